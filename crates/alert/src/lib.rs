@@ -14,7 +14,7 @@ mod zeek;
 use std::{net::IpAddr, sync::Arc};
 
 use memchr::memmem;
-use retroscope_packet::{Endpoint, FlowKey, Icmp, community_id_of, proto};
+use retroscope_packet::{FlowEndpoint, FlowKey, Icmp, community_id_of, proto};
 use serde::Serialize;
 
 pub use labels::{LabelFilled, LabelTemplate};
@@ -202,7 +202,7 @@ impl Tuple {
     /// The flow, in either direction. Where there should be ports and they are not told, of all packets between the two of that protocol.
     #[must_use]
     pub fn flow(&self) -> FlowKey {
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         match self.ports {
             Some((src, dst)) => {
                 FlowKey::between(self.proto, end(self.src, src), end(self.dst, dst))

@@ -6,7 +6,7 @@
 
 mod text;
 
-pub use text::Line;
+pub use text::DisassemblyLine;
 
 /// One classic BPF instruction, laid out as `struct bpf_insn` of `pcap/bpf.h` and `struct sock_filter` of `linux/filter.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

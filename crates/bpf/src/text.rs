@@ -109,14 +109,14 @@ const ANCILLARY_NAMES: [&str; 16] = [
 
 /// An instruction at its place in a program, as `tcpdump -d` prints it.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct DisassemblyLine {
     /// The place, from 0.
     pub index: usize,
     /// The instruction.
     pub instruction: Instruction,
 }
 
-impl Display for Line {
+impl Display for DisassemblyLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { index, instruction } = *self;
         let (name, operand) = operation(instruction.code).unwrap_or(("unimp", Code));

@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use crate::{
-    FilterError, Problem, Variable,
-    payload::Test,
-    plan::Plan,
+    FilterError, FilterProblem, Variable,
+    payload::PayloadTest,
+    plan::EvaluationPlan,
     structure::{Clause, Joiner, Structure},
     words::{Word, WordKind},
 };
@@ -25,19 +25,19 @@ const PIECES_MAX: usize = 1000;
 /// each piece of pcap-filter text.
 ///
 /// # Errors
-/// [`Problem::Syntax`] and [`Problem::Misplaced`] for the structure, [`Problem::TooManyTerms`]; what the pieces say is not
+/// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, [`FilterProblem::TooManyTerms`]; what the pieces say is not
 /// looked at.
 pub(crate) fn plan(
     text: &str,
     words: &[Word],
-    tests: &[Test],
-) -> Result<(Plan, Vec<Range<usize>>), FilterError> {
+    tests: &[PayloadTest],
+) -> Result<(EvaluationPlan, Vec<Range<usize>>), FilterError> {
     let structure = Structure::parse(text, words).map_err(|index| {
         let end = text.trim_end().len();
         let span = words.get(index).map(|word| word.span.clone());
-        FilterError::new(Problem::Syntax, text, span.unwrap_or(end..end))
+        FilterError::new(FilterProblem::Syntax, text, span.unwrap_or(end..end))
     })?;
-    let mut parser = Parser {
+    let mut parser = ChainParser {
         own_before: own_before(text, words)?,
         structure: &structure,
         tests,
@@ -63,7 +63,7 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
         count += usize::from(is_own);
         if count > TERMS_MAX {
             let (what, limit) = ("terms of our own", TERMS_MAX);
-            let problem = Problem::TooManyTerms { what, limit };
+            let problem = FilterProblem::TooManyTerms { what, limit };
             return Err(FilterError::new(problem, text, word.span.clone()));
         }
     }
@@ -72,23 +72,23 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
 }
 
 /// An operand before neighbouring text is joined into pieces.
-enum Part {
+enum ChainOperand {
     /// Bytes of pcap-filter text.
     Text(Range<usize>),
     /// A term of our own or parentheses that hold one, and the levels in it.
-    Own(Plan, usize),
+    Own(EvaluationPlan, usize),
 }
 
-struct Parser<'t> {
+struct ChainParser<'t> {
     structure: &'t Structure<'t>,
     own_before: Vec<usize>,
-    tests: &'t [Test],
+    tests: &'t [PayloadTest],
     pieces: Vec<Range<usize>>,
 }
 
-impl Parser<'_> {
+impl ChainParser<'_> {
     /// Plans clauses, at least one. Also gives the levels.
-    fn chain(&mut self, clauses: &[Clause]) -> Result<(Plan, usize), FilterError> {
+    fn chain(&mut self, clauses: &[Clause]) -> Result<(EvaluationPlan, usize), FilterError> {
         let mut parts = Vec::with_capacity(clauses.len());
         for clause in clauses {
             parts.push((clause.joiner, self.part(clause)?));
@@ -97,7 +97,7 @@ impl Parser<'_> {
         joined.ok_or_else(|| self.too_deep(clauses[0].words.start))
     }
 
-    fn part(&mut self, clause: &Clause) -> Result<Part, FilterError> {
+    fn part(&mut self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let first = clause.first;
         if !self.own_in(clause.words.clone()) {
             return self.pcap_text(clause);
@@ -110,20 +110,20 @@ impl Parser<'_> {
                 None => return Err(self.no_term(first..clause.words.end)),
             },
         };
-        Ok(Part::Own(plan.negated_if(clause.negated), levels))
+        Ok(ChainOperand::Own(plan.negated_if(clause.negated), levels))
     }
 
     /// The term of our own that a word is.
-    fn own_term(&self, index: usize) -> Option<Plan> {
+    fn own_term(&self, index: usize) -> Option<EvaluationPlan> {
         let word = &self.structure.words[index];
         match word.kind {
-            WordKind::Payload(index) => Some(Plan::Payload(self.tests[index].clone())),
-            _ => variable(self.structure.text, word).map(Plan::Term),
+            WordKind::Payload(index) => Some(EvaluationPlan::Payload(self.tests[index].clone())),
+            _ => variable(self.structure.text, word).map(EvaluationPlan::Term),
         }
     }
 
     /// A clause of pcap-filter text.
-    fn pcap_text(&self, clause: &Clause) -> Result<Part, FilterError> {
+    fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
             return Err(self.misplaced(
@@ -131,7 +131,7 @@ impl Parser<'_> {
                 "qualifiers do not reach across a term of our own: write them again, as in 'port 443'",
             ));
         }
-        Ok(Part::Text(self.structure.bytes(words)))
+        Ok(ChainOperand::Text(self.structure.bytes(words)))
     }
 
     /// Words with a term of our own among them that is no clause.
@@ -158,20 +158,23 @@ impl Parser<'_> {
     /// Joins operands from the left, and neighbouring text into pieces where that allows it: at the start of the chain always,
     /// later as long as the same word joins them. So a piece keeps what libpcap carries from one primitive to the
     /// next, such as the qualifiers in `tcp port 80 or 443`. `None`: there are too many levels.
-    fn join(&mut self, parts: Vec<(Joiner, Part)>) -> Result<Option<(Plan, usize)>, FilterError> {
+    fn join(
+        &mut self,
+        parts: Vec<(Joiner, ChainOperand)>,
+    ) -> Result<Option<(EvaluationPlan, usize)>, FilterError> {
         // What `joined_by` joins.
-        let mut operands: Vec<Plan> = Vec::new();
+        let mut operands: Vec<EvaluationPlan> = Vec::new();
         let mut joined_by = Joiner::And;
         let mut levels = 0;
         // Joiner of the piece that is last in `operands`, if the last operand is a piece.
         let mut open: Option<Joiner> = None;
         for (joiner, part) in parts {
             let (operand, inside) = match part {
-                Part::Own(plan, levels) => {
+                ChainOperand::Own(plan, levels) => {
                     open = None;
                     (plan, levels)
                 }
-                Part::Text(bytes) => {
+                ChainOperand::Text(bytes) => {
                     let at_start = operands.len() == 1;
                     if let Some(piece) = self.pieces.last_mut()
                         && open.is_some_and(|opened| at_start || opened == joiner)
@@ -181,12 +184,12 @@ impl Parser<'_> {
                     }
                     open = Some(joiner);
                     self.push_piece(bytes)?;
-                    (Plan::Piece(self.pieces.len() - 1), 0)
+                    (EvaluationPlan::Piece(self.pieces.len() - 1), 0)
                 }
             };
             let changes = operands.len() > 1 && joiner != joined_by;
             if changes {
-                operands = vec![Plan::join(joined_by, operands)];
+                operands = vec![EvaluationPlan::join(joined_by, operands)];
             }
             levels = (levels + usize::from(changes)).max(inside + 1);
             if levels > LEVELS_MAX {
@@ -195,13 +198,13 @@ impl Parser<'_> {
             joined_by = joiner;
             operands.push(operand);
         }
-        Ok(Some((Plan::join(joined_by, operands), levels)))
+        Ok(Some((EvaluationPlan::join(joined_by, operands), levels)))
     }
 
     fn push_piece(&mut self, bytes: Range<usize>) -> Result<(), FilterError> {
         if self.pieces.len() == PIECES_MAX {
             let (what, limit) = ("pieces of pcap-filter text between them", PIECES_MAX);
-            let problem = Problem::TooManyTerms { what, limit };
+            let problem = FilterProblem::TooManyTerms { what, limit };
             return Err(FilterError::new(problem, self.structure.text, bytes));
         }
         self.pieces.push(bytes);
@@ -234,6 +237,10 @@ impl Parser<'_> {
 
     fn misplaced(&self, index: usize, message: &'static str) -> FilterError {
         let Structure { text, words, .. } = self.structure;
-        FilterError::new(Problem::Misplaced(message), text, words[index].span.clone())
+        FilterError::new(
+            FilterProblem::Misplaced(message),
+            text,
+            words[index].span.clone(),
+        )
     }
 }

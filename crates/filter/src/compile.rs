@@ -3,9 +3,9 @@
 use std::{ffi::CString, ops::Range};
 
 use crate::{
-    FilterError, Instruction, LinkContext, Mode, Problem, Program, locate,
-    parts::Parts,
-    sys::Handle,
+    FilterError, FilterMode, FilterProblem, Instruction, LinkContext, Program, locate,
+    parts::ExpressionParts,
+    sys::CompileHandle,
     words::{Word, WordKind, words},
 };
 
@@ -58,10 +58,10 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
         return Ok(Program::constant(snaplen));
     }
     check_len(expr, EXPRESSION_BYTES_MAX)?;
-    let mut handle = Handle::open(&link)
-        .map_err(|message| FilterError::whole(Problem::Library(message), expr))?;
+    let mut handle = CompileHandle::open(&link)
+        .map_err(|message| FilterError::whole(FilterProblem::Library(message), expr))?;
     let is_long = expr.len() > SHORT_BYTES || primitives(expr) > SHORT_PRIMITIVES;
-    let parts = is_long.then(|| Parts::split(expr)).flatten();
+    let parts = is_long.then(|| ExpressionParts::split(expr)).flatten();
     let instructions = match parts {
         Some(parts) => parts.compile(|part| {
             let here = |span: Range<usize>| span.start + part.start..span.end + part.start;
@@ -70,8 +70,8 @@ pub fn compile(expr: &str, link: LinkContext) -> Result<Program, FilterError> {
         })?,
         None => compile_whole(expr, &mut handle, link.optimize)?,
     };
-    Program::new(instructions, link.mode == Mode::Live)
-        .map_err(|error| FilterError::whole(Problem::Program(error), expr))
+    Program::new(instructions, link.mode == FilterMode::Live)
+        .map_err(|error| FilterError::whole(FilterProblem::Program(error), expr))
 }
 
 /// Refuses a text of more bytes.
@@ -79,7 +79,7 @@ pub(crate) fn check_len(text: &str, limit_bytes: usize) -> Result<(), FilterErro
     let bytes = text.len();
     if bytes > limit_bytes {
         return Err(FilterError::whole(
-            Problem::TooLong { bytes, limit_bytes },
+            FilterProblem::TooLong { bytes, limit_bytes },
             text,
         ));
     }
@@ -89,7 +89,7 @@ pub(crate) fn check_len(text: &str, limit_bytes: usize) -> Result<(), FilterErro
 /// Lets libpcap compile the whole text.
 fn compile_whole(
     expr: &str,
-    handle: &mut Handle,
+    handle: &mut CompileHandle,
     optimize: bool,
 ) -> Result<Vec<Instruction>, FilterError> {
     check_len(expr, WHOLE_BYTES_MAX)?;
@@ -97,13 +97,13 @@ fn compile_whole(
     if primitives > WHOLE_PRIMITIVES_MAX {
         let limit = WHOLE_PRIMITIVES_MAX;
         return Err(FilterError::whole(
-            Problem::TooMany { primitives, limit },
+            FilterProblem::TooMany { primitives, limit },
             expr,
         ));
     }
     let text = CString::new(expr).map_err(|nul| {
         let at = nul.nul_position();
-        FilterError::new(Problem::Syntax, expr, at..at + 1)
+        FilterError::new(FilterProblem::Syntax, expr, at..at + 1)
     })?;
     match instructions(handle, &text, optimize) {
         Ok(instructions) => Ok(instructions),
@@ -127,7 +127,7 @@ pub(crate) fn is_quick(expr: &str) -> bool {
 }
 
 fn instructions(
-    handle: &mut Handle,
+    handle: &mut CompileHandle,
     text: &CString,
     optimize: bool,
 ) -> Result<Vec<Instruction>, String> {

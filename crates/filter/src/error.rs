@@ -13,17 +13,17 @@ const CONTEXT_CHARS_AFTER: usize = 40;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct FilterError {
-    problem: Problem,
+    problem: FilterProblem,
     /// What the user typed.
     text: String,
     /// Bytes of the offending word, `start <= end <= text.len()`, on character boundaries.
     span: Range<usize>,
 }
 
-/// What is wrong. Each is the user's to mend, except [`Problem::Library`] and [`Problem::Program`].
+/// What is wrong. Each is the user's to mend, except [`FilterProblem::Library`] and [`FilterProblem::Program`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum FilterProblem {
     /// The text is no expression: nothing valid goes on with the word at the place.
     #[error("syntax error")]
     Syntax,
@@ -101,7 +101,7 @@ pub enum Problem {
 
 impl FilterError {
     /// About the bytes `span` of `text`, moved outwards to character boundaries.
-    pub(crate) fn new(problem: Problem, text: &str, span: Range<usize>) -> Self {
+    pub(crate) fn new(problem: FilterProblem, text: &str, span: Range<usize>) -> Self {
         let mut start = span.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
@@ -121,16 +121,16 @@ impl FilterError {
     /// An expression that somebody refuses before it is one, with a sentence of theirs.
     #[must_use]
     pub fn refused(why: String, text: &str) -> Self {
-        Self::whole(Problem::Refused(why), text)
+        Self::whole(FilterProblem::Refused(why), text)
     }
 
-    pub(crate) fn whole(problem: Problem, text: &str) -> Self {
+    pub(crate) fn whole(problem: FilterProblem, text: &str) -> Self {
         Self::new(problem, text, 0..text.len())
     }
 
     /// What is wrong.
     #[must_use]
-    pub fn problem(&self) -> &Problem {
+    pub fn problem(&self) -> &FilterProblem {
         &self.problem
     }
 
@@ -167,7 +167,9 @@ impl FilterError {
         let mut out = format!("filter: {self}");
         let whole = matches!(
             self.problem,
-            Problem::TooLong { .. } | Problem::TooMany { .. } | Problem::Library(_)
+            FilterProblem::TooLong { .. }
+                | FilterProblem::TooMany { .. }
+                | FilterProblem::Library(_)
         );
         if whole {
             return out;

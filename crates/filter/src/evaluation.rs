@@ -8,9 +8,9 @@ use std::cell::OnceCell;
 use retroscope_packet::{LinkType, Parsed, community_id, parse};
 
 use crate::{
-    FlowState, Frame, Program, Variable,
-    filled::{CommunityTerm, Terms},
-    plan::Plan,
+    FilterFrame, FlowState, Program, Variable,
+    filled::{CommunityTerm, TermValues},
+    plan::EvaluationPlan,
 };
 
 /// Fewer packets than this go through a program one by one: together all would go, also the decided ones.
@@ -20,23 +20,23 @@ const TOGETHER_MIN: u32 = 8;
 pub(crate) struct Evaluation<'b, 'p, const N: usize> {
     link_type: LinkType,
     interface: u16,
-    terms: &'b Terms,
+    terms: &'b TermValues,
     programs: &'b [Program],
-    frames: &'b [Frame<'p>],
+    frames: &'b [FilterFrame<'p>],
     /// Filled in where a part asks for it.
     parsed: [OnceCell<Parsed>; N],
 }
 
 /// What is known of some packets, in Kleene's three-valued logic.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct KleeneSets {
     /// The packets match.
     pub(crate) taken: u64,
     /// `taken`, and those of which it is not decided yet.
     pub(crate) possible: u64,
 }
 
-impl From<u64> for Known {
+impl From<u64> for KleeneSets {
     /// Nothing is undecided.
     fn from(taken: u64) -> Self {
         let possible = taken;
@@ -48,9 +48,9 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     /// Panics if there are more than `N` frames.
     pub(crate) fn new(
         (link_type, interface): (LinkType, u16),
-        terms: &'b Terms,
+        terms: &'b TermValues,
         programs: &'b [Program],
-        frames: &'b [Frame<'p>],
+        frames: &'b [FilterFrame<'p>],
     ) -> Self {
         assert!(frames.len() <= N);
         Self {
@@ -74,32 +74,36 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     }
 
     /// What `plan` says of those of `among`, with what `state` tells of fragments.
-    pub(crate) fn find(&self, plan: &Plan, among: u64, state: &FlowState) -> Known {
+    pub(crate) fn find(&self, plan: &EvaluationPlan, among: u64, state: &FlowState) -> KleeneSets {
         if among == 0 {
-            return Known::from(0);
+            return KleeneSets::from(0);
         }
         match plan {
-            Plan::Piece(index) => self.piece(*index, among).into(),
-            Plan::Term(term) => self.term(*term, among, state),
-            Plan::Payload(test) => self.payload(among, |payload| test.holds(payload)),
-            Plan::AnyString(strings) => self.payload(among, |payload| strings.holds(payload)),
-            Plan::Not(inner) => {
+            EvaluationPlan::Piece(index) => self.piece(*index, among).into(),
+            EvaluationPlan::Term(term) => self.term(*term, among, state),
+            EvaluationPlan::Payload(test) => self.payload(among, |payload| test.holds(payload)),
+            EvaluationPlan::AnyString(strings) => {
+                self.payload(among, |payload| strings.holds(payload))
+            }
+            EvaluationPlan::Not(inner) => {
                 let found = self.find(inner, among, state);
-                Known {
+                KleeneSets {
                     taken: among & !found.possible,
                     possible: among & !found.taken,
                 }
             }
-            Plan::All(parts) => parts.iter().fold(Known::from(among), |left, part| {
-                let found = self.find(part, left.possible, state);
-                Known {
-                    taken: left.taken & found.taken,
-                    possible: found.possible,
-                }
-            }),
-            Plan::Any(parts) => parts.iter().fold(Known::from(0), |before, part| {
+            EvaluationPlan::All(parts) => {
+                parts.iter().fold(KleeneSets::from(among), |left, part| {
+                    let found = self.find(part, left.possible, state);
+                    KleeneSets {
+                        taken: left.taken & found.taken,
+                        possible: found.possible,
+                    }
+                })
+            }
+            EvaluationPlan::Any(parts) => parts.iter().fold(KleeneSets::from(0), |before, part| {
                 let found = self.find(part, among & !before.taken, state);
-                Known {
+                KleeneSets {
                     taken: before.taken | found.taken,
                     possible: before.possible | found.possible,
                 }
@@ -115,40 +119,40 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             return among & program.run_many(self.frames);
         }
         let keeps = |index: usize| Some(program.keeps(&self.frames[index]));
-        those(among, keeps).taken
+        select(among, keeps).taken
     }
 
     /// The packets of `among` that have a payload for which `holds` is true.
-    fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> Known {
-        those(among, |index| {
+    fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> KleeneSets {
+        select(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
             Some(payload.is_some_and(&holds))
         })
     }
 
-    fn term(&self, term: Variable, among: u64, state: &FlowState) -> Known {
+    fn term(&self, term: Variable, among: u64, state: &FlowState) -> KleeneSets {
         let flow = match term {
             Variable::Iface if self.terms.interface == Some(self.interface) => return among.into(),
             Variable::Flow => self.terms.flow,
             Variable::CommunityId => self.terms.community_flow(),
             // The others stand for pcap-filter text.
-            _ => return Known::from(0),
+            _ => return KleeneSets::from(0),
         };
         match (flow, term, &self.terms.community) {
-            (Some(flow), ..) => those(among, |index| state.belongs(flow, self.parsed(index))),
-            (None, Variable::CommunityId, Some(CommunityTerm::Id(id))) => those(among, |index| {
+            (Some(flow), ..) => select(among, |index| state.belongs(flow, self.parsed(index))),
+            (None, Variable::CommunityId, Some(CommunityTerm::Id(id))) => select(among, |index| {
                 Some(community_id(self.parsed(index), 0).as_ref() == Some(id))
             }),
-            _ => Known::from(0),
+            _ => KleeneSets::from(0),
         }
     }
 }
 
 /// The packets of `among` for which `holds` is true; `None`: that is not decided yet.
-fn those(among: u64, holds: impl Fn(usize) -> Option<bool>) -> Known {
-    ones(among).fold(Known::from(0), |found, index| {
+fn select(among: u64, holds: impl Fn(usize) -> Option<bool>) -> KleeneSets {
+    ones(among).fold(KleeneSets::from(0), |found, index| {
         let holds = holds(index);
-        Known {
+        KleeneSets {
             taken: found.taken | u64::from(holds == Some(true)) << index,
             possible: found.possible | u64::from(holds != Some(false)) << index,
         }
@@ -182,14 +186,14 @@ mod tests {
         packet
     }
 
-    fn tree(random: &mut fastrand::Rng, depth: u32) -> Plan {
+    fn tree(random: &mut fastrand::Rng, depth: u32) -> EvaluationPlan {
         let kind = if depth == 0 { 3 } else { random.u8(..4) };
         let mut part = || tree(random, depth - 1);
         match kind {
-            0 => Plan::Not(Box::new(part())),
-            1 => Plan::All(vec![part(), part(), part()]),
-            2 => Plan::Any(vec![part(), part(), part()]),
-            _ => Plan::Term(match random.u8(..4) {
+            0 => EvaluationPlan::Not(Box::new(part())),
+            1 => EvaluationPlan::All(vec![part(), part(), part()]),
+            2 => EvaluationPlan::Any(vec![part(), part(), part()]),
+            _ => EvaluationPlan::Term(match random.u8(..4) {
                 0 => Variable::Iface,
                 1 => Variable::SrcPort,
                 _ => Variable::Flow,
@@ -198,13 +202,13 @@ mod tests {
     }
 
     /// What `plan` says of a packet of which `$flow` says `flow`. 0: no, 1: not decided, 2: yes.
-    fn said(plan: &Plan, flow: u8) -> u8 {
+    fn said(plan: &EvaluationPlan, flow: u8) -> u8 {
         match plan {
-            Plan::Term(Variable::Flow) => flow,
-            Plan::Term(Variable::Iface) => 2,
-            Plan::Not(inner) => 2 - said(inner, flow),
-            Plan::All(parts) => parts.iter().map(|part| said(part, flow)).min().unwrap(),
-            Plan::Any(parts) => parts.iter().map(|part| said(part, flow)).max().unwrap(),
+            EvaluationPlan::Term(Variable::Flow) => flow,
+            EvaluationPlan::Term(Variable::Iface) => 2,
+            EvaluationPlan::Not(inner) => 2 - said(inner, flow),
+            EvaluationPlan::All(parts) => parts.iter().map(|part| said(part, flow)).min().unwrap(),
+            EvaluationPlan::Any(parts) => parts.iter().map(|part| said(part, flow)).max().unwrap(),
             _ => 0,
         }
     }
@@ -215,7 +219,7 @@ mod tests {
         let packets = [packet(Some(7)), packet(None), packet(Some(9))];
         let key = flow_of(&parse(LinkType::RAW, &packets[2])).unwrap();
         let trigger = None;
-        let terms = Terms {
+        let terms = TermValues {
             flow: Some(FlowTerm::Key { key, trigger }),
             interface: Some(3),
             community: None,
@@ -226,8 +230,9 @@ mod tests {
         for _ in 0..1000 {
             let plan = tree(&mut random, 4);
             let flows: Vec<u8> = (0..64).map(|_| random.u8(..3)).collect();
-            let frame = |flow: &u8| Frame::new(&packets[usize::from(*flow)], 28, Aux::default());
-            let frames: Vec<Frame<'_>> = flows.iter().map(frame).collect();
+            let frame =
+                |flow: &u8| FilterFrame::new(&packets[usize::from(*flow)], 28, Aux::default());
+            let frames: Vec<FilterFrame<'_>> = flows.iter().map(frame).collect();
             let at = (LinkType::RAW, 3);
             let many: Evaluation<'_, '_, 64> = Evaluation::new(at, &terms, &[], &frames);
             let many = many.find(&plan, many.all(), &state);
@@ -236,7 +241,7 @@ mod tests {
                     Evaluation::new(at, &terms, &[], &frames[index..=index]);
                 let one = one.find(&plan, 1, &state);
                 let expected = said(&plan, *flow);
-                let of = |known: Known, bit: usize| {
+                let of = |known: KleeneSets, bit: usize| {
                     (known.taken >> bit & 1) + (known.possible >> bit & 1)
                 };
                 assert_eq!(of(one, 0), u64::from(expected), "{plan:?}");
@@ -251,15 +256,15 @@ mod tests {
     fn a_community_id_stands_for_no_flow() {
         let packet = packet(Some(9));
         let id = community_id(&parse(LinkType::RAW, &packet), 0).unwrap();
-        let terms = Terms {
+        let terms = TermValues {
             community: Some(CommunityTerm::Id(id)),
-            ..Terms::default()
+            ..TermValues::default()
         };
-        let frames = [Frame::new(&packet, 28, Aux::default())];
+        let frames = [FilterFrame::new(&packet, 28, Aux::default())];
         let batch: Evaluation<'_, '_, 1> =
             Evaluation::new((LinkType::RAW, 0), &terms, &[], &frames);
         for (term, taken) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
-            let found = batch.find(&Plan::Term(term), 1, &FlowState::new(&terms));
+            let found = batch.find(&EvaluationPlan::Term(term), 1, &FlowState::new(&terms));
             assert_eq!((found.taken, found.possible), (taken, taken), "{term}");
         }
     }

@@ -13,9 +13,9 @@ use std::{
 use retroscope_packet::{FlowKey, FragmentKey, community_id_of};
 
 use crate::{
-    FilterError, LinkContext, Problem, Program,
+    FilterError, FilterProblem, LinkContext, Program,
     compile::{self, compile},
-    plan::Plan,
+    plan::EvaluationPlan,
 };
 
 /// A template with a trigger packet's values in it, or a plain expression.
@@ -24,15 +24,15 @@ use crate::{
 /// directions, fill `$flow` in equally. That text is also what [`fmt::Display`] shows, for example
 /// `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
 #[derive(Debug, Clone)]
-pub struct Filled {
+pub struct FilledExpression {
     pub(crate) display: String,
     /// All that one template becomes have it in common.
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) pieces: Vec<Arc<Piece>>,
-    pub(crate) terms: Terms,
+    pub(crate) plan: Arc<EvaluationPlan>,
+    pub(crate) pieces: Vec<Arc<FilterPiece>>,
+    pub(crate) terms: TermValues,
 }
 
-impl Filled {
+impl FilledExpression {
     /// The text with the values in it.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -40,18 +40,18 @@ impl Filled {
     }
 
     /// An expression of one piece and nothing else.
-    pub(crate) fn of_piece(piece: Arc<Piece>) -> Self {
+    pub(crate) fn of_piece(piece: Arc<FilterPiece>) -> Self {
         Self {
             display: piece.text.clone(),
-            plan: Arc::new(Plan::Piece(0)),
+            plan: Arc::new(EvaluationPlan::Piece(0)),
             pieces: vec![piece],
-            terms: Terms::default(),
+            terms: TermValues::default(),
         }
     }
 
     /// Whether it is one piece of pcap-filter text and nothing else.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(*self.plan, Plan::Piece(_))
+        matches!(*self.plan, EvaluationPlan::Piece(_))
     }
 
     /// Compiles every piece of pcap-filter text that was not compiled before.
@@ -66,21 +66,21 @@ impl Filled {
     }
 }
 
-impl PartialEq for Filled {
+impl PartialEq for FilledExpression {
     fn eq(&self, other: &Self) -> bool {
         self.display == other.display
     }
 }
 
-impl Eq for Filled {}
+impl Eq for FilledExpression {}
 
-impl Hash for Filled {
+impl Hash for FilledExpression {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.display.hash(state);
     }
 }
 
-impl fmt::Display for Filled {
+impl fmt::Display for FilledExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.display)
     }
@@ -88,7 +88,7 @@ impl fmt::Display for Filled {
 
 /// What the terms of our own compare with. `None`: the expression does not hold that term.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Terms {
+pub(crate) struct TermValues {
     pub(crate) flow: Option<FlowTerm>,
     pub(crate) interface: Option<u16>,
     pub(crate) community: Option<CommunityTerm>,
@@ -104,7 +104,7 @@ pub(crate) enum CommunityTerm {
     Id(String),
 }
 
-impl Terms {
+impl TermValues {
     /// The flow that `$communityId` stands for.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
@@ -189,7 +189,7 @@ impl fmt::Display for CommunityTerm {
 /// A piece of pcap-filter text, where it came from, and what libpcap made of it. All expressions that hold it share it, so that it is
 /// compiled once for each link type, by whichever thread comes first.
 #[derive(Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct FilterPiece {
     pub(crate) text: String,
     /// The template as it was typed, for errors to point into.
     source: Arc<str>,
@@ -198,11 +198,11 @@ pub(crate) struct Piece {
     pub(crate) name: Option<Range<usize>>,
     /// Names are looked up no more.
     is_sealed: AtomicBool,
-    made: Mutex<Vec<Made>>,
+    made: Mutex<Vec<CompiledPiece>>,
 }
 
 /// What libpcap made of a piece.
-type Made = (LinkContext, Result<Program, FilterError>);
+type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 
 /// A stretch of a piece.
 #[derive(Debug, Clone)]
@@ -215,7 +215,7 @@ struct Segment {
     verbatim: bool,
 }
 
-impl Piece {
+impl FilterPiece {
     /// Whether [`Self::compile`] is quick.
     pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
@@ -240,7 +240,7 @@ impl Piece {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Made>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CompiledPiece>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -297,12 +297,12 @@ impl Piece {
 
 /// The error of a name in a text that is compiled when names were looked up already.
 pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
-    let problem = Problem::NameTooLate(text[name.clone()].to_owned());
+    let problem = FilterProblem::NameTooLate(text[name.clone()].to_owned());
     FilterError::new(problem, text, name)
 }
 
 /// What was made for a link type.
-fn of(made: &[Made], link: LinkContext) -> Option<&Result<Program, FilterError>> {
+fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)
         .map(|(_, made)| made)
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn places_go_back_to_the_template() {
         let template = "host $srcIP and port 9";
-        let mut piece = Piece::of(template.into());
+        let mut piece = FilterPiece::of(template.into());
         piece.push(0..5, None);
         piece.push(5..11, Some("10.0.0.1"));
         piece.push(11..template.len(), None);

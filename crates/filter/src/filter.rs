@@ -5,10 +5,11 @@ use std::sync::Arc;
 use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 
 use crate::{
-    Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
-    evaluation::{Evaluation, Known},
+    Aux, FilledExpression, FilterError, FilterFrame, FilterMode, FlowState, LinkContext, Program,
+    Template,
+    evaluation::{Evaluation, KleeneSets},
     header_reads::reads_headers_only,
-    plan::Plan,
+    plan::EvaluationPlan,
 };
 
 /// An expression ready to be evaluated.
@@ -18,16 +19,16 @@ use crate::{
 /// for `$communityId` of packets without ports.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Filter, LinkContext, Mode, PacketView};
+/// use retroscope_filter::{Aux, Filter, LinkContext, FilterMode, PacketView};
 /// use retroscope_packet::LinkType;
 ///
 /// let mut filter = Filter::plain("ip6")?;
-/// filter.prepare(LinkContext { link_type: LinkType::RAW, snaplen: 65_535, mode: Mode::Savefile, optimize: true })?;
+/// filter.prepare(LinkContext { link_type: LinkType::RAW, snaplen: 65_535, mode: FilterMode::Savefile, optimize: true })?;
 /// let mut packet = [0; 40];
 /// packet[0] = 0x60;
 /// let view = PacketView {
 ///     link_type: LinkType::RAW,
-///     mode: Mode::Savefile,
+///     mode: FilterMode::Savefile,
 ///     interface: 0,
 ///     aux: Aux::default(),
 ///     data: &packet,
@@ -38,9 +39,9 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Filter {
-    filled: Filled,
+    filled: FilledExpression,
     /// The programs for each link type and mode: one for each piece of the expression.
-    prepared: Vec<((LinkType, Mode), Vec<Program>)>,
+    prepared: Vec<((LinkType, FilterMode), Vec<Program>)>,
 }
 
 impl Clone for Filter {
@@ -48,7 +49,7 @@ impl Clone for Filter {
     fn clone(&self) -> Self {
         let mut filled = self.filled.clone();
         if filled.plan.has_patterns() {
-            filled.plan = Arc::new(Plan::clone(&filled.plan));
+            filled.plan = Arc::new(EvaluationPlan::clone(&filled.plan));
         }
         Self {
             filled,
@@ -63,7 +64,7 @@ pub struct PacketView<'p> {
     /// Link-layer header type.
     pub link_type: LinkType,
     /// Whether it came from a file or an interface.
-    pub mode: Mode,
+    pub mode: FilterMode,
     /// The ring-wide number of its interface, for `$iface`.
     pub interface: u16,
     /// Facts beside the bytes, for live filters.
@@ -75,15 +76,15 @@ pub struct PacketView<'p> {
 }
 
 impl<'p> PacketView<'p> {
-    fn frame(&self) -> Frame<'p> {
-        Frame::new(self.data, self.wire_len, self.aux)
+    fn frame(&self) -> FilterFrame<'p> {
+        FilterFrame::new(self.data, self.wire_len, self.aux)
     }
 }
 
 /// What to do with a packet, and with packets kept aside before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Verdict {
+pub struct FilterAnswer {
     /// What to do with this packet.
     pub decision: Decision,
     /// Set when this packet decided about a fragmented datagram: evaluate the packets that were kept aside under this
@@ -107,7 +108,7 @@ impl Filter {
     /// A filter from a text that asks for no trigger packet.
     ///
     /// # Errors
-    /// Those of [`Template::parse`], and [`Problem::NeedsTrigger`](crate::Problem::NeedsTrigger) for a text with variables.
+    /// Those of [`Template::parse`], and [`FilterProblem::NeedsTrigger`](crate::FilterProblem::NeedsTrigger) for a text with variables.
     pub fn plain(text: &str) -> Result<Self, FilterError> {
         Ok(Self::new(Template::parse(text)?.into_plain()?))
     }
@@ -141,7 +142,7 @@ impl Filter {
 
     /// A filter from an expression; prepared for no link type yet.
     #[must_use]
-    pub fn new(filled: Filled) -> Self {
+    pub fn new(filled: FilledExpression) -> Self {
         Self {
             filled,
             prepared: Vec::new(),
@@ -150,7 +151,7 @@ impl Filter {
 
     /// The expression.
     #[must_use]
-    pub fn filled(&self) -> &Filled {
+    pub fn filled(&self) -> &FilledExpression {
         &self.filled
     }
 
@@ -170,14 +171,14 @@ impl Filter {
 
     /// Whether packets of this link type and mode can match.
     #[must_use]
-    pub fn is_prepared(&self, link_type: LinkType, mode: Mode) -> bool {
+    pub fn is_prepared(&self, link_type: LinkType, mode: FilterMode) -> bool {
         self.programs(link_type, mode).is_some()
     }
 
     /// The program that alone decides about packets of this link type and mode. `None` where they cannot match, and for
     /// an expression with terms of our own, which no program decides alone.
     #[must_use]
-    pub fn program(&self, link_type: LinkType, mode: Mode) -> Option<&Program> {
+    pub fn program(&self, link_type: LinkType, mode: FilterMode) -> Option<&Program> {
         match self.programs(link_type, mode) {
             Some([program]) if self.filled.is_plain() => Some(program),
             _ => None,
@@ -214,9 +215,9 @@ impl Filter {
     #[must_use]
     pub fn matches_many(
         &self,
-        (link_type, mode): (LinkType, Mode),
+        (link_type, mode): (LinkType, FilterMode),
         interface: u16,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
     ) -> u64 {
         let Some(programs) = self.programs(link_type, mode) else {
             return 0;
@@ -226,21 +227,21 @@ impl Filter {
                 .first()
                 .map_or(0, |program| program.run_many(frames));
         }
-        let Filled { plan, terms, .. } = &self.filled;
+        let FilledExpression { plan, terms, .. } = &self.filled;
         let evaluation: Evaluation<'_, '_, { Program::MANY }> =
             Evaluation::new((link_type, interface), terms, programs, frames);
         evaluation.find(plan, evaluation.all(), &self.state()).taken
     }
 
     /// Decides about a packet, in the order of the packets, with what earlier ones told.
-    pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> Verdict {
+    pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> FilterAnswer {
         let Some(programs) = self.programs(packet.link_type, packet.mode) else {
-            return Verdict {
+            return FilterAnswer {
                 decision: Decision::Skip,
                 resolves: None,
             };
         };
-        let Filled { plan, terms, .. } = &self.filled;
+        let FilledExpression { plan, terms, .. } = &self.filled;
         let at = (packet.link_type, packet.interface);
         let frames = [packet.frame()];
         let evaluation: Evaluation<'_, '_, 1> = Evaluation::new(at, terms, programs, &frames);
@@ -249,14 +250,14 @@ impl Filter {
             None => None,
         };
         let decision = match evaluation.find(plan, evaluation.all(), state) {
-            Known { taken: 1, .. } => Decision::Take,
-            Known { possible: 0, .. } => Decision::Skip,
+            KleeneSets { taken: 1, .. } => Decision::Take,
+            KleeneSets { possible: 0, .. } => Decision::Skip,
             _ => match fragment_of(evaluation.parsed(0)) {
                 Some(datagram) => Decision::Maybe(datagram),
                 None => Decision::Skip,
             },
         };
-        Verdict { decision, resolves }
+        FilterAnswer { decision, resolves }
     }
 
     /// Whether the filter reads no byte after the headers of packets of a link type and mode. The
@@ -265,7 +266,7 @@ impl Filter {
     /// `false` if that is not certain, and for an expression with `payload` or `$flow`. `true` if
     /// the filter is not prepared for the link type.
     #[must_use]
-    pub fn reads_headers_only(&self, link_type: LinkType, mode: Mode) -> bool {
+    pub fn reads_headers_only(&self, link_type: LinkType, mode: FilterMode) -> bool {
         let programs = self.programs(link_type, mode).unwrap_or_default();
         let mut programs = programs.iter();
         self.filled.is_plain() && programs.all(|it| reads_headers_only(it, link_type))
@@ -274,7 +275,7 @@ impl Filter {
     /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`
     /// where they cannot match.
     #[must_use]
-    pub fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
+    pub fn programs(&self, link_type: LinkType, mode: FilterMode) -> Option<&[Program]> {
         let mut prepared = self.prepared.iter();
         let found = prepared.find(|(of, _)| *of == (link_type, mode));
         found.map(|(_, programs)| programs.as_slice())

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use retroscope_packet::proto::{SCTP, TCP, UDP};
 use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
 
-use crate::filled::{FlowTerm, Terms};
+use crate::filled::{FlowTerm, TermValues};
 
 /// What one dump knows about the fragments of its flow. Owned by the caller, one for each [`crate::Filter`] and pass
 /// over the packets; made by [`crate::Filter::state`]. Its size is bounded.
@@ -24,7 +24,7 @@ pub struct FlowState {
 
 impl FlowState {
     /// What the trigger packet itself tells.
-    pub(crate) fn new(terms: &Terms) -> Self {
+    pub(crate) fn new(terms: &TermValues) -> Self {
         let mut state = Self::default();
         if let Some(datagram) = terms.datagram() {
             state.datagrams.insert(datagram, true);

@@ -22,7 +22,7 @@ const PACKET_OUTGOING: u32 = 4;
 /// Cheap to make and to copy; any thread may read it. It borrows the bytes, which nobody may change meanwhile.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Frame<'p> {
+pub struct FilterFrame<'p> {
     data: NonNull<u8>,
     captured: u32,
     wire_len: u32,
@@ -36,11 +36,11 @@ pub struct Frame<'p> {
 #[repr(transparent)]
 pub(crate) struct PackedAux(u64);
 
-/// Where machine code finds the parts of a [`Frame`], in bytes.
+/// Where machine code finds the parts of a [`FilterFrame`], in bytes.
 pub(crate) mod layout {
     use std::mem::offset_of;
 
-    use super::Frame;
+    use super::FilterFrame;
 
     pub(crate) const DATA: i32 = 0;
     pub(crate) const CAPTURED: i32 = 8;
@@ -48,20 +48,20 @@ pub(crate) mod layout {
     pub(crate) const AUX: i32 = 16;
     pub(crate) const BYTES: i32 = 24;
 
-    const _: () = assert!(DATA as usize == offset_of!(Frame<'_>, data));
-    const _: () = assert!(CAPTURED as usize == offset_of!(Frame<'_>, captured));
-    const _: () = assert!(WIRE_LEN as usize == offset_of!(Frame<'_>, wire_len));
-    const _: () = assert!(AUX as usize == offset_of!(Frame<'_>, aux));
-    const _: () = assert!(BYTES as usize == size_of::<Frame<'_>>());
+    const _: () = assert!(DATA as usize == offset_of!(FilterFrame<'_>, data));
+    const _: () = assert!(CAPTURED as usize == offset_of!(FilterFrame<'_>, captured));
+    const _: () = assert!(WIRE_LEN as usize == offset_of!(FilterFrame<'_>, wire_len));
+    const _: () = assert!(AUX as usize == offset_of!(FilterFrame<'_>, aux));
+    const _: () = assert!(BYTES as usize == size_of::<FilterFrame<'_>>());
 }
 
 // SAFETY: a frame is a `&'p [u8]` and three numbers; nothing is written through it, and such references may go to other
 // threads.
-unsafe impl Send for Frame<'_> {}
+unsafe impl Send for FilterFrame<'_> {}
 // SAFETY: as above: no method changes anything.
-unsafe impl Sync for Frame<'_> {}
+unsafe impl Sync for FilterFrame<'_> {}
 
-impl<'p> Frame<'p> {
+impl<'p> FilterFrame<'p> {
     /// A packet of which `data` was captured, and which had `wire_len` bytes on the wire. Of more than 4 GiB the first 4 GiB
     /// count.
     #[must_use]
@@ -100,9 +100,9 @@ impl<'p> Frame<'p> {
     }
 }
 
-impl fmt::Debug for Frame<'_> {
+impl fmt::Debug for FilterFrame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frame")
+        f.debug_struct("FilterFrame")
             .field("data", &self.data())
             .field("wire_len", &self.wire_len)
             .field("aux", &self.aux())
@@ -172,7 +172,7 @@ mod tests {
             for ifindex in [None, Some(0), Some(7), Some(u32::MAX)] {
                 for data in [&bytes[..], &bytes[1..2], &[]] {
                     let aux = Aux { direction, ifindex };
-                    let frame = Frame::new(data, 1500, aux);
+                    let frame = FilterFrame::new(data, 1500, aux);
                     assert_eq!(
                         (frame.data(), frame.wire_len(), frame.aux()),
                         (data, 1500, aux)

@@ -4,8 +4,8 @@
 //! - [`compile()`] turns text into a [`Program`]; errors point at the offending word. [`Program::make_native`] turns that into
 //!   machine code; a [`Compiler`] does it beside the data path.
 //! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
-//!   with the facts of a trigger packet it becomes a [`Filled`] expression.
-//! - [`Joint`] runs many programs as one function.
+//!   with the facts of a trigger packet it becomes a [`FilledExpression`] expression.
+//! - [`FusedPrograms`] runs many programs as one function.
 //! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
 //! - [`RuleSet`] holds thousands of them and finds, by look-ups, all that match a packet.
 //!
@@ -21,9 +21,9 @@ mod filled;
 mod filter;
 mod flow_state;
 mod frame;
+mod fused;
 mod header_reads;
 mod interpreter;
-mod joint;
 mod link;
 mod locate;
 mod names;
@@ -43,19 +43,19 @@ mod words;
 
 pub use aux::Aux;
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
-pub use error::{FilterError, Problem};
-pub use filled::Filled;
-pub use filter::{Decision, Filter, PacketView, Verdict};
+pub use error::{FilterError, FilterProblem};
+pub use filled::FilledExpression;
+pub use filter::{Decision, Filter, FilterAnswer, PacketView};
 pub use flow_state::FlowState;
-pub use frame::Frame;
-pub use joint::Joint;
-pub use link::{LinkContext, Mode};
+pub use frame::FilterFrame;
+pub use fused::FusedPrograms;
+pub use link::{FilterMode, LinkContext};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use program::{Program, ProgramError};
 pub use retroscope_bpf::Instruction;
 pub use ruleset::{
-    Explanation, Matches, NeededHosts, Placed, Placement, RuleId, RuleReader, RuleSet, Sure,
-    hosts_of,
+    Certainty, Explanation, InsertedRule, Matches, NeededHosts, RuleId, RulePlacement, RuleReader,
+    RuleSet, hosts_of,
 };
 pub use sys::link_type_name;
 pub use tagged::is_tagged;

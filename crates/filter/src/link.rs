@@ -11,7 +11,7 @@ pub struct LinkContext {
     /// programs return it.
     pub snaplen: u32,
     /// File or interface.
-    pub mode: Mode,
+    pub mode: FilterMode,
     /// Runs libpcap's optimizer, except on expressions so long that it would take minutes (see [`crate::compile()`]).
     pub optimize: bool,
 }
@@ -19,7 +19,7 @@ pub struct LinkContext {
 impl LinkContext {
     /// With libpcap's optimizer.
     #[must_use]
-    pub fn new(link_type: LinkType, snaplen: u32, mode: Mode) -> Self {
+    pub fn new(link_type: LinkType, snaplen: u32, mode: FilterMode) -> Self {
         Self {
             link_type,
             snaplen,
@@ -62,7 +62,7 @@ impl LinkLayout {
 
 /// Whether packets come from a file or from an interface: libpcap compiles some primitives for one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum FilterMode {
     /// As `tcpdump -r`: the netmask is 0; most link types have no `inbound`, `outbound` or `ifindex`.
     Savefile,
     /// As on a live interface whose netmask is unknown: `ip broadcast` is refused, direction and interface index come

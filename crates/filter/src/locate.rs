@@ -8,8 +8,8 @@
 use std::{ffi::CString, ops::Range};
 
 use crate::{
-    FilterError, Problem,
-    sys::Handle,
+    FilterError, FilterProblem,
+    sys::CompileHandle,
     words::{Word, words},
 };
 
@@ -24,18 +24,18 @@ const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
 /// The error of `message`, which `handle` gave for `text`. Its place is a word, or empty and behind the last one if something is
 /// missing there.
-pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> FilterError {
+pub(crate) fn refusal(text: &str, message: &str, handle: &mut CompileHandle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);
     let (problem, span) = if short == SYNTAX {
         let index = first_word_refused(text, &words, handle, |answer| answer.ends_with(SYNTAX));
         let span = words.get(index).map(|word| word.span.clone());
-        (Problem::Syntax, span)
+        (FilterProblem::Syntax, span)
     } else {
         let span = quoted_phrase(text, message).or_else(|| {
             word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
         });
-        (Problem::Refused(short.to_owned()), span)
+        (FilterProblem::Refused(short.to_owned()), span)
     };
     let end = text.trim_end().len();
     FilterError::new(problem, text, span.unwrap_or(end..end))
@@ -45,7 +45,7 @@ pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> FilterE
 fn first_word_refused(
     text: &str,
     words: &[Word],
-    handle: &mut Handle,
+    handle: &mut CompileHandle,
     is_it: impl Fn(&str) -> bool,
 ) -> usize {
     let mut refused = |index: usize| {
@@ -70,7 +70,12 @@ fn first_word_refused(
 }
 
 /// Index of the word that a complaint about meaning is about.
-fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) -> Option<usize> {
+fn word_meant(
+    text: &str,
+    words: &[Word],
+    message: &str,
+    handle: &mut CompileHandle,
+) -> Option<usize> {
     let is_named = |word: &Word| named_in(message, &text[word.span.clone()]);
     let mut named = (0..words.len()).filter(|&index| is_named(&words[index]));
     match (named.next(), named.next()) {

@@ -17,8 +17,8 @@ use std::{
 use retroscope_packet::LinkType;
 
 use crate::{
-    LinkContext, Mode,
-    sys::{self, Handle},
+    FilterMode, LinkContext,
+    sys::{self, CompileHandle},
     words::{Word, WordKind, words},
 };
 
@@ -33,13 +33,13 @@ const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 pub(crate) struct Name {
     /// Its bytes in the text.
     pub(crate) span: Range<usize>,
-    pub(crate) meaning: Meaning,
+    pub(crate) meaning: NameMeaning,
     /// Whether it names a port or a protocol: services(5), protocols(5).
     pub(crate) is_local: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum NameMeaning {
     /// What libpcap takes for the same: texts to put in the place of these bytes, in order.
     Known(Vec<(Range<usize>, String)>),
     /// What is not found, or not written as a number.
@@ -48,15 +48,15 @@ pub(crate) enum Meaning {
 
 /// What the words in front of a value say of it.
 #[derive(Debug, Clone, Copy)]
-struct Head<'t> {
+struct OperandQualifiers<'t> {
     /// Where its first word starts.
     start: usize,
     proto: Option<&'t str>,
-    kind: Kind,
+    kind: NameKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NameKind {
     Port,
     PortRange,
     Proto,
@@ -74,7 +74,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     }
     let mut libpcap = None;
     let mut names = Vec::new();
-    let mut head: Option<Head<'_>> = None;
+    let mut head: Option<OperandQualifiers<'_>> = None;
     let has_variable = words.iter().any(|word| word.kind == WordKind::Dollar);
     // Whether an operand begins, and whether its head began with it.
     let (mut begins, mut is_own) = (true, false);
@@ -84,7 +84,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
             continue;
         }
         let shown = &text[word.span.clone()];
-        let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
+        let is_range = head.is_some_and(|head| head.kind == NameKind::PortRange);
         let known = qualifier(shown);
         let is_name = known.is_none()
             && !(is_range && is_range_of_numbers(shown))
@@ -96,10 +96,10 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
                 Some(head) if !begins => head,
                 _ => {
                     is_own = true;
-                    head.insert(Head {
+                    head.insert(OperandQualifiers {
                         start: word.span.start,
                         proto: None,
-                        kind: Kind::Host,
+                        kind: NameKind::Host,
                     })
                 }
             };
@@ -119,11 +119,15 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
         let is_first = index > 0 && words[index - 1].kind == WordKind::Open;
         // Beside a variable a host is refused, so there is no need to wait for the resolver.
-        let is_host = head.is_some_and(|head| head.kind == Kind::Host);
+        let is_host = head.is_some_and(|head| head.kind == NameKind::Host);
         let looks_up = looks_up && !(is_host && has_variable);
         if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
-            let is_local =
-                |head: Head<'_>| matches!(head.kind, Kind::Port | Kind::PortRange | Kind::Proto);
+            let is_local = |head: OperandQualifiers<'_>| {
+                matches!(
+                    head.kind,
+                    NameKind::Port | NameKind::PortRange | NameKind::Proto
+                )
+            };
             names.push(Name {
                 span: word.span.clone(),
                 meaning,
@@ -150,7 +154,7 @@ fn is_inherited(text: &str, behind: &[Word]) -> bool {
 enum Qualifier {
     Proto,
     Direction,
-    Kind(Kind),
+    Kind(NameKind),
 }
 
 /// The qualifiers of libpcap's `scanner.l`.
@@ -165,13 +169,13 @@ fn qualifier(word: &str) -> Option<Qualifier> {
         }
         "src" | "dst" | "ra" | "ta" | "addr1" | "address1" | "addr2" | "address2" | "addr3"
         | "address3" | "addr4" | "address4" | "or" | "and" | "||" | "&&" => Qualifier::Direction,
-        "port" => Qualifier::Kind(Kind::Port),
-        "proto" | "protochain" => Qualifier::Kind(Kind::Proto),
+        "port" => Qualifier::Kind(NameKind::Port),
+        "proto" | "protochain" => Qualifier::Kind(NameKind::Proto),
         "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
-        | "rset" | "ruleset" | "llc" => Qualifier::Kind(Kind::Literal),
-        "portrange" => Qualifier::Kind(Kind::PortRange),
-        "host" => Qualifier::Kind(Kind::Host),
-        "net" | "gateway" => Qualifier::Kind(Kind::Other),
+        | "rset" | "ruleset" | "llc" => Qualifier::Kind(NameKind::Literal),
+        "portrange" => Qualifier::Kind(NameKind::PortRange),
+        "host" => Qualifier::Kind(NameKind::Host),
+        "net" | "gateway" => Qualifier::Kind(NameKind::Other),
         _ => return None,
     })
 }
@@ -197,43 +201,43 @@ fn is_range_of_numbers(word: &str) -> bool {
 fn meaning(
     name: &str,
     word: &Word,
-    head: Option<Head<'_>>,
+    head: Option<OperandQualifiers<'_>>,
     looks_up: bool,
     is_alone: bool,
     is_first: bool,
-) -> Option<Meaning> {
-    let in_place = |number: String| Meaning::Known(vec![(word.span.clone(), number)]);
+) -> Option<NameMeaning> {
+    let in_place = |number: String| NameMeaning::Known(vec![(word.span.clone(), number)]);
     let Some(head) = head else {
-        return Some(Meaning::Unknown);
+        return Some(NameMeaning::Unknown);
     };
     let known = match (head.kind, head.proto) {
-        (Kind::Literal, _) => return None,
+        (NameKind::Literal, _) => return None,
         // EtherTypes and the protocols of ISO: libpcap's own tables.
-        (Kind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
+        (NameKind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
         _ if !looks_up => None,
-        (Kind::Proto, _) => {
+        (NameKind::Proto, _) => {
             let name = name.strip_prefix('\\').unwrap_or(name);
             sys::protocol(name).map(|number| in_place(number.to_string()))
         }
-        (Kind::Port, proto) => match (sys::port(name), proto) {
+        (NameKind::Port, proto) => match (sys::port(name), proto) {
             (Some((port, its)), proto) if its.is_none() || its == proto => {
                 Some(in_place(port.to_string()))
             }
             (Some((port, Some(its))), None) if is_alone => {
                 let its = (head.start..head.start, format!("{its} "));
-                Some(Meaning::Known(vec![
+                Some(NameMeaning::Known(vec![
                     its,
                     (word.span.clone(), port.to_string()),
                 ]))
             }
             _ => None,
         },
-        (Kind::Host, proto @ (None | Some("ip" | "ip6" | "arp" | "rarp"))) => {
+        (NameKind::Host, proto @ (None | Some("ip" | "ip6" | "arp" | "rarp"))) => {
             addresses(name, proto, is_first).map(in_place)
         }
         _ => None,
     };
-    Some(known.unwrap_or(Meaning::Unknown))
+    Some(known.unwrap_or(NameMeaning::Unknown))
 }
 
 /// The addresses of a host as libpcap would compare with them: all that its resolver gives, but for those that are no `proto`'s.
@@ -257,13 +261,13 @@ fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
 
 /// Whether libpcap, which is opened for the first word, takes a word for a name, rather than for a word of the language, a number or
 /// an address.
-fn is_identifier(word: &str, libpcap: &mut Option<Handle>) -> bool {
+fn is_identifier(word: &str, libpcap: &mut Option<CompileHandle>) -> bool {
     if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
         return false;
     }
-    let link = LinkContext::new(IEEE802_11, 0, Mode::Savefile);
+    let link = LinkContext::new(IEEE802_11, 0, FilterMode::Savefile);
     if libpcap.is_none() {
-        *libpcap = Handle::open(&link).ok();
+        *libpcap = CompileHandle::open(&link).ok();
     }
     // Where libpcap does not work at all, no text is compiled either.
     let (Some(handle), Ok(text)) = (libpcap, CString::new(format!("type {word}"))) else {
@@ -284,11 +288,13 @@ mod tests {
     /// The names of a text, and the text with numbers in the place of those that have them.
     fn resolved(text: &str) -> (Vec<&str>, String) {
         let names = names(text, 0..text.len(), true);
-        let unknown = names.iter().filter(|name| name.meaning == Meaning::Unknown);
+        let unknown = names
+            .iter()
+            .filter(|name| name.meaning == NameMeaning::Unknown);
         let unknown = unknown.map(|name| &text[name.span.clone()]).collect();
         let mut numbers = text.to_owned();
         for name in names.iter().rev() {
-            if let Meaning::Known(texts) = &name.meaning {
+            if let NameMeaning::Known(texts) = &name.meaning {
                 for (span, number) in texts.iter().rev() {
                     numbers.replace_range(span.clone(), number);
                 }
@@ -404,7 +410,7 @@ mod tests {
     /// libpcap takes the addresses wherever it took the name.
     #[test]
     fn a_host_with_several_addresses_is_any_of_them() {
-        let link = LinkContext::new(LinkType::RAW, 0, Mode::Savefile);
+        let link = LinkContext::new(LinkType::RAW, 0, FilterMode::Savefile);
         let addresses = ["10.0.0.1", "::1", "10.0.0.2"].map(|it| it.parse().unwrap());
         let length = |text: &str| {
             let compiled = compile(text, link).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -441,7 +447,7 @@ mod tests {
         let link = LinkContext {
             link_type: LinkType::ETHERNET,
             snaplen: 0,
-            mode: Mode::Savefile,
+            mode: FilterMode::Savefile,
             optimize: true,
         };
         for (text, expected) in [
@@ -472,7 +478,7 @@ mod tests {
             assert!(
                 names(text, 0..text.len(), false)
                     .iter()
-                    .all(|name| name.meaning == Meaning::Unknown)
+                    .all(|name| name.meaning == NameMeaning::Unknown)
             );
             let (unknown, numbers) = resolved(text);
             assert_eq!(

@@ -48,17 +48,20 @@ const FRESH: [&str; 21] = [
 
 /// An expression cut into parts, each with what joins it to everything on its left.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Parts(Vec<(Joiner, Part)>);
+pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum ExpressionPart {
     /// Bytes of the expression, for libpcap.
     Text(Range<usize>),
     /// Parentheses, with `not` in front or without.
-    Group { negated: bool, parts: Parts },
+    Group {
+        negated: bool,
+        parts: ExpressionParts,
+    },
 }
 
-impl Parts {
+impl ExpressionParts {
     /// Cuts an expression; `None` if it must stay whole.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
@@ -67,7 +70,7 @@ impl Parts {
             return None;
         }
         let parts = Cutter(&structure).cut(&structure.clauses)?;
-        (parts.0.len() > 1 || matches!(parts.0[0].1, Part::Group { .. })).then_some(parts)
+        (parts.0.len() > 1 || matches!(parts.0[0].1, ExpressionPart::Group { .. })).then_some(parts)
     }
 
     /// Compiles each part with `compile` and links the programs.
@@ -94,16 +97,16 @@ struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
     /// Cuts clauses. `None` where that would change the meaning.
-    fn cut(&self, clauses: &[Clause]) -> Option<Parts> {
+    fn cut(&self, clauses: &[Clause]) -> Option<ExpressionParts> {
         let mut parts = Vec::new();
         for clause in clauses {
             self.push(&mut parts, clause)?;
         }
-        Some(Parts(parts))
+        Some(ExpressionParts(parts))
     }
 
     /// Appends a clause: to the text before it, or as a part of its own.
-    fn push(&self, chain: &mut Vec<(Joiner, Part)>, clause: &Clause) -> Option<()> {
+    fn push(&self, chain: &mut Vec<(Joiner, ExpressionPart)>, clause: &Clause) -> Option<()> {
         let is_fresh = self.is_fresh(clause);
         let begins = chain.is_empty() || is_fresh;
         let bytes = self.0.bytes(clause.words.clone());
@@ -113,18 +116,18 @@ impl Cutter<'_> {
             && let Some(parts) = self.cut(group)
         {
             let negated = clause.negated;
-            chain.push((clause.joiner, Part::Group { negated, parts }));
+            chain.push((clause.joiner, ExpressionPart::Group { negated, parts }));
             return Some(());
         }
         let at_start = chain.len() == 1;
-        if let Some((opened, Part::Text(before))) = chain.last_mut()
+        if let Some((opened, ExpressionPart::Text(before))) = chain.last_mut()
             && (at_start || *opened == clause.joiner)
             && (!begins || bytes.end - before.start <= PART_BYTES)
         {
             before.end = bytes.end;
             return Some(());
         }
-        begins.then(|| chain.push((clause.joiner, Part::Text(bytes))))
+        begins.then(|| chain.push((clause.joiner, ExpressionPart::Text(bytes))))
     }
 
     /// Whether the clause brings its own qualifiers.
@@ -155,7 +158,7 @@ struct Returns {
 impl Linker {
     fn chain(
         &mut self,
-        Parts(parts): &Parts,
+        ExpressionParts(parts): &ExpressionParts,
         compile: &mut impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
     ) -> Result<Returns, FilterError> {
         let mut all = Returns::default();
@@ -166,10 +169,10 @@ impl Linker {
                 Joiner::Or => self.go_on_after(&mut all.rejects),
             }
             let mut its = match part {
-                Part::Text(bytes) => self.program(&compile(bytes.clone())?),
-                Part::Group { parts, .. } => self.chain(parts, compile)?,
+                ExpressionPart::Text(bytes) => self.program(&compile(bytes.clone())?),
+                ExpressionPart::Group { parts, .. } => self.chain(parts, compile)?,
             };
-            if matches!(part, Part::Group { negated: true, .. }) {
+            if matches!(part, ExpressionPart::Group { negated: true, .. }) {
                 std::mem::swap(&mut its.accepts, &mut its.rejects);
             }
             all.accepts.append(&mut its.accepts);
@@ -210,13 +213,15 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
-    use crate::{Aux, LinkContext, Mode, Problem, Program, compile, sys::Handle};
+    use crate::{
+        Aux, FilterMode, FilterProblem, LinkContext, Program, compile, sys::CompileHandle,
+    };
     use retroscope_packet::LinkType;
 
     const LINK: LinkContext = LinkContext {
         link_type: LinkType::RAW,
         snaplen: 65_535,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
 
@@ -274,11 +279,11 @@ mod tests {
     fn random_trees_mean_the_same_in_parts() {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut handle = Handle::open(&LINK).expect("libpcap works");
+        let mut handle = CompileHandle::open(&LINK).expect("libpcap works");
         let mut compared = 0;
         for _ in 0..60 {
             let expr = tree(&mut random, 3);
-            let Some(parts) = Parts::split(&expr) else {
+            let Some(parts) = ExpressionParts::split(&expr) else {
                 continue;
             };
             let mut libpcap = |text: &str| {
@@ -346,21 +351,21 @@ mod tests {
     #[test]
     fn what_carries_over_stays_whole() {
         let hosts = list(0..256, |net| format!("host 10.0.{net}.1"));
-        assert_eq!(Parts::split(&format!("vlan and ({hosts})")), None);
+        assert_eq!(ExpressionParts::split(&format!("vlan and ({hosts})")), None);
         assert_eq!(
-            Parts::split(&format!(
+            ExpressionParts::split(&format!(
                 "host {}",
                 list(0..256, |net| format!("10.0.{net}.1"))
             )),
             None
         );
-        assert_eq!(Parts::split("tcp and ("), None);
-        assert_eq!(Parts::split("tcp and and udp"), None);
+        assert_eq!(ExpressionParts::split("tcp and ("), None);
+        assert_eq!(ExpressionParts::split("tcp and and udp"), None);
         let error = compile(&format!("{hosts} or port 70000 or {hosts}"), LINK)
             .expect_err("an illegal port");
         assert_eq!(&error.text()[error.span()], "70000");
         let endless = format!("vlan and ({hosts} or {hosts})");
         let error = compile(&endless, LINK).expect_err("too many");
-        assert!(matches!(error.problem(), Problem::TooMany { .. }));
+        assert!(matches!(error.problem(), FilterProblem::TooMany { .. }));
     }
 }

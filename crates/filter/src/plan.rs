@@ -5,7 +5,7 @@
 
 use crate::{
     Variable,
-    payload::{AnyString, Test},
+    payload::{AnyString, PayloadTest},
     structure::Joiner,
 };
 
@@ -15,25 +15,25 @@ const STRINGS_MIN: usize = 3;
 
 /// An expression as a tree. Its depth is bounded by the levels that `chain` allows.
 #[derive(Debug, Clone)]
-pub(crate) enum Plan {
+pub(crate) enum EvaluationPlan {
     /// The program of a piece of pcap-filter text.
     Piece(usize),
     /// A term about the trigger packet.
     Term(Variable),
     /// A payload term.
-    Payload(Test),
+    Payload(PayloadTest),
     /// Or-ed `payload contains`.
     AnyString(AnyString),
-    Not(Box<Plan>),
+    Not(Box<EvaluationPlan>),
     /// At least two, cheap ones first.
-    All(Vec<Plan>),
+    All(Vec<EvaluationPlan>),
     /// At least two, cheap ones first.
-    Any(Vec<Plan>),
+    Any(Vec<EvaluationPlan>),
 }
 
 /// What evaluation costs, in order: dearer than everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Cost {
+enum EvaluationCost {
     /// A program or a comparison, without parsing the packet.
     Program,
     /// Headers must be parsed.
@@ -44,10 +44,10 @@ enum Cost {
     Pattern,
 }
 
-impl Plan {
+impl EvaluationPlan {
     /// Whether it searches for patterns, which remember what they saw.
     pub(crate) fn has_patterns(&self) -> bool {
-        self.cost() == Cost::Pattern
+        self.cost() == EvaluationCost::Pattern
     }
 
     pub(crate) fn negated_if(self, negated: bool) -> Self {
@@ -80,26 +80,26 @@ impl Plan {
         }
     }
 
-    fn cost(&self) -> Cost {
+    fn cost(&self) -> EvaluationCost {
         match self {
-            Self::Piece(_) | Self::Term(Variable::Iface) => Cost::Program,
-            Self::Term(_) | Self::Payload(Test::StartsWith(_)) => Cost::Headers,
-            Self::Payload(Test::Contains(_)) | Self::AnyString(_) => Cost::Search,
-            Self::Payload(Test::Matches(_)) => Cost::Pattern,
+            Self::Piece(_) | Self::Term(Variable::Iface) => EvaluationCost::Program,
+            Self::Term(_) | Self::Payload(PayloadTest::StartsWith(_)) => EvaluationCost::Headers,
+            Self::Payload(PayloadTest::Contains(_)) | Self::AnyString(_) => EvaluationCost::Search,
+            Self::Payload(PayloadTest::Matches(_)) => EvaluationCost::Pattern,
             Self::Not(inner) => inner.cost(),
             Self::All(parts) | Self::Any(parts) => {
                 let costs = parts.iter().map(Self::cost);
-                costs.max().unwrap_or(Cost::Program)
+                costs.max().unwrap_or(EvaluationCost::Program)
             }
         }
     }
 }
 
 /// Puts one search in the place of or-ed strings, where there are enough of them.
-fn join_strings(parts: &mut Vec<Plan>) {
-    fn needle(part: &Plan) -> Option<&[u8]> {
+fn join_strings(parts: &mut Vec<EvaluationPlan>) {
+    fn needle(part: &EvaluationPlan) -> Option<&[u8]> {
         match part {
-            Plan::Payload(test) => test.needle(),
+            EvaluationPlan::Payload(test) => test.needle(),
             _ => None,
         }
     }
@@ -108,7 +108,7 @@ fn join_strings(parts: &mut Vec<Plan>) {
         && let Some(any) = AnyString::new(&needles)
     {
         parts.retain(|part| needle(part).is_none());
-        parts.push(Plan::AnyString(any));
+        parts.push(EvaluationPlan::AnyString(any));
     }
 }
 
@@ -118,18 +118,18 @@ mod tests {
     use crate::Template;
 
     /// What a plan looks like, in short.
-    fn shape(plan: &Plan) -> String {
-        let list = |parts: &[Plan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
+    fn shape(plan: &EvaluationPlan) -> String {
+        let list = |parts: &[EvaluationPlan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
         match plan {
-            Plan::Piece(index) => format!("{index}"),
-            Plan::Term(variable) => variable.to_string(),
-            Plan::Payload(Test::Contains(_)) => "contains".to_owned(),
-            Plan::Payload(Test::StartsWith(_)) => "starts".to_owned(),
-            Plan::Payload(Test::Matches(_)) => "matches".to_owned(),
-            Plan::AnyString(_) => "strings".to_owned(),
-            Plan::Not(inner) => format!("!{}", shape(inner)),
-            Plan::All(parts) => format!("and({})", list(parts)),
-            Plan::Any(parts) => format!("or({})", list(parts)),
+            EvaluationPlan::Piece(index) => format!("{index}"),
+            EvaluationPlan::Term(variable) => variable.to_string(),
+            EvaluationPlan::Payload(PayloadTest::Contains(_)) => "contains".to_owned(),
+            EvaluationPlan::Payload(PayloadTest::StartsWith(_)) => "starts".to_owned(),
+            EvaluationPlan::Payload(PayloadTest::Matches(_)) => "matches".to_owned(),
+            EvaluationPlan::AnyString(_) => "strings".to_owned(),
+            EvaluationPlan::Not(inner) => format!("!{}", shape(inner)),
+            EvaluationPlan::All(parts) => format!("and({})", list(parts)),
+            EvaluationPlan::Any(parts) => format!("or({})", list(parts)),
         }
     }
 

@@ -6,13 +6,13 @@ use std::{
 };
 
 use retroscope_bpf::{
-    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, Line, MEMORY_WORDS,
-    is_known, op,
+    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, DisassemblyLine, Instruction,
+    MEMORY_WORDS, is_known, op,
 };
 
 use crate::{
-    Aux, Frame, NativeError, NativeInfo, interpreter,
-    native::{self, Code, One},
+    Aux, FilterFrame, NativeError, NativeInfo, interpreter,
+    native::{self, MachineCode, ProgramFunction},
 };
 
 /// A classic BPF program that is safe to run on any packet.
@@ -24,14 +24,14 @@ use crate::{
 /// A clone is the same program and costs nothing.
 #[derive(Clone)]
 pub struct Program {
-    shared: Arc<Checked>,
+    shared: Arc<ProgramState>,
 }
 
-struct Checked {
+struct ProgramState {
     instructions: Vec<Instruction>,
     ancillary: bool,
     /// Set once, and used from then on.
-    native: OnceLock<Code<One>>,
+    native: OnceLock<MachineCode<ProgramFunction>>,
 }
 
 impl Program {
@@ -62,7 +62,7 @@ impl Program {
     }
 
     fn of_checked(instructions: Vec<Instruction>, ancillary: bool) -> Self {
-        let shared = Checked {
+        let shared = ProgramState {
             instructions,
             ancillary,
             native: OnceLock::new(),
@@ -82,7 +82,7 @@ impl Program {
     #[must_use]
     pub fn disassemble(&self) -> String {
         let lines = self.instructions().iter().enumerate();
-        let lines = lines.map(|(index, &instruction)| Line { index, instruction });
+        let lines = lines.map(|(index, &instruction)| DisassemblyLine { index, instruction });
         lines.map(|line| format!("{line}\n")).collect()
     }
 
@@ -97,20 +97,20 @@ impl Program {
     /// gives: a load beyond the captured bytes, or a division by zero, rejects the packet whatever stands around it.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
-        self.interpret(&Frame::new(packet, wire_len, aux))
+        self.interpret(&FilterFrame::new(packet, wire_len, aux))
     }
 
     /// Whether [`Self::run`] keeps any byte of a packet; by machine code, where there is any.
     #[must_use]
-    pub fn keeps(&self, frame: &Frame<'_>) -> bool {
+    pub fn keeps(&self, frame: &FilterFrame<'_>) -> bool {
         match self.shared.native.get() {
             Some(native) => native.run_many(slice::from_ref(frame)) != 0,
             None => self.interpret(frame) != 0,
         }
     }
 
-    pub(crate) fn interpret(&self, frame: &Frame<'_>) -> u32 {
-        let Checked {
+    pub(crate) fn interpret(&self, frame: &FilterFrame<'_>) -> u32 {
+        let ProgramState {
             instructions,
             ancillary,
             ..
@@ -125,11 +125,11 @@ impl Program {
     /// # Panics
     /// If there are more than [`Self::MANY`].
     #[must_use]
-    pub fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+    pub fn run_many(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
         match self.shared.native.get() {
             Some(native) => native.run_many(frames),
-            None => each(frames, |frame| self.interpret(frame)),
+            None => run_each(frames, |frame| self.interpret(frame)),
         }
     }
 
@@ -152,9 +152,9 @@ impl Program {
         self.shared.native.get().map(|code| code.info)
     }
 
-    /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).
+    /// Whether it is short enough to run as one function with others ([`FusedPrograms`](crate::FusedPrograms)).
     #[must_use]
-    pub fn joins(&self) -> bool {
+    pub fn can_fuse(&self) -> bool {
         self.instructions().len() <= native::EACH_MAX
     }
 
@@ -185,7 +185,10 @@ impl fmt::Debug for Program {
 }
 
 /// The frames of which any byte is kept, as bits.
-pub(crate) fn each(frames: &[Frame<'_>], kept_of: impl Fn(&Frame<'_>) -> u32) -> u64 {
+pub(crate) fn run_each(
+    frames: &[FilterFrame<'_>],
+    kept_of: impl Fn(&FilterFrame<'_>) -> u32,
+) -> u64 {
     (0..).zip(frames).fold(0, |kept, (index, frame)| {
         kept | u64::from(kept_of(frame) != 0) << index
     })
@@ -361,7 +364,7 @@ mod tests {
                     continue;
                 }
                 seen += 1;
-                let ours = Line { index, instruction }.to_string();
+                let ours = DisassemblyLine { index, instruction }.to_string();
                 let theirs = sys::reference::image(&instruction, index);
                 assert_eq!(ours, theirs, "code {code:#x}, k {k:#x}");
             }

@@ -12,7 +12,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Instruction, LinkContext, Mode, Program, program::each};
+use crate::{FilterFrame, FilterMode, Instruction, LinkContext, Program, program::run_each};
 
 /// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
 const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
@@ -32,28 +32,28 @@ struct BpfProgram {
 
 /// `pcap_t`, which only libpcap looks into.
 #[repr(C)]
-struct Pcap {
+struct OpaquePcap {
     _private: [u8; 0],
 }
 
 // Signatures as in pcap/pcap.h of libpcap 1.10.3.
 #[link(name = "pcap")]
 unsafe extern "C" {
-    fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut Pcap;
-    fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut Pcap;
-    fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut OpaquePcap;
+    fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut OpaquePcap;
+    fn pcap_datalink(handle: *mut OpaquePcap) -> c_int;
     fn pcap_datalink_val_to_name(dlt: c_int) -> *const c_char;
-    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
+    fn pcap_snapshot(handle: *mut OpaquePcap) -> c_int;
     fn pcap_compile(
-        handle: *mut Pcap,
+        handle: *mut OpaquePcap,
         program: *mut BpfProgram,
         text: *const c_char,
         optimize: c_int,
         netmask: c_uint,
     ) -> c_int;
     fn pcap_freecode(program: *mut BpfProgram);
-    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
-    fn pcap_close(handle: *mut Pcap);
+    fn pcap_geterr(handle: *mut OpaquePcap) -> *mut c_char;
+    fn pcap_close(handle: *mut OpaquePcap);
     fn bpf_filter(
         program: *const Instruction,
         packet: *const u8,
@@ -98,14 +98,14 @@ impl Program {
     /// # Panics
     /// If there are more than [`Self::MANY`].
     #[must_use]
-    pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
+    pub fn run_many_in_libpcap(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
-        each(frames, |frame| bpf_filter_of(self, frame))
+        run_each(frames, |frame| bpf_filter_of(self, frame))
     }
 }
 
 /// Runs a program in libpcap's interpreter, as [`Program::run`] does in ours.
-fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
+fn bpf_filter_of(program: &Program, frame: &FilterFrame<'_>) -> u32 {
     let packet = frame.data();
     let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
     // SAFETY: a `Program` was checked when it was made: operation codes are known, jumps and scratch indexes stay inside, the
@@ -124,19 +124,19 @@ fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
 /// libpcap's name for a link type, without `DLT_`: `EN10MB`. `None`: it has none.
 #[must_use]
 pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
-    let link = LinkContext::new(link_type, 0, Mode::Savefile);
-    Handle::open(&link).ok()?.link_type_name()
+    let link = LinkContext::new(link_type, 0, FilterMode::Savefile);
+    CompileHandle::open(&link).ok()?.link_type_name()
 }
 
 /// An open `pcap_t` that compiles for one link type and reads no packets.
-pub(crate) struct Handle {
-    pcap: NonNull<Pcap>,
+pub(crate) struct CompileHandle {
+    pcap: NonNull<OpaquePcap>,
     netmask: c_uint,
     /// What a savefile handle reads; it must outlive `pcap`, which `Drop` closes first.
     _header: Box<[u8; HEADER_BYTES]>,
 }
 
-impl Handle {
+impl CompileHandle {
     /// Opens a handle for `link`.
     ///
     /// A savefile handle comes from a file header in memory, so that libpcap treats the expression as `tcpdump -r`
@@ -147,8 +147,8 @@ impl Handle {
     pub(crate) fn open(link: &LinkContext) -> Result<Self, String> {
         let savefile = Self::open_savefile(link)?;
         match link.mode {
-            Mode::Savefile => Ok(savefile),
-            Mode::Live => savefile.into_live(),
+            FilterMode::Savefile => Ok(savefile),
+            FilterMode::Live => savefile.into_live(),
         }
     }
 
@@ -256,7 +256,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for CompileHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is open, used nowhere else, and closed once; the header it may read outlives this call.
         unsafe { pcap_close(self.pcap.as_ptr()) };

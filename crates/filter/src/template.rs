@@ -5,12 +5,13 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 use retroscope_packet::{FlowKey, Parsed, community_id, community_id_of, flow_of, fragment_of};
 
 use crate::{
-    EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Problem, Variable, chain,
+    EXPRESSION_BYTES_MAX, FillError, FilledExpression, FilterError, FilterProblem, LinkContext,
+    Variable, chain,
     compile::check_len,
-    filled::{CommunityTerm, FlowTerm, Piece, Terms, name_too_late},
-    names::{Meaning, Name, names},
-    plan::Plan,
-    variable::{Family, Value},
+    filled::{CommunityTerm, FilterPiece, FlowTerm, TermValues, name_too_late},
+    names::{Name, NameMeaning, names},
+    plan::EvaluationPlan,
+    variable::{SampleFamily, VariableValue},
     words::{WordKind, words_and_tests},
 };
 
@@ -40,7 +41,7 @@ pub struct Template {
     /// What [`Template::resolve`] writes in the place of names, in order.
     numbers: Vec<(Range<usize>, String)>,
     /// How its terms of our own and its pieces are evaluated.
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<EvaluationPlan>,
 }
 
 /// A piece of pcap-filter text.
@@ -49,7 +50,7 @@ struct TextPiece {
     /// Its bytes.
     bytes: Range<usize>,
     /// The piece, where there is nothing to fill in: all that is made of the template shares it, and what libpcap made of it.
-    fixed: Option<Arc<Piece>>,
+    fixed: Option<Arc<FilterPiece>>,
 }
 
 impl PartialEq for Template {
@@ -80,9 +81,9 @@ pub struct TriggerFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TriggerValues {
     /// Values that stand for pcap-filter text, by their variables.
-    texts: [Option<Value>; Variable::TEXTS],
+    texts: [Option<VariableValue>; Variable::TEXTS],
     /// Values of the terms of our own.
-    terms: Terms,
+    terms: TermValues,
 }
 
 /// A flow that is known otherwise than by a packet of it.
@@ -99,7 +100,7 @@ impl Template {
     /// [`Template::check`].
     ///
     /// # Errors
-    /// [`Problem::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
+    /// [`FilterProblem::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
     /// too long, or has too many such terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
@@ -108,7 +109,7 @@ impl Template {
         for word in words.iter().filter(|word| word.kind == WordKind::Dollar) {
             let name = &text[word.span.clone()];
             let variable = Variable::from_name(name).ok_or_else(|| {
-                let problem = Problem::UnknownVariable(name.to_owned());
+                let problem = FilterProblem::UnknownVariable(name.to_owned());
                 FilterError::new(problem, text, word.span.clone())
             })?;
             variables.push((word.span.clone(), variable));
@@ -118,7 +119,10 @@ impl Template {
         let (plan, pieces) = if has_terms {
             chain::plan(text, &words, &tests)?
         } else {
-            (Plan::Piece(0), std::iter::once(0..text.len()).collect())
+            (
+                EvaluationPlan::Piece(0),
+                std::iter::once(0..text.len()).collect(),
+            )
         };
         let pieces = pieces.into_iter();
         let pieces = pieces.map(|bytes| TextPiece { bytes, fixed: None });
@@ -140,7 +144,7 @@ impl Template {
     /// Asks the system's tables (services(5), protocols(5)), and waits for its resolver.
     ///
     /// # Errors
-    /// [`Problem::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
+    /// [`FilterProblem::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
     /// up for each trigger.
     pub fn resolve(mut self) -> Result<Self, FilterError> {
         for index in 0..self.pieces.len() {
@@ -148,12 +152,12 @@ impl Template {
             let mut unknown = None;
             for name in names(&self.text, bytes.clone(), true) {
                 match name.meaning {
-                    Meaning::Known(numbers) => self.numbers.extend(numbers),
-                    Meaning::Unknown => _ = unknown.get_or_insert(name.span),
+                    NameMeaning::Known(numbers) => self.numbers.extend(numbers),
+                    NameMeaning::Unknown => _ = unknown.get_or_insert(name.span),
                 }
             }
             if let (Some(name), Some((_, variable))) = (&unknown, self.filled_in(&bytes).first()) {
-                let problem = Problem::NameAndVariable {
+                let problem = FilterProblem::NameAndVariable {
                     name: self.text[name.clone()].to_owned(),
                     variable: *variable,
                 };
@@ -167,7 +171,7 @@ impl Template {
     /// Makes sure that the system is asked for no name, for a text that comes up when names were looked up already.
     ///
     /// # Errors
-    /// [`Problem::NameTooLate`] for the first name, that of a port too.
+    /// [`FilterProblem::NameTooLate`] for the first name, that of a port too.
     pub fn without_names(self) -> Result<Self, FilterError> {
         let first = self.names().next();
         match first {
@@ -181,13 +185,13 @@ impl Template {
     /// unless nsswitch.conf(5) names another source.
     ///
     /// # Errors
-    /// [`Problem::HostName`] for the first name of a host or network.
+    /// [`FilterProblem::HostName`] for the first name of a host or network.
     pub fn without_hosts(self) -> Result<Self, FilterError> {
         let host = self.names().find(|name| !name.is_local);
         let Some(Name { span, .. }) = host else {
             return Ok(self);
         };
-        let problem = Problem::HostName(self.text[span.clone()].to_owned());
+        let problem = FilterProblem::HostName(self.text[span.clone()].to_owned());
         Err(FilterError::new(problem, &self.text, span))
     }
 
@@ -210,7 +214,7 @@ impl Template {
     }
 
     /// Pieces in which nothing is filled in.
-    fn fixed(&self) -> impl Iterator<Item = &Arc<Piece>> {
+    fn fixed(&self) -> impl Iterator<Item = &Arc<FilterPiece>> {
         self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
     }
 
@@ -254,14 +258,14 @@ impl Template {
     /// # Errors
     /// [`FilterError`], pointing into the text as it was typed.
     pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
-        let compile = |family: Family| {
+        let compile = |family: SampleFamily| {
             let sample = |variable: Variable| variable.sample(family).to_owned();
             let mut pieces = self.filled_pieces(&sample);
             pieces.try_for_each(|piece| piece.compile(link).map(drop))
         };
         let has_addresses = self.asks(Variable::SrcIp) || self.asks(Variable::DstIp);
-        match compile(Family::V4) {
-            Err(error) if has_addresses => compile(Family::V6).map_err(|_| error),
+        match compile(SampleFamily::V4) {
+            Err(error) if has_addresses => compile(SampleFamily::V6).map_err(|_| error),
             result => result,
         }
     }
@@ -269,7 +273,7 @@ impl Template {
     /// Whether [`Self::check`] is done within a millisecond, as [`Filter::prepares_at_once`](crate::Filter::prepares_at_once) has it.
     #[must_use]
     pub fn checks_at_once(&self, link: LinkContext) -> bool {
-        let sample = |variable: Variable| variable.sample(Family::V6).to_owned();
+        let sample = |variable: Variable| variable.sample(SampleFamily::V6).to_owned();
         let mut pieces = self.filled_pieces(&sample);
         pieces.all(|piece| piece.compiles_at_once(link))
     }
@@ -305,14 +309,14 @@ impl Template {
     ///
     /// # Errors
     /// As [`Self::values`].
-    pub fn fill(&self, facts: &TriggerFacts) -> Result<Filled, FillError> {
+    pub fn fill(&self, facts: &TriggerFacts) -> Result<FilledExpression, FillError> {
         Ok(self.filled(&self.values(facts)?))
     }
 
     /// The expression with the values that [`Self::values`] of the same template gave. With values of another template,
     /// variables that it did not ask for become empty text.
     #[must_use]
-    pub fn filled(&self, values: &TriggerValues) -> Filled {
+    pub fn filled(&self, values: &TriggerValues) -> FilledExpression {
         let mut display = String::with_capacity(self.text.len());
         let mut copied = 0;
         for (span, variable) in &self.variables {
@@ -321,7 +325,7 @@ impl Template {
             copied = span.end;
         }
         display.push_str(&self.text[copied..]);
-        Filled {
+        FilledExpression {
             display,
             plan: Arc::clone(&self.plan),
             pieces: self
@@ -334,8 +338,8 @@ impl Template {
     /// The template as an expression, if it asks for nothing of a trigger packet.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable.
-    pub fn into_plain(self) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable.
+    pub fn into_plain(self) -> Result<FilledExpression, FilterError> {
         self.needs_only(|_| false)?;
         Ok(self.filled(&TriggerValues::default()))
     }
@@ -343,8 +347,8 @@ impl Template {
     /// The template as an expression about packets of the interface of this ring-wide number, if it asks for nothing else of a trigger packet.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable but `$iface`.
-    pub fn filled_on(&self, interface: u16) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable but `$iface`.
+    pub fn filled_on(&self, interface: u16) -> Result<FilledExpression, FilterError> {
         self.needs_only(|variable| variable == Variable::Iface)?;
         let mut values = TriggerValues::default();
         values.terms.interface = Some(interface).filter(|_| !self.variables.is_empty());
@@ -354,22 +358,22 @@ impl Template {
     /// The template as an expression about a flow, if it asks for nothing else of a trigger packet.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable that the flow does not tell.
-    pub fn filled_for(&self, flow: &KnownFlow) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable that the flow does not tell.
+    pub fn filled_for(&self, flow: &KnownFlow) -> Result<FilledExpression, FilterError> {
         let term = |key: &FlowKey| FlowTerm::Key {
             key: *key,
             trigger: None,
         };
         let terms = match flow {
-            KnownFlow::Key(key) => Terms {
+            KnownFlow::Key(key) => TermValues {
                 flow: Some(term(key)),
                 community: matches!(key, FlowKey::Ports { .. })
                     .then(|| CommunityTerm::Flow(term(key))),
-                ..Terms::default()
+                ..TermValues::default()
             },
-            KnownFlow::CommunityId(id) => Terms {
+            KnownFlow::CommunityId(id) => TermValues {
                 community: Some(CommunityTerm::Id(id.clone())),
-                ..Terms::default()
+                ..TermValues::default()
             },
         };
         self.needs_only(|variable| match variable {
@@ -378,12 +382,12 @@ impl Template {
             _ => false,
         })?;
         // A term that the text does not contain would tell expressions apart that say the same.
-        let terms = Terms {
+        let terms = TermValues {
             flow: terms.flow.filter(|_| self.asks(Variable::Flow)),
             community: terms.community.filter(|_| self.asks(Variable::CommunityId)),
             ..terms
         };
-        let texts = <[Option<Value>; Variable::TEXTS]>::default();
+        let texts = <[Option<VariableValue>; Variable::TEXTS]>::default();
         Ok(self.filled(&TriggerValues { texts, terms }))
     }
 
@@ -392,13 +396,13 @@ impl Template {
         self.variables.iter().any(|(_, its)| *its == variable)
     }
 
-    /// Fails with [`Problem::NeedsTrigger`] at the first variable that is not known.
+    /// Fails with [`FilterProblem::NeedsTrigger`] at the first variable that is not known.
     fn needs_only(&self, is_known: impl Fn(Variable) -> bool) -> Result<(), FilterError> {
         let mut variables = self.variables.iter();
         let Some((span, unknown)) = variables.find(|(_, variable)| !is_known(*variable)) else {
             return Ok(());
         };
-        let problem = Problem::NeedsTrigger(*unknown);
+        let problem = FilterProblem::NeedsTrigger(*unknown);
         Err(FilterError::new(problem, &self.text, span.clone()))
     }
 
@@ -406,7 +410,7 @@ impl Template {
     fn filled_pieces(
         &self,
         value: &impl Fn(Variable) -> String,
-    ) -> impl Iterator<Item = Arc<Piece>> {
+    ) -> impl Iterator<Item = Arc<FilterPiece>> {
         self.pieces.iter().map(move |TextPiece { bytes, fixed }| {
             let filled = || Arc::new(self.piece(bytes, value));
             fixed.clone().unwrap_or_else(filled)
@@ -414,7 +418,7 @@ impl Template {
     }
 
     /// One piece of text with `value` in the place of each variable.
-    fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
+    fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> FilterPiece {
         let numbers = self.numbers.iter();
         let numbers = numbers
             .filter(|(span, _)| bytes.contains(&span.start))
@@ -423,7 +427,7 @@ impl Template {
         let values = values.map(|(span, variable)| (span.clone(), value(*variable)));
         let mut all: Vec<_> = numbers.chain(values).collect();
         all.sort_by_key(|(span, _)| span.start);
-        let mut piece = Piece::of(Arc::clone(&self.text));
+        let mut piece = FilterPiece::of(Arc::clone(&self.text));
         let mut copied = bytes.start;
         for (span, text) in all {
             piece.push(copied..span.start, None);
@@ -436,9 +440,9 @@ impl Template {
 }
 
 impl TriggerValues {
-    /// The pcap-filter text that stands for a variable; a term of our own with its value, as [`Filled`] shows it.
+    /// The pcap-filter text that stands for a variable; a term of our own with its value, as [`FilledExpression`] shows it.
     fn text(&self, variable: Variable) -> String {
-        let Terms {
+        let TermValues {
             flow,
             interface,
             community,

@@ -84,17 +84,20 @@ impl Variable {
     }
 
     /// What a packet says to this variable; an error for the terms of our own.
-    pub(crate) fn value(self, packet: &Parsed) -> Result<Value, FillError> {
+    pub(crate) fn value(self, packet: &Parsed) -> Result<VariableValue, FillError> {
         let (ip, ports) = (packet.network, packet.transport);
         let value = match self {
-            Self::SrcIp => ip.map(|ip| Value::Ip(ip.src)),
-            Self::DstIp => ip.map(|ip| Value::Ip(ip.dst)),
-            Self::SrcPort => ports.map(|ports| Value::Number(ports.src)),
-            Self::DstPort => ports.map(|ports| Value::Number(ports.dst)),
-            Self::Proto => ip.and_then(|ip| ip.proto).map(Value::Proto),
-            Self::SrcMac => packet.src_mac.map(Value::Mac),
-            Self::DstMac => packet.dst_mac.map(Value::Mac),
-            Self::Vlan => packet.vlan.outer().map(|tag| Value::Number(tag.id())),
+            Self::SrcIp => ip.map(|ip| VariableValue::Ip(ip.src)),
+            Self::DstIp => ip.map(|ip| VariableValue::Ip(ip.dst)),
+            Self::SrcPort => ports.map(|ports| VariableValue::Number(ports.src)),
+            Self::DstPort => ports.map(|ports| VariableValue::Number(ports.dst)),
+            Self::Proto => ip.and_then(|ip| ip.proto).map(VariableValue::Proto),
+            Self::SrcMac => packet.src_mac.map(VariableValue::Mac),
+            Self::DstMac => packet.dst_mac.map(VariableValue::Mac),
+            Self::Vlan => packet
+                .vlan
+                .outer()
+                .map(|tag| VariableValue::Number(tag.id())),
             Self::Flow | Self::Iface | Self::CommunityId => None,
         };
         value.ok_or_else(|| FillError {
@@ -122,12 +125,12 @@ impl Variable {
     }
 
     /// Text of the right kind where there is no trigger packet yet; addresses from the ranges for documentation.
-    pub(crate) fn sample(self, family: Family) -> &'static str {
+    pub(crate) fn sample(self, family: SampleFamily) -> &'static str {
         match (self, family) {
-            (Self::SrcIp, Family::V4) => "192.0.2.1",
-            (Self::DstIp, Family::V4) => "198.51.100.1",
-            (Self::SrcIp, Family::V6) => "2001:db8::1",
-            (Self::DstIp, Family::V6) => "2001:db8::2",
+            (Self::SrcIp, SampleFamily::V4) => "192.0.2.1",
+            (Self::DstIp, SampleFamily::V4) => "198.51.100.1",
+            (Self::SrcIp, SampleFamily::V6) => "2001:db8::1",
+            (Self::DstIp, SampleFamily::V6) => "2001:db8::2",
             (Self::SrcPort, _) => "40000",
             (Self::DstPort, _) => "50000",
             (Self::Proto, _) => "tcp",
@@ -147,7 +150,7 @@ impl fmt::Display for Variable {
 
 /// What stands for a variable. It is shown as the pcap-filter text that takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Value {
+pub(crate) enum VariableValue {
     Ip(IpAddr),
     /// A port or a VLAN identifier.
     Number(u16),
@@ -155,7 +158,7 @@ pub(crate) enum Value {
     Mac(MacAddr),
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for VariableValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Ip(addr) => write!(f, "{addr}"),
@@ -171,7 +174,7 @@ impl fmt::Display for Value {
 
 /// Address family of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum SampleFamily {
     V4,
     V6,
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::{
     FilterError,
-    payload::{self, Test},
+    payload::{self, PayloadTest},
     scan::word_len,
 };
 
@@ -43,7 +43,7 @@ pub(crate) enum WordKind {
 ///
 /// In `src or dst port 80` the `or` is part of a qualifier, and of kind [`WordKind::Other`].
 pub(crate) fn words(text: &str) -> Vec<Word> {
-    let mut scanner = Scanner::new(text);
+    let mut scanner = WordScanner::new(text);
     while let Some(len) = scanner.next_len() {
         scanner.push(len);
     }
@@ -53,10 +53,10 @@ pub(crate) fn words(text: &str) -> Vec<Word> {
 /// Cuts an expression that may hold payload terms into words, and gives their tests in order.
 ///
 /// # Errors
-/// [`Problem::Payload`](crate::Problem::Payload) for a payload term that is none.
-pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), FilterError> {
-    let mut scanner = Scanner::new(text);
-    let mut tests = payload::Tests::default();
+/// [`FilterProblem::Payload`](crate::FilterProblem::Payload) for a payload term that is none.
+pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<PayloadTest>), FilterError> {
+    let mut scanner = WordScanner::new(text);
+    let mut tests = payload::PayloadTests::default();
     while let Some(len) = scanner.next_len() {
         let start = scanner.at;
         // No address or name: with a word behind it, `payload` is no pcap-filter text anywhere.
@@ -72,7 +72,7 @@ pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), Filt
 }
 
 /// A way through a text, word by word.
-struct Scanner<'t> {
+struct WordScanner<'t> {
     text: &'t str,
     words: Vec<Word>,
     /// Where the next word starts; the end of the text if there is none.
@@ -81,7 +81,7 @@ struct Scanner<'t> {
     brackets: u32,
 }
 
-impl<'t> Scanner<'t> {
+impl<'t> WordScanner<'t> {
     fn new(text: &'t str) -> Self {
         let mut scanner = Self {
             text,

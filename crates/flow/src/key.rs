@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
 
-use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
+use retroscope_packet::{FlowEndpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
 
 /// VLAN identifiers in a key: as many as Suricata tells.
 const VLANS: usize = 3;
@@ -78,7 +78,7 @@ impl Ends {
                     Some(icmp) => icmp_ports(icmp, ip.src.is_ipv6()),
                     None => (Ports { src: 0, dst: 0 }, false),
                 };
-                let end = |addr, port| Endpoint { addr, port };
+                let end = |addr, port| FlowEndpoint { addr, port };
                 let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
                 let is_reverse = !is_one_way && dst < src;
                 let ends = if is_reverse { [dst, src] } else { [src, dst] };
@@ -166,9 +166,10 @@ impl From<FlowKey> for Key {
         let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
         match flow {
             FlowKey::Ports { proto, low, high } => Self::ip(proto, [low, high]),
-            FlowKey::Ip { proto, low, high } => {
-                Self::ip(proto, [low, high].map(|addr| Endpoint { addr, port: 0 }))
-            }
+            FlowKey::Ip { proto, low, high } => Self::ip(
+                proto,
+                [low, high].map(|addr| FlowEndpoint { addr, port: 0 }),
+            ),
             FlowKey::Mac {
                 ether_type,
                 low,
@@ -195,7 +196,7 @@ impl From<FlowKey> for Key {
 }
 
 impl Key {
-    fn ip(proto: u8, ends: [Endpoint; 2]) -> Self {
+    fn ip(proto: u8, ends: [FlowEndpoint; 2]) -> Self {
         let mut key = Self {
             ports: ends.map(|end| end.port),
             proto,
@@ -261,14 +262,14 @@ impl Key {
 
     /// Both ends of a flow over IP. Protocols without ports have port 0, ICMP what [`icmp_ports`] says.
     #[must_use]
-    pub fn endpoints(&self) -> Option<[Endpoint; 2]> {
+    pub fn endpoints(&self) -> Option<[FlowEndpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
             Family::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
             Family::V6 => Some(octets.into()),
             Family::Mac | Family::Link | Family::Opaque => None,
         };
         let [low, high] = self.addresses.map(addr);
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         Some([end(low?, self.ports[0]), end(high?, self.ports[1])])
     }
 

@@ -1,6 +1,6 @@
 //! Payload terms against a naive search.
 
-use retroscope_filter::{Aux, Filter, Frame, LinkContext, Mode, PacketView};
+use retroscope_filter::{Aux, Filter, FilterFrame, FilterMode, LinkContext, PacketView};
 use retroscope_packet::{LinkType, parse};
 
 use crate::bytes::Bytes;
@@ -70,7 +70,7 @@ pub fn payload(data: &[u8]) {
 
 /// The verdict, which is the same together and alone.
 fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
-    let mode = Mode::Savefile;
+    let mode = FilterMode::Savefile;
     let link = LinkContext {
         link_type,
         snaplen: 0,
@@ -89,7 +89,7 @@ fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
         data: frame,
         wire_len,
     });
-    let frames = [Frame::new(frame, wire_len, Aux::default()); 2];
+    let frames = [FilterFrame::new(frame, wire_len, Aux::default()); 2];
     let together = filter.matches_many((link_type, mode), 0, &frames);
     assert_eq!(together, if alone { 0b11 } else { 0 }, "{frame:02x?}");
     alone

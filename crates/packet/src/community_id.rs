@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest as _, Sha1};
 
 use crate::proto::{ICMP, ICMPV6};
-use crate::{Endpoint, FlowKey, Icmp, Parsed, Ports};
+use crate::{FlowEndpoint, FlowKey, Icmp, Parsed, Ports};
 
 /// The Community ID of a frame's flow, `1:` and 28 characters of base64. Tools that are to agree need the same `seed`,
 /// usually 0.
@@ -52,7 +52,12 @@ pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
 /// The Community ID of a flow over IP by what it depends on. The smaller end comes first, or the sender of ICMP messages that go one
 /// way. `has_ports`: the protocol has ports, or is ICMP, whose ports are what [`icmp_ports`] says; if not, they do not count.
 #[must_use]
-pub fn community_id_between(proto: u8, ends: [Endpoint; 2], has_ports: bool, seed: u16) -> String {
+pub fn community_id_between(
+    proto: u8,
+    ends: [FlowEndpoint; 2],
+    has_ports: bool,
+    seed: u16,
+) -> String {
     let [low, high] = ends;
     let ports = has_ports.then_some((low.port, high.port));
     identifier(seed, (low.addr, high.addr), proto, ports)

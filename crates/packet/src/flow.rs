@@ -7,11 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::parsed::Mac;
 use crate::proto::{ICMP, ICMPV6, IGMP, SCTP, TCP, UDP};
-use crate::{LinkType, MacAddr, Outcome, Parsed};
+use crate::{LinkType, MacAddr, ParseOutcome, Parsed};
 
 /// An address and port at one end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Endpoint {
+pub struct FlowEndpoint {
     /// IP address.
     pub addr: IpAddr,
     /// Port.
@@ -27,9 +27,9 @@ pub enum FlowKey {
         /// 6, 17 or 132.
         proto: u8,
         /// The smaller end.
-        low: Endpoint,
+        low: FlowEndpoint,
         /// The larger end.
-        high: Endpoint,
+        high: FlowEndpoint,
     },
     /// Other IP: address pair and upper-layer protocol.
     Ip {
@@ -77,24 +77,24 @@ pub struct FragmentKey {
 pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     let Some(ip) = parsed.network else {
         // Without the whole link header this might have been IP.
-        return (parsed.outcome == Outcome::Complete).then(|| link_flow(parsed));
+        return (parsed.outcome == ParseOutcome::Complete).then(|| link_flow(parsed));
     };
     let proto = ip.proto?;
     if matches!(proto, TCP | UDP | SCTP) {
         let ports = parsed.transport?;
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         return Some(FlowKey::between(
             proto,
             end(ip.src, ports.src),
             end(ip.dst, ports.dst),
         ));
     }
-    let end = |addr| Endpoint { addr, port: 0 };
+    let end = |addr| FlowEndpoint { addr, port: 0 };
     Some(FlowKey::between(proto, end(ip.src), end(ip.dst)))
 }
 
 /// Whether `a <= b`, as integers: comparing the derived way, byte by byte and field by field, takes longer.
-fn is_ordered(a: Endpoint, b: Endpoint) -> bool {
+fn is_ordered(a: FlowEndpoint, b: FlowEndpoint) -> bool {
     match (a.addr, b.addr) {
         (IpAddr::V4(x), IpAddr::V4(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
         (IpAddr::V6(x), IpAddr::V6(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
@@ -133,7 +133,7 @@ pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     })
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for FlowEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         SocketAddr::new(self.addr, self.port).fmt(f)
     }
@@ -142,7 +142,7 @@ impl fmt::Display for Endpoint {
 impl FlowKey {
     /// The flow over IP between two ends: of TCP, UDP and SCTP with their ports, of other protocols whatever these are.
     #[must_use]
-    pub fn between(proto: u8, a: Endpoint, b: Endpoint) -> Self {
+    pub fn between(proto: u8, a: FlowEndpoint, b: FlowEndpoint) -> Self {
         if matches!(proto, TCP | UDP | SCTP) {
             let (low, high) = if is_ordered(a, b) { (a, b) } else { (b, a) };
             return Self::Ports { proto, low, high };

@@ -17,7 +17,7 @@ pub struct Parsed {
     /// The link type that the frame was parsed as.
     pub link_type: LinkType,
     /// How far parsing came.
-    pub outcome: Outcome,
+    pub outcome: ParseOutcome,
     /// Source hardware address; also set where the link header has only this one (Linux "cooked" capture).
     pub src_mac: Option<MacAddr>,
     /// Destination hardware address.
@@ -58,7 +58,7 @@ pub type MacAddr = [u8; 6];
 
 /// How far parsing came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Outcome {
+pub enum ParseOutcome {
     /// Every header that this crate knows was captured and made sense.
     Complete,
     /// The captured bytes end inside a header.

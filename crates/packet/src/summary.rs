@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::parsed::Mac;
 use crate::proto::{ETHER_ARP, ICMP, ICMPV6, IGMP, SCTP, TCP, UDP};
-use crate::{Icmp, Ip, LinkProtocol, LinkType, Outcome, Parsed, Ports, parse};
+use crate::{Icmp, Ip, LinkProtocol, LinkType, ParseOutcome, Parsed, Ports, parse};
 
 /// Describes a frame of which `data` was captured and that was `wire_len` bytes long on the wire.
 ///
@@ -21,8 +21,8 @@ use crate::{Icmp, Ip, LinkProtocol, LinkType, Outcome, Parsed, Ports, parse};
 /// assert_eq!(summary(LinkType::RAW, &udp, 28).to_string(), "IP 10.0.0.1.1234 > 10.0.0.2.53: UDP len 28");
 /// ```
 #[must_use]
-pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> Summary<'_> {
-    Summary {
+pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> PacketSummary<'_> {
+    PacketSummary {
         parsed: parse(link_type, data),
         data,
         wire_len,
@@ -31,13 +31,13 @@ pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> Summary<'_> {
 
 /// The line that [`summary`] makes; printing it does not allocate.
 #[derive(Debug, Clone, Copy)]
-pub struct Summary<'d> {
+pub struct PacketSummary<'d> {
     parsed: Parsed,
     data: &'d [u8],
     wire_len: u32,
 }
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for PacketSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parsed = &self.parsed;
         for tag in parsed.vlan.tags() {
@@ -55,14 +55,14 @@ impl fmt::Display for Summary<'_> {
             write!(f, " captured {}", self.data.len())?;
         }
         match parsed.outcome {
-            Outcome::Truncated => f.write_str(" [headers truncated]"),
-            Outcome::Malformed => f.write_str(" [malformed]"),
-            Outcome::Complete | Outcome::UnknownLinkType => Ok(()),
+            ParseOutcome::Truncated => f.write_str(" [headers truncated]"),
+            ParseOutcome::Malformed => f.write_str(" [malformed]"),
+            ParseOutcome::Complete | ParseOutcome::UnknownLinkType => Ok(()),
         }
     }
 }
 
-impl Summary<'_> {
+impl PacketSummary<'_> {
     /// A frame whose IP header is absent or unknown.
     fn link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parsed = &self.parsed;

@@ -25,25 +25,29 @@ const TEREDO_AUTHENTICATION: usize = 13;
 
 /// A packet inside another.
 #[derive(Debug, Clone, Copy)]
-pub struct Inner<'d> {
+pub struct InnerPacket<'d> {
     /// Its headers, their places counted from its own start.
     pub parsed: Parsed,
     /// Its captured bytes.
     pub data: &'d [u8],
 }
 
-/// Shows `wants` what may be a packet inside a frame, whose headers are `parsed`, and inside that one, outer before inner, until it says `true`; whether it
+/// Shows `visit` what may be a packet inside a frame, whose headers are `parsed`, and inside that one, outer before inner, until it says `true`; whether it
 /// did. GRE (with Ethernet, ERSPAN or PPP in it), IP in IP, and over UDP, whatever the ports, VXLAN, Geneve and Teredo. What UDP carries does
-/// not tell which of these it is, so that some of what is shown may be none: `wants` is to know what it seeks.
-pub fn inner(parsed: &Parsed, data: &[u8], wants: &mut dyn FnMut(&Inner<'_>) -> bool) -> bool {
-    descend(parsed, data, DEPTH, wants)
+/// not tell which of these it is, so that some of what is shown may be none: `visit` is to know what it seeks.
+pub fn find_inner(
+    parsed: &Parsed,
+    data: &[u8],
+    visit: &mut dyn FnMut(&InnerPacket<'_>) -> bool,
+) -> bool {
+    descend(parsed, data, DEPTH, visit)
 }
 
 fn descend(
     parsed: &Parsed,
     data: &[u8],
     depth: usize,
-    wants: &mut dyn FnMut(&Inner<'_>) -> bool,
+    visit: &mut dyn FnMut(&InnerPacket<'_>) -> bool,
 ) -> bool {
     let (Some(proto), Some(payload)) =
         (parsed.network.and_then(|ip| ip.proto), parsed.payload(data))
@@ -61,8 +65,8 @@ fn descend(
         if parsed.network.is_none() {
             return false;
         }
-        let inner = Inner { parsed, data };
-        wants(&inner) || descend(&parsed, data, depth - 1, wants)
+        let inner = InnerPacket { parsed, data };
+        visit(&inner) || descend(&parsed, data, depth - 1, visit)
     };
     match proto {
         IP_IN_IP | IPV6_IN_IP => look(LinkType::RAW, Some(payload)),
@@ -176,7 +180,7 @@ mod tests {
     /// The ports of UDP packets inside a raw IP packet, outer first.
     fn ports(packet: &[u8]) -> Vec<u16> {
         let mut seen = Vec::new();
-        let is_found = inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {
+        let is_found = find_inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {
             if let Some(FlowKey::Ports { low, high, .. }) = flow_of(&inner.parsed) {
                 seen.push(low.port.min(high.port));
             }
@@ -259,7 +263,7 @@ mod tests {
             packet = ip(4, &packet);
         }
         let mut levels = 0;
-        inner(&parse(LinkType::RAW, &packet), &packet, &mut |_| {
+        find_inner(&parse(LinkType::RAW, &packet), &packet, &mut |_| {
             levels += 1;
             false
         });

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use retroscope_packet::{
-    CommonHeaders, FlowKey, LinkType, Outcome, Parsed, community_id, flow_of, fragment_of,
+    CommonHeaders, FlowKey, LinkType, ParseOutcome, Parsed, community_id, flow_of, fragment_of,
     may_be_fragment, parse,
     proto::{ETHER_ARP, SCTP, TCP, UDP},
     summary,
@@ -222,8 +222,8 @@ fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> Stri
         );
         same_or_unknown! { ip.proto, other.proto; ip.fragment, other.fragment; }
     }
-    if short.outcome == Outcome::Malformed {
-        assert_eq!(whole.outcome, Outcome::Malformed, "{}", context());
+    if short.outcome == ParseOutcome::Malformed {
+        assert_eq!(whole.outcome, ParseOutcome::Malformed, "{}", context());
     }
 }
 
@@ -245,7 +245,7 @@ fn a_shorter_capture_yields_the_same_facts_or_fewer() {
                     .is_none_or(|offset| offset <= record.data.len())
             );
             frames += 1;
-            complete += u32::from(whole.outcome == Outcome::Complete);
+            complete += u32::from(whole.outcome == ParseOutcome::Complete);
             for len in 0..record.data.len().min(300) {
                 let short = parse(record.link_type, &record.data[..len]);
                 assert!(short.payload_offset.is_none_or(|offset| offset <= len));
@@ -282,11 +282,9 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
     let mut frames = Vec::new();
     for folder in ["encap", "linktypes"] {
         for path in common::captures(&shared.join("traces").join(folder)) {
-            frames.extend(
-                common::read(&path).into_iter().take(20).filter(|record| {
-                    parse(record.link_type, &[]).outcome != Outcome::UnknownLinkType
-                }),
-            );
+            frames.extend(common::read(&path).into_iter().take(20).filter(|record| {
+                parse(record.link_type, &[]).outcome != ParseOutcome::UnknownLinkType
+            }));
         }
     }
     let mut common_frames = 0;

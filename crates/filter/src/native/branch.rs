@@ -11,7 +11,7 @@ use retroscope_bpf::{Instruction, op};
 
 use super::{
     constants::{self, ConstantSet},
-    known::{Bytes, Content, Known},
+    known::{KnownState, RawBytes, RegisterContent},
     operate::load_flags,
     translate::Translator,
 };
@@ -22,7 +22,7 @@ const TABLE_MIN: usize = 6;
 const TARGETS_MAX: usize = 8;
 
 /// A condition.
-enum Test {
+enum Condition {
     Always(bool),
     /// 1 or 0, of 8 bits.
     Is(Value),
@@ -30,7 +30,7 @@ enum Test {
 
 impl Translator<'_, '_> {
     /// A conditional jump.
-    pub(super) fn branch(&mut self, index: usize, mut known: Known) {
+    pub(super) fn branch(&mut self, index: usize, mut known: KnownState) {
         let instruction = self.program.instructions[index];
         let Some((if_true, if_false)) = instruction.targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
@@ -46,13 +46,13 @@ impl Translator<'_, '_> {
     }
 
     /// Ends the block with a jump to one of two targets.
-    fn decide(&mut self, test: Test, if_true: usize, if_false: usize, known: &Known) {
+    fn decide(&mut self, test: Condition, if_true: usize, if_false: usize, known: &KnownState) {
         let (if_true, if_false) = (self.through_jumps(if_true), self.through_jumps(if_false));
         let condition = match test {
             _ if if_true == if_false => return self.go(if_true, known),
-            Test::Always(true) => return self.go(if_true, known),
-            Test::Always(false) => return self.go(if_false, known),
-            Test::Is(condition) => condition,
+            Condition::Always(true) => return self.go(if_true, known),
+            Condition::Always(false) => return self.go(if_false, known),
+            Condition::Is(condition) => condition,
         };
         if let (Some(if_true), Some(if_false)) = (self.fate(if_true), self.fate(if_false)) {
             return self.exit_either(condition, if_true, if_false);
@@ -61,19 +61,19 @@ impl Translator<'_, '_> {
         self.ins().brif(condition, if_true, &[], if_false, &[]);
     }
 
-    fn test(&mut self, instruction: &Instruction, known: &mut Known) -> Test {
+    fn test(&mut self, instruction: &Instruction, known: &mut KnownState) -> Condition {
         let code = instruction.code & !op::SOURCE_X;
-        let Content::Constant(number) = self.operand(instruction, known) else {
+        let RegisterContent::Constant(number) = self.operand(instruction, known) else {
             let (a, x) = (self.a(known), self.x(known));
             return self.compare(code, a, x);
         };
         match (known.a, code) {
-            (Content::Constant(a), op::JEQ_K) => Test::Always(a == number),
-            (Content::Constant(a), op::JGT_K) => Test::Always(a > number),
-            (Content::Constant(a), op::JGE_K) => Test::Always(a >= number),
-            (Content::Constant(a), _) => Test::Always(a & number != 0),
-            (Content::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
-            (Content::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
+            (RegisterContent::Constant(a), op::JEQ_K) => Condition::Always(a == number),
+            (RegisterContent::Constant(a), op::JGT_K) => Condition::Always(a > number),
+            (RegisterContent::Constant(a), op::JGE_K) => Condition::Always(a >= number),
+            (RegisterContent::Constant(a), _) => Condition::Always(a & number != 0),
+            (RegisterContent::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
+            (RegisterContent::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
             _ => {
                 let (a, number) = (self.a(known), self.number(number));
                 self.compare(code, a, number)
@@ -82,7 +82,7 @@ impl Translator<'_, '_> {
     }
 
     /// Compares as the operation with a constant does.
-    fn compare(&mut self, code: u16, a: Value, b: Value) -> Test {
+    fn compare(&mut self, code: u16, a: Value, b: Value) -> Condition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
             op::JGT_K => IntCC::UnsignedGreaterThan,
@@ -92,11 +92,11 @@ impl Translator<'_, '_> {
                 return self.is_not_zero(common);
             }
         };
-        Test::Is(self.ins().icmp(condition, a, b))
+        Condition::Is(self.ins().icmp(condition, a, b))
     }
 
-    fn is_not_zero(&mut self, value: Value) -> Test {
-        Test::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
+    fn is_not_zero(&mut self, value: Value) -> Condition {
+        Condition::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
     }
 
     fn is_number(&mut self, value: Value, number: u32) -> Value {
@@ -105,25 +105,25 @@ impl Translator<'_, '_> {
     }
 
     /// Whether bytes of the packet are a number, without turning them around.
-    fn equals(&mut self, bytes: Bytes, number: u32) -> Test {
+    fn equals(&mut self, bytes: RawBytes, number: u32) -> Condition {
         if number & !bytes.mask != 0 {
-            return Test::Always(false);
+            return Condition::Always(false);
         }
         let raw = self.masked(bytes, bytes.mask);
-        Test::Is(self.is_number(raw, bytes.turned(number)))
+        Condition::Is(self.is_number(raw, bytes.turned(number)))
     }
 
     /// Whether bytes of the packet have one of some bits.
-    fn has_bits(&mut self, bytes: Bytes, bits: u32) -> Test {
+    fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> Condition {
         if bits & bytes.mask == 0 {
-            return Test::Always(false);
+            return Condition::Always(false);
         }
         let raw = self.masked(bytes, bits & bytes.mask);
         self.is_not_zero(raw)
     }
 
     /// Bytes as they were read, with the bits of `mask` left.
-    fn masked(&mut self, bytes: Bytes, mask: u32) -> Value {
+    fn masked(&mut self, bytes: RawBytes, mask: u32) -> Value {
         if mask == bytes.largest() {
             return bytes.raw;
         }
@@ -156,13 +156,13 @@ impl Translator<'_, '_> {
     }
 
     /// Ends the block with a chain of comparisons. The constants are different, so any order is as good.
-    fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut Known) {
+    fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut KnownState) {
         let value = match known.a {
-            Content::Constant(a) => {
+            RegisterContent::Constant(a) => {
                 let case = cases.iter().find(|(number, _)| *number == a);
                 return self.go(case.map_or(otherwise, |(_, target)| *target), known);
             }
-            Content::Bytes(bytes) => {
+            RegisterContent::Bytes(bytes) => {
                 cases.retain(|(number, _)| number & !bytes.mask == 0);
                 for (number, _) in &mut cases {
                     *number = bytes.turned(*number);
@@ -175,21 +175,21 @@ impl Translator<'_, '_> {
         if groups.len() > TARGETS_MAX {
             return self.search(value, &groups, otherwise, known);
         }
-        let mut tests: Vec<(Group, usize)> = Vec::new();
+        let mut tests: Vec<(ConstantGroup, usize)> = Vec::new();
         for (target, numbers) in groups {
             if numbers.len() < TABLE_MIN {
                 tests.extend(
                     numbers
                         .into_iter()
-                        .map(|number| (Group::One(number), target)),
+                        .map(|number| (ConstantGroup::One(number), target)),
                 );
                 continue;
             }
             for numbers in numbers.chunks(constants::CONSTANTS_MAX) {
                 match self.table(numbers) {
-                    Some(table) => tests.push((Group::Table(table), target)),
+                    Some(table) => tests.push((ConstantGroup::Table(table), target)),
                     None => {
-                        let one = |number: &u32| (Group::One(*number), target);
+                        let one = |number: &u32| (ConstantGroup::One(*number), target);
                         tests.extend(numbers.iter().map(one));
                     }
                 }
@@ -201,11 +201,11 @@ impl Translator<'_, '_> {
         }
         for (index, (group, target)) in tests.into_iter().enumerate() {
             let is_in = match group {
-                Group::One(number) => self.is_number(value, number),
-                Group::Table(table) => self.look_up(value, table),
+                ConstantGroup::One(number) => self.is_number(value, number),
+                ConstantGroup::Table(table) => self.look_up(value, table),
             };
             if index == last {
-                return self.decide(Test::Is(is_in), target, otherwise, known);
+                return self.decide(Condition::Is(is_in), target, otherwise, known);
             }
             let target = self.way(target, known);
             self.leave_if(is_in, target);
@@ -249,7 +249,7 @@ impl Translator<'_, '_> {
         value: Value,
         groups: &[(usize, Vec<u32>)],
         otherwise: usize,
-        known: &Known,
+        known: &KnownState,
     ) {
         let mut switch = Switch::new();
         for (target, numbers) in groups {
@@ -264,7 +264,7 @@ impl Translator<'_, '_> {
 }
 
 /// Constants that lead to the same place.
-enum Group {
+enum ConstantGroup {
     One(u32),
     /// Index of their table.
     Table(usize),

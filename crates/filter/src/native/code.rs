@@ -1,6 +1,6 @@
 //! Memory for machine code, and calling it.
 //!
-//! Memory is written first and made executable then, never both at once. It belongs to its [`Code`], which gives it back once,
+//! Memory is written first and made executable then, never both at once. It belongs to its [`MachineCode`], which gives it back once,
 //! when it is dropped; to run it is to borrow it, so no thread can be in it then.
 #![expect(
     unsafe_code,
@@ -13,9 +13,9 @@ use memmap2::{Mmap, MmapMut};
 
 use super::{
     NativeError, NativeInfo,
-    emit::{Compiled, Joined, One},
+    emit::{FusedFunction, GeneratedCode, ProgramFunction},
 };
-use crate::Frame;
+use crate::FilterFrame;
 
 /// The types of generated functions. Sealed: no other module may implement an unsafe trait.
 ///
@@ -24,13 +24,13 @@ use crate::Frame;
 pub(crate) unsafe trait FunctionPointer: Copy {}
 
 // SAFETY: a pointer to a function.
-unsafe impl FunctionPointer for One {}
+unsafe impl FunctionPointer for ProgramFunction {}
 // SAFETY: a pointer to a function.
-unsafe impl FunctionPointer for Joined {}
+unsafe impl FunctionPointer for FusedFunction {}
 
 /// Machine code of a function of type `F` that may run.
 #[derive(Debug)]
-pub(crate) struct Code<F> {
+pub(crate) struct MachineCode<F> {
     function: F,
     /// Where it lies.
     _memory: Mmap,
@@ -39,20 +39,20 @@ pub(crate) struct Code<F> {
     pub(crate) info: NativeInfo,
 }
 
-// SAFETY: code and tables do not change once `Code::new` returned, belong to no thread, and are unmapped by whoever drops the
+// SAFETY: code and tables do not change once `MachineCode::new` returned, belong to no thread, and are unmapped by whoever drops the
 // last reference.
-unsafe impl<F: Send> Send for Code<F> {}
+unsafe impl<F: Send> Send for MachineCode<F> {}
 // SAFETY: as above; running writes nothing but the stack of the thread that runs it, and results that only it can reach.
-unsafe impl<F: Sync> Sync for Code<F> {}
+unsafe impl<F: Sync> Sync for MachineCode<F> {}
 
-impl<F: FunctionPointer> Code<F> {
+impl<F: FunctionPointer> MachineCode<F> {
     /// Maps what the generator made, from `start` on.
     ///
     /// # Errors
     /// [`NativeError::Memory`]
-    pub(super) fn new(compiled: Compiled<F>, start: Instant) -> Result<Self, NativeError> {
+    pub(super) fn new(compiled: GeneratedCode<F>, start: Instant) -> Result<Self, NativeError> {
         const { assert!(size_of::<F>() == size_of::<*const u8>()) };
-        let Compiled { code, tables, .. } = compiled;
+        let GeneratedCode { code, tables, .. } = compiled;
         let failed = |call| {
             let bytes = code.len();
             move |source| NativeError::Memory {
@@ -71,9 +71,9 @@ impl<F: FunctionPointer> Code<F> {
             compile_time: start.elapsed(),
         };
         Ok(Self {
-            // SAFETY: `F` is a pointer to a function, as `entry` is, of the same size. `Compiled`
+            // SAFETY: `F` is a pointer to a function, as `entry` is, of the same size. `GeneratedCode`
             // says that the memory holds nothing but a function of this type, which `emit` or
-            // `joint_function` declared with this signature and calling convention. The function
+            // `fused_function` declared with this signature and calling convention. The function
             // was generated for this processor, and stays mapped as long as `_memory`, which lives
             // next to the pointer.
             function: unsafe { mem::transmute_copy::<*const u8, F>(&entry) },
@@ -84,10 +84,10 @@ impl<F: FunctionPointer> Code<F> {
     }
 }
 
-impl Code<One> {
+impl MachineCode<ProgramFunction> {
     /// As [`Program::run_many`](crate::Program::run_many). Panics if there are more frames than bits in the result.
     #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+    pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= u64::BITS as usize);
         // SAFETY: the code reads as many frames as there are, whose layout it was made for, captured bytes that it checked against
         // the frame's length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own
@@ -96,11 +96,11 @@ impl Code<One> {
     }
 }
 
-impl Code<Joined> {
+impl MachineCode<FusedFunction> {
     /// Fills the first of `results`, one for each frame: bit `n` says whether program `n` keeps any byte. Gives the bits of all
     /// results. Panics if there are more frames than results.
     #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
+    pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
         // SAFETY: as for one program; beside its stack frame the code writes one result for each frame, of which there are enough.
         unsafe {
@@ -115,7 +115,7 @@ impl Code<Joined> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Aux, Frame, Instruction, NativeError, Program, native};
+    use crate::{Aux, FilterFrame, Instruction, NativeError, Program, native};
 
     /// The line of `/proc/self/maps` that `address` is in.
     fn mapping(address: usize) -> Option<String> {
@@ -148,7 +148,10 @@ mod tests {
     #[ignore = "started by code_is_never_writable_and_given_back"]
     fn mapped() {
         let native = native::compile(&[Instruction::ret(7)], false).expect("x86-64 Linux");
-        assert_eq!(native.run_many(&[Frame::new(&[], 0, Aux::default())]), 1);
+        assert_eq!(
+            native.run_many(&[FilterFrame::new(&[], 0, Aux::default())]),
+            1
+        );
         let address = native._memory.as_ptr().addr();
         let line = mapping(address).expect("mapped");
         assert_eq!(line.split(' ').nth(1), Some("r-xp"), "{line}");

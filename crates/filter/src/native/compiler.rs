@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::NativeError;
-use crate::{Joint, Program};
+use crate::{FusedPrograms, Program};
 
 /// Programs in the queue at most: thousands of rules at the start, and then those of dumps.
 const WAITING_MAX: u64 = 65_536;
@@ -34,18 +34,18 @@ const FAILURES_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Compiler {
     /// `None` once the thread is told to end.
-    queue: Option<Sender<Work>>,
+    queue: Option<Sender<CompileJob>>,
     thread: Option<JoinHandle<()>>,
-    shared: Arc<Counts>,
+    shared: Arc<CompilerState>,
 }
 
 /// What compiles something, and counts it.
-type Work = Box<dyn FnOnce(&Counts) + Send>;
+type CompileJob = Box<dyn FnOnce(&CompilerState) + Send>;
 
 // The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
 // program's own slot.
 #[derive(Debug, Default)]
-struct Counts {
+struct CompilerState {
     ends: AtomicBool,
     /// Programs in the queue.
     waiting: AtomicU64,
@@ -74,8 +74,8 @@ impl Compiler {
     /// # Errors
     /// The system's, if it gives no thread.
     pub fn new() -> io::Result<Self> {
-        let (queue, work) = channel::<Work>();
-        let shared = Arc::new(Counts::default());
+        let (queue, work) = channel::<CompileJob>();
+        let shared = Arc::new(CompilerState::default());
         let worker = Arc::clone(&shared);
         let thread = Builder::new()
             .name("filter-compiler".to_owned())
@@ -104,7 +104,7 @@ impl Compiler {
     }
 
     /// Queues programs that are to run as one function; they count as one. Nothing happens where they do so already.
-    pub fn submit_joint(&self, joint: &Joint) {
+    pub fn submit_fused(&self, joint: &FusedPrograms) {
         if joint.native().is_none() {
             let joint = joint.clone();
             self.send(Box::new(move |shared| {
@@ -113,7 +113,7 @@ impl Compiler {
         }
     }
 
-    fn send(&self, work: Work) {
+    fn send(&self, work: CompileJob) {
         if self.shared.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.shared.skipped.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Drop for Compiler {
     }
 }
 
-impl Counts {
+impl CompilerState {
     fn make(&self, is_unwanted: bool, make: impl FnOnce() -> Result<(), NativeError>) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         if self.ends.load(Ordering::Relaxed) || is_unwanted {
@@ -171,7 +171,7 @@ impl Counts {
                 add(&self.made);
             }
             // Each runs by itself, as machine code.
-            Err(NativeError::NotJoined { .. }) => {
+            Err(NativeError::NotFused { .. }) => {
                 add(&self.skipped);
             }
             Err(error) => {

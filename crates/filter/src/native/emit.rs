@@ -17,9 +17,9 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use super::{
     NativeError,
     constants::ConstantSet,
-    known::Facts,
+    known::ClassFacts,
     operate::load_flags,
-    translate::{Exits, Packet, Program, Registers, Translator},
+    translate::{BpfRegisters, Exits, PacketValues, TranslatedProgram, Translator},
 };
 use crate::{Instruction, frame::layout};
 
@@ -27,12 +27,12 @@ use crate::{Instruction, frame::layout};
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
 /// The function of a program: first frame and number of frames to the set of those that are kept.
-pub(crate) type One = unsafe extern "C" fn(*const u8, u64) -> u64;
+pub(crate) type ProgramFunction = unsafe extern "C" fn(*const u8, u64) -> u64;
 /// The function of joined programs: first frame, number of frames, as many words for the results; to the bits of all results.
-pub(crate) type Joined = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
+pub(crate) type FusedFunction = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code of a function of type `F`.
-pub(super) struct Compiled<F> {
+pub(super) struct GeneratedCode<F> {
     /// The function, from its first byte, no part of which depends on where it lies.
     pub(super) code: Vec<u8>,
     /// What it reads beside packets; it must outlive the function, where it is.
@@ -47,15 +47,15 @@ pub(super) struct Compiled<F> {
 pub(super) fn compile(
     instructions: &[Instruction],
     ancillary: bool,
-) -> Result<Compiled<One>, NativeError> {
+) -> Result<GeneratedCode<ProgramFunction>, NativeError> {
     if instructions.len() > INSTRUCTIONS_MAX {
         return Err(NativeError::TooLong {
             instructions: instructions.len(),
             limit: INSTRUCTIONS_MAX,
         });
     }
-    let program = Program::new(instructions, ancillary);
-    // `One` takes two words.
+    let program = TranslatedProgram::new(instructions, ancillary);
+    // `ProgramFunction` takes two words.
     function(2, |builder, tables| many(builder, &program, tables))
 }
 
@@ -66,7 +66,7 @@ pub(super) fn compile(
 pub(super) fn function<F>(
     params: usize,
     body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<ConstantSet>),
-) -> Result<Compiled<F>, NativeError> {
+) -> Result<GeneratedCode<F>, NativeError> {
     let isa = isa()?;
     let mut frontend = FunctionBuilderContext::new();
     let mut tables = Vec::new();
@@ -90,7 +90,7 @@ pub(super) fn function<F>(
             message: "code that needs relocation".to_owned(),
         });
     }
-    Ok(Compiled {
+    Ok(GeneratedCode {
         code: compiled.code_buffer().to_vec(),
         tables: tables.into_iter().map(|table| table.slots).collect(),
         function: PhantomData,
@@ -107,15 +107,19 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
 }
 
 /// The function over many packets: the program stands in the loop.
-fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<ConstantSet>) {
+fn many(
+    builder: &mut FunctionBuilder<'_>,
+    program: &TranslatedProgram<'_>,
+    tables: &mut Vec<ConstantSet>,
+) {
     let [frames, count] = params(builder);
-    let registers = Registers::new(builder);
+    let registers = BpfRegisters::new(builder);
     let zero = builder.ins().iconst(I64, 0);
     // The number of the packet, and the packets kept so far.
     let state = [zero, zero];
     let [_, kept] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [number, kept] = state;
-        let on = (packet, &Facts::default());
+        let on = (packet, &ClassFacts::default());
         let kept = with_program((builder, registers), program, on, (kept, number), tables);
         [builder.ins().iadd_imm_u(number, 1), kept]
     });
@@ -128,7 +132,7 @@ pub(super) fn each_packet<const N: usize>(
     builder: &mut FunctionBuilder<'_>,
     (frames, count): (Value, Value),
     state: [Value; N],
-    body: impl FnOnce(&mut FunctionBuilder<'_>, Packet, [Value; N]) -> [Value; N],
+    body: impl FnOnce(&mut FunctionBuilder<'_>, PacketValues, [Value; N]) -> [Value; N],
 ) -> [Value; N] {
     fn args(frame: Option<Value>, state: &[Value]) -> Vec<BlockArg> {
         let values = frame.into_iter().chain(state.iter().copied());
@@ -162,9 +166,9 @@ pub(super) fn each_packet<const N: usize>(
 
 /// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder after it.
 pub(super) fn with_program(
-    (builder, registers): (&mut FunctionBuilder<'_>, Registers),
-    program: &Program<'_>,
-    (packet, facts): (Packet, &Facts),
+    (builder, registers): (&mut FunctionBuilder<'_>, BpfRegisters),
+    program: &TranslatedProgram<'_>,
+    (packet, facts): (PacketValues, &ClassFacts),
     (kept, number): (Value, Value),
     tables: &mut Vec<ConstantSet>,
 ) -> Value {
@@ -194,11 +198,11 @@ pub(super) fn with_program(
 }
 
 /// Reads where a packet is.
-fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
+fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     let flags = load_flags();
     let data = builder.ins().load(I64, flags, frame, layout::DATA);
     let captured = builder.ins().uload32(flags, frame, layout::CAPTURED);
-    Packet {
+    PacketValues {
         frame,
         data,
         captured,

@@ -22,7 +22,7 @@ pub enum NativeError {
     },
     /// Programs that were to run as one function are too long for that; each runs by itself.
     #[error("{programs} programs are too much for one function")]
-    NotJoined {
+    NotFused {
         /// How many they are.
         programs: usize,
     },

@@ -7,28 +7,28 @@ const LOADS_MAX: usize = 24;
 
 /// What is known of every packet that a translation is for, wherever it stands.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct ClassFacts {
     /// Captured bytes that there are at least.
     pub(super) captured: u64,
     /// What these loads give.
-    pub(super) loads: Vec<(Load, Content)>,
+    pub(super) loads: Vec<(PacketLoad, RegisterContent)>,
 }
 
 /// Facts that hold at an instruction, whatever way led there.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct KnownState {
     /// Captured bytes that were checked.
     pub(super) captured: u64,
     /// Captured bytes behind the offset in `X` that were checked.
     pub(super) behind_x: u64,
-    pub(super) a: Content,
-    pub(super) x: Content,
-    loads: Vec<(Load, Value)>,
+    pub(super) a: RegisterContent,
+    pub(super) x: RegisterContent,
+    loads: Vec<(PacketLoad, Value)>,
 }
 
 /// What a register holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum RegisterContent {
     /// Depends on the way; its variable has it.
     Variable,
     /// A value of 32 bits that is not known when the program is compiled.
@@ -36,7 +36,7 @@ pub(super) enum Content {
     /// A number.
     Constant(u32),
     /// Bytes read and not yet turned around, and what is left of them.
-    Bytes(Bytes),
+    Bytes(RawBytes),
     /// Four times the lower half of a byte read: the length of an IPv4 header.
     HeaderLen(Value),
 }
@@ -44,7 +44,7 @@ pub(super) enum Content {
 /// A load as the processor made it: its value has the first byte lowest. Comparing turns the constant around instead, when
 /// the program is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bytes {
+pub(super) struct RawBytes {
     /// Zero above the bytes that were read.
     pub(super) raw: Value,
     /// 1, 2 or 4.
@@ -55,31 +55,31 @@ pub(super) struct Bytes {
 
 /// What a load reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Load {
-    pub(super) base: Base,
+pub(super) struct PacketLoad {
+    pub(super) base: LoadBase,
     pub(super) offset: u32,
     pub(super) bytes: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum LoadBase {
     Start,
     /// The offset in `X`.
     X,
 }
 
-impl Load {
+impl PacketLoad {
     /// Bytes from `offset` on.
     pub(super) fn at(offset: u32, bytes: u32) -> Self {
         Self {
-            base: Base::Start,
+            base: LoadBase::Start,
             offset,
             bytes,
         }
     }
 }
 
-impl Bytes {
+impl RawBytes {
     /// All of what a load of `bytes` read.
     pub(super) fn whole(raw: Value, bytes: u32) -> Self {
         let mask = largest(bytes);
@@ -104,16 +104,16 @@ impl Bytes {
     }
 }
 
-impl Facts {
-    pub(super) fn load(&self, load: Load) -> Option<Content> {
+impl ClassFacts {
+    pub(super) fn load(&self, load: PacketLoad) -> Option<RegisterContent> {
         found(&self.loads, load)
     }
 }
 
-impl Known {
+impl KnownState {
     /// Nothing but what both registers hold: 0 at the start of a program; at the head of a loop whatever depends on the way, since
     /// the way back may come from where no way through the head led.
-    pub(super) fn registers(content: Content) -> Self {
+    pub(super) fn registers(content: RegisterContent) -> Self {
         Self {
             captured: 0,
             behind_x: 0,
@@ -127,10 +127,10 @@ impl Known {
     pub(super) fn meet(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
         if self.a != other.a {
-            self.a = Content::Variable;
+            self.a = RegisterContent::Variable;
         }
         self.loads.retain(|load| other.loads.contains(load));
-        if self.x == other.x && self.x != Content::Variable {
+        if self.x == other.x && self.x != RegisterContent::Variable {
             self.behind_x = self.behind_x.min(other.behind_x);
         } else {
             self.forget_x();
@@ -138,8 +138,8 @@ impl Known {
     }
 
     /// `X` gets a value.
-    pub(super) fn set_x(&mut self, x: Content) {
-        if x == self.x && x != Content::Variable {
+    pub(super) fn set_x(&mut self, x: RegisterContent) {
+        if x == self.x && x != RegisterContent::Variable {
             return;
         }
         self.forget_x();
@@ -147,17 +147,17 @@ impl Known {
     }
 
     fn forget_x(&mut self) {
-        self.x = Content::Variable;
+        self.x = RegisterContent::Variable;
         self.behind_x = 0;
-        self.loads.retain(|(load, _)| load.base == Base::Start);
+        self.loads.retain(|(load, _)| load.base == LoadBase::Start);
     }
 
     /// What the same load gave before.
-    pub(super) fn load(&self, load: Load) -> Option<Value> {
+    pub(super) fn load(&self, load: PacketLoad) -> Option<Value> {
         found(&self.loads, load)
     }
 
-    pub(super) fn remember(&mut self, load: Load, value: Value) {
+    pub(super) fn remember(&mut self, load: PacketLoad, value: Value) {
         if self.loads.len() == LOADS_MAX {
             self.loads.remove(0);
         }
@@ -165,7 +165,7 @@ impl Known {
     }
 }
 
-fn found<T: Copy>(loads: &[(Load, T)], load: Load) -> Option<T> {
+fn found<T: Copy>(loads: &[(PacketLoad, T)], load: PacketLoad) -> Option<T> {
     let mut loads = loads.iter();
     loads
         .find(|(known, _)| *known == load)

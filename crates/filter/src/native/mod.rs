@@ -8,7 +8,7 @@
 //!   those that decide; `constants` is for long lists of constants.
 //! - `emit` wraps that into a function with the loop over packets, and lets Cranelift compile it.
 //! - `code` maps the result and calls it: the only unsafe code here.
-//! - `joint_function` makes one function of many programs, and leaves out of them what is known of a class of packets.
+//! - `fused_function` makes one function of many programs, and leaves out of them what is known of a class of packets.
 //! - `compiler` is a thread that does all this beside the data path.
 //!
 //! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged
@@ -21,7 +21,7 @@ mod compiler;
 mod constants;
 mod emit;
 mod error;
-mod joint_function;
+mod fused_function;
 mod known;
 mod need;
 mod operate;
@@ -33,11 +33,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use code::Code;
+pub(crate) use code::MachineCode;
 pub use compiler::{Compiler, CompilerCounts};
-pub(crate) use emit::{Joined, One};
+pub(crate) use emit::{FusedFunction, ProgramFunction};
 pub use error::NativeError;
-pub(crate) use joint_function::{EACH_MAX, compile_joint, has_room};
+pub(crate) use fused_function::{EACH_MAX, compile_fused, has_room};
 
 use crate::Instruction;
 
@@ -60,9 +60,9 @@ pub struct NativeInfo {
 pub(crate) fn compile(
     instructions: &[Instruction],
     ancillary: bool,
-) -> Result<Code<One>, NativeError> {
+) -> Result<MachineCode<ProgramFunction>, NativeError> {
     let start = Instant::now();
-    Code::new(emit::compile(instructions, ancillary)?, start)
+    MachineCode::new(emit::compile(instructions, ancillary)?, start)
 }
 
 /// Fills the place of code that `make` makes, unless that was done before.
@@ -70,8 +70,8 @@ pub(crate) fn compile(
 /// # Errors
 /// Those of [`guarded`].
 pub(crate) fn fill<F>(
-    place: &OnceLock<Code<F>>,
-    make: impl FnOnce() -> Result<Code<F>, NativeError>,
+    place: &OnceLock<MachineCode<F>>,
+    make: impl FnOnce() -> Result<MachineCode<F>, NativeError>,
 ) -> Result<(), NativeError> {
     if place.get().is_none() {
         // Another thread may have been faster: its code is as good.
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_code_generator_is_an_error() {
-        type Make = fn() -> Result<Code<One>, NativeError>;
+        type Make = fn() -> Result<MachineCode<ProgramFunction>, NativeError>;
         let cases: [(Make, &str); 3] = [
             (|| panic!("register {}", 7), "it panicked: register 7"),
             (|| panic!("bare"), "it panicked: bare"),

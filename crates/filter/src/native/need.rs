@@ -47,11 +47,11 @@ impl Need {
 pub(super) struct Outline {
     /// What each instruction needs.
     pub(super) needs: Vec<Need>,
-    pub(super) roles: Vec<Role>,
+    pub(super) roles: Vec<InstructionRole>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Role {
+pub(super) struct InstructionRole {
     /// A jump leads here, or a jump stands before.
     pub(super) starts_block: bool,
     /// A jump from behind leads here.
@@ -63,7 +63,7 @@ impl Outline {
     pub(super) fn new(instructions: &[Instruction], ancillary: bool) -> Self {
         let mut outline = Self {
             needs: vec![Need::NOTHING; instructions.len()],
-            roles: vec![Role::default(); instructions.len()],
+            roles: vec![InstructionRole::default(); instructions.len()],
         };
         for (index, instruction) in instructions.iter().enumerate().rev() {
             outline.needs[index] = outline.look(index, instruction, ancillary);

@@ -15,21 +15,21 @@ use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
 use super::{
     constants::ConstantSet,
-    known::{Content, Facts, Known},
+    known::{ClassFacts, KnownState, RegisterContent},
     need::Outline,
 };
 use crate::interpreter::BACKWARD_JUMPS_MAX;
 
 /// A checked program, and what was found out about it.
 #[derive(Debug)]
-pub(super) struct Program<'p> {
+pub(super) struct TranslatedProgram<'p> {
     pub(super) instructions: &'p [Instruction],
     /// Whether absolute loads far out ask for ancillary data.
     pub(super) ancillary: bool,
     pub(super) outline: Outline,
 }
 
-impl<'p> Program<'p> {
+impl<'p> TranslatedProgram<'p> {
     pub(super) fn new(instructions: &'p [Instruction], ancillary: bool) -> Self {
         Self {
             instructions,
@@ -41,8 +41,8 @@ impl<'p> Program<'p> {
 
 /// The packet that the program runs on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Packet {
-    /// Address of its [`crate::Frame`].
+pub(super) struct PacketValues {
+    /// Address of its [`crate::FilterFrame`].
     pub(super) frame: Value,
     /// Address of its bytes.
     pub(super) data: Value,
@@ -61,7 +61,7 @@ pub(super) struct Exits {
 
 /// What a run changes, for all programs of a function one after the other: each variable takes memory for every block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Registers {
+pub(super) struct BpfRegisters {
     a: Variable,
     x: Variable,
     /// Scratch words.
@@ -70,7 +70,7 @@ pub(super) struct Registers {
     jumped_back: Variable,
 }
 
-impl Registers {
+impl BpfRegisters {
     pub(super) fn new(builder: &mut FunctionBuilder<'_>) -> Self {
         Self {
             a: builder.declare_var(I32),
@@ -83,25 +83,25 @@ impl Registers {
 
 /// The translation of one program into one function.
 pub(super) struct Translator<'t, 'f> {
-    pub(super) program: &'t Program<'t>,
+    pub(super) program: &'t TranslatedProgram<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,
-    pub(super) packet: Packet,
-    pub(super) facts: &'t Facts,
+    pub(super) packet: PacketValues,
+    pub(super) facts: &'t ClassFacts,
     pub(super) tables: &'t mut Vec<ConstantSet>,
     exits: Exits,
-    registers: Registers,
+    registers: BpfRegisters,
     /// Blocks by the index of their first instruction.
     blocks: Vec<Option<Block>>,
     /// What all ways know that were found so far.
-    arrivals: Vec<Option<Known>>,
+    arrivals: Vec<Option<KnownState>>,
 }
 
 impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn new(
-        program: &'t Program<'t>,
+        program: &'t TranslatedProgram<'t>,
         builder: &'t mut FunctionBuilder<'f>,
-        registers: Registers,
-        (packet, facts): (Packet, &'t Facts),
+        registers: BpfRegisters,
+        (packet, facts): (PacketValues, &'t ClassFacts),
         exits: Exits,
         tables: &'t mut Vec<ConstantSet>,
     ) -> Self {
@@ -129,7 +129,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         ]) {
             self.builder.def_var(variable, zero);
         }
-        let mut here = Some(Known::registers(Content::Constant(0)));
+        let mut here = Some(KnownState::registers(RegisterContent::Constant(0)));
         for index in 0..self.program.instructions.len() {
             if self.program.outline.roles[index].starts_block {
                 if let Some(known) = here.take() {
@@ -142,12 +142,12 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// Begins the block at an instruction; `None` if no way leads there.
-    fn enter(&mut self, index: usize) -> Option<Known> {
+    fn enter(&mut self, index: usize) -> Option<KnownState> {
         if self.program.outline.roles[index].is_loop_head {
             // The only ways that lead here may be backward jumps.
             let block = self.block(index);
             self.builder.switch_to_block(block);
-            return Some(Known::registers(Content::Variable));
+            return Some(KnownState::registers(RegisterContent::Variable));
         }
         let known = self.arrivals[index].take()?;
         let block = self.block(index);
@@ -157,7 +157,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// Translates an instruction; gives what is known behind it, if the next one follows.
-    fn instruction(&mut self, index: usize, known: Known) -> Option<Known> {
+    fn instruction(&mut self, index: usize, known: KnownState) -> Option<KnownState> {
         let instruction = self.program.instructions[index];
         if self.program.outline.needs[index].is_never() {
             self.exit(0);
@@ -174,7 +174,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// An unconditional jump.
-    fn jump(&mut self, index: usize, known: &Known) {
+    fn jump(&mut self, index: usize, known: &KnownState) {
         let Some((target, _)) = self.program.instructions[index].targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
         };
@@ -192,13 +192,13 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// Ends the block with a jump forward.
-    pub(super) fn go(&mut self, target: usize, known: &Known) {
+    pub(super) fn go(&mut self, target: usize, known: &KnownState) {
         let block = self.way(target, known);
         self.builder.ins().jump(block, &[]);
     }
 
     /// The block at a forward target, for a jump that takes `known` there.
-    pub(super) fn way(&mut self, target: usize, known: &Known) -> Block {
+    pub(super) fn way(&mut self, target: usize, known: &KnownState) -> Block {
         let target = self.through_jumps(target);
         if let Some(bytes) = self.fate(target) {
             return self.exit_block(bytes);
@@ -257,7 +257,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(block, &[]);
     }
 
-    fn exit_with_a(&mut self, mut known: Known) {
+    fn exit_with_a(&mut self, mut known: KnownState) {
         let a = self.a(&mut known);
         let Exits { accept, reject, .. } = self.exits;
         self.builder.ins().brif(a, accept, &[], reject, &[]);
@@ -298,30 +298,30 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// The value of `A`.
-    pub(super) fn a(&mut self, known: &mut Known) -> Value {
+    pub(super) fn a(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.a, self.registers.a);
-        if known.a == Content::Variable {
-            known.a = Content::Value(value);
+        if known.a == RegisterContent::Variable {
+            known.a = RegisterContent::Value(value);
         }
         value
     }
 
     /// The value of `X`.
-    pub(super) fn x(&mut self, known: &mut Known) -> Value {
+    pub(super) fn x(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.x, self.registers.x);
-        if known.x == Content::Variable {
-            known.x = Content::Value(value);
+        if known.x == RegisterContent::Variable {
+            known.x = RegisterContent::Value(value);
         }
         value
     }
 
-    pub(super) fn set_a(&mut self, known: &mut Known, content: Content) {
+    pub(super) fn set_a(&mut self, known: &mut KnownState, content: RegisterContent) {
         known.a = content;
         let value = self.value(content, self.registers.a);
         self.builder.def_var(self.registers.a, value);
     }
 
-    pub(super) fn set_x(&mut self, known: &mut Known, content: Content) {
+    pub(super) fn set_x(&mut self, known: &mut KnownState, content: RegisterContent) {
         known.set_x(content);
         let value = self.value(content, self.registers.x);
         self.builder.def_var(self.registers.x, value);
@@ -333,13 +333,13 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// What a register holds, as a value of 32 bits. Cranelift makes code of it only where it is used.
-    pub(super) fn value(&mut self, content: Content, variable: Variable) -> Value {
+    pub(super) fn value(&mut self, content: RegisterContent, variable: Variable) -> Value {
         match content {
-            Content::Variable => self.builder.use_var(variable),
-            Content::Value(value) => value,
-            Content::Constant(number) => self.number(number),
-            Content::Bytes(bytes) => self.turned_around(bytes),
-            Content::HeaderLen(byte) => {
+            RegisterContent::Variable => self.builder.use_var(variable),
+            RegisterContent::Value(value) => value,
+            RegisterContent::Constant(number) => self.number(number),
+            RegisterContent::Bytes(bytes) => self.turned_around(bytes),
+            RegisterContent::HeaderLen(byte) => {
                 let words = self.ins().band_imm_u(byte, 0x0f);
                 self.ins().ishl_imm_u(words, 2)
             }

@@ -13,9 +13,9 @@ mod test;
 
 use std::{borrow::Cow, ops::Range};
 
-use crate::{FilterError, Problem, scan::first_word_len};
+use crate::{FilterError, FilterProblem, scan::first_word_len};
 
-pub(crate) use test::{AnyString, Test};
+pub(crate) use test::{AnyString, PayloadTest};
 
 /// The word that begins a term.
 pub(crate) const KEYWORD: &str = "payload";
@@ -23,21 +23,21 @@ pub(crate) const KEYWORD: &str = "payload";
 const PATTERNS_MAX: usize = 100;
 
 /// What is wrong with a payload term, and where.
-type Wrong = (Range<usize>, Cow<'static, str>);
+type PayloadProblem = (Range<usize>, Cow<'static, str>);
 
 /// The tests of an expression, as they are found.
 #[derive(Debug, Default)]
-pub(crate) struct Tests {
-    pub(crate) tests: Vec<Test>,
+pub(crate) struct PayloadTests {
+    pub(crate) tests: Vec<PayloadTest>,
     patterns: usize,
 }
 
-impl Tests {
+impl PayloadTests {
     /// Parses the term at the word `payload` that starts at `start`, and gives its bytes; `None` if that word is
     /// something else, such as the name of a host.
     ///
     /// # Errors
-    /// [`Problem::Payload`].
+    /// [`FilterProblem::Payload`].
     pub(crate) fn parse(&mut self, text: &str, start: usize) -> Result<Option<usize>, FilterError> {
         let operator_start = skip_blanks(text, start + KEYWORD.len());
         let operator_end = operator_start + first_word_len(&text[operator_start..]);
@@ -45,11 +45,11 @@ impl Tests {
         let parsed = match &text[operator_start..operator_end] {
             name @ "contains" => {
                 let string = literal::parse(text, operand, name);
-                string.map(|(bytes, end)| (Test::contains(&bytes), end))
+                string.map(|(bytes, end)| (PayloadTest::contains(&bytes), end))
             }
             name @ "startswith" => {
                 let string = literal::parse(text, operand, name);
-                string.map(|(bytes, end)| (Test::StartsWith(bytes.into()), end))
+                string.map(|(bytes, end)| (PayloadTest::StartsWith(bytes.into()), end))
             }
             "matches" if self.patterns == PATTERNS_MAX => {
                 let message = format!(
@@ -59,7 +59,8 @@ impl Tests {
             }
             "matches" => {
                 self.patterns += 1;
-                pattern::parse(text, operand).map(|(pattern, end)| (Test::Matches(pattern), end))
+                pattern::parse(text, operand)
+                    .map(|(pattern, end)| (PayloadTest::Matches(pattern), end))
             }
             _ if is_almost_a_term(text, operator_start..operator_end) => {
                 let message = "after 'payload' comes 'contains', 'startswith' or 'matches'";
@@ -67,8 +68,9 @@ impl Tests {
             }
             _ => return Ok(None),
         };
-        let (test, end) = parsed
-            .map_err(|(span, message)| FilterError::new(Problem::Payload(message), text, span))?;
+        let (test, end) = parsed.map_err(|(span, message)| {
+            FilterError::new(FilterProblem::Payload(message), text, span)
+        })?;
         self.tests.push(test);
         Ok(Some(end - start))
     }

@@ -7,7 +7,7 @@
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 
-use super::Wrong;
+use super::PayloadProblem;
 
 /// Longest pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
@@ -22,7 +22,7 @@ const CACHE_BYTES_MAX: usize = 1 << 20;
 ///
 /// # Errors
 /// What is wrong, and where.
-pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), Wrong> {
+pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), PayloadProblem> {
     if !text[start..].starts_with('/') {
         let message = "write a pattern between slashes, as in payload matches /text/";
         return Err((start..start, message.into()));
@@ -64,7 +64,7 @@ fn len(pattern: &str) -> Option<usize> {
     })
 }
 
-fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
+fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, PayloadProblem> {
     let whole = 0..pattern.len();
     if pattern.len() > PATTERN_BYTES_MAX {
         let bytes = pattern.len();
@@ -102,7 +102,7 @@ fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
 }
 
 /// The place that the parser names, and its message in one line.
-fn bad(pattern: &str, error: &regex_syntax::Error) -> Wrong {
+fn bad(pattern: &str, error: &regex_syntax::Error) -> PayloadProblem {
     let (span, message) = match error {
         regex_syntax::Error::Parse(error) => (Some(error.span()), error.kind().to_string()),
         regex_syntax::Error::Translate(error) => (Some(error.span()), error.kind().to_string()),

@@ -8,13 +8,13 @@ use regex::bytes::Regex;
 ///
 /// A clone of a pattern remembers its searches apart from the original, so that threads do not wait for each other.
 #[derive(Debug, Clone)]
-pub(crate) enum Test {
+pub(crate) enum PayloadTest {
     Contains(Box<Finder<'static>>),
     StartsWith(Box<[u8]>),
     Matches(Regex),
 }
 
-impl Test {
+impl PayloadTest {
     pub(super) fn contains(needle: &[u8]) -> Self {
         Self::Contains(Box::new(Finder::new(needle).into_owned()))
     }

@@ -4,11 +4,11 @@ use std::ops::RangeInclusive;
 
 use crate::{filled::FlowTerm, structure::Joiner};
 
-use super::key::{Key, View, has, kind, proto_trait, traits};
+use super::key::{HeaderKey, TagView, frame_flags, has, kind, proto_flag};
 
 /// Which end of a packet a primitive looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Ends {
+pub(super) enum EndQualifier {
     Src,
     Dst,
     Either,
@@ -24,22 +24,26 @@ pub(super) enum Atom {
     Proto { number: u8, kinds: u8 },
     /// `host`, `net` with an IPv4 address: `bits` of it, 1 to 32, in these [`kind`]s.
     V4 {
-        ends: Ends,
+        ends: EndQualifier,
         addr: u32,
         bits: u8,
         kinds: u8,
     },
     /// `host`, `net` with an IPv6 address: `bits` of it, 1 to 128.
-    V6 { ends: Ends, addr: u128, bits: u8 },
-    /// `port`, `portrange`: `low <= high`, in a packet of one of these protocols (bits of [`traits`]).
+    V6 {
+        ends: EndQualifier,
+        addr: u128,
+        bits: u8,
+    },
+    /// `port`, `portrange`: `low <= high`, in a packet of one of these protocols (bits of [`frame_flags`]).
     Ports {
-        ends: Ends,
+        ends: EndQualifier,
         low: u16,
         high: u16,
         protos: u16,
     },
     /// `ether host`.
-    Mac { ends: Ends, addr: u64 },
+    Mac { ends: EndQualifier, addr: u64 },
     /// `vlan`, with an identifier or any.
     Vlan(Option<u16>),
     /// `$iface`.
@@ -61,8 +65,8 @@ pub(super) enum Expr {
 
 /// A frame with what primitives ask beside its headers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Subject<'p> {
-    pub(super) key: &'p Key,
+pub(super) struct AtomInput<'p> {
+    pub(super) key: &'p HeaderKey,
     pub(super) data: &'p [u8],
     pub(super) interface: u16,
 }
@@ -79,12 +83,12 @@ impl Expr {
 
     /// Whether a packet matches, as libpcap's program without optimization tells it: primitives are asked from left to
     /// right, as far as needed, and a load beyond the captured bytes (`None`) rejects the packet whatever stands around.
-    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
+    pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
         match self {
-            Self::Atom(atom) => atom.holds(view, subject),
-            Self::Not(inner) => inner.holds(view, subject).map(|holds| !holds),
-            Self::And(list) => settled(list, false, view, subject),
-            Self::Or(list) => settled(list, true, view, subject),
+            Self::Atom(atom) => atom.holds(view, input),
+            Self::Not(inner) => inner.holds(view, input).map(|holds| !holds),
+            Self::And(list) => settled(list, false, view, input),
+            Self::Or(list) => settled(list, true, view, input),
         }
     }
 
@@ -114,9 +118,9 @@ impl Expr {
 }
 
 /// Asks expressions in turn, until one says what settles their joint answer.
-fn settled(list: &[Expr], settles: bool, view: View, subject: &Subject<'_>) -> Option<bool> {
+fn settled(list: &[Expr], settles: bool, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
     for expr in list {
-        if expr.holds(view, subject)? == settles {
+        if expr.holds(view, input)? == settles {
             return Some(settles);
         }
     }
@@ -126,8 +130,8 @@ fn settled(list: &[Expr], settles: bool, view: View, subject: &Subject<'_>) -> O
 impl Atom {
     /// Whether the primitive holds; `None` where it needs bytes that were not captured. [`Atom::Opaque`] and
     /// [`Atom::Flow`] are taken to hold.
-    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
-        let Subject { key, data, .. } = *subject;
+    pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
+        let AtomInput { key, data, .. } = *input;
         match *self {
             Self::Kinds(kinds) => Some(key.kind_in(view)? & kinds != 0),
             Self::Proto { number, kinds } => {
@@ -180,16 +184,16 @@ impl Atom {
             Self::Vlan(None) => Some(key.is_tagged()),
             Self::Vlan(Some(_)) if !key.is_tagged() => Some(false),
             Self::Vlan(Some(id)) => key.has(has::VLAN).then_some(key.vlan == id),
-            Self::Interface(interface) => Some(subject.interface == interface),
+            Self::Interface(interface) => Some(input.interface == interface),
             Self::Flow(_) | Self::Opaque => Some(true),
         }
     }
 }
 
 fn ports(
-    key: &Key,
-    view: View,
-    ends: Ends,
+    key: &HeaderKey,
+    view: TagView,
+    ends: EndQualifier,
     protos: u16,
     range: RangeInclusive<u16>,
 ) -> Option<bool> {
@@ -199,9 +203,9 @@ fn ports(
     if !key.has(has::PROTO) {
         return None;
     }
-    let is_asked = proto_trait(key.proto) & protos != 0;
+    let is_asked = proto_flag(key.proto) & protos != 0;
     // A later fragment has no ports; one that was cut before its header tells is `NO_PORTS` as well, and short.
-    if !is_asked || key.traits & traits::NO_PORTS != 0 {
+    if !is_asked || key.frame_flags & frame_flags::NO_PORTS != 0 {
         return Some(false);
     }
     ends.hold(
@@ -216,7 +220,7 @@ fn ports(
     )
 }
 
-impl Ends {
+impl EndQualifier {
     /// Both ends in libpcap's order: the source first.
     fn hold(self, src: impl Fn() -> Option<bool>, dst: impl Fn() -> Option<bool>) -> Option<bool> {
         match self {

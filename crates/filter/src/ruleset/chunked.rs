@@ -60,12 +60,12 @@ impl<T: Clone + Default> Chunked<T> {
 
 /// Numbers for elements of a [`Chunked`], used again when they are given back.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct NumberPool {
     free: Vec<u32>,
     next: u32,
 }
 
-impl Numbers {
+impl NumberPool {
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.next += 1;

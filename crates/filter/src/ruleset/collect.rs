@@ -2,24 +2,24 @@
 
 use retroscope_packet::LinkType;
 
-use crate::Frame;
+use crate::FilterFrame;
 
 use super::{
     Matches,
-    atom::Subject,
-    index::{Index, RuleInfo, flags},
+    atom::AtomInput,
+    index::{RuleIndex, RuleInfo, flags},
     key::has,
-    search_memory::{Found, SearchMemory},
+    search_memory::{FoundEntry, SearchMemory},
 };
 
 /// Decides about what the look-ups found.
 pub(super) struct Collector<'c> {
-    pub(super) index: &'c Index,
+    pub(super) index: &'c RuleIndex,
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     /// What was found, in the order of frames.
     pub(super) memory: &'c SearchMemory,
-    pub(super) frames: &'c [Frame<'c>],
+    pub(super) frames: &'c [FilterFrame<'c>],
 }
 
 impl Collector<'_> {
@@ -58,9 +58,9 @@ impl Collector<'_> {
     fn frame<'f>(
         &self,
         number: usize,
-        mut found: &'f [Found],
+        mut found: &'f [FoundEntry],
         matches: &mut Matches,
-    ) -> &'f [Found] {
+    ) -> &'f [FoundEntry] {
         while let Some((first, behind)) = found.split_first()
             && usize::from(first.frame) == number
         {
@@ -77,15 +77,15 @@ impl Collector<'_> {
     }
 
     #[inline(never)]
-    fn group(&self, number: usize, found: &Found, matches: &mut Matches) {
-        let subject = self.subject(number);
+    fn group(&self, number: usize, found: &FoundEntry, matches: &mut Matches) {
+        let input = self.input(number);
         for entry in self.index.group(found.value) {
-            if found.traits & !entry.need == 0
+            if found.frame_flags & !entry.need == 0
                 && found.way & !entry.ways == 0
                 && entry
                     .remainder
                     .as_ref()
-                    .is_none_or(|remainder| remainder.holds(&subject))
+                    .is_none_or(|remainder| remainder.holds(&input))
             {
                 self.rule(number, entry.rule, matches);
             }
@@ -123,13 +123,13 @@ impl Collector<'_> {
         let matches = match body.program(self.link_type) {
             Some(program) => program.keeps(frame),
             None if body.is_opaque => false,
-            None => body.expr.holds(body.view, &self.subject(number)) == Some(true),
+            None => body.expr.holds(body.view, &self.input(number)) == Some(true),
         };
         matches.then_some(false)
     }
 
-    fn subject(&self, number: usize) -> Subject<'_> {
-        Subject {
+    fn input(&self, number: usize) -> AtomInput<'_> {
+        AtomInput {
             key: &self.memory.keys[number],
             data: self.frames[number].data(),
             interface: self.interface,

@@ -1,6 +1,6 @@
 //! The addresses without which no packet matches, for who keeps an index of them.
 //!
-//! Both sides read what libpcap's programs read: [`hosts_of`] by [`Key`], the expression by `parse`, which takes only what is certain. So a packet
+//! Both sides read what libpcap's programs read: [`hosts_of`] by [`HeaderKey`], the expression by `parse`, which takes only what is certain. So a packet
 //! that an expression takes has the addresses that [`NeededHosts`] names, whatever else it is: ARP and RARP too, behind a tag where
 //! the expression says `vlan`, never in a tunnel or behind an extension header's addresses.
 
@@ -8,11 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Mode};
+use crate::{FilledExpression, FilterMode};
 
 use super::{
     atom::Atom,
-    key::{Key, Shape, has, kind},
+    key::{HeaderKey, LinkHeaderKind, has, kind},
     look_ups::conjunctions,
     understand::understand,
 };
@@ -32,7 +32,7 @@ pub struct NeededHosts {
 impl NeededHosts {
     /// Those of an expression; `None`: some packets may match without, or that is not certain.
     #[must_use]
-    pub fn of(filled: &Filled) -> Option<Self> {
+    pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
         let mut is_of_ethernet = false;
         expr.atoms(&mut |atom| {
@@ -67,9 +67,9 @@ fn host(atom: &Atom) -> Option<IpAddr> {
 /// `None`: frames of this link type are not read here, and may have any.
 #[must_use]
 #[inline]
-pub fn hosts_of(link_type: LinkType, mode: Mode, data: &[u8]) -> Option<[Option<IpAddr>; 2]> {
-    let mut key = Key::default();
-    key.read(Shape::of(link_type, mode)?, data);
+pub fn hosts_of(link_type: LinkType, mode: FilterMode, data: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+    let mut key = HeaderKey::default();
+    key.read(LinkHeaderKind::of(link_type, mode)?, data);
     let v4 = |bit, addr: u32| key.has(bit).then(|| Ipv4Addr::from_bits(addr).into());
     let v6 = |is_dst| {
         let addr = key.v6_address(data, is_dst);

@@ -10,7 +10,7 @@ use retroscope_packet::{
     proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
 };
 
-use crate::{Mode, link::LinkLayout, tagged::TPIDS};
+use crate::{FilterMode, link::LinkLayout, tagged::TPIDS};
 
 /// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
@@ -27,8 +27,8 @@ pub(super) mod kind {
     pub(in crate::ruleset) const UNKNOWN: u8 = 0;
 }
 
-/// Facts of a frame as bits, for one comparison with what an entry allows: see [`Key::traits`].
-pub(super) mod traits {
+/// Facts of a frame as bits, for one comparison with what an entry allows: see [`HeaderKey::frame_flags`].
+pub(super) mod frame_flags {
     /// The low bits are those of [`super::kind`], without `OTHER`.
     pub(in crate::ruleset) const KINDS: u16 = 0x000f;
     pub(in crate::ruleset) const PLAIN: u16 = 0x0010;
@@ -48,28 +48,28 @@ pub(super) mod traits {
 
 /// The place of rules' primitives: right behind the link header, or behind one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum TagView {
     Plain,
     Tagged,
 }
 
-/// The link headers that [`Key::read`] knows.
+/// The link headers that [`HeaderKey::read`] knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum LinkHeaderKind {
     Layout(LinkLayout),
     /// Four bytes of address family, in the byte order of this machine or in the network's.
     Family {
         is_native: bool,
-        mode: Mode,
+        mode: FilterMode,
     },
 }
 
 /// Untagged or tagged Ethernet.
-const ETHERNET: Shape = Shape::Layout(LinkLayout::ETHERNET);
+const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
-impl Shape {
+impl LinkHeaderKind {
     /// The link header of a link type; `None`: each rule's own program decides.
-    pub(super) fn of(link_type: LinkType, mode: Mode) -> Option<Self> {
+    pub(super) fn of(link_type: LinkType, mode: FilterMode) -> Option<Self> {
         match link_type {
             LinkType::NULL | LinkType::LOOP => {
                 let is_native = link_type == LinkType::NULL;
@@ -84,14 +84,14 @@ impl Shape {
 
 /// The headers of one frame.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Key {
+pub(super) struct HeaderKey {
     /// IPv4 addresses, or the protocol addresses of ARP and RARP.
     pub(super) src: u32,
     pub(super) dst: u32,
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
-    /// Bits of [`traits`], without `SRC` and `DST`. The kind is what is behind a tag, if there is one.
-    pub(super) traits: u16,
+    /// Bits of [`frame_flags`], without `SRC` and `DST`. The kind is what is behind a tag, if there is one.
+    pub(super) frame_flags: u16,
     /// Identifier of the tag right behind an Ethernet header.
     pub(super) vlan: u16,
     /// Where the network header starts.
@@ -100,7 +100,7 @@ pub(super) struct Key {
     pub(super) kind: u8,
     /// IPv4 protocol or IPv6 next header.
     pub(super) proto: u8,
-    /// The next header of a fragment header right behind the IPv6 header, else [`Key::proto`].
+    /// The next header of a fragment header right behind the IPv6 header, else [`HeaderKey::proto`].
     pub(super) inner_proto: u8,
     /// Bits of [`has`].
     pub(super) has: u16,
@@ -125,13 +125,13 @@ pub(super) mod has {
     pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
     /// `retroscope-packet` may see another flow than the fields here tell.
     pub(in crate::ruleset) const UNUSUAL: u16 = 0x1000;
-    /// A field with ports should be there: its protocol is in [`super::traits`], whether captured or not.
+    /// A field with ports should be there: its protocol is in [`super::frame_flags`], whether captured or not.
     pub(in crate::ruleset) const ADDRESSES: u16 = SRC | DST;
     pub(in crate::ruleset) const PORTS: u16 = SRC_PORT | DST_PORT;
     pub(in crate::ruleset) const FLOW: u16 = ADDRESSES | PORTS;
 }
 
-impl Key {
+impl HeaderKey {
     pub(super) fn has(&self, bits: u16) -> bool {
         self.has & bits == bits
     }
@@ -141,11 +141,11 @@ impl Key {
     }
 
     /// The network protocol as a rule of that view sees it; `None` where the bytes that tell it were not captured.
-    pub(super) fn kind_in(&self, view: View) -> Option<u8> {
+    pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
             // A tag's EtherType is no network protocol to a program that does not look behind tags.
-            (View::Plain, true) => Some(kind::OTHER),
-            (View::Tagged, false) => Some(kind::OTHER),
+            (TagView::Plain, true) => Some(kind::OTHER),
+            (TagView::Tagged, false) => Some(kind::OTHER),
             _ => (self.kind != kind::UNKNOWN).then_some(self.kind),
         }
     }
@@ -153,15 +153,15 @@ impl Key {
     /// Reads a frame. Writes in place, field by field: a key made elsewhere and moved here in wider pieces waits for its own
     /// stores.
     #[inline]
-    pub(super) fn read(&mut self, shape: Shape, data: &[u8]) {
-        if shape == ETHERNET
+    pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
+        if link_header == ETHERNET
             && let Some(common) = CommonHeaders::read(data)
             && (common.version, common.transport, common.fragment) == (4, 34, 0)
             && let Some(header) = data.first_chunk()
         {
             self.read_common(&common, header);
         } else {
-            *self = Self::any(shape, data);
+            *self = Self::any(link_header, data);
         }
     }
 
@@ -170,12 +170,12 @@ impl Key {
     fn read_common(&mut self, common: &CommonHeaders, header: &[u8; 38]) {
         let word = |at| word(header, at).unwrap_or_default();
         let half = |at| half(header, at).unwrap_or_default();
-        let (ports_trait, ports_has) = ports_of(common.proto);
+        let (ports_flag, ports_has) = ports_of(common.proto);
         self.src = word(common.addresses);
         self.dst = word(common.addresses + 4);
         self.src_port = half(common.transport);
         self.dst_port = half(common.transport + 2);
-        self.traits = u16::from(kind::V4) | traits::PLAIN | ports_trait;
+        self.frame_flags = u16::from(kind::V4) | frame_flags::PLAIN | ports_flag;
         self.vlan = 0;
         self.network = 14;
         self.kind = kind::V4;
@@ -190,23 +190,23 @@ impl Key {
     }
 
     #[cold]
-    fn any(shape: Shape, data: &[u8]) -> Self {
+    fn any(link_header: LinkHeaderKind, data: &[u8]) -> Self {
         let mut key = Self {
-            traits: traits::NO_PORTS,
+            frame_flags: frame_flags::NO_PORTS,
             ..Self::default()
         };
-        key.link(shape, data);
-        key.traits |= if key.is_tagged() {
-            traits::TAGGED
+        key.link(link_header, data);
+        key.frame_flags |= if key.is_tagged() {
+            frame_flags::TAGGED
         } else {
-            traits::PLAIN
+            frame_flags::PLAIN
         };
-        key.traits |= u16::from(key.kind) & traits::KINDS;
+        key.frame_flags |= u16::from(key.kind) & frame_flags::KINDS;
         let no_link = matches!(
-            shape,
-            Shape::Layout(LinkLayout::Raw | LinkLayout::Ipv4 | LinkLayout::Ipv6)
+            link_header,
+            LinkHeaderKind::Layout(LinkLayout::Raw | LinkLayout::Ipv4 | LinkLayout::Ipv6)
         );
-        let is_usual = (no_link || shape == ETHERNET)
+        let is_usual = (no_link || link_header == ETHERNET)
             && match key.kind {
                 kind::V4 => key.proto != AH,
                 kind::V6 => matches!(key.proto, TCP | UDP | SCTP | ICMPV6),
@@ -218,12 +218,16 @@ impl Key {
         key
     }
 
-    fn link(&mut self, shape: Shape, data: &[u8]) {
-        let (type_at, network) = match shape {
-            Shape::Layout(LinkLayout::EtherType { at, bytes }) => (usize::from(at), bytes),
-            Shape::Layout(LinkLayout::Ipv4) => return self.network(Some(kind::V4), 0, data),
-            Shape::Layout(LinkLayout::Ipv6) => return self.network(Some(kind::V6), 0, data),
-            Shape::Layout(LinkLayout::Raw) => {
+    fn link(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
+        let (type_at, network) = match link_header {
+            LinkHeaderKind::Layout(LinkLayout::EtherType { at, bytes }) => (usize::from(at), bytes),
+            LinkHeaderKind::Layout(LinkLayout::Ipv4) => {
+                return self.network(Some(kind::V4), 0, data);
+            }
+            LinkHeaderKind::Layout(LinkLayout::Ipv6) => {
+                return self.network(Some(kind::V6), 0, data);
+            }
+            LinkHeaderKind::Layout(LinkLayout::Raw) => {
                 let version = byte(data, 0).map(|byte| match byte >> 4 {
                     4 => kind::V4,
                     6 => kind::V6,
@@ -231,7 +235,7 @@ impl Key {
                 });
                 return self.network(version, 0, data);
             }
-            Shape::Family { is_native, mode } => {
+            LinkHeaderKind::Family { is_native, mode } => {
                 let family = word(data, 0).map(|family| {
                     if is_native {
                         u32::from_ne_bytes(family.to_be_bytes())
@@ -242,13 +246,13 @@ impl Key {
                 return self.network(family.map(|family| kind_of_family(family, mode)), 4, data);
             }
         };
-        if shape == ETHERNET {
+        if link_header == ETHERNET {
             for (end, bit) in [(6, has::DST_MAC), (12, has::SRC_MAC)] {
                 self.has |= if data.len() >= end { bit } else { 0 };
             }
         }
         let ether_type = half(data, type_at);
-        if shape == ETHERNET && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
+        if link_header == ETHERNET && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
             self.has |= has::TAG;
             match half(data, 14) {
                 Some(tci) => {
@@ -300,7 +304,7 @@ impl Key {
     }
 
     fn v6(&mut self, at: usize, data: &[u8]) {
-        // The addresses stay where they are: `Key::v6_address`.
+        // The addresses stay where they are: `HeaderKey::v6_address`.
         for (end, bit) in [(at + 24, has::SRC), (at + 40, has::DST)] {
             self.has |= if data.len() >= end { bit } else { has::SHORT };
         }
@@ -318,11 +322,11 @@ impl Key {
     }
 
     fn ports(&mut self, at: usize, data: &[u8]) {
-        let (ports_trait, ports_has) = ports_of(self.proto);
+        let (ports_flag, ports_has) = ports_of(self.proto);
         if ports_has == 0 {
             return;
         }
-        self.traits = self.traits & !traits::NO_PORTS | ports_trait;
+        self.frame_flags = self.frame_flags & !frame_flags::NO_PORTS | ports_flag;
         self.src_port = self.take(half(data, at), has::SRC_PORT);
         self.dst_port = self.take(half(data, at + 2), has::DST_PORT);
     }
@@ -378,36 +382,36 @@ impl Key {
 
 /// The trait of each protocol: a table, because TCP and UDP come as they like, which no branch predicts.
 static PORTS: [u16; 256] = {
-    let mut table = [traits::NO_PORTS; 256];
-    table[TCP as usize] = traits::TCP;
-    table[UDP as usize] = traits::UDP;
-    table[SCTP as usize] = traits::SCTP;
+    let mut table = [frame_flags::NO_PORTS; 256];
+    table[TCP as usize] = frame_flags::TCP;
+    table[UDP as usize] = frame_flags::UDP;
+    table[SCTP as usize] = frame_flags::SCTP;
     table
 };
 
 /// The trait of a protocol.
 #[inline]
-pub(super) fn proto_trait(proto: u8) -> u16 {
+pub(super) fn proto_flag(proto: u8) -> u16 {
     PORTS[usize::from(proto)]
 }
 
 /// The trait of a protocol, and whether it has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
-    let its = proto_trait(proto);
-    const { assert!(traits::NO_PORTS == 0x40) };
+    let its = proto_flag(proto);
+    const { assert!(frame_flags::NO_PORTS == 0x40) };
     // All ones for a protocol with ports, else 0.
     let mask = (its >> 6 & 1).wrapping_sub(1);
     (its, mask & has::PORTS)
 }
 
 /// As libpcap has it: IPv6 is what the system calls it on an interface, and what any of the BSDs calls it in a file.
-fn kind_of_family(family: u32, mode: Mode) -> u8 {
+fn kind_of_family(family: u32, mode: FilterMode) -> u8 {
     const V4: u32 = 2;
     const V6_LIVE: u32 = libc::AF_INET6.cast_unsigned();
     match (family, mode) {
         (V4, _) => kind::V4,
-        (V6_LIVE, Mode::Live) | (24 | 28 | 30, Mode::Savefile) => kind::V6,
+        (V6_LIVE, FilterMode::Live) | (24 | 28 | 30, FilterMode::Savefile) => kind::V6,
         _ => kind::OTHER,
     }
 }

@@ -3,12 +3,12 @@
 //! A rule that fixes a flow, a host, a net, a port, a protocol, a VLAN or a hardware address is looked up by that, on headers
 //! that are read once for all rules. What else it says is compared with those headers, or its program is run on the few
 //! packets that are found. Only rules with nothing to look up (`not port 22`, `ip[8] < 5`) run on every packet, and these as
-//! one function ([`Joint`](crate::Joint)).
+//! one function ([`FusedPrograms`](crate::FusedPrograms)).
 //!
 //! ```text
-//! text ─ parse ─▶ atom::Expr ─ look_ups ─▶ parts: what is sought, what remains
+//! text ─ parse ─▶ atom::Expr ─ look_ups ─▶ parts: what is look_up, what remains
 //!                                            │
-//!                       RuleSet ── index::Index ── published ──▶ RuleReader ── Matches
+//!                       RuleSet ── index::RuleIndex ── published ──▶ RuleReader ── Matches
 //!                    (control side)  tables, groups, programs   (data path)
 //! ```
 //!
@@ -36,21 +36,21 @@ mod finder;
 mod hosts;
 mod index;
 mod key;
+mod look_up_key;
 mod look_ups;
 mod masks;
 mod matches;
 mod parse;
 mod reader;
-mod residue;
 mod search;
 mod search_memory;
 mod set;
-mod sought;
 mod table;
 mod understand;
+mod unindexed;
 
-pub use explain::{Explanation, Placed, Placement};
+pub use explain::{Explanation, InsertedRule, RulePlacement};
 pub use hosts::{NeededHosts, hosts_of};
-pub use matches::{Matches, RuleId, Sure};
+pub use matches::{Certainty, Matches, RuleId};
 pub use reader::RuleReader;
 pub use set::RuleSet;

@@ -17,22 +17,22 @@ use crate::{
 };
 
 use super::{
-    atom::{Atom, Ends, Expr},
-    key::{View, kind, traits},
+    atom::{Atom, EndQualifier, Expr},
+    key::{TagView, frame_flags, kind},
 };
 
 /// Reads a piece of pcap-filter text.
-pub(super) fn parse(text: &str) -> (Expr, View) {
-    let opaque = (Expr::Atom(Atom::Opaque), View::Plain);
+pub(super) fn parse(text: &str) -> (Expr, TagView) {
+    let opaque = (Expr::Atom(Atom::Opaque), TagView::Plain);
     let words = words(text);
     let Ok(structure) = Structure::parse(text, &words) else {
         return opaque;
     };
-    let parser = Parser(&structure);
+    let parser = PrimitiveParser(&structure);
     let expr = match structure.last_shift() {
         None => parser
             .chain(&structure.clauses)
-            .map(|expr| (expr, View::Plain)),
+            .map(|expr| (expr, TagView::Plain)),
         Some(0) if structure.word(0) == Some("vlan") => parser.behind_tag(),
         Some(_) => None,
     };
@@ -41,9 +41,9 @@ pub(super) fn parse(text: &str) -> (Expr, View) {
 
 /// The qualifiers of a primitive, which the next ones may leave out.
 #[derive(Debug, Clone, Copy)]
-struct Head<'t> {
+struct PrimitiveQualifiers<'t> {
     proto: Option<&'t str>,
-    ends: Option<Ends>,
+    ends: Option<EndQualifier>,
     kind: ValueKind,
 }
 
@@ -57,16 +57,16 @@ enum ValueKind {
     Mac,
 }
 
-struct Parser<'t>(&'t Structure<'t>);
+struct PrimitiveParser<'t>(&'t Structure<'t>);
 
-impl<'t> Parser<'t> {
+impl<'t> PrimitiveParser<'t> {
     fn word(&self, index: usize) -> Option<&'t str> {
         self.0.word(index)
     }
 
     /// `vlan`, an identifier or none, and what `and` joins to it. An `or` beside it would be tried on frames without a tag
     /// too, at offsets behind one.
-    fn behind_tag(&self) -> Option<(Expr, View)> {
+    fn behind_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
         let id = match tag.words.len() {
             1 => None,
@@ -81,7 +81,7 @@ impl<'t> Parser<'t> {
             Some(rest) => tag.joined(Joiner::And, rest),
             None => tag,
         };
-        Some((expr, View::Tagged))
+        Some((expr, TagView::Tagged))
     }
 
     /// Clauses, from left to right; `None` of none.
@@ -103,8 +103,8 @@ impl<'t> Parser<'t> {
     fn primitive(
         &self,
         range: Range<usize>,
-        before: Option<Head<'t>>,
-    ) -> Option<(Expr, Option<Head<'t>>)> {
+        before: Option<PrimitiveQualifiers<'t>>,
+    ) -> Option<(Expr, Option<PrimitiveQualifiers<'t>>)> {
         if range.len() == 1
             && let Some(atom) = protocol(self.word(range.start)?)
         {
@@ -142,7 +142,7 @@ impl<'t> Parser<'t> {
         if at >= range.end {
             return None;
         }
-        let head = Head { proto, ends, kind };
+        let head = PrimitiveQualifiers { proto, ends, kind };
         if self.0.is_in_parentheses(at..range.end) {
             return Some((self.values(at + 1..range.end - 1, head)?, None));
         }
@@ -150,7 +150,7 @@ impl<'t> Parser<'t> {
     }
 
     /// `src`, `dst`, `src or dst`, `src and dst`.
-    fn ends(&self, at: &mut usize) -> Option<Ends> {
+    fn ends(&self, at: &mut usize) -> Option<EndQualifier> {
         let side = |index| {
             self.word(index)
                 .filter(|word| matches!(*word, "src" | "dst"))
@@ -158,16 +158,20 @@ impl<'t> Parser<'t> {
         let first = side(*at)?;
         let joined = side(*at + 2).filter(|second| *second != first);
         let ends = match (first, self.word(*at + 1), joined) {
-            (_, Some("or" | "||"), Some(_)) => Some(Ends::Either),
-            (_, Some("and" | "&&"), Some(_)) => Some(Ends::Both),
+            (_, Some("or" | "||"), Some(_)) => Some(EndQualifier::Either),
+            (_, Some("and" | "&&"), Some(_)) => Some(EndQualifier::Both),
             _ => None,
         };
         *at += if ends.is_some() { 3 } else { 1 };
-        ends.or(Some(if first == "src" { Ends::Src } else { Ends::Dst }))
+        ends.or(Some(if first == "src" {
+            EndQualifier::Src
+        } else {
+            EndQualifier::Dst
+        }))
     }
 
     /// Values in parentheses, which share the qualifiers in front of them.
-    fn values(&self, range: Range<usize>, head: Head<'t>) -> Option<Expr> {
+    fn values(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Expr> {
         let values = self.0.clauses_in(range, 0).ok()?;
         join(&values, |value| {
             self.value(value.words.clone(), head).map(Expr::Atom)
@@ -175,9 +179,9 @@ impl<'t> Parser<'t> {
     }
 
     /// The words of `range` as a value of these qualifiers.
-    fn value(&self, range: Range<usize>, head: Head<'t>) -> Option<Atom> {
+    fn value(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Atom> {
         let first = self.word(range.start).filter(|_| !range.is_empty())?;
-        let ends = head.ends.unwrap_or(Ends::Either);
+        let ends = head.ends.unwrap_or(EndQualifier::Either);
         let is_alone = range.len() == 1;
         match head.kind {
             ValueKind::Host | ValueKind::Net if is_alone => address(head.proto, ends, first, None),
@@ -237,7 +241,7 @@ fn protocol(word: &str) -> Option<Atom> {
 }
 
 /// A complete address; `bits` of it where a prefix length stands behind it.
-fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Option<Atom> {
+fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16>) -> Option<Atom> {
     if let Ok(addr) = word.parse::<Ipv4Addr>() {
         let kinds = match proto {
             None => kind::V4 | kind::ARP | kind::RARP,
@@ -272,13 +276,13 @@ fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     ((1..=width).contains(&bits) && behind == 0).then_some(bits)
 }
 
-fn ports(proto: Option<&str>, ends: Ends, (low, high): (&str, &str)) -> Option<Atom> {
+fn ports(proto: Option<&str>, ends: EndQualifier, (low, high): (&str, &str)) -> Option<Atom> {
     let (low, high) = (number(low, u16::MAX)?, number(high, u16::MAX)?);
     let protos = match proto {
-        None => traits::ANY_PORTS,
-        Some("tcp") => traits::TCP,
-        Some("udp") => traits::UDP,
-        Some("sctp") => traits::SCTP,
+        None => frame_flags::ANY_PORTS,
+        Some("tcp") => frame_flags::TCP,
+        Some("udp") => frame_flags::UDP,
+        Some("sctp") => frame_flags::SCTP,
         _ => return None,
     };
     (low <= high).then_some(Atom::Ports {

@@ -10,19 +10,22 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program, filled::Piece};
+use crate::{
+    FilledExpression, Filter, FilterError, FilterMode, FusedPrograms, LinkContext, Program,
+    filled::FilterPiece,
+};
 
 use super::{
-    Explanation, Placed, Placement, RuleReader,
-    chunked::Numbers,
-    index::{Body, Books, Index, RuleInfo, flags},
-    key::Shape,
-    look_ups::{LookUps, Part, look_ups},
+    Explanation, InsertedRule, RulePlacement, RuleReader,
+    chunked::NumberPool,
+    index::{FullRule, RefCounts, RuleIndex, RuleInfo, flags},
+    key::LinkHeaderKind,
+    look_ups::{LookUps, RulePart, look_ups},
     matches::RuleId,
-    reader::Published,
-    residue::Residue,
+    reader::PublishedIndex,
     table::Seeds,
-    understand::{Understood, understand},
+    understand::{RuleMeaning, understand},
+    unindexed::UnindexedRules,
 };
 
 /// Snap length told to libpcap; it makes no difference to what matches.
@@ -32,10 +35,10 @@ const SNAPLEN: u32 = 262_144;
 /// use what it published last.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleSet};
+/// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};
 /// use retroscope_packet::LinkType;
 ///
-/// let mut rules = RuleSet::new(Mode::Savefile);
+/// let mut rules = RuleSet::new(FilterMode::Savefile);
 /// rules.insert(RuleId(1), &Filter::plain("udp port 53")?)?;
 /// rules.insert(RuleId(2), &Filter::plain("net 10.0.0.0/8")?)?;
 /// let mut reader = rules.reader();
@@ -44,7 +47,7 @@ const SNAPLEN: u32 = 262_144;
 ///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 1, // IPv4
 ///     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
 /// ];
-/// let frames = [Frame::new(&packet, 28, Aux::default())];
+/// let frames = [FilterFrame::new(&packet, 28, Aux::default())];
 /// let mut matches = Matches::default();
 /// reader.match_many(LinkType::RAW, 0, &frames, &mut matches);
 /// let rules: Vec<RuleId> = matches.iter().map(|(_, rule, _)| rule).collect();
@@ -52,34 +55,34 @@ const SNAPLEN: u32 = 262_144;
 /// # Ok::<(), retroscope_filter::FilterError>(())
 /// ```
 pub struct RuleSet {
-    mode: Mode,
+    mode: FilterMode,
     link_types: Vec<LinkType>,
     /// The tables as they are changed; readers get clones.
-    work: Index,
-    books: Books,
-    numbers: Numbers,
+    work: RuleIndex,
+    ref_counts: RefCounts,
+    numbers: NumberPool,
     /// With the numbers of rules in the tables. In boxes, so that little is moved when the map grows.
-    rules: HashMap<RuleId, (u32, Box<Kept>)>,
-    /// Joints made since [`Self::take_joints`], without those that nobody needs.
-    joints: Vec<Joint>,
-    shared: Arc<Published>,
+    rules: HashMap<RuleId, (u32, Box<KeptRule>)>,
+    /// Joints made since [`Self::take_fused`], without those that nobody needs.
+    fused: Vec<FusedPrograms>,
+    shared: Arc<PublishedIndex>,
     /// Versions that a reader may still use.
-    retired: Vec<Arc<Index>>,
+    retired: Vec<Arc<RuleIndex>>,
 }
 
 /// Link types that a rule does not apply to.
-type Refused = Vec<(LinkType, FilterError)>;
+type RefusedLinks = Vec<(LinkType, FilterError)>;
 
 /// What the control side keeps of a rule.
-struct Kept {
+struct KeptRule {
     /// To compile it for more link types; none where the caller is asked.
-    piece: Option<Arc<Piece>>,
-    placement: Placement,
+    piece: Option<Arc<FilterPiece>>,
+    placement: RulePlacement,
     /// Its look-ups.
-    parts: Vec<Part>,
+    parts: Vec<RulePart>,
     /// Bits of [`flags`].
     flags: u8,
-    body: Arc<Body>,
+    body: Arc<FullRule>,
 }
 
 impl fmt::Debug for RuleSet {
@@ -94,19 +97,19 @@ impl fmt::Debug for RuleSet {
 impl RuleSet {
     /// No rules yet.
     #[must_use]
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: FilterMode) -> Self {
         let random = RandomState::new();
         let seeds = Seeds(random.hash_one(0), random.hash_one(1));
-        let work = Index::new(mode, seeds);
-        let shared = Arc::new(Published::new(Arc::new(work.clone())));
+        let work = RuleIndex::new(mode, seeds);
+        let shared = Arc::new(PublishedIndex::new(Arc::new(work.clone())));
         Self {
             mode,
             link_types: Vec::new(),
             work,
-            books: Books::default(),
-            numbers: Numbers::default(),
+            ref_counts: RefCounts::default(),
+            numbers: NumberPool::default(),
             rules: HashMap::new(),
-            joints: Vec::new(),
+            fused: Vec::new(),
             shared,
             retired: Vec::new(),
         }
@@ -136,7 +139,7 @@ impl RuleSet {
         let mut refused = Vec::new();
         for (id, piece, body) in all {
             let known = |link_type| body.program(link_type).cloned();
-            match self.put(id, &Filled::of_piece(piece), &known) {
+            match self.put(id, &FilledExpression::of_piece(piece), &known) {
                 Ok(placed) => {
                     let mut its = placed.refused.into_iter();
                     let here = its.find(|(of, _)| *of == link_type);
@@ -158,7 +161,7 @@ impl RuleSet {
     /// # Errors
     /// The first [`FilterError`] if the rule needs programs and libpcap refuses it for every link type of the set; the set is
     /// as before then.
-    pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
+    pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.put_filter(id, filter)?;
         self.publish();
         Ok(placed)
@@ -194,7 +197,7 @@ impl RuleSet {
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
         let (_, kept) = self.rules.get(&id)?;
         let look_ups = kept.parts.iter();
-        let look_ups = look_ups.map(|part| (part.sought.to_string(), part.compared()));
+        let look_ups = look_ups.map(|part| (part.look_up.to_string(), part.compared()));
         Some(Explanation {
             placement: kept.placement,
             look_ups: look_ups.collect(),
@@ -212,8 +215,8 @@ impl RuleSet {
     /// Takes the joints that the set made since the last call: programs that see the same packets.
     /// They are worth compiling, after [`Self::programs`]. The programs of a joint run one by one
     /// until the joint is compiled. A joint that is replaced before its turn need not be compiled.
-    pub fn take_joints(&mut self) -> Vec<Joint> {
-        std::mem::take(&mut self.joints)
+    pub fn take_fused(&mut self) -> Vec<FusedPrograms> {
+        std::mem::take(&mut self.fused)
     }
 
     /// Bytes of memory in tables, without expressions, programs, and what old versions still hold.
@@ -222,7 +225,7 @@ impl RuleSet {
         self.work.bytes()
     }
 
-    fn put_filter(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
+    fn put_filter(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let mode = self.mode;
         let known = |link_type| filter.program(link_type, mode).cloned();
         self.put(id, filter.filled(), &known)
@@ -232,9 +235,9 @@ impl RuleSet {
     fn put(
         &mut self,
         id: RuleId,
-        filled: &Filled,
+        filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<Placed, FilterError> {
+    ) -> Result<InsertedRule, FilterError> {
         let (kept, refused) = self.prepare(filled, known)?;
         self.take_out(id);
         let rule = self.numbers.take();
@@ -245,37 +248,37 @@ impl RuleSet {
             body: needs_body.then(|| Arc::clone(&kept.body)),
         };
         for part in &kept.parts {
-            self.work.add(&mut self.books, rule, part);
+            self.work.add(&mut self.ref_counts, rule, part);
         }
         let placement = kept.placement;
-        self.add_residue(rule, &kept);
+        self.add_unindexed(rule, &kept);
         if kept.is_followed() {
             self.work.followed += 1;
         }
         self.rules.insert(id, (rule, Box::new(kept)));
-        Ok(Placed { placement, refused })
+        Ok(InsertedRule { placement, refused })
     }
 
     /// Notes a rule where every packet of a link type must be shown to it.
-    fn add_residue(&mut self, rule: u32, kept: &Kept) {
+    fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
-            Placement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
-            Placement::NarrowedAsked if !kept.is_flow_only() => {
+            RulePlacement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
+            RulePlacement::NarrowedAsked if !kept.is_flow_only() => {
                 Arc::make_mut(&mut self.work.asked_elsewhere).push(rule);
             }
-            Placement::NarrowedAsked => {}
-            Placement::LookedUp | Placement::Narrowed | Placement::Compiled => {
+            RulePlacement::NarrowedAsked => {}
+            RulePlacement::LookedUp | RulePlacement::Narrowed | RulePlacement::Compiled => {
                 for (link_type, program) in &kept.body.programs {
                     if !sees_all(kept.placement, kept.flags, *link_type) {
                         continue;
                     }
-                    let residues = Arc::make_mut(&mut self.work.residues);
-                    let at = residues.iter().position(|one| one.link_type == *link_type);
+                    let unindexed = Arc::make_mut(&mut self.work.unindexed);
+                    let at = unindexed.iter().position(|one| one.link_type == *link_type);
                     let at = at.unwrap_or_else(|| {
-                        residues.push(Residue::new(*link_type));
-                        residues.len() - 1
+                        unindexed.push(UnindexedRules::new(*link_type));
+                        unindexed.len() - 1
                     });
-                    residues[at].add(rule, program.clone());
+                    unindexed[at].add(rule, program.clone());
                 }
             }
         }
@@ -288,8 +291,8 @@ impl RuleSet {
         let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));
         let mut slow: Vec<LinkType> = link_types.iter().copied().filter(is_slow).collect();
         if !slow.is_empty() {
-            let (understood, _, placement) = self.place(filter.filled());
-            let its_flags = understood.flags;
+            let (meaning, _, placement) = self.place(filter.filled());
+            let its_flags = meaning.flags;
             slow.retain(|link_type| {
                 its_flags & flags::ASK != 0 || needs_program(placement, its_flags, *link_type)
             });
@@ -307,20 +310,25 @@ impl RuleSet {
             return false;
         };
         for part in &kept.parts {
-            self.work.remove(&mut self.books, rule, &part.sought);
+            self.work.remove(&mut self.ref_counts, rule, &part.look_up);
         }
         if kept.is_followed() {
             self.work.followed -= 1;
         }
-        if kept.placement == Placement::Asked {
+        if kept.placement == RulePlacement::Asked {
             Arc::make_mut(&mut self.work.asked_always).retain(|one| *one != rule);
         }
-        if kept.placement == Placement::NarrowedAsked && !kept.is_flow_only() {
+        if kept.placement == RulePlacement::NarrowedAsked && !kept.is_flow_only() {
             Arc::make_mut(&mut self.work.asked_elsewhere).retain(|one| *one != rule);
         }
-        if self.work.residues.iter().any(|residue| residue.has(rule)) {
-            for residue in Arc::make_mut(&mut self.work.residues) {
-                residue.remove(rule);
+        if self
+            .work
+            .unindexed
+            .iter()
+            .any(|unindexed| unindexed.has(rule))
+        {
+            for unindexed in Arc::make_mut(&mut self.work.unindexed) {
+                unindexed.remove(rule);
             }
         }
         *self.work.rules.get_mut(rule) = RuleInfo::default();
@@ -329,34 +337,36 @@ impl RuleSet {
     }
 
     /// What look-ups make of an expression.
-    fn place(&self, filled: &Filled) -> (Understood, LookUps, Placement) {
-        let mut understood = understand(filled);
-        let body = &understood.body;
-        let look_ups = look_ups(&body.expr, body.view, &|sought| self.work.crowd(sought));
-        let asks = understood.flags & flags::ASK != 0;
+    fn place(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
+        let mut meaning = understand(filled);
+        let body = &meaning.body;
+        let look_ups = look_ups(&body.expr, body.view, &|look_up| {
+            self.work.entries_under(look_up)
+        });
+        let asks = meaning.flags & flags::ASK != 0;
         let placement = match (look_ups.parts.is_some(), asks) {
-            (true, true) => Placement::NarrowedAsked,
-            (false, true) => Placement::Asked,
-            (true, false) if body.is_opaque => Placement::Narrowed,
-            (true, false) => Placement::LookedUp,
-            (false, false) => Placement::Compiled,
+            (true, true) => RulePlacement::NarrowedAsked,
+            (false, true) => RulePlacement::Asked,
+            (true, false) if body.is_opaque => RulePlacement::Narrowed,
+            (true, false) => RulePlacement::LookedUp,
+            (false, false) => RulePlacement::Compiled,
         };
         if look_ups.is_partial {
-            understood.flags |= flags::PARTIAL;
+            meaning.flags |= flags::PARTIAL;
         }
-        (understood, look_ups, placement)
+        (meaning, look_ups, placement)
     }
 
     fn prepare(
         &self,
-        filled: &Filled,
+        filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<(Kept, Refused), FilterError> {
-        let (understood, look_ups, placement) = self.place(filled);
-        let Understood {
+    ) -> Result<(KeptRule, RefusedLinks), FilterError> {
+        let (meaning, look_ups, placement) = self.place(filled);
+        let RuleMeaning {
             flags: its_flags,
             mut body,
-        } = understood;
+        } = meaning;
         let mut parts = look_ups.parts.unwrap_or_default();
         let (mut piece, mut refused) = (None, Vec::new());
         if its_flags & flags::ASK == 0 {
@@ -367,7 +377,7 @@ impl RuleSet {
             // The caller evaluates the filter, which judges missing bytes by itself, so nothing is compared after the look-up.
             parts.iter_mut().for_each(|part| part.remainder = None);
         }
-        let kept = Kept {
+        let kept = KeptRule {
             piece,
             placement,
             parts,
@@ -380,11 +390,11 @@ impl RuleSet {
     /// The programs that a rule needs, or has already, and link types that it does not apply to.
     fn programs_of(
         &self,
-        piece: &Piece,
+        piece: &FilterPiece,
         known: &dyn Fn(LinkType) -> Option<Program>,
-        placement: Placement,
+        placement: RulePlacement,
         its_flags: u8,
-    ) -> Result<(Vec<(LinkType, Program)>, Refused), FilterError> {
+    ) -> Result<(Vec<(LinkType, Program)>, RefusedLinks), FilterError> {
         let (mut programs, mut refused) = (Vec::new(), Vec::new());
         for link_type in &self.link_types {
             let program = match known(*link_type) {
@@ -407,13 +417,20 @@ impl RuleSet {
 
     /// Shows readers the tables as they are.
     fn publish(&mut self) {
-        if self.work.residues.iter().any(|residue| residue.is_changed) {
-            let residues = Arc::make_mut(&mut self.work.residues);
-            let changed = residues.iter_mut().filter(|residue| residue.is_changed);
-            let new = changed.flat_map(Residue::arrange);
-            self.joints.extend(new);
-            self.joints.retain(|joint| !joint.is_given_up());
-            residues.retain(|residue| !residue.is_empty());
+        if self
+            .work
+            .unindexed
+            .iter()
+            .any(|unindexed| unindexed.is_changed)
+        {
+            let unindexed = Arc::make_mut(&mut self.work.unindexed);
+            let changed = unindexed
+                .iter_mut()
+                .filter(|unindexed| unindexed.is_changed);
+            let new = changed.flat_map(UnindexedRules::arrange);
+            self.fused.extend(new);
+            self.fused.retain(|fused| !fused.is_given_up());
+            unindexed.retain(|unindexed| !unindexed.is_empty());
         }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
@@ -424,25 +441,25 @@ impl RuleSet {
 }
 
 /// Whether a rule that is not left to the caller needs its program for packets of a link type.
-fn needs_program(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == Placement::Narrowed || sees_all(placement, its_flags, link_type)
+fn needs_program(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == RulePlacement::Narrowed || sees_all(placement, its_flags, link_type)
 }
 
 /// Whether look-ups cannot find a rule in packets of a link type, so that its program there must see all of them.
-fn sees_all(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == Placement::Compiled
-        || Shape::of(link_type, Mode::Savefile).is_none()
+fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == RulePlacement::Compiled
+        || LinkHeaderKind::of(link_type, FilterMode::Savefile).is_none()
         || (its_flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
 }
 
-impl Kept {
+impl KeptRule {
     /// Whether its look-ups are those of `$flow`, which know every link type.
     fn is_flow_only(&self) -> bool {
-        self.parts.iter().all(Part::is_of_term)
+        self.parts.iter().all(RulePart::is_of_term)
     }
 
     /// Whether it asks for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
     fn is_followed(&self) -> bool {
-        self.flags & flags::ASK != 0 && self.parts.iter().any(Part::is_of_term)
+        self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }
 }

@@ -5,7 +5,7 @@
 //! table. A look-up reads the pointer (the array of them stays in the first-level cache) and, nearly always, one line.
 //!
 //! Most keys that prefixes make of an address are in no table. A bit for each hash says so of most of them, in a few KiB that
-//! stay near ([`Table::may_have`]), where a line of the table would have to be fetched.
+//! stay near ([`LookUpTable::may_have`]), where a line of the table would have to be fetched.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const FILTER_KEY_BITS_MIN: usize = 6;
 const FILTER_WORDS_MIN: usize = 16;
 
 /// 16 bytes with a key in them. All zeros: no key.
-pub(super) trait Slot: Copy + Default {
+pub(super) trait TableSlot: Copy + Default {
     type Key: Copy;
 
     fn key(&self) -> Self::Key;
@@ -32,7 +32,7 @@ pub(super) trait Slot: Copy + Default {
     /// The rule or group of entries, and whether it is a group.
     fn parts(&self) -> (u32, bool);
     /// Whether a slot of one entry takes packets of these traits and this way.
-    fn takes(&self, traits: u16, way: u8) -> bool;
+    fn takes(&self, frame_flags: u16, way: u8) -> bool;
     /// What [`Self::takes`] compares with.
     fn need(&self) -> (u16, u8);
 }
@@ -54,12 +54,12 @@ impl Seeds {
 
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-struct Line<S>([S; LINE]);
+struct CacheLine<S>([S; LINE]);
 
 /// A table from keys to slots, at most one a key. Cloning it is making a version.
 #[derive(Debug, Clone)]
-pub(super) struct Table<S> {
-    shards: Vec<Arc<[Line<S>]>>,
+pub(super) struct LookUpTable<S> {
+    shards: Vec<Arc<[CacheLine<S>]>>,
     used: Vec<u32>,
     /// A bit for hashes that are there, and for some that were: `FILTER_KEY_BITS` bits a key.
     filter: Arc<[u64]>,
@@ -70,10 +70,10 @@ pub(super) struct Table<S> {
     seeds: Seeds,
 }
 
-impl<S: Slot> Table<S> {
+impl<S: TableSlot> LookUpTable<S> {
     pub(super) fn new(seeds: Seeds) -> Self {
         const { assert!(size_of::<S>() == 16) };
-        let empty: Arc<[Line<S>]> = Arc::new([Line::default()]);
+        let empty: Arc<[CacheLine<S>]> = Arc::new([CacheLine::default()]);
         Self {
             shards: vec![empty; SHARDS],
             used: vec![0; SHARDS],
@@ -198,8 +198,13 @@ impl<S: Slot> Table<S> {
     }
 
     /// A shard with those of its slots that are to stay.
-    fn rebuilt(&self, index: usize, lines: usize, stays: impl Fn(&S) -> bool) -> Arc<[Line<S>]> {
-        let mut rebuilt = vec![Line::default(); lines];
+    fn rebuilt(
+        &self,
+        index: usize,
+        lines: usize,
+        stays: impl Fn(&S) -> bool,
+    ) -> Arc<[CacheLine<S>]> {
+        let mut rebuilt = vec![CacheLine::default(); lines];
         let old = self.shards[index].iter().flat_map(|line| &line.0);
         for slot in old.filter(|slot| !slot.is_empty() && stays(slot)) {
             place(&mut rebuilt, *slot, self.hash(slot.key()));
@@ -210,9 +215,9 @@ impl<S: Slot> Table<S> {
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         let lines: usize = self.shards.iter().map(|shard| shard.len()).sum();
-        lines * size_of::<Line<S>>()
+        lines * size_of::<CacheLine<S>>()
             + self.filter.len() * size_of::<u64>()
-            + SHARDS * (size_of::<Arc<[Line<S>]>>() + size_of::<u32>())
+            + SHARDS * (size_of::<Arc<[CacheLine<S>]>>() + size_of::<u32>())
     }
 }
 
@@ -226,7 +231,7 @@ fn filter_place(hash: u64, words: usize) -> (usize, u32) {
 }
 
 /// Puts a slot into the first free place of its line or those behind it. There is one: the load is bounded.
-fn place<S: Slot>(lines: &mut [Line<S>], slot: S, hash: u64) {
+fn place<S: TableSlot>(lines: &mut [CacheLine<S>], slot: S, hash: u64) {
     let mask = lines.len() - 1;
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     let mut at = hash as usize & mask;
@@ -244,13 +249,13 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::ruleset::sought::SmallSlot;
+    use crate::ruleset::look_up_key::SmallSlot;
 
     /// Whatever comes and goes: a key that is there is found, its hash is in the filter, and few of others are.
     #[test]
     fn the_filter_knows_all_keys_and_few_others() {
         let mut random = fastrand::Rng::with_seed(9);
-        let mut table = Table::<SmallSlot>::new(Seeds(random.u64(..), random.u64(..)));
+        let mut table = LookUpTable::<SmallSlot>::new(Seeds(random.u64(..), random.u64(..)));
         let space: Vec<u64> = (0..40_000).map(|_| random.u64(1..)).collect();
         let others: Vec<u64> = (0..10_000).map(|_| random.u64(1..)).collect();
         let mut keys = HashSet::new();

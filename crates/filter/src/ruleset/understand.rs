@@ -1,29 +1,29 @@
 //! From a filled-in expression to what the planner works on.
 
-use crate::{Filled, Variable, plan::Plan};
+use crate::{FilledExpression, Variable, plan::EvaluationPlan};
 
 use super::{
     atom::{Atom, Expr},
-    index::{Body, flags},
-    key::View,
+    index::{FullRule, flags},
+    key::TagView,
     parse::parse,
 };
 
 /// An expression as far as look-ups understand it.
 #[derive(Debug)]
-pub(super) struct Understood {
+pub(super) struct RuleMeaning {
     /// Bits of [`flags`]; `PARTIAL` is the planner's to set.
     pub(super) flags: u8,
     /// Without programs.
-    pub(super) body: Body,
+    pub(super) body: FullRule,
 }
 
 /// Reads an expression.
-pub(super) fn understand(filled: &Filled) -> Understood {
+pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
     // Terms of our own have state, and several pieces have no program that decides alone.
     let asks = !filled.is_plain();
     let (expr, view) = if asks {
-        (read(filled, &filled.plan, false), View::Plain)
+        (read(filled, &filled.plan, false), TagView::Plain)
     } else {
         parse(&filled.pieces[0].text)
     };
@@ -37,9 +37,9 @@ pub(super) fn understand(filled: &Filled) -> Understood {
         Atom::Mac { .. } | Atom::Vlan(_) => its_flags |= flags::ETHERNET,
         _ => {}
     });
-    Understood {
+    RuleMeaning {
         flags: its_flags,
-        body: Body {
+        body: FullRule {
             expr,
             view,
             programs: Vec::new(),
@@ -59,26 +59,26 @@ fn is_ordered(expr: &Expr) -> bool {
 }
 
 /// An expression with terms of our own. The caller is asked about it, so that the order makes no difference.
-fn read(filled: &Filled, plan: &Plan, is_negated: bool) -> Expr {
-    let all = |parts: &[Plan]| {
+fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> Expr {
+    let all = |parts: &[EvaluationPlan]| {
         parts
             .iter()
             .map(|part| read(filled, part, is_negated))
             .collect()
     };
     let atom = match plan {
-        Plan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
-        Plan::All(parts) => return Expr::And(all(parts)),
-        Plan::Any(parts) => return Expr::Or(all(parts)),
+        EvaluationPlan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
+        EvaluationPlan::All(parts) => return Expr::And(all(parts)),
+        EvaluationPlan::Any(parts) => return Expr::Or(all(parts)),
         // A load beyond the captured bytes makes a piece false. Then its opposite is true, whatever stands in it.
-        Plan::Piece(index) if !is_negated => {
+        EvaluationPlan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
             match piece.map(|piece| parse(&piece.text)) {
-                Some((expr, View::Plain)) => return expr,
+                Some((expr, TagView::Plain)) => return expr,
                 _ => Atom::Opaque,
             }
         }
-        Plan::Term(term) => {
+        EvaluationPlan::Term(term) => {
             let terms = &filled.terms;
             match term {
                 Variable::Iface => terms.interface.map(Atom::Interface),
@@ -87,7 +87,9 @@ fn read(filled: &Filled, plan: &Plan, is_negated: bool) -> Expr {
             }
             .unwrap_or(Atom::Opaque)
         }
-        Plan::Piece(_) | Plan::Payload(_) | Plan::AnyString(_) => Atom::Opaque,
+        EvaluationPlan::Piece(_) | EvaluationPlan::Payload(_) | EvaluationPlan::AnyString(_) => {
+            Atom::Opaque
+        }
     };
     Expr::Atom(atom)
 }

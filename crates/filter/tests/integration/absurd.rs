@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::savefile;
-use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, Problem, Template};
+use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, FilterProblem, Template};
 use retroscope_packet::LinkType;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -101,7 +101,7 @@ fn long_texts_are_refused_or_compiled_quickly() {
             let error = tried(&format!("{bytes} bytes of {text:?}"), &filled(bytes, text));
             let is_too_long = error
                 .as_ref()
-                .is_some_and(|error| matches!(error.problem(), Problem::TooLong { .. }));
+                .is_some_and(|error| matches!(error.problem(), FilterProblem::TooLong { .. }));
             assert!(is_too_long, "{bytes} bytes of {text:?}: {error:?}");
         }
         // What is long and right takes its time.

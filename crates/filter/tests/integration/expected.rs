@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::common::{Capture, rows, savefile, shared};
-use retroscope_filter::{Aux, Filter, FilterError, Frame, PacketView, Program, Template, compile};
+use retroscope_filter::{
+    Aux, Filter, FilterError, FilterFrame, PacketView, Program, Template, compile,
+};
 use retroscope_packet::LinkType;
 
 /// `LINKTYPE_` values of the names that `filters.tsv` uses.
@@ -88,9 +90,9 @@ fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
             continue;
         };
         for packets in run.chunks(Program::MANY) {
-            let frames: Vec<Frame<'_>> = packets
+            let frames: Vec<FilterFrame<'_>> = packets
                 .iter()
-                .map(|packet| Frame::new(&packet.data, packet.wire_len, Aux::default()))
+                .map(|packet| FilterFrame::new(&packet.data, packet.wire_len, Aux::default()))
                 .collect();
             let kept = program.run_many(&frames);
             for (index, packet) in packets.iter().enumerate() {

@@ -4,7 +4,8 @@ use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::{Capture, savefile, shared};
 use fastrand::Rng;
 use retroscope_filter::{
-    Aux, Decision, Filter, Frame, Mode, PacketView, Problem, Program, Template, TriggerFacts,
+    Aux, Decision, Filter, FilterFrame, FilterMode, FilterProblem, PacketView, Program, Template,
+    TriggerFacts,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -12,7 +13,7 @@ const ENDS: Ends = Ends {
     src: (1, 1111),
     dst: (2, 53),
 };
-const LINK: (LinkType, Mode) = (LinkType::ETHERNET, Mode::Savefile);
+const LINK: (LinkType, FilterMode) = (LinkType::ETHERNET, FilterMode::Savefile);
 
 fn filter(text: &str) -> Filter {
     let mut filter = Filter::plain(text).unwrap_or_else(|error| panic!("{}", error.render()));
@@ -25,7 +26,7 @@ fn filter(text: &str) -> Filter {
 fn view(link_type: LinkType, data: &[u8]) -> PacketView<'_> {
     PacketView {
         link_type,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         interface: 0,
         aux: Aux::default(),
         data,
@@ -39,7 +40,7 @@ fn matches(filter: &Filter, data: &[u8]) -> bool {
     let alone = filter.matches(&view);
     let decision = filter.evaluate(&mut filter.state(), &view).decision;
     assert_eq!(decision == Decision::Take, alone, "{data:02x?}");
-    let frames = [Frame::new(data, view.wire_len, Aux::default()); Program::MANY];
+    let frames = [FilterFrame::new(data, view.wire_len, Aux::default()); Program::MANY];
     for count in [1, Program::MANY] {
         let many = filter.matches_many(LINK, 0, &frames[..count]);
         let expected = if alone {
@@ -209,14 +210,20 @@ fn errors_point_into_the_term() {
     ];
     for (text, span) in kinds {
         let error = Template::parse(text).expect_err(text);
-        assert!(matches!(error.problem(), Problem::Payload(_)), "{text}");
+        assert!(
+            matches!(error.problem(), FilterProblem::Payload(_)),
+            "{text}"
+        );
         assert_eq!(error.span(), span, "{text}: {error}");
     }
     let patterns = |count| vec!["payload matches /a/"; count].join(" or ");
     let hundred = patterns(100);
     assert!(Template::parse(&hundred).is_ok());
     let error = Template::parse(&patterns(101)).expect_err("101 patterns");
-    assert!(matches!(error.problem(), Problem::Payload(_)), "{error}");
+    assert!(
+        matches!(error.problem(), FilterProblem::Payload(_)),
+        "{error}"
+    );
     assert!(error.span().start > hundred.len(), "{error}");
     // What libpcap says about a piece is marked in the whole text.
     let text = r#"payload contains "port 70000" and port 70000"#;
@@ -228,16 +235,16 @@ fn errors_point_into_the_term() {
 }
 
 /// An expression that the tests evaluate themselves.
-enum Naive {
+enum OracleExpression {
     /// pcap-filter text, and what it says.
-    Pcap(&'static str, Says),
+    Pcap(&'static str, PcapPredicate),
     Contains(Vec<u8>),
     StartsWith(Vec<u8>),
     /// Letters in any case.
     Ignoring(Vec<u8>),
-    Not(Box<Naive>),
+    Not(Box<OracleExpression>),
     /// Operands from left to right, with what joins them.
-    Chain(Vec<(bool, Naive)>),
+    Chain(Vec<(bool, OracleExpression)>),
 }
 
 /// A packet, and what was put into it.
@@ -248,10 +255,10 @@ struct Packet {
 }
 
 /// What a pcap-filter text says.
-type Says = fn(&Packet) -> bool;
+type PcapPredicate = fn(&Packet) -> bool;
 
 /// pcap-filter text about packets of [`random_packet`].
-const PCAP: [(&str, Says); 4] = [
+const PCAP: [(&str, PcapPredicate); 4] = [
     ("udp", |packet| !packet.is_tagged),
     ("tcp or port 54", |_| false),
     ("greater 60", |packet| packet.frame.len() >= 60),
@@ -260,7 +267,7 @@ const PCAP: [(&str, Says); 4] = [
     }),
 ];
 
-impl Naive {
+impl OracleExpression {
     fn random(random: &mut Rng, depth: u32) -> Self {
         let mut string = || {
             let len = random.usize(1..4);
@@ -360,16 +367,16 @@ fn generated_expressions_agree_with_the_naive_twin() {
     let packets: Vec<Packet> = (0..Program::MANY)
         .map(|_| random_packet(&mut random))
         .collect();
-    let frames: Vec<Frame<'_>> = packets
+    let frames: Vec<FilterFrame<'_>> = packets
         .iter()
         .map(|packet| {
             let wire_len = u32::try_from(packet.frame.len()).expect("a short frame");
-            Frame::new(&packet.frame, wire_len, Aux::default())
+            FilterFrame::new(&packet.frame, wire_len, Aux::default())
         })
         .collect();
     let mut matched = 0;
     for _ in 0..400 {
-        let naive = Naive::random(&mut random, 3);
+        let naive = OracleExpression::random(&mut random, 3);
         let text = naive.text();
         let filter = filter(&text);
         let found = filter.matches_many(LINK, 0, &frames);

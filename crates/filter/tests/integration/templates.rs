@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::savefile;
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, FilterError, FlowState, LinkContext, Mode, PacketView, Problem,
-    Template, TriggerFacts, Variable, Verdict,
+    Aux, Decision, FilledExpression, Filter, FilterAnswer, FilterError, FilterMode, FilterProblem,
+    FlowState, LinkContext, PacketView, Template, TriggerFacts, Variable,
 };
 use retroscope_packet::{FragmentKey, LinkType, flow_of, fragment_of, parse};
 
@@ -28,7 +28,7 @@ fn facts(frame: &[u8], interface: u16) -> TriggerFacts {
 }
 
 /// Filled in by a later fragment whose first one was seen before.
-fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> Filled {
+fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> FilledExpression {
     let facts = TriggerFacts {
         first_fragment: flow_of(&parse(LinkType::ETHERNET, first)),
         ..facts(trigger, 3)
@@ -39,7 +39,7 @@ fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> Filled {
         .expect("the flow is known")
 }
 
-fn fill(template: &str, trigger: &[u8]) -> Filled {
+fn fill(template: &str, trigger: &[u8]) -> FilledExpression {
     Template::parse(template)
         .unwrap_or_else(|error| panic!("{}", error.render()))
         .fill(&facts(trigger, 3))
@@ -50,7 +50,7 @@ fn filter(template: &str, trigger: &[u8]) -> Filter {
     prepared(fill(template, trigger))
 }
 
-fn prepared(filled: Filled) -> Filter {
+fn prepared(filled: FilledExpression) -> Filter {
     let mut filter = Filter::new(filled);
     filter
         .prepare(savefile(LinkType::ETHERNET, 65_535))
@@ -61,7 +61,7 @@ fn prepared(filled: Filled) -> Filter {
 fn view(data: &[u8], interface: u16) -> PacketView<'_> {
     PacketView {
         link_type: LinkType::ETHERNET,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         interface,
         aux: Aux::default(),
         data,
@@ -236,7 +236,10 @@ fn errors_point_into_the_template() {
     assert_eq!(error("$flow and and tcp").span(), 10..13);
     assert_eq!(error("$flow or").span(), 8..8);
     let deep = format!("{}$flow{}", "(".repeat(5_000), ")".repeat(5_000));
-    assert!(matches!(error(&deep).problem(), Problem::Misplaced(_)));
+    assert!(matches!(
+        error(&deep).problem(),
+        FilterProblem::Misplaced(_)
+    ));
 }
 
 #[test]
@@ -258,7 +261,7 @@ fn dump(filter: &Filter, frames: &[Vec<u8>]) -> (Vec<usize>, usize) {
     let mut state: FlowState = filter.state();
     let (mut taken, mut aside, mut most) = (Vec::new(), Vec::new(), 0);
     for (index, frame) in frames.iter().enumerate() {
-        let Verdict { decision, resolves } = filter.evaluate(&mut state, &view(frame, 3));
+        let FilterAnswer { decision, resolves } = filter.evaluate(&mut state, &view(frame, 3));
         match decision {
             Decision::Take => taken.push(index),
             Decision::Skip => {}
@@ -457,14 +460,14 @@ fn link_types_that_are_not_prepared_match_nothing() {
     let mut filter = Filter::plain("vlan or not vlan").expect("an expression");
     assert!(!filter.matches(&view(&arp(), 0)));
     assert!(filter.prepare(savefile(LinkType::RAW, 0)).is_err());
-    assert!(!filter.is_prepared(LinkType::RAW, Mode::Savefile));
+    assert!(!filter.is_prepared(LinkType::RAW, FilterMode::Savefile));
     filter
         .prepare(savefile(LinkType::ETHERNET, 0))
         .expect("Ethernet has tags");
-    assert!(filter.is_prepared(LinkType::ETHERNET, Mode::Savefile));
+    assert!(filter.is_prepared(LinkType::ETHERNET, FilterMode::Savefile));
     assert!(filter.matches(&view(&arp(), 0)));
     assert!(!filter.matches(&PacketView {
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         ..view(&arp(), 0)
     }));
 }
@@ -473,7 +476,7 @@ fn link_types_that_are_not_prepared_match_nothing() {
 #[test]
 fn names_and_variables_do_not_mix() {
     let refused = |text: &str| match Template::parse(text).unwrap().resolve() {
-        Err(error) if matches!(error.problem(), Problem::NameAndVariable { .. }) => {
+        Err(error) if matches!(error.problem(), FilterProblem::NameAndVariable { .. }) => {
             text[error.span()].to_owned()
         }
         other => panic!("{text}: {other:?}"),
@@ -499,7 +502,8 @@ fn names_and_variables_do_not_mix() {
         let template = Template::parse(text).unwrap().resolve().unwrap();
         assert_eq!(template.has_names(), has_names, "{text}");
         let late = Template::parse(text).unwrap().without_names();
-        let is_name = late.is_err_and(|late| matches!(late.problem(), Problem::NameTooLate(_)));
+        let is_name =
+            late.is_err_and(|late| matches!(late.problem(), FilterProblem::NameTooLate(_)));
         assert_eq!(is_name, !text.contains("type"), "{text}");
     }
 }
@@ -510,7 +514,7 @@ fn a_sealed_name_is_not_compiled_again() {
     let link = |link_type| LinkContext {
         link_type,
         snaplen: 0,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let mut filter = Filter::resolved("udp and port ssh or 80").unwrap();
@@ -521,7 +525,7 @@ fn a_sealed_name_is_not_compiled_again() {
     other.prepare(link(LinkType::RAW)).unwrap();
     let error = other.prepare(link(LinkType::ETHERNET)).unwrap_err();
     let problem = error.problem();
-    assert!(matches!(problem, Problem::NameTooLate(_)), "{error}");
+    assert!(matches!(problem, FilterProblem::NameTooLate(_)), "{error}");
     assert_eq!(&error.text()[error.span()], "ssh");
     let mut numbers = Filter::resolved("udp and port domain and host localhost").unwrap();
     numbers.seal();
@@ -546,7 +550,8 @@ fn names_of_hosts_are_told_from_those_of_ports() {
         match (checked, host) {
             (Ok(_), None) => {}
             (Err(error), Some(host)) => {
-                let is_it = matches!(error.problem(), Problem::HostName(name) if name == host);
+                let is_it =
+                    matches!(error.problem(), FilterProblem::HostName(name) if name == host);
                 assert!(is_it, "{text}: {error}");
             }
             (checked, _) => panic!("{text}: {checked:?}"),

@@ -1,14 +1,14 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
+use retroscope_packet::{FlowEndpoint, FlowKey, proto::UDP};
 
 use super::*;
 use crate::Ends;
 
 /// Of a flow from one of the first hosts of 10.0.0.0/24 to another, or back.
 fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> Packet {
-    let end = |host: u16, port| Endpoint {
+    let end = |host: u16, port| FlowEndpoint {
         addr: Ipv4Addr::from(0x0a00_0000 | u32::from(host)).into(),
         port,
     };

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Stop;
+use super::ParseStop;
 use super::bytes::{array, u8_at, u16_at, u32_at, within};
 use crate::proto::{
     AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, ICMP, ICMPV6, MOBILITY, ROUTING, SCTP, SHIM6, TCP,
@@ -24,21 +24,21 @@ const UDP_HEADER: usize = 8;
 const TCP_HEADER: usize = 20;
 
 /// Parses IPv4 or IPv6 at `at`, as the version nibble tells.
-pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     match u8_at(data, at)? >> 4 {
         4 => v4(parsed, data, at),
         6 => v6(parsed, data, at),
-        _ => Err(Stop::Malformed),
+        _ => Err(ParseStop::Malformed),
     }
 }
 
 /// Parses an IPv4 packet at `at` and what it carries.
 #[inline]
-pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; 20] = array(data, at)?;
     let header_len = usize::from(header[0] & 0x0f) * 4;
     if header[0] >> 4 != 4 || header_len < header.len() {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let total_len = u16::from_be_bytes([header[2], header[3]]);
     let bits = u16::from_be_bytes([header[6], header[7]]);
@@ -71,7 +71,7 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
     };
     let body = at + header_len;
     if body > end {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     within(data, body)?;
     if total_len != 0 {
@@ -92,10 +92,10 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
 
 /// Parses an IPv6 packet at `at` and what it carries.
 #[inline]
-pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; IPV6_HEADER] = array(data, at)?;
     if header[0] >> 4 != 6 {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let payload_len = u16::from_be_bytes([header[4], header[5]]);
     let next = header[6];
@@ -137,10 +137,10 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
 fn bounded(
     data: &[u8],
     end: usize,
-    parse: impl FnOnce(&[u8]) -> Result<usize, Stop>,
-) -> Result<usize, Stop> {
+    parse: impl FnOnce(&[u8]) -> Result<usize, ParseStop>,
+) -> Result<usize, ParseStop> {
     match data.get(..end) {
-        Some(packet) => parse(packet).map_err(|_| Stop::Malformed),
+        Some(packet) => parse(packet).map_err(|_| ParseStop::Malformed),
         None => parse(data),
     }
 }
@@ -169,7 +169,7 @@ fn chain(
     end: usize,
     mut next: u8,
     is_extension: fn(u8) -> bool,
-) -> Result<(u8, usize), Stop> {
+) -> Result<(u8, usize), ParseStop> {
     for _ in 0..=CHAIN_MAX {
         if !is_extension(next) {
             set_proto(parsed, next);
@@ -182,7 +182,7 @@ fn chain(
             _ => (usize::from(units) + 1) * 8,
         };
         if len > end.saturating_sub(at) {
-            return Err(Stop::Malformed);
+            return Err(ParseStop::Malformed);
         }
         let header = at;
         at = within(data, at + len)?;
@@ -203,7 +203,7 @@ fn chain(
         }
         next = following;
     }
-    Err(Stop::Malformed)
+    Err(ParseStop::Malformed)
 }
 
 /// Notes the upper-layer protocol.
@@ -214,12 +214,12 @@ fn set_proto(parsed: &mut Parsed, proto: u8) {
 }
 
 /// Notes a fragment header and tells whether it belongs to a later piece. A second one is refused.
-fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, Stop> {
+fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, ParseStop> {
     let Some(ip) = &mut parsed.network else {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     };
     if ip.fragment.is_some() {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     ip.fragment = (piece.more || piece.is_later()).then_some(piece);
     Ok(piece.is_later())
@@ -234,7 +234,7 @@ fn transport(
     at: usize,
     proto: u8,
     icmp: u8,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseStop> {
     match proto {
         TCP | UDP | SCTP => {
             let [s0, s1, d0, d1] = array(data, at)?;
@@ -261,7 +261,7 @@ fn transport(
 
 /// Reads the length in a UDP header (RFC 768). One that cannot be (0 is a jumbogram's or an offload's) tells no end.
 #[inline]
-fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let body = within(data, at + UDP_HEADER)?;
     let len = usize::from(u16_at(data, at + 4)?);
     if len >= UDP_HEADER {
@@ -272,13 +272,13 @@ fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
 
 /// Reads the sequence number, the flags and the length of a TCP header (RFC 9293).
 #[inline]
-fn tcp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn tcp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let [offset, flags] = array(data, at + 12)?;
     parsed.tcp_flags = Some(flags);
     parsed.tcp_seq = Some(u32::from_be_bytes(array(data, at + 4)?));
     let len = usize::from(offset >> 4) * 4;
     if len < TCP_HEADER {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     within(data, at + len)
 }

@@ -1,7 +1,7 @@
 //! Link headers: everything before IP.
 
 use super::bytes::{array, u8_at, u16_at, u32_at, within};
-use super::{Stop, ip};
+use super::{ParseStop, ip};
 use crate::proto::{ETHER_IPV4, ETHER_IPV6, ETHER_MPLS, ETHER_MPLS_MULTICAST, ETHER_PPPOE_SESSION};
 use crate::{LinkProtocol, LinkType, Llc, Parsed, Snap, VlanTag};
 
@@ -21,7 +21,7 @@ const ETHER_E_TAG: u16 = 0x893f;
 const ETHER_VN_TAG: u16 = 0x8926;
 
 /// Parses a frame from its first byte; returns where the payload starts.
-pub(super) fn frame(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+pub(super) fn frame(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     match parsed.link_type {
         LinkType::ETHERNET => ethernet(parsed, data),
         LinkType::NULL | LinkType::LOOP => family(parsed, data),
@@ -36,13 +36,13 @@ pub(super) fn frame(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
         LinkType::PPP_ETHER => pppoe(parsed, data, 0),
         LinkType::C_HDLC => c_hdlc(parsed, data),
         LinkType::MPLS => mpls(parsed, data, 0),
-        _ => Err(Stop::UnknownLinkType),
+        _ => Err(ParseStop::UnknownLinkType),
     }
 }
 
 /// Ethernet II and IEEE 802.3.
 #[inline]
-fn ethernet(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn ethernet(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     parsed.dst_mac = Some(array(data, 0)?);
     parsed.src_mac = Some(array(data, 6)?);
     let ether_type = u16_at(data, 12)?;
@@ -56,7 +56,7 @@ fn after_type(
     data: &[u8],
     mut ether_type: u16,
     mut at: usize,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseStop> {
     for _ in 0..=TAGS_MAX {
         match ether_type {
             ETHER_E_TAG => at += 6,
@@ -77,12 +77,17 @@ fn after_type(
         ether_type = u16_at(data, at)?;
         at += 2;
     }
-    Err(Stop::Malformed)
+    Err(ParseStop::Malformed)
 }
 
 /// The protocol that the link header names by an EtherType.
 #[inline]
-fn protocol(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Result<usize, Stop> {
+fn protocol(
+    parsed: &mut Parsed,
+    data: &[u8],
+    ether_type: u16,
+    at: usize,
+) -> Result<usize, ParseStop> {
     parsed.ether_type = Some(ether_type);
     parsed.link_protocol = Some(LinkProtocol::EtherType(ether_type));
     network(parsed, data, ether_type, at)
@@ -90,7 +95,12 @@ fn protocol(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Res
 
 /// What an EtherType stands for.
 #[inline]
-fn network(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Result<usize, Stop> {
+fn network(
+    parsed: &mut Parsed,
+    data: &[u8],
+    ether_type: u16,
+    at: usize,
+) -> Result<usize, ParseStop> {
     match ether_type {
         ETHER_IPV4 => ip::v4(parsed, data, at),
         ETHER_IPV6 => ip::v6(parsed, data, at),
@@ -101,7 +111,7 @@ fn network(parsed: &mut Parsed, data: &[u8], ether_type: u16, at: usize) -> Resu
 }
 
 /// IEEE 802.2 LLC, with SNAP (RFC 1042) where that follows.
-fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     parsed.link_protocol = Some(LinkProtocol::Llc);
     let [dsap, ssap, control] = array(data, at)?;
     let header = |snap| Llc {
@@ -129,7 +139,7 @@ fn llc(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
 
 /// An MPLS label stack (RFC 3032). What it carries is a matter between the routers at its ends, so IP is told by its
 /// version nibble and by fields that must make sense; anything else is payload.
-fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, Stop> {
+fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, ParseStop> {
     for _ in 0..LABELS_MAX {
         let entry = u32_at(data, at)?;
         at += 4;
@@ -142,12 +152,12 @@ fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, Stop> 
             _ => Ok(at),
         };
     }
-    Err(Stop::Malformed)
+    Err(ParseStop::Malformed)
 }
 
 /// Whether an IPv4 header is at `at` rather than, say, an Ethernet address that starts with 4: its lengths are possible
 /// and its checksum is right, or absent because the sender's NIC was to fill it in.
-fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, Stop> {
+fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, ParseStop> {
     let fixed: [u8; 20] = array(data, at)?;
     let header_len = usize::from(fixed[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -172,10 +182,10 @@ fn looks_like_v6(header: &[u8; 40]) -> bool {
 }
 
 /// A PPPoE session header (RFC 2516, section 4) and the PPP frame in it.
-fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let [version_type, code] = array(data, at)?;
     if version_type != 0x11 {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let body = within(data, at + 6)?;
     parsed.ends_at(body + usize::from(u16_at(data, at + 4)?));
@@ -186,13 +196,13 @@ fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
 }
 
 /// PPP (RFC 1661) at `at`, with HDLC-like address and control (RFC 1662) or without.
-fn ppp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn ppp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let framed = u8_at(data, at)? == 0xff && u8_at(data, at + 1)? == 0x03;
     ppp_protocol(parsed, data, if framed { at + 2 } else { at })
 }
 
 /// PPP over serial lines: RFC 1662 framing, or Cisco's, told by the first byte (RFC 1547, section 4.3.1).
-fn ppp_serial(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn ppp_serial(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     match u8_at(data, 0)? {
         0x0f | 0x8f => c_hdlc(parsed, data),
         _ => ppp(parsed, data, 0),
@@ -200,7 +210,7 @@ fn ppp_serial(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
 }
 
 /// A PPP protocol field, compressed to one byte where its last bit is set there (RFC 1661, section 6.5).
-fn ppp_protocol(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn ppp_protocol(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let first = u8_at(data, at)?;
     let (protocol, at) = if first & 1 == 1 {
         (u16::from(first), at + 1)
@@ -220,14 +230,14 @@ fn ppp_protocol(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, St
 }
 
 /// Cisco HDLC: address, control, EtherType.
-fn c_hdlc(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn c_hdlc(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     let ether_type = u16_at(data, 2)?;
     protocol(parsed, data, ether_type, 4)
 }
 
 /// BSD loopback: an address family. NULL has it in the byte order of the capturing host, LOOP in network order, and
 /// programs confuse the two; families are small, so the value itself tells.
-fn family(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn family(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     let big = u32_at(data, 0)?;
     let family = big.min(big.swap_bytes());
     parsed.link_protocol = Some(LinkProtocol::Family(family));
@@ -239,7 +249,7 @@ fn family(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
 }
 
 /// Linux "cooked" capture, version 1: 16 bytes.
-fn sll(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn sll(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     let (hardware, address_len) = (u16_at(data, 2)?, u16_at(data, 4)?);
     if address_len == 6 {
         parsed.src_mac = Some(array(data, 6)?);
@@ -249,7 +259,7 @@ fn sll(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
 }
 
 /// Linux "cooked" capture, version 2: 20 bytes.
-fn sll2(parsed: &mut Parsed, data: &[u8]) -> Result<usize, Stop> {
+fn sll2(parsed: &mut Parsed, data: &[u8]) -> Result<usize, ParseStop> {
     let (protocol, hardware, address_len) = (u16_at(data, 0)?, u16_at(data, 8)?, u8_at(data, 11)?);
     if address_len == 6 {
         parsed.src_mac = Some(array(data, 12)?);
@@ -265,7 +275,7 @@ fn cooked(
     hardware: u16,
     protocol: u16,
     at: usize,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseStop> {
     const NETLINK: u16 = 824;
     const FRAME_RELAY: u16 = 770;
     const IEEE80211: std::ops::RangeInclusive<u16> = 801..=803;

@@ -7,11 +7,11 @@ mod bytes;
 mod ip;
 mod link;
 
-use crate::{LinkType, Outcome, Parsed};
+use crate::{LinkType, ParseOutcome, Parsed};
 
 /// Why parsing ended before the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum ParseStop {
     /// The captured bytes end here.
     Truncated,
     /// A header cannot be right.
@@ -45,11 +45,11 @@ pub fn parse(link_type: LinkType, data: &[u8]) -> Parsed {
     parsed.outcome = match link::frame(&mut parsed, data) {
         Ok(payload) => {
             parsed.payload_offset = Some(payload);
-            Outcome::Complete
+            ParseOutcome::Complete
         }
-        Err(Stop::Truncated) => Outcome::Truncated,
-        Err(Stop::Malformed) => Outcome::Malformed,
-        Err(Stop::UnknownLinkType) => Outcome::UnknownLinkType,
+        Err(ParseStop::Truncated) => ParseOutcome::Truncated,
+        Err(ParseStop::Malformed) => ParseOutcome::Malformed,
+        Err(ParseStop::UnknownLinkType) => ParseOutcome::UnknownLinkType,
     };
     if parsed.payload_offset.is_none() {
         parsed.payload_end = None;

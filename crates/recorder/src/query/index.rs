@@ -22,7 +22,7 @@ use std::{
 };
 
 use fastbloom::{BloomFilter, BuilderWithBits};
-use retroscope_filter::{Mode, NeededHosts, hosts_of};
+use retroscope_filter::{FilterMode, NeededHosts, hosts_of};
 use retroscope_packet::{FlowKey, LinkType, community_id, community_id_of, flow_of, parse};
 use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
@@ -57,7 +57,7 @@ pub(crate) struct Index {
 struct Filters {
     generation: u64,
     /// How frames were read.
-    mode: Option<Mode>,
+    mode: Option<FilterMode>,
     hosts: Part,
     ids: Part,
 }
@@ -77,7 +77,7 @@ enum Part {
 pub(super) struct Needed {
     pub(super) part: NeededPart,
     /// How the query's program reads frames.
-    pub(super) mode: Mode,
+    pub(super) mode: FilterMode,
 }
 
 /// The filter that a query asks.

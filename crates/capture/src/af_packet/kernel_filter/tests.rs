@@ -1,6 +1,6 @@
 //! The rewritten program against the original, on a model of what the kernel shows a socket's program.
 
-use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
+use retroscope_filter::{Aux, FilterMode, LinkContext, Program, compile};
 use retroscope_packet::LinkType;
 
 use super::*;
@@ -113,7 +113,7 @@ fn compiled(expression: &str, optimize: bool) -> Program {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 262_144,
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         optimize,
     };
     compile(expression, link).unwrap()

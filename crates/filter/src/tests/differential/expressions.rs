@@ -3,7 +3,7 @@
 use retroscope_packet::LinkType;
 
 use super::{Judges, Libpcap, Trials, packets::packets};
-use crate::{LinkContext, Mode, compile};
+use crate::{FilterMode, LinkContext, compile};
 
 const PRIMITIVES: [&str; 40] = [
     "tcp",
@@ -71,7 +71,7 @@ fn random_expressions_mean_the_same_to_all() {
         let link = LinkContext {
             link_type: LinkType::ETHERNET,
             snaplen: 65_535,
-            mode: Mode::Savefile,
+            mode: FilterMode::Savefile,
             optimize: random.bool(),
         };
         // Some combinations are none, such as `pppoes` under itself.

@@ -8,7 +8,7 @@ use std::{ffi::c_void, ptr, ptr::NonNull, slice};
 
 /// A mapping whose last page may not be touched.
 #[derive(Debug)]
-pub(super) struct Guarded {
+pub(super) struct GuardedMemory {
     start: NonNull<c_void>,
 }
 
@@ -16,7 +16,7 @@ pub(super) struct Guarded {
 const USABLE: usize = 64 << 10;
 const GUARD: usize = 64 << 10;
 
-impl Guarded {
+impl GuardedMemory {
     pub(super) fn new() -> Self {
         // SAFETY: a private anonymous mapping wherever the kernel likes; nothing that exists is touched.
         let start = unsafe {
@@ -60,7 +60,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardedMemory {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, unmapped once; references into it borrow `self`.
         unsafe { libc::munmap(self.start.as_ptr(), USABLE + GUARD) };

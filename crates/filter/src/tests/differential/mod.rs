@@ -17,8 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Frame, Instruction, Program, sys::reference};
-use guard::Guarded;
+use crate::{FilterFrame, Instruction, Program, sys::reference};
+use guard::GuardedMemory;
 use packets::Packet;
 
 /// Who is asked beside the interpreter and machine code.
@@ -74,8 +74,8 @@ impl Iterator for Trials {
 /// Everybody who says what a program means, and how often they were asked.
 struct Judges {
     /// A place for each packet of a run, and one for the frames.
-    places: Vec<Guarded>,
-    frames: Guarded,
+    places: Vec<GuardedMemory>,
+    frames: GuardedMemory,
     programs: u64,
     kept: u64,
     rejected: u64,
@@ -94,8 +94,8 @@ impl fmt::Debug for Judges {
 impl Judges {
     fn new() -> Self {
         Self {
-            places: (0..Program::MANY).map(|_| Guarded::new()).collect(),
-            frames: Guarded::new(),
+            places: (0..Program::MANY).map(|_| GuardedMemory::new()).collect(),
+            frames: GuardedMemory::new(),
             programs: 0,
             kept: 0,
             rejected: 0,
@@ -105,9 +105,9 @@ impl Judges {
     /// Asks everybody about up to 64 packets.
     fn compare(&mut self, seed: u64, program: &Program, libpcap: Libpcap, packets: &[Packet]) {
         let places = self.places.iter_mut().zip(packets);
-        let frames: Vec<Frame<'_>> = places
+        let frames: Vec<FilterFrame<'_>> = places
             .map(|(place, packet)| {
-                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+                FilterFrame::new(place.place(&packet.data), packet.wire_len, packet.aux)
             })
             .collect();
         assert_eq!(frames.len(), packets.len());

@@ -3,7 +3,7 @@
 use retroscope_packet::LinkType;
 
 use super::{Judges, Libpcap, packets::Packet};
-use crate::{LinkContext, Mode, Program, compile};
+use crate::{FilterMode, LinkContext, Program, compile};
 
 /// Filters over every kind of instruction that libpcap emits.
 const FILTERS: [&str; 15] = [
@@ -48,7 +48,7 @@ fn real_packets_give_what_libpcap_gives() {
                 let link = LinkContext {
                     link_type,
                     snaplen: 65_535,
-                    mode: Mode::Savefile,
+                    mode: FilterMode::Savefile,
                     optimize,
                 };
                 compile(filter, link).unwrap_or_else(|error| panic!("{}", error.render()))

@@ -6,11 +6,14 @@ use retroscope_packet::LinkType;
 use super::{
     Trials,
     expressions::expression,
-    guard::Guarded,
+    guard::GuardedMemory,
     packets::{Packet, packets},
     programs,
 };
-use crate::{Frame, Instruction, Joint, LinkContext, Mode, Program, compile, sys::reference};
+use crate::{
+    FilterFrame, FilterMode, FusedPrograms, Instruction, LinkContext, Program, compile,
+    sys::reference,
+};
 
 const PACKETS_EACH: usize = 48;
 /// Those whose network header a function knows, and one of which it knows nothing.
@@ -26,8 +29,8 @@ const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 /// Who says what sets mean, and what they have seen.
 struct Judges {
-    places: Vec<Guarded>,
-    frames: Guarded,
+    places: Vec<GuardedMemory>,
+    frames: GuardedMemory,
     programs: u64,
     joined: u64,
     kept: u64,
@@ -37,8 +40,10 @@ struct Judges {
 impl Judges {
     fn new() -> Self {
         Self {
-            places: (0..Joint::MANY).map(|_| Guarded::new()).collect(),
-            frames: Guarded::new(),
+            places: (0..FusedPrograms::MANY)
+                .map(|_| GuardedMemory::new())
+                .collect(),
+            frames: GuardedMemory::new(),
             programs: 0,
             joined: 0,
             kept: 0,
@@ -55,9 +60,9 @@ impl Judges {
         packets: &[Packet],
     ) {
         let places = self.places.iter_mut().zip(packets);
-        let frames: Vec<Frame<'_>> = places
+        let frames: Vec<FilterFrame<'_>> = places
             .map(|(place, packet)| {
-                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+                FilterFrame::new(place.place(&packet.data), packet.wire_len, packet.aux)
             })
             .collect();
         let complaint = |who: &str, packet: usize, differing: u64| {
@@ -72,7 +77,7 @@ impl Judges {
                 programs.join("\n")
             )
         };
-        let mut expected = [UNTOUCHED; Joint::MANY];
+        let mut expected = [UNTOUCHED; FusedPrograms::MANY];
         for (index, frame) in frames.iter().enumerate() {
             expected[index] = 0;
             for (bit, program) in set.iter().enumerate() {
@@ -88,10 +93,10 @@ impl Judges {
         let any = expected[..frames.len()]
             .iter()
             .fold(0, |any, one| any | one);
-        let joint = Joint::new(link_type, set.clone());
+        let joint = FusedPrograms::new(link_type, set.clone());
         let frames = self.frames.place(&frames);
         for who in ["each by itself", "machine code"] {
-            let mut results = [UNTOUCHED; Joint::MANY];
+            let mut results = [UNTOUCHED; FusedPrograms::MANY];
             let found = joint.run_many(frames, &mut results);
             for (index, (result, expected)) in results.iter().zip(&expected).enumerate() {
                 assert_eq!(
@@ -155,7 +160,7 @@ fn program(instructions: Vec<Instruction>) -> Program {
 
 /// A number of programs, small ones more often.
 fn count(random: &mut fastrand::Rng) -> usize {
-    let most = [2, 5, 16, Joint::MANY][random.usize(..4)];
+    let most = [2, 5, 16, FusedPrograms::MANY][random.usize(..4)];
     random.usize(1..=most)
 }
 
@@ -214,7 +219,7 @@ fn sets_of_expressions_answer_as_each_alone() {
             let link = LinkContext {
                 link_type,
                 snaplen: 65_535,
-                mode: Mode::Savefile,
+                mode: FilterMode::Savefile,
                 optimize: random.u8(..4) != 0,
             };
             let text = expression(random, depth);
@@ -229,7 +234,7 @@ fn sets_of_expressions_answer_as_each_alone() {
                 set.push(program);
             }
         }
-        let mut packets = packets(random, Joint::MANY);
+        let mut packets = packets(random, FusedPrograms::MANY);
         packets
             .iter_mut()
             .for_each(|packet| relink(packet, link_type));
@@ -273,7 +278,7 @@ fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 65_535,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let set: Vec<Program> = TEXTS
@@ -298,7 +303,10 @@ fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
         for first in 0..set.len() {
             let mut turned = set.clone();
             turned.rotate_left(first);
-            for lengths in (0..=packet.len()).collect::<Vec<_>>().chunks(Joint::MANY) {
+            for lengths in (0..=packet.len())
+                .collect::<Vec<_>>()
+                .chunks(FusedPrograms::MANY)
+            {
                 let cut = |length: &usize| Packet::new(packet[..*length].to_vec());
                 let packets: Vec<Packet> = lengths.iter().map(cut).collect();
                 let set = (LinkType::ETHERNET, turned.clone());

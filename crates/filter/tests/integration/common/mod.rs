@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use retroscope_filter::{LinkContext, Mode};
+use retroscope_filter::{FilterMode, LinkContext};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
@@ -38,7 +38,7 @@ pub(crate) fn savefile(link_type: LinkType, snaplen: u32) -> LinkContext {
     LinkContext {
         link_type,
         snaplen,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     }
 }

@@ -8,7 +8,7 @@ fn deconstruct_ethernet_ipv4_tcp() {
         LinkType::ETHERNET,
         &ethernet(&[8, 0], &v4(6, 0x4000, &bytes(&[&TCP, b"GET"]))),
     );
-    assert_eq!(parsed.outcome, Outcome::Complete);
+    assert_eq!(parsed.outcome, ParseOutcome::Complete);
     assert_eq!(parsed.dst_mac, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(parsed.src_mac, Some([2, 0, 0, 0, 0, 1]));
     assert_eq!(parsed.ether_type, Some(0x0800));
@@ -50,7 +50,7 @@ fn impossible_len_ipv4() {
         let parsed = with(0, header);
         assert_eq!(
             (parsed.outcome, parsed.network),
-            (Outcome::Malformed, None),
+            (ParseOutcome::Malformed, None),
             "{header:#x}"
         );
         assert_eq!(flow_of(&parsed), None);
@@ -60,7 +60,7 @@ fn impossible_len_ipv4() {
         let parsed = with(at, value);
         assert_eq!(
             (parsed.outcome, parsed.transport),
-            (Outcome::Malformed, None),
+            (ParseOutcome::Malformed, None),
             "byte {at} = {value}"
         );
         assert_eq!(flow_of(&parsed), None);
@@ -82,7 +82,7 @@ fn ethernet_padding_is_not_payload() {
     let parsed = parse(LinkType::ETHERNET, &frame);
     assert_eq!(
         (parsed.outcome, parsed.transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     let mut frame = ethernet(&[0x86, 0xdd], &v6(6, &[]));
     frame.extend_from_slice(&UDP[..6]);
@@ -96,7 +96,7 @@ fn impossible_len_tcp() {
     let parsed = raw(&v4(6, 0, &segment));
     assert_eq!(
         (parsed.outcome, parsed.payload_offset),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     segment[12] = 0x60;
     assert_eq!(raw(&v4(6, 0, &segment)).payload_offset, None);
@@ -217,7 +217,7 @@ fn impossible_len_ipv6() {
     let parsed = raw(&packet);
     assert_eq!(
         (parsed.outcome, parsed.transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     assert_eq!(
         (parsed.network.unwrap().proto, flow_of(&parsed)),
@@ -228,13 +228,13 @@ fn impossible_len_ipv6() {
     packet[5] = 3;
     assert_eq!(
         (raw(&packet).outcome, raw(&packet).transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     // More extension headers than anyone sends.
     let endless = v6(60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(140));
     assert_eq!(
         (raw(&endless).outcome, flow_of(&raw(&endless))),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     let mut version = v6(17, &UDP);
     version[0] = 0x40;
@@ -307,7 +307,10 @@ fn fragments_ipv6() {
         44,
         &bytes(&[&v6_fragment(44, 0, true), &v6_fragment(17, 0, true), &UDP]),
     ));
-    assert_eq!((twice.outcome, twice.transport), (Outcome::Malformed, None));
+    assert_eq!(
+        (twice.outcome, twice.transport),
+        (ParseOutcome::Malformed, None)
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn vlan_stacks() {
     let endless = ethernet(&[0x81, 0, 0, 1].repeat(200), &[]);
     assert_eq!(
         parse(LinkType::ETHERNET, &endless).outcome,
-        Outcome::Malformed
+        ParseOutcome::Malformed
     );
 }
 
@@ -152,7 +152,7 @@ fn mpls() {
     let endless = ethernet(&[0x88, 0x47], &[0; 400]);
     assert_eq!(
         parse(LinkType::ETHERNET, &endless).outcome,
-        Outcome::Malformed
+        ParseOutcome::Malformed
     );
 }
 
@@ -182,7 +182,7 @@ fn pppoe_and_ppp() {
         LinkType::ETHERNET,
         &ethernet(&[0x88, 0x64], &[0x21, 0, 0, 9, 0, 4, 0, 0x21]),
     );
-    assert_eq!(version.outcome, Outcome::Malformed);
+    assert_eq!(version.outcome, ParseOutcome::Malformed);
 
     for prefix in [
         &[0xff, 3, 0, 0x21][..],
@@ -265,7 +265,10 @@ fn raw_ip() {
     for link_type in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
         assert_ports_from(link_type, &v4(17, 0, &UDP), 24, UDP_PORTS);
         assert_ports_from(link_type, &v6(17, &UDP), 44, UDP_PORTS);
-        assert_eq!(parse(link_type, &[0x50; 40]).outcome, Outcome::Malformed);
+        assert_eq!(
+            parse(link_type, &[0x50; 40]).outcome,
+            ParseOutcome::Malformed
+        );
     }
     assert_ports_from(LinkType::IPV4, &v4(17, 0, &UDP), 24, UDP_PORTS);
     assert_ports_from(LinkType::IPV6, &v6(17, &UDP), 44, UDP_PORTS);
@@ -336,6 +339,6 @@ fn unknown_link_type_has_no_facts() {
     );
     assert_eq!(
         (parsed.outcome, flow_of(&parsed)),
-        (Outcome::UnknownLinkType, None)
+        (ParseOutcome::UnknownLinkType, None)
     );
 }

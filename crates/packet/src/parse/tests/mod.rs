@@ -7,7 +7,7 @@ mod payload;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
-    FlowKey, Fragment, FragmentKey, Icmp, LinkProtocol, LinkType, Llc, Outcome, Parsed, Ports,
+    FlowKey, Fragment, FragmentKey, Icmp, LinkProtocol, LinkType, Llc, ParseOutcome, Parsed, Ports,
     Snap, VlanTag, flow_of, fragment_of, parse,
 };
 
@@ -81,7 +81,7 @@ fn assert_ports_from(link_type: LinkType, frame: &[u8], need: usize, ports: Opti
         if len < need {
             assert_eq!(
                 parsed.outcome,
-                Outcome::Truncated,
+                ParseOutcome::Truncated,
                 "{len} bytes of {frame:02x?}"
             );
             assert_eq!(flow_of(&parsed), None, "{len} bytes of {frame:02x?}");
@@ -96,7 +96,7 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
     let mut random = fastrand::Rng::with_seed(seed);
     let known: Vec<LinkType> = (0..=u16::MAX)
         .map(LinkType)
-        .filter(|&link_type| parse(link_type, &[]).outcome != Outcome::UnknownLinkType)
+        .filter(|&link_type| parse(link_type, &[]).outcome != ParseOutcome::UnknownLinkType)
         .collect();
     assert!(known.len() >= 15);
     let mut data = [0; 160];
@@ -120,10 +120,10 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
                 .is_none_or(|offset| offset <= frame.len()),
             "seed {seed} {frame:02x?}"
         );
-        assert_ne!(parsed.outcome, Outcome::UnknownLinkType);
+        assert_ne!(parsed.outcome, ParseOutcome::UnknownLinkType);
         assert_eq!(
             parsed.payload_offset.is_some(),
-            parsed.outcome == Outcome::Complete
+            parsed.outcome == ParseOutcome::Complete
         );
         if parsed.transport.is_some() {
             let ip = parsed.network.unwrap();

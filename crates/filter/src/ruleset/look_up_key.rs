@@ -9,17 +9,17 @@ use retroscope_packet::{FlowKey, Mac};
 
 use super::{
     atom::Atom,
-    key::{kind, proto_trait, traits},
-    table::{Seeds, Slot},
+    key::{frame_flags, kind, proto_flag},
+    table::{Seeds, TableSlot},
 };
 
 /// The fixed part of a rule.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Sought {
+pub(super) enum LookUpKey {
     /// A flow over IPv4.
-    Flow4(Flow<u32>),
+    Flow4(FiveTuple<u32>),
     /// A flow over IPv6.
-    Flow6(Flow<u128>),
+    Flow6(FiveTuple<u128>),
     /// What a primitive that can be looked up says, whichever end it is about.
     One(Atom),
     /// IP fragments between two addresses, for `$flow`.
@@ -32,13 +32,13 @@ pub(super) enum Sought {
 
 /// TCP, UDP or SCTP between two hosts and two ports, each pair ordered by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Flow<A> {
+pub(super) struct FiveTuple<A> {
     pub(super) proto: u8,
     pub(super) hosts: [A; 2],
     pub(super) ports: [u16; 2],
 }
 
-impl<A: Ord + Copy> Flow<A> {
+impl<A: Ord + Copy> FiveTuple<A> {
     pub(super) fn new(proto: u8, hosts: [A; 2], ports: [u16; 2]) -> Self {
         let [a, b] = hosts;
         let [a_port, b_port] = ports;
@@ -109,7 +109,7 @@ pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
 }
 
-pub(super) fn flow6_key(seeds: Seeds, flow: &Flow<u128>) -> u64 {
+pub(super) fn flow6_key(seeds: Seeds, flow: &FiveTuple<u128>) -> u64 {
     let [low, high] = flow.hosts;
     let [low_port, high_port] = flow.ports.map(u64::from);
     let rest = low_port << 24 | high_port << 8 | u64::from(flow.proto);
@@ -159,18 +159,18 @@ fn wide(seeds: Seeds, value: u128) -> u64 {
     seeds.hash(value as u64, (value >> 64) as u64)
 }
 
-impl Sought {
+impl LookUpKey {
     /// The keys that entries for it are filed under.
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         let atom = match *self {
-            Self::Flow4(Flow {
+            Self::Flow4(FiveTuple {
                 proto,
                 hosts: [low, high],
                 ports: [low_port, high_port],
             }) => {
                 let ports = (low_port, high_port);
-                let (key, _) = Flow4Key::new(proto_trait(proto), low, high, ports);
+                let (key, _) = Flow4Key::new(proto_flag(proto), low, high, ports);
                 return vec![TableKey::Flow(key)];
             }
             Self::Flow6(flow) => return one(flow6_key(seeds, &flow)),
@@ -237,14 +237,20 @@ pub(super) struct Flow4Key {
 impl Flow4Key {
     /// From ends in any order; also whether the addresses and the ports were exchanged, as a bit of a slot's `ways`.
     #[inline]
-    pub(super) fn new(traits: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
+    pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
         let ports_swapped = u8::from(ports.0 > ports.1);
         let (low, high) = (src.min(dst), src.max(dst));
         let (low_port, high_port) = (ports.0.min(ports.1), ports.0.max(ports.1));
-        const { assert!(traits::TCP == 1 << 7 && traits::UDP == 2 << 7 && traits::SCTP == 4 << 7) };
+        const {
+            assert!(
+                frame_flags::TCP == 1 << 7
+                    && frame_flags::UDP == 2 << 7
+                    && frame_flags::SCTP == 4 << 7
+            )
+        };
         // 1, 2 and 4 become 1, 2 and 3.
-        let bit = traits >> 7 & 7;
+        let bit = frame_flags >> 7 & 7;
         let proto = bit - (bit >> 2);
         let ports = u64::from(low_port) << 16 | u64::from(high_port);
         let key = Self {
@@ -271,7 +277,8 @@ impl Flow4Slot {
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
     pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
-        let views = u32::from(need & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
+        let views = u32::from(need & (frame_flags::PLAIN | frame_flags::TAGGED))
+            / u32::from(frame_flags::PLAIN);
         Self::with(key, views << 2 | u32::from(ways) << 4, rule)
     }
 
@@ -295,7 +302,7 @@ impl Flow4Slot {
     }
 }
 
-impl Slot for Flow4Slot {
+impl TableSlot for Flow4Slot {
     type Key = Flow4Key;
 
     fn key(&self) -> Flow4Key {
@@ -327,16 +334,17 @@ impl Slot for Flow4Slot {
 
     /// Of the traits only views count.
     #[inline]
-    fn takes(&self, traits: u16, way: u8) -> bool {
-        let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
+    fn takes(&self, frame_flags: u16, way: u8) -> bool {
+        let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))
+            / u32::from(frame_flags::PLAIN);
         let asked = views << 2 | u32::from(way) << 4;
         self.word() & asked == asked
     }
 
     fn need(&self) -> (u16, u8) {
         let [low, ..] = self.word().to_le_bytes();
-        let views = u16::from(low >> 2 & 3) * traits::PLAIN;
-        let need = traits::ALL & !(traits::PLAIN | traits::TAGGED) | views;
+        let views = u16::from(low >> 2 & 3) * frame_flags::PLAIN;
+        let need = frame_flags::ALL & !(frame_flags::PLAIN | frame_flags::TAGGED) | views;
         (need, low >> 4)
     }
 }
@@ -372,7 +380,7 @@ impl SmallSlot {
     }
 }
 
-impl Slot for SmallSlot {
+impl TableSlot for SmallSlot {
     type Key = u64;
 
     fn key(&self) -> u64 {
@@ -401,8 +409,8 @@ impl Slot for SmallSlot {
 
     /// The way does not count.
     #[inline]
-    fn takes(&self, traits: u16, _way: u8) -> bool {
-        traits & !self.need == 0
+    fn takes(&self, frame_flags: u16, _way: u8) -> bool {
+        frame_flags & !self.need == 0
     }
 
     fn need(&self) -> (u16, u8) {
@@ -410,7 +418,7 @@ impl Slot for SmallSlot {
     }
 }
 
-impl fmt::Display for Sought {
+impl fmt::Display for LookUpKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let atom = match *self {
             Self::Flow4(flow) => return write_flow(f, &flow, Ipv4Addr::from),
@@ -456,7 +464,7 @@ fn name_of_kind(kind: u8) -> &'static str {
 
 fn write_flow<A: Copy, D: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
-    flow: &Flow<A>,
+    flow: &FiveTuple<A>,
     host: impl Fn(A) -> D,
 ) -> fmt::Result {
     let name = match flow.proto {
@@ -481,7 +489,7 @@ mod tests {
     fn a_slot_gives_back_its_number() {
         for number in [0, 1, Flow4Slot::VALUE_MAX] {
             assert_eq!(Flow4Slot::group(KEY, number).parts(), (number, true));
-            let one = Flow4Slot::one(KEY, number, traits::ALL, ALL_WAYS);
+            let one = Flow4Slot::one(KEY, number, frame_flags::ALL, ALL_WAYS);
             assert_eq!(one.parts(), (number, false));
         }
     }

@@ -11,9 +11,9 @@ use std::{
 use retroscope_packet::LinkType;
 
 use crate::{
-    Frame, NativeError, NativeInfo, Program,
+    FilterFrame, NativeError, NativeInfo, Program,
     evaluation::ones,
-    native::{self, Code, Joined},
+    native::{self, FusedFunction, MachineCode},
 };
 
 /// Programs that see the same packets, and how to find all that keep a packet at once.
@@ -22,32 +22,32 @@ use crate::{
 /// runs by itself. A clone is the same and costs nothing.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
+/// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
 /// use retroscope_packet::LinkType;
 ///
 /// let programs = vec![Program::constant(1), Program::constant(0), Program::constant(7)];
-/// let joint = Joint::new(LinkType::ETHERNET, programs);
+/// let joint = FusedPrograms::new(LinkType::ETHERNET, programs);
 /// joint.make_native()?;
 /// let mut results = [0; 64];
-/// let any = joint.run_many(&[Frame::new(&[1, 2, 3], 3, Aux::default())], &mut results);
+/// let any = joint.run_many(&[FilterFrame::new(&[1, 2, 3], 3, Aux::default())], &mut results);
 /// assert_eq!((any, results[0]), (0b101, 0b101));
 /// # Ok::<(), retroscope_filter::NativeError>(())
 /// ```
 #[derive(Clone)]
-pub struct Joint {
-    shared: Arc<JointState>,
+pub struct FusedPrograms {
+    shared: Arc<FusedState>,
 }
 
-struct JointState {
+struct FusedState {
     link_type: LinkType,
     programs: Vec<Program>,
     /// Set once, and used from then on.
-    code: OnceLock<Code<Joined>>,
+    code: OnceLock<MachineCode<FusedFunction>>,
     /// Nobody needs the code any more. Orders nothing else: Relaxed.
     is_stale: AtomicBool,
 }
 
-impl Joint {
+impl FusedPrograms {
     /// Programs at most, and frames of one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
@@ -59,7 +59,7 @@ impl Joint {
     #[must_use]
     pub fn new(link_type: LinkType, programs: Vec<Program>) -> Self {
         assert!(programs.len() <= Self::MANY);
-        let shared = JointState {
+        let shared = FusedState {
             link_type,
             programs,
             code: OnceLock::new(),
@@ -84,7 +84,7 @@ impl Joint {
     pub fn make_native(&self) -> Result<(), NativeError> {
         let shared = &*self.shared;
         native::fill(&shared.code, || {
-            native::compile_joint(shared.link_type, &shared.programs)
+            native::compile_fused(shared.link_type, &shared.programs)
         })
     }
 
@@ -100,7 +100,7 @@ impl Joint {
     /// # Panics
     /// If there are more frames.
     #[inline]
-    pub fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64; Self::MANY]) -> u64 {
+    pub fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64; Self::MANY]) -> u64 {
         self.run_some(u64::MAX, frames, results)
     }
 
@@ -109,7 +109,7 @@ impl Joint {
     pub(crate) fn run_some(
         &self,
         some: u64,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
         results: &mut [u64; Self::MANY],
     ) -> u64 {
         if let Some(code) = self.shared.code.get() {
@@ -147,9 +147,9 @@ impl Joint {
     }
 }
 
-impl fmt::Debug for Joint {
+impl fmt::Debug for FusedPrograms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Joint")
+        f.debug_struct("FusedPrograms")
             .field("programs", &self.shared.programs)
             .field("native", &self.native())
             .finish_non_exhaustive()
@@ -174,10 +174,10 @@ mod tests {
             instructions.push(Instruction::ret(bytes));
             Program::new(instructions, false).expect("valid")
         };
-        let frames = [Frame::new(&[], 0, Aux::default()); 3];
+        let frames = [FilterFrame::new(&[], 0, Aux::default()); 3];
         for (count, is_joined) in [(1, true), (1000, false)] {
             let programs = vec![keeps(count, 0), keeps(1, 1), keeps(count, 0)];
-            let joint = Joint::new(LinkType::ETHERNET, programs);
+            let joint = FusedPrograms::new(LinkType::ETHERNET, programs);
             for is_native in [false, is_joined] {
                 let mut results = [u64::MAX; 64];
                 assert_eq!(joint.native().is_some(), is_native);
@@ -188,7 +188,7 @@ mod tests {
         }
         for (count, all) in [(0, 0), (1, 1), (64, u64::MAX)] {
             let programs = vec![Program::constant(1); count];
-            assert_eq!(Joint::new(LinkType::RAW, programs).all(), all);
+            assert_eq!(FusedPrograms::new(LinkType::RAW, programs).all(), all);
         }
     }
 }

@@ -15,12 +15,12 @@ use crate::link::LinkLayout;
 
 use super::{
     NativeError,
-    code::Code,
+    code::MachineCode,
     constants::ConstantSet,
-    emit::{Joined, each_packet, function, params, with_program},
-    known::{Bytes, Content, Facts, Load},
+    emit::{FusedFunction, each_packet, function, params, with_program},
+    known::{ClassFacts, PacketLoad, RawBytes, RegisterContent},
     operate::{load_flags, load_raw},
-    translate::{Packet, Program, Registers},
+    translate::{BpfRegisters, PacketValues, TranslatedProgram},
 };
 
 /// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
@@ -35,7 +35,7 @@ const CLASSES_MIN: usize = 3;
 const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 
 /// A protocol of the network layer.
-struct Family {
+struct HeaderFamily {
     ether_type: u32,
     /// First byte of most headers. IPv4's is always compared, because it also says that there are no options; IPv6's only where
     /// no EtherType tells the family.
@@ -47,15 +47,15 @@ struct Family {
     fragment_at: Option<u32>,
 }
 
-const FAMILIES: [Family; 2] = [
-    Family {
+const FAMILIES: [HeaderFamily; 2] = [
+    HeaderFamily {
         ether_type: 0x0800,
         first: 0x45,
         protocol_at: 9,
         header_bytes: 20,
         fragment_at: Some(6),
     },
-    Family {
+    HeaderFamily {
         ether_type: 0x86dd,
         first: 0x60,
         protocol_at: 6,
@@ -78,23 +78,24 @@ pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -
 ///
 /// # Errors
 /// [`NativeError`]; also where they are too long.
-pub(crate) fn compile_joint(
+pub(crate) fn compile_fused(
     link_type: LinkType,
     programs: &[crate::Program],
-) -> Result<Code<Joined>, NativeError> {
+) -> Result<MachineCode<FusedFunction>, NativeError> {
     let start = Instant::now();
     if !has_room(programs.iter()) {
         let programs = programs.len();
-        return Err(NativeError::NotJoined { programs });
+        return Err(NativeError::NotFused { programs });
     }
     let programs = programs.iter();
-    let programs = programs.map(|program| Program::new(program.instructions(), program.is_live()));
-    let programs: Vec<Program<'_>> = programs.collect();
-    // `Joined` takes three words.
+    let programs =
+        programs.map(|program| TranslatedProgram::new(program.instructions(), program.is_live()));
+    let programs: Vec<TranslatedProgram<'_>> = programs.collect();
+    // `FusedFunction` takes three words.
     let compiled = function(3, |builder, tables| {
         many(builder, link_type, &programs, tables)
     })?;
-    Code::new(compiled, start)
+    MachineCode::new(compiled, start)
 }
 
 /// Writes the function: first frame, number of frames, first of as many words for the results. It
@@ -102,18 +103,18 @@ pub(crate) fn compile_joint(
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
-    programs: &[Program<'_>],
+    programs: &[TranslatedProgram<'_>],
     tables: &mut Vec<ConstantSet>,
 ) {
     let [frames, count, results] = params(builder);
-    let registers = Registers::new(builder);
+    let registers = BpfRegisters::new(builder);
     let zero = builder.ins().iconst(I64, 0);
     let state = [results, zero];
     let [_, any] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [place, any] = state;
         let done = builder.create_block();
         let result = builder.append_block_param(done, I64);
-        let mut classes = Classes {
+        let mut classes = ClassCopies {
             builder,
             registers,
             packet,
@@ -131,29 +132,29 @@ fn many(
 }
 
 /// The copies of all programs.
-struct Classes<'c, 'f> {
+struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
-    registers: Registers,
-    packet: Packet,
-    programs: &'c [Program<'c>],
+    registers: BpfRegisters,
+    packet: PacketValues,
+    programs: &'c [TranslatedProgram<'c>],
     tables: &'c mut Vec<ConstantSet>,
     /// Takes the result.
     done: Block,
 }
 
-impl Classes<'_, '_> {
+impl ClassCopies<'_, '_> {
     /// Finds out the class of the packet, and runs the copy for it.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
             Some(LinkLayout::EtherType { at, bytes }) => (Some(at.into()), bytes.into()),
             Some(_) => (None, 0),
-            None => return self.copy(&Facts::default()),
+            None => return self.copy(&ClassFacts::default()),
         };
         let no_class = self.builder.create_block();
         for family in &FAMILIES {
             let other_family = self.builder.create_block();
-            let mut facts = Facts::default();
+            let mut facts = ClassFacts::default();
             self.need(&mut facts, network + family.header_bytes, other_family);
             if let Some(at) = type_at {
                 self.need_number(&mut facts, (at, 2), family.ether_type, other_family);
@@ -169,11 +170,11 @@ impl Classes<'_, '_> {
         }
         self.builder.ins().jump(no_class, &[]);
         self.builder.switch_to_block(no_class);
-        self.copy(&Facts::default());
+        self.copy(&ClassFacts::default());
     }
 
     /// The classes of a family.
-    fn protocols(&mut self, facts: &Facts, network: u32, family: &Family) {
+    fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();
             let mut facts = facts.clone();
@@ -188,7 +189,7 @@ impl Classes<'_, '_> {
     }
 
     /// Goes on with packets of which at least `bytes` bytes were captured.
-    fn need(&mut self, facts: &mut Facts, bytes: u32, otherwise: Block) {
+    fn need(&mut self, facts: &mut ClassFacts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
         self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
@@ -197,27 +198,28 @@ impl Classes<'_, '_> {
     /// Goes on with packets that have a number at a place (offset and bytes), which are captured.
     fn need_number(
         &mut self,
-        facts: &mut Facts,
+        facts: &mut ClassFacts,
         (offset, bytes): (u32, u32),
         number: u32,
         otherwise: Block,
     ) {
         let there = self.read(offset, bytes);
         self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
-        facts
-            .loads
-            .push((Load::at(offset, bytes), Content::Constant(number)));
+        facts.loads.push((
+            PacketLoad::at(offset, bytes),
+            RegisterContent::Constant(number),
+        ));
     }
 
     /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
-    fn need_no_later_fragment(&mut self, facts: &mut Facts, offset: u32, otherwise: Block) {
+    fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
         let mask = i64::from(there.turned(FRAGMENT_OFFSET));
         let its = self.builder.ins().band_imm_u(there.raw, mask);
         self.go_on_if(IntCC::Equal, its, 0, otherwise);
-        let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
-        facts.loads.push((Load::at(offset, 2), rest));
+        let rest = RegisterContent::Bytes(there.masked(!FRAGMENT_OFFSET));
+        facts.loads.push((PacketLoad::at(offset, 2), rest));
     }
 
     /// Goes on with packets of which a value compares with a number in this way.
@@ -229,14 +231,14 @@ impl Classes<'_, '_> {
         self.builder.switch_to_block(on);
     }
 
-    fn read(&mut self, offset: u32, bytes: u32) -> Bytes {
+    fn read(&mut self, offset: u32, bytes: u32) -> RawBytes {
         let offset = offset.cast_signed().into();
         let raw = load_raw(self.builder, self.packet.data, offset, bytes);
-        Bytes::whole(raw, bytes)
+        RawBytes::whole(raw, bytes)
     }
 
     /// All programs, one after the other, on packets of which something is known.
-    fn copy(&mut self, facts: &Facts) {
+    fn copy(&mut self, facts: &ClassFacts) {
         let mut result = self.builder.ins().iconst(I64, 0);
         for (bit, program) in (0..).zip(self.programs) {
             let bit = self.builder.ins().iconst(I64, bit);
