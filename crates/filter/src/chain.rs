@@ -1,7 +1,7 @@
-//! The boolean structure of an expression that holds terms of our own.
+//! The boolean structure of an expression that contains Retroscope's own terms.
 //!
-//! Text between terms of our own is not understood here: it is cut into the longest pieces that can be compiled by
-//! themselves and still mean the same.
+//! This module does not interpret the pcap-filter text between own terms. It cuts the text into the
+//! longest pieces that mean the same when libpcap compiles each piece alone.
 
 use std::ops::Range;
 
@@ -13,20 +13,20 @@ use crate::{
     words::{Word, WordKind},
 };
 
-/// Levels of an expression, at most: parentheses inside each other, and changes between `and` and `or`, each of which
-/// puts everything on its left one level down.
+/// Maximum number of levels of an expression. Two things add a level: nested parentheses, and a
+/// change between `and` and `or`, which puts everything on its left one level down.
 const LEVELS_MAX: usize = 100;
-/// Most terms of our own.
+/// Maximum number of own terms.
 const TERMS_MAX: usize = 10_000;
-/// Most pieces of pcap-filter text: each is compiled by itself.
+/// Maximum number of pieces of pcap-filter text. libpcap compiles each piece separately.
 const PIECES_MAX: usize = 1000;
 
-/// Plans `text`, cut into `words`, which hold at least one term of our own; `tests` are its payload terms. Also gives the bytes of
-/// each piece of pcap-filter text.
+/// Plans `text`, which is cut into `words` and contains at least one own term. `tests` are its
+/// payload terms. Also returns the bytes of each piece of pcap-filter text.
 ///
 /// # Errors
-/// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, [`FilterProblem::TooManyTerms`]; what the pieces say is not
-/// looked at.
+/// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, and
+/// [`FilterProblem::TooManyTerms`]. The content of the pieces is not checked.
 pub(crate) fn plan(
     text: &str,
     words: &[Word],
@@ -47,13 +47,13 @@ pub(crate) fn plan(
     Ok((plan, parser.pieces))
 }
 
-/// The term about the trigger packet that a word is.
+/// The trigger-packet term that a word names.
 fn variable(text: &str, word: &Word) -> Option<Variable> {
     let name = (word.kind == WordKind::Dollar).then(|| &text[word.span.clone()])?;
     Variable::from_name(name).filter(|variable| variable.is_term())
 }
 
-/// For each word, and for the end, how many terms of our own come before it.
+/// Number of own terms before each word, and before the end of the text.
 fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     let mut before = Vec::with_capacity(words.len() + 1);
     let mut count = 0;
@@ -71,11 +71,11 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     Ok(before)
 }
 
-/// An operand before neighbouring text is joined into pieces.
+/// An operand, before neighbouring text is joined into pieces.
 enum ChainOperand {
     /// Bytes of pcap-filter text.
     Text(Range<usize>),
-    /// A term of our own or parentheses that hold one, and the levels in it.
+    /// An own term, or parentheses that contain one, and the number of levels inside.
     Own(EvaluationPlan, usize),
 }
 
@@ -87,7 +87,7 @@ struct ChainParser<'t> {
 }
 
 impl ChainParser<'_> {
-    /// Plans clauses, at least one. Also gives the levels.
+    /// Plans a non-empty list of clauses. Also returns the number of levels.
     fn chain(&mut self, clauses: &[Clause]) -> Result<(EvaluationPlan, usize), FilterError> {
         let mut parts = Vec::with_capacity(clauses.len());
         for clause in clauses {
@@ -113,7 +113,7 @@ impl ChainParser<'_> {
         Ok(ChainOperand::Own(plan.negated_if(clause.negated), levels))
     }
 
-    /// The term of our own that a word is.
+    /// The own term that a word is.
     fn own_term(&self, index: usize) -> Option<EvaluationPlan> {
         let word = &self.structure.words[index];
         match word.kind {
@@ -134,7 +134,7 @@ impl ChainParser<'_> {
         Ok(ChainOperand::Text(self.structure.bytes(words)))
     }
 
-    /// Words with a term of our own among them that is no clause.
+    /// The error for words that contain an own term but are no clause.
     fn no_term(&self, words: Range<usize>) -> FilterError {
         let is_group = |at: usize| {
             let close = self.structure.partner(at);
@@ -155,18 +155,19 @@ impl ChainParser<'_> {
         )
     }
 
-    /// Joins operands from the left, and neighbouring text into pieces where that allows it: at the start of the chain always,
-    /// later as long as the same word joins them. So a piece keeps what libpcap carries from one primitive to the
-    /// next, such as the qualifiers in `tcp port 80 or 443`. `None`: there are too many levels.
+    /// Joins operands from the left. Neighbouring text becomes one piece: at the start of the chain
+    /// always, later as long as the joiner stays the same. A piece thus keeps what libpcap carries
+    /// from one primitive to the next, such as the qualifiers in `tcp port 80 or 443`. `None` if
+    /// there are too many levels.
     fn join(
         &mut self,
         parts: Vec<(Joiner, ChainOperand)>,
     ) -> Result<Option<(EvaluationPlan, usize)>, FilterError> {
-        // What `joined_by` joins.
+        // Operands that `joined_by` connects.
         let mut operands: Vec<EvaluationPlan> = Vec::new();
         let mut joined_by = Joiner::And;
         let mut levels = 0;
-        // Joiner of the piece that is last in `operands`, if the last operand is a piece.
+        // Joiner before the last piece, if the last operand is a piece.
         let mut open: Option<Joiner> = None;
         for (joiner, part) in parts {
             let (operand, inside) = match part {
@@ -211,12 +212,12 @@ impl ChainParser<'_> {
         Ok(())
     }
 
-    /// Whether these words hold a term of our own.
+    /// Whether these words contain an own term.
     fn own_in(&self, words: Range<usize>) -> bool {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether the operand at `start` is a number or address right behind a term of our own.
+    /// Whether the operand at `start` is a bare number or address directly after an own term.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));

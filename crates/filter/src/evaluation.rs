@@ -1,7 +1,8 @@
-//! The evaluation of an expression with terms of our own, on many packets together or on one.
+//! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
-//! A set of packets is the bits of a `u64`. Each part of the expression is asked about the packets that are still
-//! undecided: programs about all of them at once, the payload only of those that programs left.
+//! The bits of a `u64` are a set of packets. Each part of the expression sees only packets that are
+//! still undecided. Programs run on all packets at once; payload terms read only the packets that
+//! the programs leave.
 
 use std::cell::OnceCell;
 
@@ -13,31 +14,32 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// Fewer packets than this go through a program one by one: together all would go, also the decided ones.
+/// If fewer packets are undecided, the program runs on each of these. Otherwise the program runs on
+/// all packets together, including the decided ones.
 const TOGETHER_MIN: u32 = 8;
 
-/// Packets of one link type and interface, at most `N`.
+/// At most `N` packets of one link type and interface.
 pub(crate) struct Evaluation<'b, 'p, const N: usize> {
     link_type: LinkType,
     interface: u16,
     terms: &'b TermValues,
     programs: &'b [Program],
     frames: &'b [FilterFrame<'p>],
-    /// Filled in where a part asks for it.
+    /// Parsed headers, filled in on demand.
     parsed: [OnceCell<Parsed>; N],
 }
 
-/// What is known of some packets, in Kleene's three-valued logic.
+/// Sets of packets in Kleene's three-valued logic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KleeneSets {
-    /// The packets match.
+    /// Packets that match.
     pub(crate) taken: u64,
-    /// `taken`, and those of which it is not decided yet.
+    /// Packets that match or are undecided. Includes `taken`.
     pub(crate) possible: u64,
 }
 
 impl From<u64> for KleeneSets {
-    /// Nothing is undecided.
+    /// No packet is undecided.
     fn from(taken: u64) -> Self {
         let possible = taken;
         Self { taken, possible }
@@ -63,7 +65,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         }
     }
 
-    /// All of the packets.
+    /// The set of all packets.
     pub(crate) fn all(&self) -> u64 {
         (0..self.frames.len()).fold(0, |set, index| set | 1 << index)
     }
@@ -73,7 +75,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         self.parsed[index].get_or_init(|| parse(self.link_type, self.frames[index].data()))
     }
 
-    /// What `plan` says of those of `among`, with what `state` tells of fragments.
+    /// Evaluates `plan` for the packets in `among`. `state` holds the known fragments.
     pub(crate) fn find(&self, plan: &EvaluationPlan, among: u64, state: &FlowState) -> KleeneSets {
         if among == 0 {
             return KleeneSets::from(0);
@@ -122,7 +124,8 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         select(among, keeps).taken
     }
 
-    /// The packets of `among` that have a payload for which `holds` is true.
+    /// The packets of `among` whose payload satisfies `holds`. A packet without payload does not
+    /// match.
     fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> KleeneSets {
         select(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
@@ -135,7 +138,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             Variable::Iface if self.terms.interface == Some(self.interface) => return among.into(),
             Variable::Flow => self.terms.flow,
             Variable::CommunityId => self.terms.community_flow(),
-            // The others stand for pcap-filter text.
+            // All other variables are pcap-filter text.
             _ => return KleeneSets::from(0),
         };
         match (flow, term, &self.terms.community) {
@@ -148,7 +151,8 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     }
 }
 
-/// The packets of `among` for which `holds` is true; `None`: that is not decided yet.
+/// The packets of `among` that satisfy `holds`. A packet for which `holds` returns `None` is
+/// undecided.
 fn select(among: u64, holds: impl Fn(usize) -> Option<bool>) -> KleeneSets {
     ones(among).fold(KleeneSets::from(0), |found, index| {
         let holds = holds(index);
@@ -159,7 +163,7 @@ fn select(among: u64, holds: impl Fn(usize) -> Option<bool>) -> KleeneSets {
     })
 }
 
-/// The indexes of the bits that are set.
+/// Indexes of the bits that are set.
 pub(crate) fn ones(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let index = (set != 0).then(|| set.trailing_zeros() as usize)?;
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
     use crate::{Aux, filled::FlowTerm};
 
-    /// UDP over raw IPv4 to this port; `None`: a later fragment of unknown ports.
+    /// UDP over raw IPv4 to this port. `None` makes a later fragment, whose ports are unknown.
     fn packet(port: Option<u8>) -> Vec<u8> {
         let mut packet = vec![0; 28];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
@@ -201,7 +205,8 @@ mod tests {
         }
     }
 
-    /// What `plan` says of a packet of which `$flow` says `flow`. 0: no, 1: not decided, 2: yes.
+    /// The expected result of `plan` for a packet with the result `flow` for `$flow`. 0: no match,
+    /// 1: undecided, 2: match.
     fn said(plan: &EvaluationPlan, flow: u8) -> u8 {
         match plan {
             EvaluationPlan::Term(Variable::Flow) => flow,
@@ -213,7 +218,8 @@ mod tests {
         }
     }
 
-    /// [`Filter`](crate::Filter) asks in several ways, and all of them end here: this is compared with something else.
+    /// All methods of [`Filter`](crate::Filter) end in this evaluation, so the test compares it
+    /// with an independent implementation.
     #[test]
     fn trees_are_evaluated_in_three_valued_logic() {
         let packets = [packet(Some(7)), packet(None), packet(Some(9))];

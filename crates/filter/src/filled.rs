@@ -1,4 +1,4 @@
-//! An expression with nothing left to fill in.
+//! Expressions in which all variables have values.
 
 use std::{
     fmt,
@@ -18,28 +18,28 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// A template with a trigger packet's values in it, or a plain expression.
+/// A template with a trigger packet's values, or a plain expression.
 ///
-/// Two are equal if they say the same: the text with the values in it is compared, so all packets of a flow, in both
-/// directions, fill `$flow` in equally. That text is also what [`fmt::Display`] shows, for example
-/// `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
+/// Two values are equal if their texts, with the values filled in, are equal. All packets of a
+/// flow, in both directions, thus give equal expressions for `$flow`. [`fmt::Display`] shows the
+/// same text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
 #[derive(Debug, Clone)]
 pub struct FilledExpression {
     pub(crate) display: String,
-    /// All that one template becomes have it in common.
+    /// The plan, which all expressions of one template share.
     pub(crate) plan: Arc<EvaluationPlan>,
     pub(crate) pieces: Vec<Arc<FilterPiece>>,
     pub(crate) terms: TermValues,
 }
 
 impl FilledExpression {
-    /// The text with the values in it.
+    /// The text with the values filled in.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.display
     }
 
-    /// An expression of one piece and nothing else.
+    /// An expression that consists of one piece.
     pub(crate) fn of_piece(piece: Arc<FilterPiece>) -> Self {
         Self {
             display: piece.text.clone(),
@@ -49,18 +49,18 @@ impl FilledExpression {
         }
     }
 
-    /// Whether it is one piece of pcap-filter text and nothing else.
+    /// Whether the expression is a single piece of pcap-filter text.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(*self.plan, EvaluationPlan::Piece(_))
     }
 
-    /// Compiles every piece of pcap-filter text that was not compiled before.
+    /// Compiles each piece of pcap-filter text that is not compiled yet.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         let pieces = self.pieces.iter();
         pieces.map(|piece| piece.compile(link)).collect()
     }
 
-    /// Whether [`Self::compile`] is quick: libpcap knows the pieces already, or they are short.
+    /// Whether [`Self::compile`] is quick: each piece is compiled already, or is short.
     pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
         self.pieces.iter().all(|piece| piece.compiles_at_once(link))
     }
@@ -86,7 +86,7 @@ impl fmt::Display for FilledExpression {
     }
 }
 
-/// What the terms of our own compare with. `None`: the expression does not hold that term.
+/// Values of the own terms. `None` for a term that the expression does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct TermValues {
     pub(crate) flow: Option<FlowTerm>,
@@ -94,18 +94,18 @@ pub(crate) struct TermValues {
     pub(crate) community: Option<CommunityTerm>,
 }
 
-/// What `$communityId` stands for.
+/// Value of `$communityId`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CommunityTerm {
-    /// TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
-    /// every packet, and later fragments are recognised.
+    /// TCP, UDP and SCTP: the same identifier means the same flow. Comparing keys is cheaper than
+    /// hashing every packet, and keys also recognise later fragments.
     Flow(FlowTerm),
-    /// An identifier of anything else, as text.
+    /// The identifier of any other packet, as text.
     Id(String),
 }
 
 impl TermValues {
-    /// The flow that `$communityId` stands for.
+    /// The flow that `$communityId` means.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
             Some(CommunityTerm::Flow(flow)) => Some(flow),
@@ -113,12 +113,13 @@ impl TermValues {
         }
     }
 
-    /// The flow whose fragments are followed. Both terms name the same one: that of the trigger packet.
+    /// The flow whose fragments are followed. `$flow` and `$communityId` name the same flow, the
+    /// trigger packet's.
     pub(crate) fn followed(&self) -> Option<FlowTerm> {
         self.flow.or_else(|| self.community_flow())
     }
 
-    /// The datagram that the trigger packet is a fragment of, if one is followed.
+    /// The datagram of which the trigger packet is a fragment, if the flow is followed.
     pub(crate) fn datagram(&self) -> Option<FragmentKey> {
         match self.followed()? {
             FlowTerm::Key { trigger, .. } => trigger,
@@ -127,22 +128,22 @@ impl TermValues {
     }
 }
 
-/// What `$flow` stands for. Two are equal if they name the same flow.
+/// Value of `$flow`. Two values are equal if they name the same flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
-    /// The trigger packet told its flow, or the first fragment of its datagram did.
+    /// The flow is known from the trigger packet, or from the first fragment of its datagram.
     Key {
         key: FlowKey,
-        /// The trigger packet's own datagram, if it was a fragment of one.
+        /// Datagram of the trigger packet, if the packet is a fragment.
         trigger: Option<FragmentKey>,
     },
-    /// The trigger packet was a later fragment, of unknown flow: its datagram, and its flow once the first fragment
-    /// tells it.
+    /// The trigger packet is a later fragment of an unknown flow. The term means its datagram, and
+    /// the flow as soon as the first fragment shows the flow.
     Datagram(FragmentKey),
 }
 
 impl FlowTerm {
-    /// What it is compared by.
+    /// The key to compare.
     fn named(&self) -> Result<&FlowKey, &FragmentKey> {
         match self {
             Self::Key { key, .. } => Ok(key),
@@ -186,32 +187,32 @@ impl fmt::Display for CommunityTerm {
     }
 }
 
-/// A piece of pcap-filter text, where it came from, and what libpcap made of it. All expressions that hold it share it, so that it is
-/// compiled once for each link type, by whichever thread comes first.
+/// A piece of pcap-filter text, its origin, and its programs. All expressions with the piece share
+/// this value. The first thread that needs the piece for a link type compiles it, once.
 #[derive(Debug, Default)]
 pub(crate) struct FilterPiece {
     pub(crate) text: String,
-    /// The template as it was typed, for errors to point into.
+    /// The template as the user typed it. Errors point into this text.
     source: Arc<str>,
     segments: Vec<Segment>,
-    /// Where the first name stands in `source` that the system is asked for whenever libpcap compiles the text.
+    /// Bytes in `source` of the first name that libpcap looks up each time it compiles the text.
     pub(crate) name: Option<Range<usize>>,
-    /// Names are looked up no more.
+    /// Set when no name may be looked up any more.
     is_sealed: AtomicBool,
     made: Mutex<Vec<CompiledPiece>>,
 }
 
-/// What libpcap made of a piece.
+/// Result of compiling a piece for a link type.
 type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 
-/// A stretch of a piece.
+/// A range of a piece, and the template text that it comes from.
 #[derive(Debug, Clone)]
 struct Segment {
-    /// Where it ends in the piece.
+    /// End of the range in the piece.
     end: usize,
-    /// The bytes of the template that it stands for.
+    /// Bytes of the template that the range comes from.
     source: Range<usize>,
-    /// Whether those bytes are the same, or a variable's name.
+    /// Whether the piece repeats these bytes, instead of replacing a variable or a name.
     verbatim: bool,
 }
 
@@ -221,7 +222,7 @@ impl FilterPiece {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
     }
 
-    /// Nothing yet, of a template.
+    /// An empty piece of a template.
     pub(crate) fn of(source: Arc<str>) -> Self {
         Self {
             source,
@@ -229,7 +230,8 @@ impl FilterPiece {
         }
     }
 
-    /// Appends what stands for bytes of the template: these themselves, or a `value` of a variable, a number of a name.
+    /// Appends the text for `source`, a range of the template: the same text, or `value`, which
+    /// replaces a variable or a name.
     pub(crate) fn push(&mut self, source: Range<usize>, value: Option<&str>) {
         let text = value.unwrap_or(&self.source[source.clone()]);
         self.text.push_str(text);
@@ -244,18 +246,18 @@ impl FilterPiece {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles the piece, unless that was done; errors point into the template that it came from.
+    /// Compiles the piece unless it is compiled already. Errors point into the template.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Program, FilterError> {
         if let Some(made) = of(&self.lock(), link) {
             return made.clone();
         }
-        // Relaxed: it is set before the threads start that must see it.
+        // Relaxed: the flag is set before the threads start that must see it.
         if self.is_sealed.load(Relaxed)
             && let Some(name) = &self.name
         {
             return Err(name_too_late(&self.source, name.clone()));
         }
-        // Not under the lock: whoever needs it for another link type need not wait.
+        // Without the lock, so that threads with other link types do not wait.
         let made = compile(&self.text, link)
             .map_err(|error| error.relocated(&self.source, |span| self.source_of(span)));
         let mut all = self.lock();
@@ -266,19 +268,21 @@ impl FilterPiece {
         made
     }
 
-    /// The system is asked for no name any more.
+    /// From now on the piece causes no name look-ups.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Relaxed);
     }
 
-    /// Bytes of the template that bytes of the piece stand for. A value stands for its variable's whole name.
+    /// Maps bytes of the piece to bytes of the template. A value maps to the whole name of its
+    /// variable.
     fn source_of(&self, span: Range<usize>) -> Range<usize> {
         let start = self.place_of(span.start, span.is_empty(), |source| source.start);
         let end = self.place_of(span.end, true, |source| source.end);
         start.min(end)..end
     }
 
-    /// Where the byte at `at` stands in the template, or the one that ends there; of a value the `edge` of its variable's name.
+    /// Maps the byte at `at`, or the byte that ends there, to the template. Inside a value the
+    /// result is the `edge` of the variable's name.
     fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {
@@ -295,13 +299,13 @@ impl FilterPiece {
     }
 }
 
-/// The error of a name in a text that is compiled when names were looked up already.
+/// The error for a name in a text that is compiled after the names were looked up.
 pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
     let problem = FilterProblem::NameTooLate(text[name.clone()].to_owned());
     FilterError::new(problem, text, name)
 }
 
-/// What was made for a link type.
+/// The result for a link type.
 fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)

@@ -1,4 +1,4 @@
-//! Up to 64 programs that are asked together.
+//! Up to 64 programs that run together.
 
 use std::{
     fmt,
@@ -16,10 +16,11 @@ use crate::{
     native::{self, FusedFunction, MachineCode},
 };
 
-/// Programs that see the same packets, and how to find all that keep a packet at once.
+/// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// Machine code asks what several of them ask once. Until there is any, and where they are too long for one function, each
-/// runs by itself. A clone is the same and costs nothing.
+/// The machine code makes a test that several programs share only once. Each program runs by itself
+/// until there is machine code, and also if the programs are too long for one function. A clone
+/// refers to the same programs and costs nothing.
 ///
 /// ```
 /// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
@@ -41,21 +42,21 @@ pub struct FusedPrograms {
 struct FusedState {
     link_type: LinkType,
     programs: Vec<Program>,
-    /// Set once, and used from then on.
+    /// Machine code, set once and then used.
     code: OnceLock<MachineCode<FusedFunction>>,
-    /// Nobody needs the code any more. Orders nothing else: Relaxed.
+    /// The code is not needed any more. Orders nothing else, so all accesses are Relaxed.
     is_stale: AtomicBool,
 }
 
 impl FusedPrograms {
-    /// Programs at most, and frames of one [`Self::run_many`].
+    /// Maximum number of programs, and of frames in one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
-    /// Puts programs together; there is no machine code yet. That is quickest on packets of `link_type`, and answers for
-    /// others as well.
+    /// Combines programs, without machine code yet. The machine code is quickest on packets of
+    /// `link_type`, but is correct for all.
     ///
     /// # Panics
-    /// If there are more than [`Self::MANY`].
+    /// If there are more than [`Self::MANY`] programs.
     #[must_use]
     pub fn new(link_type: LinkType, programs: Vec<Program>) -> Self {
         assert!(programs.len() <= Self::MANY);
@@ -70,14 +71,15 @@ impl FusedPrograms {
         }
     }
 
-    /// The programs, in the order of their bits.
+    /// The programs, in bit order.
     #[must_use]
     pub fn programs(&self) -> &[Program] {
         &self.shared.programs
     }
 
-    /// Compiles the programs together, on this thread, for every clone. Does nothing where that was done before. Takes some
-    /// milliseconds; a [`Compiler`](crate::Compiler) does it on a thread of its own.
+    /// Compiles the programs together, on this thread, for every clone. Does nothing if there is
+    /// machine code already. Takes some milliseconds; a [`Compiler`](crate::Compiler) has its own
+    /// thread for that.
     ///
     /// # Errors
     /// [`NativeError`]; each program runs as before.
@@ -88,14 +90,15 @@ impl FusedPrograms {
         })
     }
 
-    /// What became of the programs together, if they run as one function.
+    /// Data about the machine code, if the programs run as one function.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.code.get().map(|code| code.info)
     }
 
-    /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of
-    /// program `n`. Gives the bits of all results.
+    /// Runs the programs on at most [`Self::MANY`] frames. Bit `n` of a frame's result tells
+    /// whether program `n` keeps any byte of the frame. Returns all bits that are set in any
+    /// result.
     ///
     /// # Panics
     /// If there are more frames.
@@ -104,7 +107,8 @@ impl FusedPrograms {
         self.run_some(u64::MAX, frames, results)
     }
 
-    /// As [`Self::run_many`], for some of the programs; others' bits may be set or not.
+    /// Like [`Self::run_many`], for the programs in `some`. The bits of other programs are
+    /// undefined.
     #[inline]
     pub(crate) fn run_some(
         &self,
@@ -130,18 +134,18 @@ impl FusedPrograms {
         any
     }
 
-    /// The bits of its programs.
+    /// The bits of all programs.
     pub(crate) fn all(&self) -> u64 {
         let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
         u64::MAX.unbounded_shr(u64::BITS.saturating_sub(count))
     }
 
-    /// Says that nobody needs the code any more.
+    /// Marks the code as not needed any more.
     pub(crate) fn give_up(&self) {
         self.shared.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody needs the code any more.
+    /// Whether the code is not needed any more.
     pub(crate) fn is_given_up(&self) -> bool {
         self.shared.is_stale.load(Ordering::Relaxed) || Arc::strong_count(&self.shared) == 1
     }

@@ -1,11 +1,11 @@
 //! Decides whether a program reads no byte after the headers of a packet: see
 //! [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
 //!
-//! The length of the headers depends on the packet. So the module follows the program and
-//! remembers the values that fields have on every path to an instruction. A load is accepted if
-//! these values prove that a header is at its offset. A load from a TCP header over IPv4, for
-//! example, needs three tests before it: of the EtherType, of the protocol and of the fragment
-//! offset. Its offset must count from the length of the IPv4 header.
+//! The length of the headers depends on the packet. So the module follows the program and remembers
+//! the values that fields have on every path to an instruction. A load is accepted if these values
+//! prove that a header is at its offset. A load from a TCP header over IPv4, for example, needs
+//! three tests before it: of the EtherType, of the protocol and of the fragment offset. Its offset
+//! must count from the length of the IPv4 header.
 //!
 //! Everything else counts as payload: loops (`protochain`), computed offsets, and the link types
 //! that [`LinkLayout`] does not have.
@@ -97,7 +97,7 @@ fn after_type(facts: &FieldValues, mut type_at: u32, mut at: u32) -> (u32, Optio
     (at, None)
 }
 
-/// A stack of labels: whether a label is the last one tells the lowest bit of its third byte.
+/// A label stack. The lowest bit of a label's third byte marks the last label.
 fn mpls(facts: &FieldValues, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let is_last = (at + 2, 1, 1);

@@ -1,16 +1,20 @@
-//! pcap-filter(7) expressions: the system's libpcap compiles them to classic BPF, machine code or a safe interpreter runs
-//! that, templates fill them in from a trigger packet.
+//! pcap-filter(7) expressions. The system's libpcap compiles an expression to classic BPF, which
+//! machine code or a safe interpreter runs. Templates take values from a trigger packet.
 //!
-//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word. [`Program::make_native`] turns that into
-//!   machine code; a [`Compiler`] does it beside the data path.
-//! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
-//!   with the facts of a trigger packet it becomes a [`FilledExpression`] expression.
+//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
+//!   [`Program::make_native`] turns a program into machine code. A [`Compiler`] does so on its own
+//!   thread, while the data path continues.
+//! - [`Template`] is an expression with variables (`host $srcIP`) and Retroscope's own terms
+//!   (`$flow`, `payload contains "…"`). With the facts of a trigger packet a template becomes a
+//!   [`FilledExpression`].
 //! - [`FusedPrograms`] runs many programs as one function.
-//! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
-//! - [`RuleSet`] holds thousands of them and finds, by look-ups, all that match a packet.
+//! - [`Filter`] is a filled expression, compiled for each link type of the sources. It decides what
+//!   to do with a packet.
+//! - [`RuleSet`] holds thousands of filters and finds, by look-ups, all that match a packet.
 //!
-//! Pure: bytes in, verdicts out. No sockets, and no threads but the [`Compiler`]'s; the only ways out are libpcap's look at
-//! the system's tables of names, and memory for machine code.
+//! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
+//! [`Compiler`]'s. It uses the system in two ways only: libpcap reads the system's tables of names,
+//! and machine code needs executable memory.
 
 mod aux;
 mod chain;

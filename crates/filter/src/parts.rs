@@ -1,12 +1,16 @@
 //! Long expressions: cut into parts that libpcap compiles quickly, and linked again.
 //!
-//! A list of a thousand or-ed hosts takes libpcap a minute, lists of seven hosts take it 10 µs a host. The meaning
-//! stays the same: a program that ends with "no match" goes on with what `or` joins, one that ends with a match
-//! with what `and` joins, and a load beyond the captured bytes rejects the packet wherever it happens. (Which such loads
-//! there are depends on libpcap's optimizer in any case.)
+//! libpcap takes a minute for a list of a thousand or-ed hosts, but 10 µs a host for lists of
+//! seven.
 //!
-//! Not cut are expressions in which a primitive changes what follows it: `vlan`, `mpls`, `pppoes`, `geneve`. Nor does
-//! a part begin with a primitive that leaves out its qualifiers and takes them from the one before.
+//! Linking keeps the meaning. A part that ends with "no match" continues with the next part that
+//! `or` joins; a part that ends with a match continues with the next part that `and` joins. A load
+//! beyond the captured bytes rejects the packet in any part. (Which such loads exist depends on
+//! libpcap's optimizer in any case.)
+//!
+//! An expression stays whole if one of its primitives changes the meaning of later ones: `vlan`,
+//! `mpls`, `pppoes`, `geneve`. No part begins with a primitive that takes its qualifiers from the
+//! previous primitive.
 
 use std::ops::Range;
 
@@ -18,10 +22,11 @@ use crate::{
     words::{WordKind, words},
 };
 
-/// Bytes at which a part is long enough. With 512, lists of hosts or ports take five times as long to compile and make
-/// 30 % fewer instructions.
+/// Target length of a part in bytes. With 512, lists of hosts or ports take five times as long to
+/// compile and give 30 % fewer instructions.
 const PART_BYTES: usize = 128;
-/// Words that begin a primitive with qualifiers of its own. Others may do so too; a part just does not begin there.
+/// Words that always begin a primitive with its own qualifiers. Other words may do so too, but no
+/// part begins with these.
 const FRESH: [&str; 21] = [
     "host",
     "net",
@@ -46,15 +51,16 @@ const FRESH: [&str; 21] = [
     "greater",
 ];
 
-/// An expression cut into parts, each with what joins it to everything on its left.
+/// An expression cut into parts. Each part has the joiner that connects it with everything on its
+/// left.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum ExpressionPart {
-    /// Bytes of the expression, for libpcap.
+    /// Bytes of the expression that go to libpcap.
     Text(Range<usize>),
-    /// Parentheses, with `not` in front or without.
+    /// An expression in parentheses, negated or not.
     Group {
         negated: bool,
         parts: ExpressionParts,
@@ -62,7 +68,7 @@ enum ExpressionPart {
 }
 
 impl ExpressionParts {
-    /// Cuts an expression; `None` if it must stay whole.
+    /// Cuts an expression. `None` if it must stay whole.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
         let structure = Structure::parse(text, &words).ok()?;
@@ -96,7 +102,7 @@ impl ExpressionParts {
 struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
-    /// Cuts clauses. `None` where that would change the meaning.
+    /// Cuts clauses. `None` if that would change the meaning.
     fn cut(&self, clauses: &[Clause]) -> Option<ExpressionParts> {
         let mut parts = Vec::new();
         for clause in clauses {
@@ -105,7 +111,7 @@ impl Cutter<'_> {
         Some(ExpressionParts(parts))
     }
 
-    /// Appends a clause: to the text before it, or as a part of its own.
+    /// Appends a clause to the previous text, or as a separate part.
     fn push(&self, chain: &mut Vec<(Joiner, ExpressionPart)>, clause: &Clause) -> Option<()> {
         let is_fresh = self.is_fresh(clause);
         let begins = chain.is_empty() || is_fresh;
@@ -140,15 +146,15 @@ impl Cutter<'_> {
     }
 }
 
-/// Appends programs to each other. If the chain goes on after a return, a jump replaces the return.
+/// Concatenates programs. If the chain continues after a return, a jump replaces the return.
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,
-    /// Return value of the parts for a match.
+    /// Largest return value of the parts for a match.
     accepted: u32,
 }
 
-/// Indexes of the returns of a chain.
+/// Indexes of the return instructions of a chain.
 #[derive(Default)]
 struct Returns {
     accepts: Vec<usize>,
@@ -181,7 +187,7 @@ impl Linker {
         Ok(all)
     }
 
-    /// Makes jumps of some returns. The jumps lead to the next instruction that is appended.
+    /// Turns return instructions into jumps to the next instruction that is appended.
     fn go_on_after(&mut self, returns: &mut Vec<usize>) {
         for index in returns.drain(..) {
             let distance = u32::try_from(self.code.len() - index - 1);
@@ -250,7 +256,8 @@ mod tests {
             format!("udp and ({hosts}) and ({ports})"),
             format!("udp and not ({ports}) and ({hosts})"),
             format!("not ({hosts}) or not (tcp or ({ports}))"),
-            // These two group from the left: (hosts or ports) and tcp, (tcp and the first port) or the others.
+            // The next two group from the left: (hosts or ports) and tcp, (tcp and the first port)
+            // or the other ports.
             format!("{hosts} or {ports} and tcp"),
             format!("tcp and {ports} or host 10.0.7.1"),
         ]
@@ -319,7 +326,8 @@ mod tests {
         );
     }
 
-    /// A random expression; most primitives are short, so that the cuts of tests lie at many places.
+    /// A random expression. Most primitives are short, so that the cuts of tests are at many
+    /// places.
     fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
         let count = random.usize(1..9);
         let mut text = String::new();

@@ -1,7 +1,8 @@
-//! The order in which an expression with terms of our own is evaluated.
+//! The evaluation order of an expression with own terms.
 //!
-//! No operand has side effects, so any order of `and` and `or` gives the same answer; what is cheap goes first: programs
-//! before tests of the payload, these by what they cost. Strings that are or-ed are looked for together.
+//! No operand has side effects, so any order of the operands of `and` and `or` gives the same
+//! answer. Cheap operands go first: programs, and then payload tests by cost. One search finds all
+//! strings that `or` joins.
 
 use crate::{
     Variable,
@@ -9,11 +10,11 @@ use crate::{
     structure::Joiner,
 };
 
-/// Or-ed strings from which on looking for them together takes less time: three take 60 ns in 770 bytes either way, and
-/// 9 ns instead of 18 in 64 bytes.
+/// Number of or-ed strings from which one common search is faster. Three strings take 60 ns in 770
+/// bytes either way, and 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
-/// An expression as a tree. Its depth is bounded by the levels that `chain` allows.
+/// An expression as a tree. `chain` bounds its depth.
 #[derive(Debug, Clone)]
 pub(crate) enum EvaluationPlan {
     /// The program of a piece of pcap-filter text.
@@ -22,16 +23,16 @@ pub(crate) enum EvaluationPlan {
     Term(Variable),
     /// A payload term.
     Payload(PayloadTest),
-    /// Or-ed `payload contains`.
+    /// Several `payload contains` joined by `or`.
     AnyString(AnyString),
     Not(Box<EvaluationPlan>),
-    /// At least two, cheap ones first.
+    /// At least two operands of `and`, cheap ones first.
     All(Vec<EvaluationPlan>),
-    /// At least two, cheap ones first.
+    /// At least two operands of `or`, cheap ones first.
     Any(Vec<EvaluationPlan>),
 }
 
-/// What evaluation costs, in order: dearer than everything before it.
+/// Cost classes of evaluation. Each class is dearer than the previous classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EvaluationCost {
     /// A program or a comparison, without parsing the packet.
@@ -45,7 +46,7 @@ enum EvaluationCost {
 }
 
 impl EvaluationPlan {
-    /// Whether it searches for patterns, which remember what they saw.
+    /// Whether the plan contains patterns, which have search caches.
     pub(crate) fn has_patterns(&self) -> bool {
         self.cost() == EvaluationCost::Pattern
     }
@@ -58,7 +59,7 @@ impl EvaluationPlan {
         }
     }
 
-    /// One plan of some, at least one.
+    /// Combines parts, at least one, into one plan.
     pub(crate) fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
         let mut flat = Vec::with_capacity(parts.len());
         for part in parts {
@@ -95,7 +96,7 @@ impl EvaluationPlan {
     }
 }
 
-/// Puts one search in the place of or-ed strings, where there are enough of them.
+/// Replaces or-ed strings by one search if there are enough strings.
 fn join_strings(parts: &mut Vec<EvaluationPlan>) {
     fn needle(part: &EvaluationPlan) -> Option<&[u8]> {
         match part {
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use crate::Template;
 
-    /// What a plan looks like, in short.
+    /// A short text form of a plan.
     fn shape(plan: &EvaluationPlan) -> String {
         let list = |parts: &[EvaluationPlan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
         match plan {
@@ -151,7 +152,7 @@ mod tests {
                 "not payload contains \"a\" and (not not $flow and tcp)",
                 "and(0 $flow !contains)",
             ),
-            // From the left: ((search or udp) and tcp) or ip6.
+            // Operands group from the left: ((search or udp) and tcp) or ip6.
             (
                 "payload contains \"a\" or udp and tcp or ip6",
                 "or(2 and(1 or(0 contains)))",

@@ -1,16 +1,17 @@
-//! Strings of payload terms: `"GET \x00\r\n"`.
+//! String literals of payload terms: `"GET \x00\r\n"`.
 
 use super::PayloadProblem;
 
-/// What is said of a backslash that begins no escape of these strings.
+/// The error for a backslash that begins no escape of these strings.
 const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
-/// Parses the string at `start`, which belongs to `operator`; gives its bytes and where the text goes on.
+/// Parses the string at `start`, which belongs to `operator`. Returns its bytes and the offset
+/// after the string.
 ///
-/// Between the quotes stands UTF-8 text, taken as its bytes, and the escapes `\xNN \n \r \t \\ \"`.
+/// The quotes contain UTF-8 text, which means its bytes, and the escapes `\xNN \n \r \t \\ \"`.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The problem and its place.
 pub(super) fn parse(
     text: &str,
     start: usize,
@@ -43,7 +44,7 @@ pub(super) fn parse(
     Err((start..start + 1, message.into()))
 }
 
-/// The byte that the escape at `at` stands for, and the bytes of the escape.
+/// The byte that the escape at `at` means, and the length of the escape.
 fn escape(text: &str, at: usize) -> Result<(u8, usize), PayloadProblem> {
     let unknown = || (at..at + 2, UNKNOWN_ESCAPE.into());
     let bytes = &text.as_bytes()[at + 1..];

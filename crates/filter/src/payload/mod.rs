@@ -1,11 +1,12 @@
-//! Terms about the payload: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
+//! Payload terms: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
 //!
-//! They are ours, not libpcap's. They stand where a primitive stands, joined by `and or not ( )`, and are decided on the
-//! bytes that [`retroscope_packet::Parsed::payload`] gives; a packet without payload matches none of them. libpcap never
-//! sees them: `payload` with one of the three words behind it is no pcap-filter text.
+//! These terms are Retroscope's, not libpcap's. A payload term may replace any primitive, joined by
+//! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns; a
+//! packet without payload does not match. libpcap never sees a payload term: in pcap-filter text,
+//! none of the three operators can follow `payload`.
 //!
-//! Strings are searched with memchr's `memmem`, patterns with regex, which takes time linear in the payload and the
-//! pattern, whatever both are; a pattern may therefore not grow without bound: see [`pattern`].
+//! memchr's `memmem` searches strings. The regex crate searches patterns in time linear in the
+//! payload and in the pattern, so the size of a pattern is bounded: see [`pattern`].
 
 mod literal;
 mod pattern;
@@ -17,15 +18,16 @@ use crate::{FilterError, FilterProblem, scan::first_word_len};
 
 pub(crate) use test::{AnyString, PayloadTest};
 
-/// The word that begins a term.
+/// First word of a payload term.
 pub(crate) const KEYWORD: &str = "payload";
-/// Most patterns of one expression. Compiling one takes up to some milliseconds, and their memory adds up.
+/// Maximum number of patterns in one expression. Compiling one takes up to some milliseconds, and
+/// their memory adds up.
 const PATTERNS_MAX: usize = 100;
 
-/// What is wrong with a payload term, and where.
+/// Place and description of a problem in a payload term.
 type PayloadProblem = (Range<usize>, Cow<'static, str>);
 
-/// The tests of an expression, as they are found.
+/// Tests of an expression, in the order of parsing.
 #[derive(Debug, Default)]
 pub(crate) struct PayloadTests {
     pub(crate) tests: Vec<PayloadTest>,
@@ -33,8 +35,8 @@ pub(crate) struct PayloadTests {
 }
 
 impl PayloadTests {
-    /// Parses the term at the word `payload` that starts at `start`, and gives its bytes; `None` if that word is
-    /// something else, such as the name of a host.
+    /// Parses the term whose word `payload` starts at `start`. Returns the length of the term, or
+    /// `None` if the word is something else, such as a host name.
     ///
     /// # Errors
     /// [`FilterProblem::Payload`].
@@ -76,7 +78,8 @@ impl PayloadTests {
     }
 }
 
-/// Whether a string or pattern follows, so that the user meant a term: there is neither in pcap-filter text.
+/// Whether a string or pattern follows. pcap-filter text contains neither, so the user meant a
+/// payload term.
 fn is_almost_a_term(text: &str, word: Range<usize>) -> bool {
     let behind = &text[skip_blanks(text, word.end)..];
     let is_word = text[word.clone()].starts_with(|c: char| c.is_ascii_alphabetic());

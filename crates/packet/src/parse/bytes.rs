@@ -29,7 +29,7 @@ pub(super) fn u32_at(data: &[u8], at: usize) -> Result<u32, ParseStop> {
     array(data, at).map(u32::from_be_bytes)
 }
 
-/// `at`, if the `at` bytes before it were captured.
+/// Returns `at` if all bytes before it were captured.
 #[inline]
 pub(super) fn within(data: &[u8], at: usize) -> Result<usize, ParseStop> {
     if at <= data.len() {

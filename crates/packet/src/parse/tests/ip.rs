@@ -1,4 +1,4 @@
-//! IPv4, IPv6 and the transports.
+//! IPv4, IPv6 and the transport headers.
 
 use super::*;
 
@@ -55,7 +55,8 @@ fn impossible_len_ipv4() {
         );
         assert_eq!(flow_of(&parsed), None);
     }
-    // A header longer than the packet, then a packet shorter than its header, then one that ends inside the ports.
+    // A header longer than the packet, a packet shorter than its header, and a packet that ends
+    // inside the ports.
     for (at, value) in [(0, 0x4f), (3, 19), (3, 23)] {
         let parsed = with(at, value);
         assert_eq!(
@@ -65,13 +66,13 @@ fn impossible_len_ipv4() {
         );
         assert_eq!(flow_of(&parsed), None);
     }
-    // Offload leaves 0: the packet ends with the frame.
+    // Offload leaves a length of 0: the packet ends with the frame.
     let parsed = with(3, 0);
     assert_eq!(
         (parsed.transport, parsed.network.unwrap().len),
         (UDP_PORTS, None)
     );
-    // More than was captured is a snap length's doing.
+    // A packet longer than the captured bytes was cut by the snap length.
     assert_eq!(with(2, 5).transport, UDP_PORTS);
 }
 
@@ -176,7 +177,8 @@ fn deconstruct_ipv6() {
 
 #[test]
 fn ipv6_extension_headers() {
-    // Hop-by-hop, destination options of 16 bytes, routing, mobility, authentication of 24 bytes, UDP.
+    // Hop-by-hop, destination options of 16 bytes, routing, mobility, authentication of 24 bytes,
+    // UDP.
     let mut chain = bytes(&[
         &[60, 0, 1, 4, 0, 0, 0, 0],
         &[43, 1],
@@ -211,7 +213,7 @@ fn ipv6_extension_headers() {
 
 #[test]
 fn impossible_len_ipv6() {
-    // An extension header longer than the payload, though bytes behind it were captured.
+    // An extension header longer than the payload, followed by more captured bytes.
     let mut packet = v6(60, &bytes(&[&[17, 1, 1, 4, 0, 0, 0, 0], &UDP]));
     packet[5] = 8;
     let parsed = raw(&packet);
@@ -286,7 +288,8 @@ fn fragments_ipv6() {
         (atomic.transport, atomic.network.unwrap().fragment),
         (TCP_PORTS, None)
     );
-    // What was fragmented starts with an extension header: only the first piece knows the protocol.
+    // The fragmented data starts with an extension header: only the first fragment shows the
+    // protocol.
     let options = [17, 0, 1, 4, 0, 0, 0, 0];
     let first = raw(&v6(
         44,
@@ -318,7 +321,7 @@ fn authentication_header_ipv4() {
     let packet = v4(51, 0, &bytes(&[&[6, 4], &[0; 22], &TCP]));
     assert_ports_from(LinkType::RAW, &packet, 48, TCP_PORTS);
     assert_eq!(raw(&packet[..30]).network.unwrap().proto, None);
-    // IPv6's other extension numbers mean nothing in IPv4.
+    // IPv6's other extension numbers are no extension headers in IPv4.
     assert_eq!(
         raw(&v4(51, 0, &bytes(&[&[60, 4], &[0; 22], &TCP])))
             .network

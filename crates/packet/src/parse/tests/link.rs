@@ -119,7 +119,7 @@ fn mpls() {
     assert_eq!(parse(LinkType::ETHERNET, &frame).ether_type, Some(0x8847));
     let frame = ethernet(&[0x88, 0x48], &bytes(&[&labels, &v6(17, &UDP)]));
     assert_eq!(parse(LinkType::ETHERNET, &frame).transport, UDP_PORTS);
-    // The checksum tells, where there is one.
+    // The checksum decides, unless it is 0.
     let mut packet = v4(17, 0, &UDP);
     packet[10..12].copy_from_slice(&[0x54, 0x9b]);
     let frame = |packet: &[u8]| ethernet(&[0x88, 0x47], &bytes(&[&labels, packet]));
@@ -292,7 +292,7 @@ fn linux_cooked() {
     );
     let tagged = bytes(&[&v1(1, [0x81, 0]), &[0, 7, 8, 0], &packet]);
     assert_ports_from(LinkType::LINUX_SLL, &tagged, 44, UDP_PORTS);
-    // ARP has no pair of addresses to compare.
+    // ARP on this link type has no pair of hardware addresses to compare.
     let arp = parse(LinkType::LINUX_SLL, &v1(1, [8, 6]));
     assert_eq!(
         flow_of(&arp),
@@ -301,7 +301,7 @@ fn linux_cooked() {
             protocol: 0x0806
         })
     );
-    // A netlink family is no EtherType.
+    // A netlink family is not an EtherType.
     let mut netlink = bytes(&[&v1(1, [8, 0]), &packet]);
     netlink[2..4].copy_from_slice(&824_u16.to_be_bytes());
     let parsed = parse(LinkType::LINUX_SLL, &netlink);
