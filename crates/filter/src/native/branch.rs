@@ -1,4 +1,5 @@
-//! Instructions that decide: conditional jumps, and long chains of comparisons with constants.
+//! Translates instructions that decide: conditional jumps, and long chains of comparisons with
+//! constants.
 
 use cranelift_codegen::ir::{
     InstBuilder, Value,
@@ -16,20 +17,20 @@ use super::{
     translate::Translator,
 };
 
-/// Constants with the same target from which on a table is faster than comparing one by one.
+/// Number of constants with the same target from which a table is faster than single comparisons.
 const TABLE_MIN: usize = 6;
-/// Targets of a chain from which on it is searched instead of walked.
+/// Number of targets of a chain above which a search replaces the comparisons in order.
 const TARGETS_MAX: usize = 8;
 
-/// A condition.
+/// Result of a comparison.
 enum Condition {
     Always(bool),
-    /// 1 or 0, of 8 bits.
+    /// 1 or 0, in 8 bits.
     Is(Value),
 }
 
 impl Translator<'_, '_> {
-    /// A conditional jump.
+    /// Translates a conditional jump.
     pub(super) fn branch(&mut self, index: usize, mut known: KnownState) {
         let instruction = self.program.instructions[index];
         let Some((if_true, if_false)) = instruction.targets(index) else {
@@ -81,7 +82,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Compares as the operation with a constant does.
+    /// Compares two values. `code` is the code of the operation with a constant operand.
     fn compare(&mut self, code: u16, a: Value, b: Value) -> Condition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
@@ -104,7 +105,7 @@ impl Translator<'_, '_> {
             .icmp_imm_u(IntCC::Equal, value, i64::from(number))
     }
 
-    /// Whether bytes of the packet are a number, without turning them around.
+    /// Whether bytes of the packet equal a number, without swapping the bytes.
     fn equals(&mut self, bytes: RawBytes, number: u32) -> Condition {
         if number & !bytes.mask != 0 {
             return Condition::Always(false);
@@ -113,7 +114,7 @@ impl Translator<'_, '_> {
         Condition::Is(self.is_number(raw, bytes.turned(number)))
     }
 
-    /// Whether bytes of the packet have one of some bits.
+    /// Whether bytes of the packet have any of `bits` set.
     fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> Condition {
         if bits & bytes.mask == 0 {
             return Condition::Always(false);
@@ -122,7 +123,7 @@ impl Translator<'_, '_> {
         self.is_not_zero(raw)
     }
 
-    /// Bytes as they were read, with the bits of `mask` left.
+    /// The bytes in packet order, with the bits outside `mask` cleared.
     fn masked(&mut self, bytes: RawBytes, mask: u32) -> Value {
         if mask == bytes.largest() {
             return bytes.raw;
@@ -131,8 +132,9 @@ impl Translator<'_, '_> {
         self.ins().band_imm_u(bytes.raw, mask)
     }
 
-    /// The comparisons that follow each other from `index` on as long as none holds, up to the head of a loop: that has a block
-    /// of its own. For each constant where it leads, and where all others lead.
+    /// The chain of comparisons from `index` on, each of which follows if the previous one does not
+    /// hold. The chain ends before a loop head, which has a separate block. Returns the target of
+    /// each constant, and the target if no comparison holds.
     fn chain(&self, index: usize) -> (Vec<(u32, usize)>, usize) {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -146,7 +148,7 @@ impl Translator<'_, '_> {
             let Some((if_true, if_false)) = targets else {
                 break;
             };
-            // The first comparison with a constant counts.
+            // Only the first comparison with a constant can hold.
             if seen.insert(instruction.k) {
                 cases.push((instruction.k, self.through_jumps(if_true)));
             }
@@ -155,7 +157,8 @@ impl Translator<'_, '_> {
         (cases, at)
     }
 
-    /// Ends the block with a chain of comparisons. The constants are different, so any order is as good.
+    /// Ends the block with a chain of comparisons. The constants differ, so their order does not
+    /// matter.
     fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut KnownState) {
         let value = match known.a {
             RegisterContent::Constant(a) => {
@@ -212,7 +215,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The index of the table of some numbers, if one can be made. Source and destination are often compared with the same.
+    /// Index of the table for some numbers, if a table is possible. Programs often compare source
+    /// and destination with the same numbers, so tables are shared.
     fn table(&mut self, numbers: &[u32]) -> Option<usize> {
         let is_known = |table: &ConstantSet| *table.constants == *numbers;
         if let Some(known) = self.tables.iter().position(is_known) {
@@ -231,7 +235,7 @@ impl Translator<'_, '_> {
             ..
         } = &self.tables[table];
         let (multiplier, shift) = (*multiplier, *shift);
-        // The table will move into the code's own list; its slots stay where they are.
+        // The table moves to the code's own list later, but its slots keep their address.
         let address = slots.as_ptr().expose_provenance() as u64;
         let product = self.ins().imul_imm_u(value, i64::from(multiplier));
         let slot = self.ins().ushr_imm_u(product, i64::from(shift));
@@ -243,7 +247,7 @@ impl Translator<'_, '_> {
         self.ins().icmp(IntCC::Equal, value, constant)
     }
 
-    /// Many targets: a search among the constants.
+    /// Ends the block with a search among the constants, for a chain with many targets.
     fn search(
         &mut self,
         value: Value,
@@ -263,14 +267,14 @@ impl Translator<'_, '_> {
     }
 }
 
-/// Constants that lead to the same place.
+/// Constants with the same target.
 enum ConstantGroup {
     One(u32),
-    /// Index of their table.
+    /// Index of the table that holds the constants.
     Table(usize),
 }
 
-/// The constants of each target, in the order of the program.
+/// The constants of each target, in program order.
 fn by_target(cases: Vec<(u32, usize)>) -> Vec<(usize, Vec<u32>)> {
     let mut groups: Vec<(usize, Vec<u32>)> = Vec::new();
     let mut places = std::collections::HashMap::new();

@@ -1,9 +1,14 @@
-//! Many programs as one function: for each packet a word with a bit for each program that keeps it.
+//! Many programs as one function. For each packet the function returns a word with a bit for each
+//! program that keeps the packet.
 //!
-//! Programs of a set ask the same again and again: is it IPv4, is it TCP, how long is the header? The function asks that once, and goes
-//! to a copy of the programs for packets of that *class*: TCP, UDP or anything else, over IPv4 without options, later fragments
-//! excepted (first fragments belong), or over IPv6. What is known of a class the translator takes for a constant, so a question that it answers is not in the copy;
-//! often one comparison is left of a program. Packets of no class go to a copy of which nothing is known.
+//! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? The
+//! function makes these tests once, and jumps to a copy of all programs for the packet's *class*. A
+//! class is TCP, UDP or any other protocol, over IPv4 without options (later fragments excluded,
+//! first fragments included) or over IPv6.
+//!
+//! In the copy for a class the header values of the class are constants, so most comparisons fold
+//! away; often one comparison remains of a program. Packets without a class go to a copy without
+//! such constants.
 
 use std::time::Instant;
 
@@ -23,27 +28,29 @@ use super::{
     translate::{BpfRegisters, PacketValues, TranslatedProgram},
 };
 
-/// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
+/// Maximum length of one program in instructions. Longer programs are lists, which run faster
+/// alone.
 pub(crate) const EACH_MAX: usize = 256;
-/// Instructions of all programs of a function at most. They are compiled up to seven times.
+/// Maximum number of instructions of all programs together. Each is compiled up to seven times.
 pub(super) const ALL_MAX: usize = 2048;
 
-/// Fewer programs have one copy: to find out the class costs as much as it saves.
+/// Minimum number of programs for separate copies. With fewer, finding the class costs as much as
+/// it saves.
 const CLASSES_MIN: usize = 3;
 
-/// Protocols with a class of their own, and how long their headers are at least.
+/// Protocols with separate classes, and the minimum length of their headers.
 const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 
 /// A protocol of the network layer.
 struct HeaderFamily {
     ether_type: u32,
-    /// First byte of most headers. IPv4's is always compared, because it also says that there are no options; IPv6's only where
-    /// no EtherType tells the family.
+    /// First byte of most headers. IPv4's is always compared, because it also excludes options.
+    /// IPv6's is compared only if no EtherType shows the family.
     first: u32,
-    /// Where the header has the number of the next protocol.
+    /// Offset of the next protocol's number in the header.
     protocol_at: u32,
     header_bytes: u32,
-    /// Where it has the offset of a fragment.
+    /// Offset of the fragment offset in the header.
     fragment_at: Option<u32>,
 }
 
@@ -64,7 +71,7 @@ const FAMILIES: [HeaderFamily; 2] = [
     },
 ];
 
-/// Whether one function has room for some programs.
+/// Whether one function has room for these programs.
 pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
     let lens: Vec<usize> = programs
         .map(|program| program.instructions().len())
@@ -74,10 +81,10 @@ pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -
         && lens.iter().all(|len| *len <= EACH_MAX)
 }
 
-/// Compiles at most 64 programs that see packets of a link type.
+/// Compiles at most 64 programs for packets of a link type.
 ///
 /// # Errors
-/// [`NativeError`]; also where they are too long.
+/// [`NativeError`], also if the programs are too long.
 pub(crate) fn compile_fused(
     link_type: LinkType,
     programs: &[crate::Program],
@@ -98,8 +105,8 @@ pub(crate) fn compile_fused(
     MachineCode::new(compiled, start)
 }
 
-/// Writes the function: first frame, number of frames, first of as many words for the results. It
-/// returns the bits that are set in any of these.
+/// Writes the function. Parameters: the first frame, the number of frames, and the first of as many
+/// words for the results. Returns the bits that are set in any result.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
@@ -131,19 +138,19 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// The copies of all programs.
+/// Writer of the copies of all programs.
 struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
     registers: BpfRegisters,
     packet: PacketValues,
     programs: &'c [TranslatedProgram<'c>],
     tables: &'c mut Vec<ConstantSet>,
-    /// Takes the result.
+    /// Block after the programs; its parameter is the result.
     done: Block,
 }
 
 impl ClassCopies<'_, '_> {
-    /// Finds out the class of the packet, and runs the copy for it.
+    /// Finds the packet's class, and runs the copy for the class.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
@@ -173,7 +180,7 @@ impl ClassCopies<'_, '_> {
         self.copy(&ClassFacts::default());
     }
 
-    /// The classes of a family.
+    /// Writes the copies for the classes of a family.
     fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();
@@ -188,14 +195,15 @@ impl ClassCopies<'_, '_> {
         self.copy(facts);
     }
 
-    /// Goes on with packets of which at least `bytes` bytes were captured.
+    /// Continues with packets that have at least `bytes` captured bytes.
     fn need(&mut self, facts: &mut ClassFacts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
         self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
     }
 
-    /// Goes on with packets that have a number at a place (offset and bytes), which are captured.
+    /// Continues with packets that have `number` at a place (offset and bytes) inside the captured
+    /// bytes.
     fn need_number(
         &mut self,
         facts: &mut ClassFacts,
@@ -211,7 +219,8 @@ impl ClassCopies<'_, '_> {
         ));
     }
 
-    /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
+    /// Continues with packets that are not later fragments. `offset` is the place of the fragment
+    /// word.
     fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
@@ -222,7 +231,7 @@ impl ClassCopies<'_, '_> {
         facts.loads.push((PacketLoad::at(offset, 2), rest));
     }
 
-    /// Goes on with packets of which a value compares with a number in this way.
+    /// Continues with packets for which `condition` holds between `value` and `number`.
     fn go_on_if(&mut self, condition: IntCC, value: Value, number: u32, otherwise: Block) {
         let ins = self.builder.ins();
         let holds = ins.icmp_imm_u(condition, value, i64::from(number));
@@ -237,7 +246,7 @@ impl ClassCopies<'_, '_> {
         RawBytes::whole(raw, bytes)
     }
 
-    /// All programs, one after the other, on packets of which something is known.
+    /// Writes all programs, one after the other, for packets with known facts.
     fn copy(&mut self, facts: &ClassFacts) {
         let mut result = self.builder.ins().iconst(I64, 0);
         for (bit, program) in (0..).zip(self.programs) {

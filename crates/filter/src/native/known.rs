@@ -1,59 +1,60 @@
-//! What the translator knows when it stands at an instruction: on every way that leads there.
+//! Facts that the translator knows at an instruction, on every path to the instruction.
 
 use cranelift_codegen::ir::Value;
 
-/// Loads that are remembered at most, the latest ones: programs look at few places, and knowledge is compared where ways meet.
+/// Maximum number of remembered loads; the latest stay. Programs read few places, and the lists are
+/// compared where paths meet.
 const LOADS_MAX: usize = 24;
 
-/// What is known of every packet that a translation is for, wherever it stands.
+/// Facts about every packet of a class, valid in the whole translation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClassFacts {
-    /// Captured bytes that there are at least.
+    /// Minimum number of captured bytes.
     pub(super) captured: u64,
-    /// What these loads give.
+    /// Known results of loads.
     pub(super) loads: Vec<(PacketLoad, RegisterContent)>,
 }
 
-/// Facts that hold at an instruction, whatever way led there.
+/// Facts that hold at an instruction on every path.
 #[derive(Debug, Clone)]
 pub(super) struct KnownState {
-    /// Captured bytes that were checked.
+    /// Number of captured bytes that the code has checked.
     pub(super) captured: u64,
-    /// Captured bytes behind the offset in `X` that were checked.
+    /// Number of captured bytes after the offset in `X` that the code has checked.
     pub(super) behind_x: u64,
     pub(super) a: RegisterContent,
     pub(super) x: RegisterContent,
     loads: Vec<(PacketLoad, Value)>,
 }
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RegisterContent {
-    /// Depends on the way; its variable has it.
+    /// The content depends on the path; the register's variable holds the value.
     Variable,
-    /// A value of 32 bits that is not known when the program is compiled.
+    /// A 32-bit value that is unknown when the program is compiled.
     Value(Value),
     /// A number.
     Constant(u32),
-    /// Bytes read and not yet turned around, and what is left of them.
+    /// Bytes of the packet, in packet order, restricted to a mask.
     Bytes(RawBytes),
-    /// Four times the lower half of a byte read: the length of an IPv4 header.
+    /// A byte whose lower half, times four, is the content: the length of an IPv4 header.
     HeaderLen(Value),
 }
 
-/// A load as the processor made it: its value has the first byte lowest. Comparing turns the constant around instead, when
-/// the program is compiled.
+/// The result of a load on a little-endian processor: the first byte is the lowest. A comparison
+/// swaps the constant when the program is compiled, instead of the bytes at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawBytes {
-    /// Zero above the bytes that were read.
+    /// The bytes; zero above these bytes.
     pub(super) raw: Value,
-    /// 1, 2 or 4.
+    /// Number of bytes: 1, 2 or 4.
     pub(super) bytes: u32,
-    /// Bits that count, as the program sees them. Never above [`Self::largest`].
+    /// Significant bits in the program's byte order. Never above [`Self::largest`].
     pub(super) mask: u32,
 }
 
-/// What a load reads.
+/// Place and size of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketLoad {
     pub(super) base: LoadBase,
@@ -69,7 +70,7 @@ pub(super) enum LoadBase {
 }
 
 impl PacketLoad {
-    /// Bytes from `offset` on.
+    /// A load of `bytes` bytes at a fixed offset.
     pub(super) fn at(offset: u32, bytes: u32) -> Self {
         Self {
             base: LoadBase::Start,
@@ -80,18 +81,18 @@ impl PacketLoad {
 }
 
 impl RawBytes {
-    /// All of what a load of `bytes` read.
+    /// All bits of a load of `bytes` bytes.
     pub(super) fn whole(raw: Value, bytes: u32) -> Self {
         let mask = largest(bytes);
         Self { raw, bytes, mask }
     }
 
-    /// The largest number that its bytes hold.
+    /// The largest number that these bytes can hold.
     pub(super) fn largest(self) -> u32 {
         largest(self.bytes)
     }
 
-    /// A number of the program as it would stand in `raw`.
+    /// Converts a number of the program to the byte order of `raw`.
     pub(super) fn turned(self, number: u32) -> u32 {
         number.swap_bytes() >> (32 - 8 * self.bytes)
     }
@@ -111,8 +112,9 @@ impl ClassFacts {
 }
 
 impl KnownState {
-    /// Nothing but what both registers hold: 0 at the start of a program; at the head of a loop whatever depends on the way, since
-    /// the way back may come from where no way through the head led.
+    /// Initial facts: both registers have the same content. At the start of a program that is 0. At
+    /// a loop head the content depends on the path, because the backward jump may bring other
+    /// facts.
     pub(super) fn registers(content: RegisterContent) -> Self {
         Self {
             captured: 0,
@@ -123,7 +125,7 @@ impl KnownState {
         }
     }
 
-    /// Keeps what `other` knows too: two ways meet.
+    /// Keeps the facts that `other` has too, where two paths meet.
     pub(super) fn meet(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
         if self.a != other.a {
@@ -137,7 +139,7 @@ impl KnownState {
         }
     }
 
-    /// `X` gets a value.
+    /// Records a new content of `X`.
     pub(super) fn set_x(&mut self, x: RegisterContent) {
         if x == self.x && x != RegisterContent::Variable {
             return;
@@ -152,7 +154,7 @@ impl KnownState {
         self.loads.retain(|(load, _)| load.base == LoadBase::Start);
     }
 
-    /// What the same load gave before.
+    /// The earlier result of the same load.
     pub(super) fn load(&self, load: PacketLoad) -> Option<Value> {
         found(&self.loads, load)
     }
@@ -172,7 +174,7 @@ fn found<T: Copy>(loads: &[(PacketLoad, T)], load: PacketLoad) -> Option<T> {
         .map(|(_, given)| *given)
 }
 
-/// The largest number that `bytes` bytes hold, 1 to 4.
+/// The largest number that `bytes` bytes can hold, for 1 to 4 bytes.
 fn largest(bytes: u32) -> u32 {
     u32::MAX >> (32 - 8 * bytes)
 }

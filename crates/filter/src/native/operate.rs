@@ -1,4 +1,4 @@
-//! Instructions that compute: loads, arithmetic, moves.
+//! Translates instructions that compute: loads, arithmetic, moves.
 
 use cranelift_codegen::ir::{
     InstBuilder, MemFlagsData, Value,
@@ -22,15 +22,15 @@ use crate::{
     interpreter::arithmetic,
 };
 
-/// Longest IPv4 header in bytes: what [`RegisterContent::HeaderLen`] is at most.
+/// Longest IPv4 header in bytes: the maximum of [`RegisterContent::HeaderLen`].
 const HEADER_BYTES_MAX: u64 = 60;
 
-/// Flags of every load: it cannot fault, and stays where the translator puts it, behind its check.
+/// Flags of every load. The load cannot fault. It stays at its position after the check.
 pub(super) fn load_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// Loads 1, 2 or 4 bytes, the first byte lowest.
+/// Loads 1, 2 or 4 bytes; the first byte becomes the lowest.
 pub(super) fn load_raw(
     builder: &mut FunctionBuilder<'_>,
     base: Value,
@@ -46,7 +46,8 @@ pub(super) fn load_raw(
 }
 
 impl Translator<'_, '_> {
-    /// Translates an instruction that is neither return nor jump; `None` if a run ends here in any case.
+    /// Translates an instruction that is neither return nor jump. `None` if the run always ends
+    /// here.
     pub(super) fn operate(&mut self, index: usize, mut known: KnownState) -> Option<KnownState> {
         let instruction = self.program.instructions[index];
         let k = instruction.k;
@@ -102,7 +103,7 @@ impl Translator<'_, '_> {
         Some(known)
     }
 
-    /// What arithmetic and comparisons join with `A`: the constant, or `X`.
+    /// The operand that arithmetic and comparisons combine with `A`: the constant, or `X`.
     pub(super) fn operand(
         &mut self,
         instruction: &Instruction,
@@ -115,7 +116,7 @@ impl Translator<'_, '_> {
         known.x
     }
 
-    /// Bytes from `offset` on, as many as instruction `index` loads.
+    /// Loads bytes at `offset`, as many as instruction `index` loads.
     fn load(&mut self, index: usize, offset: u32, known: &mut KnownState) -> RegisterContent {
         let bytes = load_bytes(self.program.instructions[index].code);
         let load = PacketLoad::at(offset, bytes);
@@ -126,8 +127,8 @@ impl Translator<'_, '_> {
         self.read(load, self.packet.data, known)
     }
 
-    /// Ends the run where fewer than `end` bytes were captured: those that instruction `index` needs, and what any accepted
-    /// packet needs after it.
+    /// Rejects the packet if it has fewer captured bytes than `end`, which instruction `index`
+    /// needs, or than any accepted packet needs from there on.
     fn check(&mut self, index: usize, end: u64, known: &mut KnownState) {
         if known.captured.max(self.facts.captured) >= end {
             return;
@@ -138,7 +139,7 @@ impl Translator<'_, '_> {
         known.captured = end;
     }
 
-    /// Ends the run where fewer bytes than `end`, of 64 bits, were captured.
+    /// Rejects the packet if it has fewer captured bytes than `end`, a 64-bit value.
     fn reject_if_shorter(&mut self, end: Value) {
         let captured = self.packet.captured;
         let is_short = self.ins().icmp(IntCC::UnsignedLessThan, captured, end);
@@ -170,8 +171,8 @@ impl Translator<'_, '_> {
         Some(self.read(load, base, known))
     }
 
-    /// As [`Self::check`], for what lies behind the offset `x` of 64 bits. The sum does not wrap there, and no packet is as
-    /// long as one that would wrap in 32 bits.
+    /// Like [`Self::check`], for bytes after the 64-bit offset `x`. The 64-bit sum does not wrap. A
+    /// sum that would wrap in 32 bits exceeds the length of any packet.
     fn check_behind_x(&mut self, index: usize, x: Value, known: &mut KnownState) {
         let own_end = need::end(&self.program.instructions[index]);
         if known.behind_x >= own_end {
@@ -188,7 +189,7 @@ impl Translator<'_, '_> {
         self.reject_if_shorter(end);
     }
 
-    /// Reads bytes that were checked, or takes them from an earlier load.
+    /// Loads bytes whose presence was checked, or reuses an earlier load.
     fn read(&mut self, load: PacketLoad, base: Value, known: &mut KnownState) -> RegisterContent {
         let whole = |raw| RegisterContent::Bytes(RawBytes::whole(raw, load.bytes));
         if let Some(raw) = known.load(load) {
@@ -206,7 +207,7 @@ impl Translator<'_, '_> {
         whole(raw)
     }
 
-    /// Bytes as the number that they are, most significant first.
+    /// Bytes as a number, most significant byte first.
     pub(super) fn turned_around(&mut self, bytes: RawBytes) -> Value {
         let number = match bytes.bytes {
             1 => bytes.raw,
@@ -228,7 +229,7 @@ impl Translator<'_, '_> {
         self.ins().load(I32, flags, frame, layout::WIRE_LEN)
     }
 
-    /// Ancillary data; `None` if there is none of this kind.
+    /// Loads ancillary data. `None` if there is no such data.
     fn load_ancillary(&mut self, k: u32) -> Option<RegisterContent> {
         let (bit, shift, mask) = match k {
             ANCILLARY_PACKET_TYPE => (
@@ -253,7 +254,7 @@ impl Translator<'_, '_> {
         Some(RegisterContent::Value(value))
     }
 
-    /// `A` under an operation; `None` if that divides by a constant 0.
+    /// Applies an operation to `A`. `None` if that divides by a constant 0.
     fn arithmetic(
         &mut self,
         code: u16,
@@ -291,7 +292,7 @@ impl Translator<'_, '_> {
             op::MUL_K => self.ins().imul(a, b),
             op::AND_K => self.ins().band(a, b),
             op::OR_K => self.ins().bor(a, b),
-            // Checked instructions know nothing else.
+            // Checked instructions contain no other operation.
             _ => self.ins().bxor(a, b),
         }
     }
@@ -307,7 +308,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The processor takes a distance modulo 32, the program does not.
+    /// Shifts. The processor takes the distance modulo 32, the program does not.
     fn shift(&mut self, code: u16, a: Value, b: Value) -> Value {
         let shifted = match code {
             op::LSH_K | op::LSH_X => self.ins().ishl(a, b),

@@ -1,8 +1,8 @@
-//! From instructions to Cranelift's intermediate code: blocks, and the ways between them.
+//! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
-//! Instructions are translated in their order. Jumps lead forward, but for the loop of `ip6 protochain`, so what is known
-//! where ways meet is known when the translator comes there. `operate` does the instructions that compute, `branch` those
-//! that decide.
+//! Instructions are translated in order. Jumps lead forward, except for the loop of `ip6
+//! protochain`. So all facts that meet at an instruction are known when the translator reaches the
+//! instruction. `operate` translates instructions that compute, `branch` instructions that decide.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
@@ -20,11 +20,11 @@ use super::{
 };
 use crate::interpreter::BACKWARD_JUMPS_MAX;
 
-/// A checked program, and what was found out about it.
+/// A checked program and the facts found about the program.
 #[derive(Debug)]
 pub(super) struct TranslatedProgram<'p> {
     pub(super) instructions: &'p [Instruction],
-    /// Whether absolute loads far out ask for ancillary data.
+    /// Whether absolute loads at high offsets read ancillary data.
     pub(super) ancillary: bool,
     pub(super) outline: Outline,
 }
@@ -39,34 +39,35 @@ impl<'p> TranslatedProgram<'p> {
     }
 }
 
-/// The packet that the program runs on.
+/// The packet on which the program runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PacketValues {
-    /// Address of its [`crate::FilterFrame`].
+    /// Address of the packet's [`crate::FilterFrame`].
     pub(super) frame: Value,
-    /// Address of its bytes.
+    /// Address of the packet's bytes.
     pub(super) data: Value,
-    /// Captured bytes, of 64 bits.
+    /// Number of captured bytes, as a 64-bit value.
     pub(super) captured: Value,
 }
 
-/// Where a run ends. Whether any byte is kept is all that counts.
+/// Blocks at which a run ends. The number of kept bytes matters only as zero or not zero.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exits {
     pub(super) accept: Block,
     pub(super) reject: Block,
-    /// Takes 1 or 0, of 64 bits.
+    /// Block whose parameter decides: 1 or 0, in 64 bits.
     pub(super) decide: Block,
 }
 
-/// What a run changes, for all programs of a function one after the other: each variable takes memory for every block.
+/// Variables that a run changes. All programs of a function share them, because each variable takes
+/// memory for every block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BpfRegisters {
     a: Variable,
     x: Variable,
     /// Scratch words.
     memory: [Variable; MEMORY_WORDS],
-    /// Backward jumps so far.
+    /// Number of backward jumps so far.
     jumped_back: Variable,
 }
 
@@ -92,7 +93,8 @@ pub(super) struct Translator<'t, 'f> {
     registers: BpfRegisters,
     /// Blocks by the index of their first instruction.
     blocks: Vec<Option<Block>>,
-    /// What all ways know that were found so far.
+    /// For each block that is not translated yet: the facts that all paths found so far have in
+    /// common.
     arrivals: Vec<Option<KnownState>>,
 }
 
@@ -119,7 +121,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// Translates the program, from the builder's place on. All ways end at an exit.
+    /// Translates the program from the builder's position on. All paths end at an exit.
     pub(super) fn translate(mut self) {
         let zero = self.number(0);
         for variable in self.registers.memory.into_iter().chain([
@@ -141,10 +143,10 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// Begins the block at an instruction; `None` if no way leads there.
+    /// Begins the block at an instruction. `None` if no path leads to the instruction.
     fn enter(&mut self, index: usize) -> Option<KnownState> {
         if self.program.outline.roles[index].is_loop_head {
-            // The only ways that lead here may be backward jumps.
+            // Perhaps only backward jumps lead here.
             let block = self.block(index);
             self.builder.switch_to_block(block);
             return Some(KnownState::registers(RegisterContent::Variable));
@@ -156,7 +158,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         Some(known)
     }
 
-    /// Translates an instruction; gives what is known behind it, if the next one follows.
+    /// Translates an instruction. Returns the facts after it, if the next instruction follows.
     fn instruction(&mut self, index: usize, known: KnownState) -> Option<KnownState> {
         let instruction = self.program.instructions[index];
         if self.program.outline.needs[index].is_never() {
@@ -173,7 +175,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         None
     }
 
-    /// An unconditional jump.
+    /// Translates an unconditional jump.
     fn jump(&mut self, index: usize, known: &KnownState) {
         let Some((target, _)) = self.program.instructions[index].targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
@@ -191,13 +193,13 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(head, &[]);
     }
 
-    /// Ends the block with a jump forward.
+    /// Ends the block with a forward jump.
     pub(super) fn go(&mut self, target: usize, known: &KnownState) {
         let block = self.way(target, known);
         self.builder.ins().jump(block, &[]);
     }
 
-    /// The block at a forward target, for a jump that takes `known` there.
+    /// The block at a forward target, for a jump with the facts `known`.
     pub(super) fn way(&mut self, target: usize, known: &KnownState) -> Block {
         let target = self.through_jumps(target);
         if let Some(bytes) = self.fate(target) {
@@ -210,7 +212,8 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.block(target)
     }
 
-    /// Where a target leads that is nothing but a jump forward. The head of a loop is more: other ways lead there.
+    /// Follows forward jumps from a target that is only a jump. Stops at the head of a loop, to
+    /// which other paths lead.
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
@@ -223,7 +226,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         target
     }
 
-    /// The number that a run returns from `target` on, if it is known to be the same for every packet.
+    /// The return value of a run from `target` on, if it is the same for every packet.
     pub(super) fn fate(&self, target: usize) -> Option<u32> {
         let instruction = &self.program.instructions[target];
         match instruction.code {
@@ -237,13 +240,13 @@ impl<'t, 'f> Translator<'t, 'f> {
         *self.blocks[index].get_or_insert_with(|| self.builder.create_block())
     }
 
-    /// Ends the run unless the condition is false.
+    /// Rejects the packet if the condition is true.
     pub(super) fn reject_if(&mut self, condition: Value) {
         let reject = self.exit_block(0);
         self.leave_if(condition, reject);
     }
 
-    /// Goes to another block unless the condition is false.
+    /// Jumps to another block if the condition is true.
     pub(super) fn leave_if(&mut self, condition: Value, to: Block) {
         let on = self.builder.create_block();
         self.ins().brif(condition, to, &[], on, &[]);
@@ -251,7 +254,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.seal_block(on);
     }
 
-    /// Ends the run with a number of bytes.
+    /// Ends the run with `bytes` bytes to keep.
     pub(super) fn exit(&mut self, bytes: u32) {
         let block = self.exit_block(bytes);
         self.builder.ins().jump(block, &[]);
@@ -263,8 +266,8 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().brif(a, accept, &[], reject, &[]);
     }
 
-    /// Ends the run with one of two numbers of bytes, whichever the condition (1 or 0, of 8 bits) says, without a jump that
-    /// the processor would have to guess.
+    /// Ends the run with one of two numbers of bytes, depending on the condition (1 or 0, in 8
+    /// bits). Uses no conditional jump, which the processor would have to predict.
     pub(super) fn exit_either(&mut self, condition: Value, if_true: u32, if_false: u32) {
         if (if_true == 0) == (if_false == 0) {
             return self.exit(if_true);
@@ -279,7 +282,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
     }
 
-    /// The block that ends the run with a number of bytes.
+    /// The block that ends the run with `bytes` bytes to keep.
     pub(super) fn exit_block(&self, bytes: u32) -> Block {
         match bytes {
             0 => self.exits.reject,
@@ -287,12 +290,12 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// To append an instruction.
+    /// The builder for the next instruction.
     pub(super) fn ins(&mut self) -> FuncInstBuilder<'_, 'f> {
         self.builder.ins()
     }
 
-    /// A number of 32 bits.
+    /// A 32-bit constant.
     pub(super) fn number(&mut self, number: u32) -> Value {
         self.builder.ins().iconst(I32, i64::from(number))
     }
@@ -327,12 +330,13 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.def_var(self.registers.x, value);
     }
 
-    /// The scratch word that an instruction names.
+    /// The variable of a scratch word.
     pub(super) fn word(&self, k: u32) -> Variable {
         self.registers.memory[k as usize % MEMORY_WORDS]
     }
 
-    /// What a register holds, as a value of 32 bits. Cranelift makes code of it only where it is used.
+    /// Content of a register as a 32-bit value. Cranelift emits code for the value only if it is
+    /// used.
     pub(super) fn value(&mut self, content: RegisterContent, variable: Variable) -> Value {
         match content {
             RegisterContent::Variable => self.builder.use_var(variable),

@@ -1,4 +1,4 @@
-//! From entries found to rules that match.
+//! Decides which of the found entries are rules that match.
 
 use retroscope_packet::LinkType;
 
@@ -12,25 +12,26 @@ use super::{
     search_memory::{FoundEntry, SearchMemory},
 };
 
-/// Decides about what the look-ups found.
+/// Turns the results of look-ups into matches.
 pub(super) struct Collector<'c> {
     pub(super) index: &'c RuleIndex,
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
-    /// What was found, in the order of frames.
+    /// Found entries, in the order of frames.
     pub(super) memory: &'c SearchMemory,
     pub(super) frames: &'c [FilterFrame<'c>],
 }
 
 impl Collector<'_> {
-    /// Tells `matches` every rule that matches. `is_unread`: no headers were read.
+    /// Adds every matching rule to `matches`. `is_unread`: the headers of these frames were not
+    /// read.
     pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
         let asked = always.chain(elsewhere);
         let mut found = &self.memory.found[..self.memory.count];
         if asked.clone().next().is_none() {
-            // Only frames of which something was found.
+            // Visits only frames with found entries.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
                 found = self.frame(number, found, matches);
@@ -53,7 +54,7 @@ impl Collector<'_> {
         }
     }
 
-    /// What was found of one frame; gives what was found of those behind it.
+    /// Handles the found entries of one frame. Returns the entries of the frames after it.
     #[inline]
     fn frame<'f>(
         &self,
@@ -104,7 +105,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Whether a rule that was found matches: `Some(true)` where the caller must be asked.
+    /// Whether a found rule matches: `Some(true)` if the caller must evaluate the filter.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;

@@ -1,4 +1,4 @@
-//! The look-ups that few rules ask for: one packet at a time.
+//! Look-ups that few rules need, one packet at a time.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Looks packets up by everything but flows, addresses and ports of IPv4.
+/// Looks packets up by everything except IPv4 flows, IPv4 addresses and ports.
 pub(super) struct Finder<'f> {
     pub(super) index: &'f RuleIndex,
     pub(super) link_type: LinkType,
@@ -24,7 +24,7 @@ pub(super) struct Finder<'f> {
     pub(super) memory: &'f mut SearchMemory,
 }
 
-/// A packet being looked up.
+/// A packet in a look-up.
 #[derive(Clone, Copy)]
 struct FrameLookUp<'f> {
     number: u8,
@@ -33,7 +33,7 @@ struct FrameLookUp<'f> {
 }
 
 impl Finder<'_> {
-    /// Looks up frames whose headers are read into the search memory.
+    /// Looks up frames whose headers are in the search memory.
     pub(super) fn find_more(&mut self, frames: &[FilterFrame<'_>]) {
         for (number, frame) in (0..).zip(frames) {
             let key = self.memory.keys[usize::from(number)];
@@ -45,7 +45,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks up frames of a link type whose headers are not read: flows as `retroscope-packet` sees them.
+    /// Looks up frames of a link type whose headers cannot be read, by the flow that
+    /// `retroscope-packet` sees.
     pub(super) fn find_without_keys(&mut self, frames: &[FilterFrame<'_>]) {
         if self.index.followed == 0 {
             return;
@@ -139,18 +140,18 @@ impl Finder<'_> {
         self.small(frame, flow6_key(self.index.seeds, &flow), frame_flags);
     }
 
-    /// Rules that ask for a flow, on a frame whose flow the fixed places which libpcap reads may not show: tunnelled, tagged twice,
-    /// not IP. It is parsed whole.
+    /// Looks up rules with `$flow` for a frame whose flow may not be at libpcap's fixed offsets: a
+    /// tunnel, two tags, or not IP. Parses the whole frame.
     #[inline(never)]
     fn followed(&mut self, frame: FrameLookUp<'_>) {
-        /// Such rules are about packets under any tags.
+        /// These rules match packets under any tags.
         const ANY: u16 = frame_flags::PLAIN | frame_flags::TAGGED;
         let index = self.index;
         let parsed = parse(self.link_type, frame.data);
         match flow_of(&parsed) {
             Some(FlowKey::Ports { proto, low, high }) => match (low.addr, high.addr) {
                 (IpAddr::V4(a), IpAddr::V4(b)) if index.has(tag::FLOW4) => {
-                    // Which end is the source makes no difference to these rules.
+                    // For these rules it does not matter which end is the source.
                     let (key, way) = Flow4Key::new(
                         proto_flag(proto),
                         a.to_bits(),

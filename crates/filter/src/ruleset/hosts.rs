@@ -1,8 +1,10 @@
-//! The addresses without which no packet matches, for who keeps an index of them.
+//! The addresses that a packet must have to match an expression, for a caller with an index of
+//! addresses.
 //!
-//! Both sides read what libpcap's programs read: [`hosts_of`] by [`HeaderKey`], the expression by `parse`, which takes only what is certain. So a packet
-//! that an expression takes has the addresses that [`NeededHosts`] names, whatever else it is: ARP and RARP too, behind a tag where
-//! the expression says `vlan`, never in a tunnel or behind an extension header's addresses.
+//! Both sides read what libpcap's programs read. [`hosts_of`] reads a frame with [`HeaderKey`];
+//! `parse` reads the expression and accepts only what is certain. So a packet that matches has the
+//! addresses in [`NeededHosts`], in ARP and RARP too, and after a tag if the expression says
+//! `vlan`. Addresses inside a tunnel or after an extension header never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,20 +19,23 @@ use super::{
     understand::understand,
 };
 
-/// Ways of an expression to match, at most.
+/// Maximum number of ways in which an expression can match.
 const WAYS_MAX: usize = 256;
 
-/// Addresses of which a packet that an expression takes has some.
+/// Addresses that every packet matching an expression has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
-    /// Any of these ways, each with all of its addresses, as source or destination. None of them is empty.
+    /// Ways in which the expression can match. A packet has all addresses of at least one way, as
+    /// source or destination. No way is empty.
     pub ways: Vec<Vec<IpAddr>>,
-    /// That is certain of Ethernet frames only: the expression asks for their tags or hardware addresses.
+    /// Whether the addresses are certain for Ethernet frames only, because the expression tests
+    /// tags or hardware addresses.
     pub is_of_ethernet: bool,
 }
 
 impl NeededHosts {
-    /// Those of an expression; `None`: some packets may match without, or that is not certain.
+    /// Addresses that an expression needs. `None` if some packets may match without addresses, or
+    /// if that is not certain.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
@@ -52,7 +57,7 @@ impl NeededHosts {
     }
 }
 
-/// The address that a primitive asks for.
+/// The address that a primitive tests.
 fn host(atom: &Atom) -> Option<IpAddr> {
     match *atom {
         Atom::V4 { addr, bits: 32, .. } => Some(Ipv4Addr::from_bits(addr).into()),
@@ -63,8 +68,8 @@ fn host(atom: &Atom) -> Option<IpAddr> {
     }
 }
 
-/// The addresses of a frame that primitives with a whole address compare, as far as they were captured: source and destination.
-/// `None`: frames of this link type are not read here, and may have any.
+/// Source and destination address of a frame, as primitives with a whole address compare them, if
+/// captured. `None` if frames of this link type cannot be read here and may have any address.
 #[must_use]
 #[inline]
 pub fn hosts_of(link_type: LinkType, mode: FilterMode, data: &[u8]) -> Option<[Option<IpAddr>; 2]> {

@@ -1,4 +1,4 @@
-//! All rules in tables: one version of them, shared by the writer and every reader that still uses it.
+//! All rules in tables. The writer and the readers share each version of the tables.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,36 +17,37 @@ use super::{
     unindexed::UnindexedRules,
 };
 
-/// What a rule found by a look-up still needs.
+/// What remains to do for a rule that a look-up found.
 pub(super) mod flags {
     /// The caller must evaluate the filter.
     pub(in crate::ruleset) const ASK: u8 = 1;
-    /// The whole expression must be asked about every packet found.
+    /// The whole expression must be evaluated for every found packet.
     pub(in crate::ruleset) const PARTIAL: u8 = 2;
-    /// The whole expression must be asked about short frames: what `or` and `not` make of loads beyond the captured bytes
-    /// depends on their order.
+    /// The whole expression must be evaluated for short frames, because the result of `or` and
+    /// `not` with loads beyond the captured bytes depends on the order.
     pub(in crate::ruleset) const ORDERED: u8 = 4;
-    /// libpcap refuses the expression where there are no Ethernet addresses and tags.
+    /// libpcap rejects the expression on link types without Ethernet addresses and tags.
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
-/// A rule as the data path needs it.
+/// A rule, as the data path needs it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleInfo {
     pub(super) id: u64,
     pub(super) flags: u8,
-    /// Set where [`flags`] say that it is needed.
+    /// The whole rule, set if [`flags`] require it.
     pub(super) body: Option<Arc<FullRule>>,
 }
 
-/// The whole of a rule.
+/// A whole rule.
 #[derive(Debug)]
 pub(super) struct FullRule {
     pub(super) expr: Expr,
     pub(super) view: TagView,
-    /// By link type; none where nothing of it is opaque and nobody compiled it.
+    /// Programs by link type. Empty if no part is opaque and the rule was not compiled.
     pub(super) programs: Vec<(LinkType, Program)>,
-    /// Whether a part of the expression is opaque: without a program it matches nothing.
+    /// Whether a part of the expression is opaque. An opaque rule without a program matches
+    /// nothing.
     pub(super) is_opaque: bool,
 }
 
@@ -68,7 +69,7 @@ pub(super) struct RuleEntry {
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
+/// One version of the tables. A clone copies some thousand pointers, whatever the number of rules.
 #[derive(Debug, Clone)]
 pub(super) struct RuleIndex {
     pub(super) mode: FilterMode,
@@ -79,26 +80,27 @@ pub(super) struct RuleIndex {
     pub(super) ports: Masks,
     groups: Chunked<Arc<Vec<RuleEntry>>>,
     pub(super) rules: Chunked<RuleInfo>,
-    /// Keys of each [`tag`].
+    /// Number of keys with each [`tag`].
     present: [u32; tag::COUNT],
-    /// The prefix lengths of IPv6 that rules ask for.
+    /// IPv6 prefix lengths in rules.
     v6_lengths: Vec<u8>,
-    /// Rules that ask for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
+    /// Number of rules with a flow that may not be at libpcap's fixed offsets. Such frames must be
+    /// parsed whole.
     pub(super) followed: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
-    /// Rules whose filter must be evaluated on every packet.
+    /// Rules whose filter the caller evaluates for every packet.
     pub(super) asked_always: Arc<Vec<u32>>,
-    /// Rules whose filter must be evaluated on every packet of a link type that look-ups do not know.
+    /// Rules whose filter the caller evaluates for every packet of a link type without look-ups.
     pub(super) asked_elsewhere: Arc<Vec<u32>>,
 }
 
-/// What only the writer needs.
+/// Counters that only the writer needs.
 #[derive(Debug, Default)]
 pub(super) struct RefCounts {
     groups: NumberPool,
     addresses: MaskCounts,
     ports: MaskCounts,
-    /// Keys of each prefix length of IPv6 that there are.
+    /// Number of keys with each IPv6 prefix length.
     v6_lengths: BTreeMap<u8, u32>,
 }
 
@@ -122,24 +124,24 @@ impl RuleIndex {
         }
     }
 
-    /// Whether any rule is looked up by keys of this tag.
+    /// Whether any rule has a key with this tag.
     #[inline]
     pub(super) fn has(&self, tag: u8) -> bool {
         self.present[usize::from(tag)] != 0
     }
 
-    /// Whether any rule is looked up by anything.
+    /// Whether any rule has look-ups.
     pub(super) fn has_any(&self) -> bool {
         self.followed != 0 || self.present != [0; tag::COUNT]
     }
 
-    /// Whether any rule is looked up by more than flows, addresses and ports of IPv4.
+    /// Whether any rule has look-ups other than IPv4 flows, IPv4 addresses and ports.
     pub(super) fn has_more(&self) -> bool {
         let is_more = |tag: usize| tag > usize::from(tag::PORT) && self.present[tag] != 0;
         self.followed != 0 || (0..tag::COUNT).any(is_more)
     }
 
-    /// The prefix lengths of IPv6 that rules ask for.
+    /// IPv6 prefix lengths in rules.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
         self.v6_lengths.iter().copied()
     }
@@ -149,7 +151,7 @@ impl RuleIndex {
         self.groups.get(group).map_or(&[], |group| group.as_slice())
     }
 
-    /// How many entries there are for what is sought.
+    /// Number of entries under a look-up key.
     pub(super) fn entries_under(&self, look_up: &LookUpKey) -> usize {
         let Some(key) = look_up.keys(self.seeds).first().copied() else {
             return 0;
@@ -160,7 +162,7 @@ impl RuleIndex {
         }
     }
 
-    /// Files a part of a rule under its keys.
+    /// Adds a part of a rule under all of its keys.
     pub(super) fn add(&mut self, ref_counts: &mut RefCounts, rule: u32, part: &RulePart) {
         for key in part.look_up.keys(self.seeds) {
             let entry = RuleEntry {
@@ -173,7 +175,7 @@ impl RuleIndex {
         }
     }
 
-    /// Takes all of a rule's entries away from the keys of one of its parts.
+    /// Removes all entries of a rule from the keys of one of its parts.
     pub(super) fn remove(&mut self, ref_counts: &mut RefCounts, rule: u32, look_up: &LookUpKey) {
         for key in look_up.keys(self.seeds) {
             self.change(ref_counts, key, |entries| {
@@ -217,7 +219,7 @@ impl RuleIndex {
         self.file(ref_counts, key, entries);
     }
 
-    /// Notes a key that is new, or gone.
+    /// Counts a new or removed key.
     fn count(&mut self, ref_counts: &mut RefCounts, key: TableKey, is_new: bool) {
         let add = |count: &mut u32| {
             *count = if is_new { *count + 1 } else { *count - 1 };
@@ -242,7 +244,7 @@ impl RuleIndex {
         masks.note(counts, u16::from_be_bytes([a, b]), bits, is_new);
     }
 
-    /// The entry under a key; `Err` with the group of them.
+    /// The entry under a key. `Err` is the index of a group of entries.
     fn filed(&self, key: TableKey) -> Option<Result<RuleEntry, u32>> {
         fn filed<S: TableSlot>(
             table: &LookUpTable<S>,
@@ -265,7 +267,7 @@ impl RuleIndex {
         }
     }
 
-    /// Makes these the entries of a key which has no group.
+    /// Stores the entries of a key that has no group.
     fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<RuleEntry>) {
         match key {
             TableKey::Flow(key) => self.flows.remove(key),
@@ -302,7 +304,7 @@ impl RuleIndex {
     }
 }
 
-/// Entries that say the same of one flow, as one.
+/// Merges two entries with the same content for one flow.
 fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
     if let [one, other] = entries.as_mut_slice()
         && one.rule == other.rule
@@ -316,7 +318,7 @@ fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
     entries
 }
 
-/// Whether a slot has room for all that an entry says.
+/// Whether an entry fits into a slot.
 fn is_simple_flow(entry: &RuleEntry) -> bool {
     let views = frame_flags::PLAIN | frame_flags::TAGGED;
     entry.remainder.is_none()

@@ -1,9 +1,11 @@
-//! What the look-ups ask a frame: its headers as libpcap's programs see them, read once for all rules.
+//! Headers of a frame as libpcap's programs see them, read once for all rules. Look-ups use these
+//! headers as keys.
 //!
-//! This is not [`retroscope_packet::parse`]: pcap-filter(7) looks at fixed places. It follows no IPv6 extension header, skips
-//! no VLAN tag unless the expression says `vlan`, checks no length and no version, and takes the ports of first fragments
-//! only. A load beyond the captured bytes rejects the packet; so a field that was not captured is absent here, and a frame
-//! that lacks any that its headers promise is *short*.
+//! The result differs from [`retroscope_packet::parse`], because pcap-filter(7) reads fixed
+//! offsets. It follows no IPv6 extension header and skips no VLAN tag unless the expression says
+//! `vlan`. It checks no length and no version. It reads the ports of first fragments only. A load
+//! beyond the captured bytes rejects the packet, so a field that was not captured is absent here. A
+//! frame without a field that its headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,
@@ -12,24 +14,25 @@ use retroscope_packet::{
 
 use crate::{FilterMode, link::LinkLayout, tagged::TPIDS};
 
-/// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
+/// Protocols with ports, which the `TCP`, `UDP` and `SCTP` bits stand for.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
 
-/// A set of network protocols or one of them, as bits.
+/// Bits for network protocols. A value is one protocol or a set.
 pub(super) mod kind {
     pub(in crate::ruleset) const V4: u8 = 1;
     pub(in crate::ruleset) const V6: u8 = 2;
     pub(in crate::ruleset) const ARP: u8 = 4;
     pub(in crate::ruleset) const RARP: u8 = 8;
-    /// Something else; never part of a set that a rule asks for.
+    /// Any other protocol. Never in a set that a rule uses.
     pub(in crate::ruleset) const OTHER: u8 = 16;
-    /// The field that tells it was not captured.
+    /// The field that names the protocol was not captured.
     pub(in crate::ruleset) const UNKNOWN: u8 = 0;
 }
 
-/// Facts of a frame as bits, for one comparison with what an entry allows: see [`HeaderKey::frame_flags`].
+/// Facts about a frame as bits, compared at once with the bits that an entry allows: see
+/// [`HeaderKey::frame_flags`].
 pub(super) mod frame_flags {
-    /// The low bits are those of [`super::kind`], without `OTHER`.
+    /// The low bits, which are the bits of [`super::kind`] without `OTHER`.
     pub(in crate::ruleset) const KINDS: u16 = 0x000f;
     pub(in crate::ruleset) const PLAIN: u16 = 0x0010;
     pub(in crate::ruleset) const TAGGED: u16 = 0x0020;
@@ -37,27 +40,27 @@ pub(super) mod frame_flags {
     pub(in crate::ruleset) const TCP: u16 = 0x0080;
     pub(in crate::ruleset) const UDP: u16 = 0x0100;
     pub(in crate::ruleset) const SCTP: u16 = 0x0200;
-    /// One of the protocols with ports.
+    /// All protocols with ports. A bit is set even if the ports were not captured.
     pub(in crate::ruleset) const ANY_PORTS: u16 = TCP | UDP | SCTP;
-    /// The look-up was made with the source's address or port.
+    /// The look-up uses the source's address or port.
     pub(in crate::ruleset) const SRC: u16 = 0x0400;
-    /// The look-up was made with the destination's.
+    /// The look-up uses the destination's address or port.
     pub(in crate::ruleset) const DST: u16 = 0x0800;
     pub(in crate::ruleset) const ALL: u16 = 0x0fff;
 }
 
-/// The place of rules' primitives: right behind the link header, or behind one VLAN tag.
+/// Place of a rule's primitives: directly after the link header, or after one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagView {
     Plain,
     Tagged,
 }
 
-/// The link headers that [`HeaderKey::read`] knows.
+/// Link headers that [`HeaderKey::read`] can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkHeaderKind {
     Layout(LinkLayout),
-    /// Four bytes of address family, in the byte order of this machine or in the network's.
+    /// Four bytes with an address family, in the byte order of this machine or in network order.
     Family {
         is_native: bool,
         mode: FilterMode,
@@ -68,7 +71,7 @@ pub(super) enum LinkHeaderKind {
 const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
 impl LinkHeaderKind {
-    /// The link header of a link type; `None`: each rule's own program decides.
+    /// The link header of a link type. `None` if each rule's own program must decide.
     pub(super) fn of(link_type: LinkType, mode: FilterMode) -> Option<Self> {
         match link_type {
             LinkType::NULL | LinkType::LOOP => {
@@ -82,31 +85,33 @@ impl LinkHeaderKind {
     }
 }
 
-/// The headers of one frame.
+/// Headers of one frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HeaderKey {
-    /// IPv4 addresses, or the protocol addresses of ARP and RARP.
+    /// IPv4 source address, or the source protocol address of ARP and RARP.
     pub(super) src: u32,
     pub(super) dst: u32,
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
-    /// Bits of [`frame_flags`], without `SRC` and `DST`. The kind is what is behind a tag, if there is one.
+    /// Bits of [`frame_flags`], without `SRC` and `DST`. The network protocol is the one after a
+    /// tag, if there is a tag.
     pub(super) frame_flags: u16,
-    /// Identifier of the tag right behind an Ethernet header.
+    /// Identifier of the tag directly after an Ethernet header.
     pub(super) vlan: u16,
-    /// Where the network header starts.
+    /// Offset of the network header.
     pub(super) network: u8,
-    /// One bit of [`kind`], or `UNKNOWN`. Behind the tag, if there is one.
+    /// One bit of [`kind`], or `UNKNOWN`. After the tag, if there is a tag.
     pub(super) kind: u8,
     /// IPv4 protocol or IPv6 next header.
     pub(super) proto: u8,
-    /// The next header of a fragment header right behind the IPv6 header, else [`HeaderKey::proto`].
+    /// Next header of a fragment header that directly follows the IPv6 header, else
+    /// [`HeaderKey::proto`].
     pub(super) inner_proto: u8,
     /// Bits of [`has`].
     pub(super) has: u16,
 }
 
-/// What of a frame was captured, and what it is.
+/// Which fields of a frame were captured, and kinds of frames.
 pub(super) mod has {
     pub(in crate::ruleset) const SRC: u16 = 1;
     pub(in crate::ruleset) const DST: u16 = 2;
@@ -119,13 +124,13 @@ pub(super) mod has {
     pub(in crate::ruleset) const VLAN: u16 = 0x100;
     /// A VLAN tag follows the Ethernet addresses, captured or not.
     pub(in crate::ruleset) const TAG: u16 = 0x200;
-    /// A load that some primitive makes of such a frame lies beyond the captured bytes.
+    /// Some primitive makes a load beyond the captured bytes of this frame.
     pub(in crate::ruleset) const SHORT: u16 = 0x400;
     /// An IPv4 fragment, first or later.
     pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
-    /// `retroscope-packet` may see another flow than the fields here tell.
+    /// `retroscope-packet` may see another flow than these fields show.
     pub(in crate::ruleset) const UNUSUAL: u16 = 0x1000;
-    /// A field with ports should be there: its protocol is in [`super::frame_flags`], whether captured or not.
+    /// Both addresses were captured.
     pub(in crate::ruleset) const ADDRESSES: u16 = SRC | DST;
     pub(in crate::ruleset) const PORTS: u16 = SRC_PORT | DST_PORT;
     pub(in crate::ruleset) const FLOW: u16 = ADDRESSES | PORTS;
@@ -140,18 +145,20 @@ impl HeaderKey {
         self.has & has::TAG != 0
     }
 
-    /// The network protocol as a rule of that view sees it; `None` where the bytes that tell it were not captured.
+    /// The network protocol as a rule of this view sees it. `None` if the field that names it was
+    /// not captured.
     pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
-            // A tag's EtherType is no network protocol to a program that does not look behind tags.
+            // A program that does not look after tags sees the tag's EtherType, which is no network
+            // protocol.
             (TagView::Plain, true) => Some(kind::OTHER),
             (TagView::Tagged, false) => Some(kind::OTHER),
             _ => (self.kind != kind::UNKNOWN).then_some(self.kind),
         }
     }
 
-    /// Reads a frame. Writes in place, field by field: a key made elsewhere and moved here in wider pieces waits for its own
-    /// stores.
+    /// Reads a frame. Writes the fields in place: a key that is made elsewhere and moved here with
+    /// wider stores would have to wait for its own stores.
     #[inline]
     pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
         if link_header == ETHERNET
@@ -165,7 +172,8 @@ impl HeaderKey {
         }
     }
 
-    /// Most frames: Ethernet, IPv4 without options, no fragment; `header` ends with the ports. Takes no branch.
+    /// Reads the most common frames: Ethernet, IPv4 without options, no fragment. `header` ends
+    /// after the ports. Has no branch.
     #[inline]
     fn read_common(&mut self, common: &CommonHeaders, header: &[u8; 38]) {
         let word = |at| word(header, at).unwrap_or_default();
@@ -304,7 +312,7 @@ impl HeaderKey {
     }
 
     fn v6(&mut self, at: usize, data: &[u8]) {
-        // The addresses stay where they are: `HeaderKey::v6_address`.
+        // IPv6 addresses stay in the packet: see `HeaderKey::v6_address`.
         for (end, bit) in [(at + 24, has::SRC), (at + 40, has::DST)] {
             self.has |= if data.len() >= end { bit } else { has::SHORT };
         }
@@ -336,15 +344,16 @@ impl HeaderKey {
         value.unwrap_or_default()
     }
 
-    /// The source or destination address of an IPv6 frame that has it.
+    /// The source or destination address of an IPv6 frame, if captured.
     pub(super) fn v6_address(&self, data: &[u8], is_dst: bool) -> Option<u128> {
         let at = usize::from(self.network) + if is_dst { 24 } else { 8 };
         let bytes = data.get(at..)?.first_chunk()?;
         Some(u128::from_be_bytes(*bytes))
     }
 
-    /// Whether an address of an IPv6 frame has these first bits. libpcap compares word by word, up to the first difference or
-    /// the last bit; `None`: up to the end of the captured bytes.
+    /// Whether an address of an IPv6 frame begins with these bits. Compares word by word, like
+    /// libpcap, up to the first difference or the last bit. `None` if the captured bytes end before
+    /// that.
     pub(super) fn v6_begins_with(
         &self,
         data: &[u8],
@@ -370,7 +379,7 @@ impl HeaderKey {
         Some(true)
     }
 
-    /// The destination or source hardware address of an Ethernet frame that has it.
+    /// The source or destination hardware address of an Ethernet frame, if captured.
     pub(super) fn mac(&self, data: &[u8], is_dst: bool) -> Option<u64> {
         if !self.has(if is_dst { has::DST_MAC } else { has::SRC_MAC }) {
             return None;
@@ -380,7 +389,7 @@ impl HeaderKey {
     }
 }
 
-/// The trait of each protocol: a table, because TCP and UDP come as they like, which no branch predicts.
+/// Flag of each protocol. A table, because no branch predictor can tell TCP from UDP.
 static PORTS: [u16; 256] = {
     let mut table = [frame_flags::NO_PORTS; 256];
     table[TCP as usize] = frame_flags::TCP;
@@ -389,13 +398,13 @@ static PORTS: [u16; 256] = {
     table
 };
 
-/// The trait of a protocol.
+/// The flag of a protocol.
 #[inline]
 pub(super) fn proto_flag(proto: u8) -> u16 {
     PORTS[usize::from(proto)]
 }
 
-/// The trait of a protocol, and whether it has ports.
+/// The flag of a protocol, and `has::PORTS` if the protocol has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
     let its = proto_flag(proto);
@@ -405,7 +414,8 @@ fn ports_of(proto: u8) -> (u16, u16) {
     (its, mask & has::PORTS)
 }
 
-/// As libpcap has it: IPv6 is what the system calls it on an interface, and what any of the BSDs calls it in a file.
+/// The network protocol of an address family, as libpcap has it. IPv6 is the system's own number on
+/// an interface, and the number of any BSD in a file.
 fn kind_of_family(family: u32, mode: FilterMode) -> u8 {
     const V4: u32 = 2;
     const V6_LIVE: u32 = libc::AF_INET6.cast_unsigned();

@@ -1,4 +1,4 @@
-//! What an entry is looked up by, and the keys of the tables that stand for it.
+//! Look-up keys of entries, and the table keys that represent them.
 
 use std::{
     fmt,
@@ -13,24 +13,24 @@ use super::{
     table::{Seeds, TableSlot},
 };
 
-/// The fixed part of a rule.
+/// The fixed part of a rule, by which packets find the rule.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LookUpKey {
-    /// A flow over IPv4.
+    /// An IPv4 flow.
     Flow4(FiveTuple<u32>),
-    /// A flow over IPv6.
+    /// An IPv6 flow.
     Flow6(FiveTuple<u128>),
-    /// What a primitive that can be looked up says, whichever end it is about.
+    /// A primitive that can be looked up. Its ends do not count.
     One(Atom),
     /// IP fragments between two addresses, for `$flow`.
     Fragments([IpAddr; 2]),
-    /// Any IP between two addresses, for `$flow`.
+    /// All IP packets between two addresses, for `$flow`.
     Pair([IpAddr; 2]),
     /// A flow that is not IP, for `$flow`.
     Link(FlowKey),
 }
 
-/// TCP, UDP or SCTP between two hosts and two ports, each pair ordered by itself.
+/// TCP, UDP or SCTP between two hosts and two ports. Hosts and ports are each in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FiveTuple<A> {
     pub(super) proto: u8,
@@ -57,12 +57,12 @@ pub(super) enum TableKey {
     Small(u64),
 }
 
-/// All four ways of a flow's addresses and ports, ordered or exchanged.
+/// All four ways of a flow: addresses and ports, each in order or exchanged.
 pub(super) const ALL_WAYS: u8 = 0b1111;
 
-/// What keys stand for; those of [`SmallSlot`]s have it in their upper 8 bits.
+/// Kinds of keys. A [`SmallSlot`]'s key has its tag in the upper 8 bits.
 pub(super) mod tag {
-    /// In a table of their own.
+    /// IPv4 flows, which have a separate table.
     pub(in crate::ruleset) const FLOW4: u8 = 0;
     pub(in crate::ruleset) const V4: u8 = 1;
     pub(in crate::ruleset) const PORT: u8 = 2;
@@ -76,11 +76,11 @@ pub(super) mod tag {
     pub(in crate::ruleset) const FRAGMENTS: u8 = 10;
     pub(in crate::ruleset) const LINK: u8 = 11;
     pub(in crate::ruleset) const INTERFACE: u8 = 12;
-    /// One more than the largest.
+    /// Number of tags.
     pub(in crate::ruleset) const COUNT: usize = 13;
 }
 
-/// The value of a small key's lower 56 bits, under a tag.
+/// A small key: the tag and the lower 56 bits of `value`.
 #[inline]
 pub(super) fn small(tag: u8, value: u64) -> u64 {
     u64::from(tag) << 56 | value & (u64::MAX >> 8)
@@ -91,7 +91,8 @@ pub(super) fn tag_of(key: u64) -> u8 {
     key.to_be_bytes()[0]
 }
 
-/// The first `bits` (1 to 32) of an IPv4 address; or, of a port in the upper half of `value`, 1 to 16.
+/// Key of the first `bits` bits of an IPv4 address (1 to 32), or of a port (1 to 16), which is in
+/// the upper half of `value`.
 #[inline]
 pub(super) fn prefix_key(tag: u8, value: u32, bits: u8) -> u64 {
     let masked = value & (u32::MAX << (32 - u32::from(bits)));
@@ -103,7 +104,8 @@ pub(super) fn proto_key(kind: u8, number: u8) -> u64 {
     small(tag::PROTO, u64::from(kind) << 8 | u64::from(number))
 }
 
-/// IPv6 addresses do not fit: 48 bits of a hash stand for them, and the entry compares.
+/// Key of an IPv6 prefix. The address is too long, so the key has 48 bits of a hash. The entry
+/// compares the address.
 pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     let masked = addr & (u128::MAX << (128 - u32::from(bits)));
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
@@ -117,7 +119,7 @@ pub(super) fn flow6_key(seeds: Seeds, flow: &FiveTuple<u128>) -> u64 {
     small(tag::FLOW6, hash)
 }
 
-/// Two addresses in any order.
+/// Key of two addresses in any order.
 pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(addr) => u128::from(addr.to_bits()) | 1 << 127,
@@ -130,7 +132,7 @@ pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     )
 }
 
-/// A flow that is not IP.
+/// Key of a flow that is not IP.
 pub(super) fn link_key(seeds: Seeds, flow: &FlowKey) -> Option<u64> {
     let mac = |mac: [u8; 6]| {
         let [a, b, c, d, e, f] = mac;
@@ -160,7 +162,7 @@ fn wide(seeds: Seeds, value: u128) -> u64 {
 }
 
 impl LookUpKey {
-    /// The keys that entries for it are filed under.
+    /// The table keys for this look-up key.
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         let atom = match *self {
@@ -210,12 +212,13 @@ fn each(kinds: u8) -> impl Iterator<Item = u8> {
         .filter(move |kind| kinds & kind != 0)
 }
 
-/// A range of ports as prefixes: port and length, the least number of them. The whole range is two of length 1.
+/// A port range as the smallest number of prefixes, each a port and a length. The full range
+/// becomes two prefixes of length 1.
 fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     let mut prefixes = Vec::new();
     let (mut at, end) = (u32::from(low), u32::from(high) + 1);
     while at < end {
-        // The largest block that starts here and does not go beyond the end; not above half of all.
+        // The largest block that starts here and ends in the range. At most half of all ports.
         let aligned = at.trailing_zeros().min(15);
         let fits = (end - at).ilog2();
         let size = aligned.min(fits);
@@ -226,16 +229,17 @@ fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     prefixes
 }
 
-/// Key of a [`Flow4Slot`].
+/// Table key of an IPv4 flow, for a [`Flow4Slot`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flow4Key {
     addresses: u64,
-    /// From the lowest bit: protocol (2 bits: 1 TCP, 2 UDP, 3 SCTP), nothing (30), ports (32).
+    /// From the lowest bit: protocol (2 bits: 1 TCP, 2 UDP, 3 SCTP), unused (30), ports (32).
     ports: u64,
 }
 
 impl Flow4Key {
-    /// From ends in any order; also whether the addresses and the ports were exchanged, as a bit of a slot's `ways`.
+    /// A key from two ends in any order. Also returns whether addresses and ports were exchanged,
+    /// as a bit of a slot's `ways`.
     #[inline]
     pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
@@ -249,7 +253,7 @@ impl Flow4Key {
                     && frame_flags::SCTP == 4 << 7
             )
         };
-        // 1, 2 and 4 become 1, 2 and 3.
+        // Maps 1, 2 and 4 to 1, 2 and 3.
         let bit = frame_flags >> 7 & 7;
         let proto = bit - (bit >> 2);
         let ports = u64::from(low_port) << 16 | u64::from(high_port);
@@ -261,19 +265,21 @@ impl Flow4Key {
     }
 }
 
-/// An entry, or a group of them, for a flow over IPv4: the whole key and what is needed to decide, in 16 bytes.
+/// Slot for an IPv4 flow: the whole key, and all that decides about a match, in 16 bytes. Refers to
+/// a rule or a group of entries.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Flow4Slot {
     addresses: u64,
-    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1), value (23), ports (32).
+    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1),
+    /// value (23), ports (32).
     rest: u64,
 }
 
 impl Flow4Slot {
     /// The bits of `rest` that belong to the key.
     const KEY: u64 = 0xffff_ffff_0000_0003;
-    /// The greatest number of a rule or a group that a slot has bits for.
+    /// The largest number of a rule or group that fits into a slot.
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
     pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
@@ -282,8 +288,8 @@ impl Flow4Slot {
         Self::with(key, views << 2 | u32::from(ways) << 4, rule)
     }
 
-    /// Panics if `group` is above [`Self::VALUE_MAX`]: the slot would name another group. So many
-    /// groups take 16 million rules.
+    /// Panics if `group` is above [`Self::VALUE_MAX`], because the slot would refer to another
+    /// group. That many groups need 16 million rules.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
         Self::with(key, 0x100, group)
     }
@@ -332,7 +338,7 @@ impl TableSlot for Flow4Slot {
         (self.word() >> 9, self.word() & 0x100 != 0)
     }
 
-    /// Of the traits only views count.
+    /// Only the view bits of `frame_flags` count.
     #[inline]
     fn takes(&self, frame_flags: u16, way: u8) -> bool {
         let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))
@@ -349,13 +355,13 @@ impl TableSlot for Flow4Slot {
     }
 }
 
-/// An entry, or a group of them, for a key that fits into 56 bits with a tag.
+/// Slot for a key of 56 bits and a tag. Refers to a rule or a group of entries.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct SmallSlot {
     key: u64,
     value: u32,
-    /// What the traits of a packet must not go beyond.
+    /// A frame matches only if its flags are a subset of these bits.
     need: u16,
     is_group: u16,
 }

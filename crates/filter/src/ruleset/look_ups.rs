@@ -1,9 +1,12 @@
-//! From an expression to entries of tables.
+//! Turns an expression into entries of tables.
 //!
-//! An expression becomes an `or` of conjunctions. Of each, the part that fewest packets and fewest other rules share is
-//! looked up; what remains of the conjunction is compared with the headers. Where an expression would become too many
-//! conjunctions, they are taken from one operand of each `and` only, and the whole expression is asked about what they find.
-//! An expression of which some conjunction has nothing to look up (`not port 22`, `ip[8] < 5`) is left to its program.
+//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up: the
+//! part that the fewest packets and the fewest other rules share. The rest of the conjunction is
+//! compared with the headers.
+//!
+//! If an expression would give too many conjunctions, only one operand of each `and` is used, and
+//! the whole expression is evaluated for the found packets. If some conjunction has nothing to look
+//! up (`not port 22`, `ip[8] < 5`), the rule's program decides.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,17 +20,18 @@ use super::{
     look_up_key::{ALL_WAYS, FiveTuple, Flow4Key, LookUpKey},
 };
 
-/// Conjunctions that an expression of few primitives may become.
+/// Maximum number of conjunctions of a short expression. Longer expressions may have two more for
+/// each primitive.
 const CONJUNCTIONS: usize = 64;
 
-/// A primitive or its opposite.
+/// A primitive, negated or not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Literal {
     pub(super) atom: Atom,
     pub(super) negated: bool,
 }
 
-/// What a look-up leaves to be compared.
+/// The part of a conjunction that is compared after the look-up.
 #[derive(Debug, Clone)]
 pub(super) struct Remainder {
     pub(super) view: TagView,
@@ -38,19 +42,19 @@ pub(super) struct Remainder {
 #[derive(Debug, Clone)]
 pub(super) struct RulePart {
     pub(super) look_up: LookUpKey,
-    /// Traits beyond which a packet does not match.
+    /// Bit mask: a frame matches only if its flags are a subset of these bits.
     pub(super) need: u16,
-    /// Of flows over IPv4: which of the four ways match.
+    /// For IPv4 flows: the ways that match, of the four ways.
     pub(super) ways: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// What becomes of an expression.
+/// How an expression is looked up.
 #[derive(Debug)]
 pub(super) struct LookUps {
-    /// Its look-ups; `None`: it has none, every packet must be asked.
+    /// The look-ups. `None` if every packet must be tested.
     pub(super) parts: Option<Vec<RulePart>>,
-    /// Finding a part does not decide: the whole expression must be asked.
+    /// Whether a look-up does not decide, so that the whole expression must be evaluated.
     pub(super) is_partial: bool,
 }
 
@@ -64,21 +68,22 @@ impl RulePart {
         }
     }
 
-    /// How many primitives are compared after the look-up.
+    /// Number of primitives that are compared after the look-up.
     pub(super) fn compared(&self) -> usize {
         self.remainder
             .as_ref()
             .map_or(0, |remainder| remainder.literals.len())
     }
 
-    /// Whether it is one of `$flow`, made on every link type and under any tags.
+    /// Whether this part belongs to `$flow`. Such a part applies to every link type, under any
+    /// tags.
     pub(super) fn is_of_term(&self) -> bool {
         !matches!(self.look_up, LookUpKey::One(_)) && self.need == frame_flags::ALL
     }
 }
 
 impl Remainder {
-    /// Whether all of it holds, with every byte that it needs.
+    /// Whether all literals hold. A literal whose bytes were not captured does not hold.
     #[inline]
     pub(super) fn holds(&self, input: &AtomInput<'_>) -> bool {
         self.literals
@@ -89,7 +94,8 @@ impl Remainder {
 
 pub(super) type Conjunction = Vec<Literal>;
 
-/// The look-ups of an expression. `entries_under` tells how many entries there are under a key already.
+/// Plans the look-ups of an expression. `entries_under` returns the number of existing entries
+/// under a key.
 pub(super) fn look_ups(
     expr: &Expr,
     view: TagView,
@@ -119,7 +125,7 @@ pub(super) fn look_ups(
     LookUps { parts, is_partial }
 }
 
-/// The expression as an `or` of at most `limit` conjunctions.
+/// The expression as an `or` of at most `limit` conjunctions. `None` if there are more.
 pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
     let (list, is_or) = match expr {
         Expr::Atom(atom) => {
@@ -158,7 +164,8 @@ pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<V
     Some(all)
 }
 
-/// Conjunctions one of which holds wherever the expression does, though not only there.
+/// Conjunctions of which at least one holds whenever the expression holds. They may hold for other
+/// packets too.
 fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     if let Some(all) = conjunctions(expr, false, limit) {
         let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);
@@ -187,7 +194,8 @@ fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
 /// The [`rank`] of a primitive that cannot be looked up.
 const RANKS: usize = 1 << 20;
 
-/// How many packets a primitive lets through compared with others: a rank, not a count. [`RANKS`]: it cannot be looked up.
+/// Relative number of packets that a primitive matches: a rank, not a count. [`RANKS`] if the
+/// primitive cannot be looked up.
 fn rank(literal: &Literal) -> usize {
     if literal.negated {
         return RANKS;
@@ -215,11 +223,11 @@ struct Planner<'c> {
     entries_under: &'c dyn Fn(&LookUpKey) -> usize,
 }
 
-/// A way to find a conjunction: the look-up, and the literals that it takes care of.
+/// A look-up for a conjunction, and the indexes of the literals that it decides.
 type PlannedLookUp = (RulePart, Vec<usize>);
 
 impl Planner<'_> {
-    /// The look-ups of a conjunction, without those that others make needless; `None` if it has none.
+    /// The look-ups of a conjunction. `None` if it has no look-up.
     fn parts(&self, conjunction: &Conjunction) -> Option<Vec<RulePart>> {
         let term = conjunction.iter().find_map(|literal| match literal.atom {
             Atom::Flow(term) if !literal.negated => Some(term),
@@ -238,9 +246,9 @@ impl Planner<'_> {
         Some(vec![RulePart { remainder, ..part }])
     }
 
-    /// Whether a packet found by `look_up` in this view cannot but satisfy the literal.
+    /// Whether every packet that `look_up` finds in this view satisfies the literal.
     fn is_implied(&self, literal: &Literal, look_up: &LookUpKey) -> bool {
-        // The whole expression is asked about what is opaque.
+        // For opaque primitives the whole expression is evaluated later.
         if matches!(literal.atom, Atom::Opaque) {
             return true;
         }
@@ -248,7 +256,7 @@ impl Planner<'_> {
             return false;
         }
         match (literal.atom, *look_up) {
-            // Only packets of the view are found.
+            // A look-up finds only packets of this view.
             (Atom::Vlan(None), look_up) => {
                 self.view == TagView::Tagged
                     && !matches!(look_up, LookUpKey::One(Atom::Interface(_)))
@@ -301,12 +309,12 @@ impl Planner<'_> {
             };
             return Some((part, done));
         }
-        // IPv6 flows are found by a hash, so all that the conjunction says is compared.
+        // A hash finds IPv6 flows, so the whole conjunction is compared afterwards.
         let (flow, _, _) = flow(conjunction, v6)?;
         Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
 
-    /// The one literal that lets the fewest packets and rules through.
+    /// The look-up by the literal that the fewest packets and rules share.
     fn least(&self, conjunction: &Conjunction) -> Option<PlannedLookUp> {
         let useful = (0..conjunction.len()).filter(|index| rank(&conjunction[*index]) < RANKS);
         let candidates = useful.filter_map(|index| {
@@ -320,7 +328,7 @@ impl Planner<'_> {
         least.map(|(_, candidate)| candidate)
     }
 
-    /// The look-up of a literal, and whether nothing of the literal remains.
+    /// The look-up of a literal, and whether the look-up decides the literal.
     fn by_literal(&self, literal: &Literal) -> Option<(RulePart, bool)> {
         let any = frame_flags::ALL;
         let (need, is_done) = match literal.atom {
@@ -344,7 +352,7 @@ impl Planner<'_> {
             }
         };
         let need = match (literal.atom, self.view) {
-            // Hardware addresses stand in front of tags.
+            // Hardware addresses precede the tags.
             (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };
@@ -352,7 +360,8 @@ impl Planner<'_> {
     }
 }
 
-/// Which look-ups find a literal about these ends, and whether that decides it.
+/// Which sides' look-ups find a literal with these ends, and whether the look-up decides the
+/// literal.
 fn sides(ends: EndQualifier) -> (u16, bool) {
     let other = frame_flags::ALL & !(frame_flags::SRC | frame_flags::DST);
     match ends {
@@ -387,16 +396,17 @@ fn proto(conjunction: &Conjunction) -> Option<u8> {
         .find(|proto| allowed == proto_flag(*proto))
 }
 
-/// Two values that a conjunction fixes at both ends.
+/// Two values that a conjunction requires, one at each end.
 struct Fixed<T> {
     values: [T; 2],
-    /// Bit 0: the source has the low one; bit 1: the high one.
+    /// Bit 0: the source may have the low value. Bit 1: the source may have the high value.
     ways: u8,
-    /// Literals that say so.
+    /// Indexes of the literals that require the values.
     done: Vec<usize>,
 }
 
-/// The flow that a conjunction fixes, the ways of it that match, and literals that say so.
+/// The flow that a conjunction requires, the ways that match, and the indexes of the literals that
+/// require the flow.
 fn flow<A: Copy + Ord>(
     conjunction: &Conjunction,
     address: impl Fn(&Literal) -> Option<(EndQualifier, A)>,
@@ -404,7 +414,7 @@ fn flow<A: Copy + Ord>(
     let proto = proto(conjunction)?;
     let hosts = fixed(conjunction, address)?;
     let ports = fixed(conjunction, port)?;
-    // Bit `addresses exchanged + 2 * ports exchanged`.
+    // Bit number: 1 if addresses are exchanged, plus 2 if ports are exchanged.
     let mut ways = 0;
     for (bit, exchanged) in [(1, 0), (2, 1)] {
         if ports.ways & bit != 0 {
@@ -455,7 +465,7 @@ fn fixed<T: Copy + Ord>(
     })
 }
 
-/// Where packets of a flow are found, and those that may be its fragments.
+/// Look-ups for the packets of a flow, and for packets that may be its fragments.
 fn followed(term: FlowTerm) -> Vec<RulePart> {
     let part = |look_up| RulePart::new(look_up, frame_flags::ALL);
     let key = match term {
@@ -469,7 +479,7 @@ fn followed(term: FlowTerm) -> Vec<RulePart> {
         FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(LookUpKey::Link(key))],
         FlowKey::Ports { proto, low, high } => {
             let (hosts, ports) = ([low.addr, high.addr], [low.port, high.port]);
-            // Forth and back.
+            // Both directions match.
             let mut ways = ALL_WAYS;
             let flow = match hosts {
                 [IpAddr::V4(a), IpAddr::V4(b)] => {
@@ -485,7 +495,7 @@ fn followed(term: FlowTerm) -> Vec<RulePart> {
                     let hosts = [a.to_bits(), b.to_bits()];
                     LookUpKey::Flow6(FiveTuple::new(proto, hosts, ports))
                 }
-                // Keys of packets have one family.
+                // The key of a packet has addresses of one family only.
                 _ => return vec![part(LookUpKey::Pair(hosts))],
             };
             let flow = RulePart { ways, ..part(flow) };

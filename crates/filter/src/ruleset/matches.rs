@@ -1,24 +1,26 @@
-//! What matched.
+//! The result of matching: rules for each frame.
 
-/// The caller's number for a rule.
+/// The caller's identifier of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
 
-/// How sure a look-up is.
+/// Whether a match is certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// The rule matches the packet.
     Certain,
-    /// It may: evaluate the [`Filter`](crate::Filter), with its state where it has one.
+    /// The rule may match. The caller must evaluate the [`Filter`](crate::Filter), with the
+    /// filter's state if it has state.
     AskFilter,
 }
 
-/// The rules that match each frame of one [`RuleReader::match_many`](super::RuleReader::match_many). Kept and used again,
-/// so that matching allocates nothing once it has seen as many matches as there are.
+/// The rules that match each frame of one
+/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value: matching does not
+/// allocate unless there are more matches than ever before.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     list: Vec<RuleMatch>,
-    /// Where the hits of the frame being looked at start.
+    /// Index of the current frame's first match.
     open: usize,
 }
 
@@ -30,8 +32,8 @@ struct RuleMatch {
 }
 
 impl Matches {
-    /// Every match once: the index of the frame, the rule, and how sure that is. Frames come in their order, and a frame's
-    /// rules by their numbers.
+    /// All matches: the index of the frame, the rule, and whether the match is certain. Each occurs
+    /// once, in the order of frames, and for each frame in the order of rule identifiers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, RuleId, Certainty)> {
         self.list.iter().map(|found| {
             let sure = if found.ask {
@@ -48,7 +50,7 @@ impl Matches {
         self.open = 0;
     }
 
-    /// Adds a match of the frame being looked at; one rule may be added several times.
+    /// Adds a match of the current frame. A rule may be added several times.
     #[inline]
     pub(super) fn add(&mut self, frame: usize, id: u64, ask: bool) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
@@ -56,7 +58,7 @@ impl Matches {
         self.list.push(RuleMatch { id, frame, ask });
     }
 
-    /// Ends a frame.
+    /// Ends the current frame.
     #[inline]
     pub(super) fn end(&mut self) {
         if self.list.len() == self.open {

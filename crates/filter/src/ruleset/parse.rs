@@ -1,10 +1,13 @@
-//! From pcap-filter(7) text to primitives, as far as we are certain what libpcap makes of it.
+//! Turns pcap-filter(7) text into primitives, as far as libpcap's meaning is certain.
 //!
-//! Taken are lists of primitives such as `tcp`, `host 10.0.0.1`, `dst net 10.0.0.0/8`, `udp src port 53`, `ether host
-//! 0:1:2:3:4:5`, with `and`, `or`, `not`, parentheses, and values that leave out their qualifiers (`port 80 or 443`); `vlan`
-//! only as the first of primitives that `and` joins. Numbers are decimal, addresses complete. Everything else is
-//! [`Atom::Opaque`]: names, other spellings of numbers, offsets into headers. Nothing is refused here: whether a text with
-//! opaque parts is an expression at all is libpcap's to say.
+//! The parser accepts lists of primitives such as `tcp`, `host 10.0.0.1`, `dst net 10.0.0.0/8`,
+//! `udp src port 53`, `ether host 0:1:2:3:4:5`. Lists may have `and`, `or`, `not`, parentheses, and
+//! values without qualifiers (`port 80 or 443`). `vlan` may only be the first of primitives that
+//! `and` joins. Numbers must be decimal and addresses complete.
+//!
+//! Everything else becomes [`Atom::Opaque`]: names, other notations of numbers, offsets into
+//! headers. The parser rejects nothing. Only libpcap decides whether a text with opaque parts is an
+//! expression.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -21,7 +24,7 @@ use super::{
     key::{TagView, frame_flags, kind},
 };
 
-/// Reads a piece of pcap-filter text.
+/// Parses a piece of pcap-filter text.
 pub(super) fn parse(text: &str) -> (Expr, TagView) {
     let opaque = (Expr::Atom(Atom::Opaque), TagView::Plain);
     let words = words(text);
@@ -39,7 +42,7 @@ pub(super) fn parse(text: &str) -> (Expr, TagView) {
     expr.unwrap_or(opaque)
 }
 
-/// The qualifiers of a primitive, which the next ones may leave out.
+/// The qualifiers of a primitive, which the next primitives may omit.
 #[derive(Debug, Clone, Copy)]
 struct PrimitiveQualifiers<'t> {
     proto: Option<&'t str>,
@@ -64,8 +67,8 @@ impl<'t> PrimitiveParser<'t> {
         self.0.word(index)
     }
 
-    /// `vlan`, an identifier or none, and what `and` joins to it. An `or` beside it would be tried on frames without a tag
-    /// too, at offsets behind one.
+    /// Parses `vlan`, an optional identifier, and the primitives that `and` joins to it. With `or`,
+    /// libpcap would also test frames without a tag, at the offsets after a tag.
     fn behind_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
         let id = match tag.words.len() {
@@ -84,7 +87,7 @@ impl<'t> PrimitiveParser<'t> {
         Some((expr, TagView::Tagged))
     }
 
-    /// Clauses, from left to right; `None` of none.
+    /// Joins clauses from left to right. `None` if there are no clauses.
     fn chain(&self, clauses: &[Clause]) -> Option<Expr> {
         let mut head = None;
         join(clauses, |clause| {
@@ -99,7 +102,8 @@ impl<'t> PrimitiveParser<'t> {
         })
     }
 
-    /// The words of `range` as one primitive, with the qualifiers it leaves to those behind it.
+    /// Parses the words of `range` as one primitive. Also returns the qualifiers that the next
+    /// primitives may inherit.
     fn primitive(
         &self,
         range: Range<usize>,
@@ -170,7 +174,7 @@ impl<'t> PrimitiveParser<'t> {
         }))
     }
 
-    /// Values in parentheses, which share the qualifiers in front of them.
+    /// Parses values in parentheses, which share the qualifiers before the parentheses.
     fn values(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Expr> {
         let values = self.0.clauses_in(range, 0).ok()?;
         join(&values, |value| {
@@ -178,7 +182,7 @@ impl<'t> PrimitiveParser<'t> {
         })
     }
 
-    /// The words of `range` as a value of these qualifiers.
+    /// Parses the words of `range` as a value with these qualifiers.
     fn value(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Atom> {
         let first = self.word(range.start).filter(|_| !range.is_empty())?;
         let ends = head.ends.unwrap_or(EndQualifier::Either);
@@ -210,7 +214,7 @@ impl<'t> PrimitiveParser<'t> {
     }
 }
 
-/// What clauses say together. `None` of none, or where one says nothing.
+/// Joins the expressions of clauses. `None` if there are no clauses, or if one has no expression.
 fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Option<Expr> {
     let (first, rest) = clauses.split_first()?;
     rest.iter().try_fold(expr(first)?, |left, clause| {
@@ -218,7 +222,7 @@ fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Op
     })
 }
 
-/// A protocol's name as a primitive of its own.
+/// A protocol name that is a complete primitive.
 fn protocol(word: &str) -> Option<Atom> {
     let both = kind::V4 | kind::V6;
     let (number, kinds) = match word {
@@ -240,7 +244,7 @@ fn protocol(word: &str) -> Option<Atom> {
     Some(Atom::Proto { number, kinds })
 }
 
-/// A complete address; `bits` of it where a prefix length stands behind it.
+/// A complete address. `bits` is the prefix length, if one follows the address.
 fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16>) -> Option<Atom> {
     if let Ok(addr) = word.parse::<Ipv4Addr>() {
         let kinds = match proto {
@@ -268,8 +272,8 @@ fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16
     Some(Atom::V6 { ends, addr, bits })
 }
 
-/// The length of a prefix whose bits are the upper ones of `addr`; without a length it is the whole address. Bits behind the prefix
-/// are an error, which is libpcap's to report.
+/// The prefix length, or the whole address without one. `None` if `addr` has bits set after the
+/// prefix: libpcap must report that error.
 fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
     let behind = addr.checked_shl(bits.into()).unwrap_or(0);
@@ -301,7 +305,7 @@ fn number(word: &str, max: u16) -> Option<u16> {
     (number <= max).then_some(number)
 }
 
-/// Six bytes of one or two hexadecimal digits between colons.
+/// Six bytes of one or two hexadecimal digits, separated by colons.
 fn mac(word: &str) -> Option<u64> {
     let mut addr = 0;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! The data path's side: packets in, rules out.
+//! The reader of a rule set: packets in, rules out.
 
 use std::{
     fmt,
@@ -26,12 +26,12 @@ use super::{
 
 const _: () = assert!(MANY == FusedPrograms::MANY);
 
-/// Where the writer leaves versions for readers.
+/// The place where the writer publishes versions for readers.
 #[derive(Debug)]
 pub(super) struct PublishedIndex {
-    /// Number of the version under the mutex.
+    /// Number of the version in `current`.
     version: AtomicU64,
-    /// Held for the time of copying or replacing one pointer.
+    /// The current version. The lock is held only while a pointer is copied or replaced.
     current: Mutex<Arc<RuleIndex>>,
 }
 
@@ -43,33 +43,33 @@ impl PublishedIndex {
         }
     }
 
-    /// Makes `index` the version for readers; gives the one before.
+    /// Makes `index` the current version. Returns the previous one.
     pub(super) fn publish(&self, index: Arc<RuleIndex>) -> Arc<RuleIndex> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, index);
-        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders what is under it; this makes a reader that
-        // sees the number look there.
+        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders the version itself.
+        // This ordering makes a reader that sees the number check the mutex.
         self.version.fetch_add(1, Ordering::Release);
         before
     }
 
     pub(super) fn current(&self) -> (u64, Arc<RuleIndex>) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: the number changes under the mutex only.
+        // Relaxed: the number changes only under the mutex.
         (self.version.load(Ordering::Relaxed), Arc::clone(&current))
     }
 }
 
-/// Matches packets against a [`RuleSet`](super::RuleSet); made by [`RuleSet::reader`](super::RuleSet::reader), one for each
-/// thread of the data path.
+/// Matches packets against a [`RuleSet`](super::RuleSet). Made by
+/// [`RuleSet::reader`](super::RuleSet::reader), one for each thread of the data path.
 ///
-/// A reader keeps using the version of the rules that it saw last, until [`Self::refresh`].
+/// A reader uses one version of the rules until [`Self::refresh`].
 pub struct RuleReader {
     shared: Arc<PublishedIndex>,
     index: Arc<RuleIndex>,
     version: u64,
     memory: Box<SearchMemory>,
-    /// What programs that run together say of each frame at hand.
+    /// Results of programs that run together, one for each current frame.
     results: Box<[u64; MANY]>,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for RuleReader {
 }
 
 impl RuleReader {
-    /// Frames of one [`Self::match_many`] at most.
+    /// Maximum number of frames in one [`Self::match_many`].
     pub const MANY: usize = MANY;
 
     pub(super) fn new(shared: Arc<PublishedIndex>) -> Self {
@@ -96,8 +96,9 @@ impl RuleReader {
         }
     }
 
-    /// Looks for a newer version of the rules and takes it up; whether there was one. One atomic load where nothing changed.
-    /// Never waits: while the writer is replacing the pointer, the old version stays for another call.
+    /// Switches to a newer version of the rules. Returns whether there was one. Takes one atomic
+    /// load if nothing changed. Never waits: while the writer replaces the pointer, the old version
+    /// stays in use until the next call.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         // V1: Acquire, pairs with V0 in `PublishedIndex::publish`.
@@ -107,8 +108,8 @@ impl RuleReader {
         self.try_refresh()
     }
 
-    /// As [`Self::refresh`], for a reader whose result must not depend on when the writer has its turn: every update that
-    /// happened before this call is taken up. Where the writer is replacing the pointer just now it waits for that.
+    /// Like [`Self::refresh`], but sees every update that happened before this call, so that the
+    /// result does not depend on the writer's timing. Waits while the writer replaces the pointer.
     pub fn refresh_blocking(&mut self) -> bool {
         // V1, as in `refresh`.
         let is_behind = self.shared.version.load(Ordering::Acquire) != self.version;
@@ -125,7 +126,7 @@ impl RuleReader {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        // Relaxed: the number changes under the mutex only.
+        // Relaxed: the number changes only under the mutex.
         self.version = self.shared.version.load(Ordering::Relaxed);
         self.index = Arc::clone(&current);
         true
@@ -198,7 +199,7 @@ mod tests {
         let mut reader = rules.reader();
         let filter = Filter::plain("udp port 53").expect("it is right");
         let _ = rules.insert(RuleId(1), &filter).expect("it is right");
-        // As if the writer were replacing the pointer.
+        // The test acts as a writer that is replacing the pointer.
         let shared = Arc::clone(&reader.shared);
         let writer = shared.current.lock().expect("nobody panicked");
         assert!(!reader.refresh());

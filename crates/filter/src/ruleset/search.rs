@@ -1,8 +1,9 @@
-//! The look-ups that nearly every packet needs, of 64 packets at a time.
+//! Look-ups that nearly every packet needs, for up to 64 packets at a time.
 //!
-//! A packet alone would wait for its header, then for a line of a table, then for the next, and its branches (TCP or UDP,
-//! found or not) are a toss. So each step is done for all packets before the next begins: the processor waits for many
-//! lines at once, and what is found is collected without a branch.
+//! A single packet would wait for its header, then for a cache line of a table, then for the next
+//! line. Its branches (TCP or UDP, found or not) are unpredictable. So each step runs for all
+//! packets before the next step begins. The processor then waits for many lines at once, and the
+//! results are collected without a branch.
 
 use crate::FilterFrame;
 
@@ -14,14 +15,15 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Appends where `is_one`, without a branch: the place is written in any case, so there must be one.
+/// Appends `value` if `is_one`, without a branch. Always writes the next place, so that place must
+/// exist.
 #[inline]
 fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     list[*count] = value;
     *count += usize::from(is_one);
 }
 
-/// Makes some searches: what they wait for in memory, they wait for together.
+/// Runs probes. Their memory accesses overlap.
 #[inline]
 fn search<S: TableSlot>(
     table: &LookUpTable<S>,
@@ -42,7 +44,7 @@ fn search<S: TableSlot>(
 }
 
 impl SearchMemory {
-    /// Looks up flows over IPv4, of the first `count` frames.
+    /// Looks up the IPv4 flows of the first `count` frames.
     pub(super) fn flows(&mut self, index: &RuleIndex, count: usize) {
         let mut probes = 0;
         for (frame, key) in (0..).zip(&self.keys[..count]) {
@@ -62,7 +64,7 @@ impl SearchMemory {
         search(&index.flows, probes, &mut self.found, &mut self.count);
     }
 
-    /// Looks up IPv4 addresses and ports, of the first `count` frames.
+    /// Looks up the IPv4 addresses and ports of the first `count` frames.
     pub(super) fn prefixes(&mut self, index: &RuleIndex, count: usize) {
         let spans = self.spans_of(index, count);
         let spans = &self.spans[..spans];
@@ -94,7 +96,7 @@ impl SearchMemory {
         search(&index.small, probes, &mut self.found, &mut self.count);
     }
 
-    /// The addresses and ports that any rule may look for; gives how many.
+    /// Collects the addresses and ports that any rule may look up. Returns their number.
     fn spans_of(&mut self, index: &RuleIndex, count: usize) -> usize {
         let (has_addresses, has_ports) = (index.has(tag::V4), index.has(tag::PORT));
         let mut spans = 0;
@@ -132,9 +134,10 @@ impl SearchMemory {
     }
 }
 
-/// Loads the first and the last byte of the headers that are read next; see [`super::table::LookUpTable::touch`].
+/// Loads the first and the last byte of the headers that are read next: see
+/// [`super::table::LookUpTable::touch`].
 pub(super) fn touch(frames: &[FilterFrame<'_>]) {
-    /// Of Ethernet, IPv4 and ports.
+    /// Bytes of Ethernet, IPv4 and ports.
     const HEADERS: usize = 38;
     let touch = |all: u8, frame: &FilterFrame<'_>| {
         let data = frame.data();

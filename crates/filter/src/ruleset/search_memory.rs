@@ -1,4 +1,4 @@
-//! What the look-ups of 64 packets at a time work in, and what they find.
+//! Working memory and results of the look-ups for up to 64 packets at a time.
 
 use crate::FilterFrame;
 
@@ -8,26 +8,26 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Packets of one batch at most.
+/// Maximum number of packets in a batch.
 pub(super) const MANY: usize = 64;
 
-/// An entry found for a packet.
+/// An entry that a packet found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FoundEntry {
-    /// A rule, or a group of entries.
+    /// Number of a rule, or of a group of entries.
     pub(super) value: u32,
     pub(super) is_group: bool,
-    /// `value` is a rule, and it matches: there is nothing left to decide.
+    /// Whether `value` is a rule that certainly matches, so that nothing remains to decide.
     pub(super) is_sure: bool,
-    /// The packet's traits, with the side that was looked up.
+    /// The packet's flags, with the side that was looked up.
     pub(super) frame_flags: u16,
-    /// The way of a flow over IPv4, else none.
+    /// The way of an IPv4 flow, else 0.
     pub(super) way: u8,
-    /// Number of the packet.
+    /// Index of the packet.
     pub(super) frame: u8,
 }
 
-/// A search in a table.
+/// One search in a table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probe<K> {
     pub(super) key: K,
@@ -38,7 +38,7 @@ pub(super) struct Probe<K> {
 }
 
 impl<K: Copy> Probe<K> {
-    /// What is found, and whether anything is that takes such a packet.
+    /// The found entry, and whether there is an entry that matches such a packet.
     #[inline(always)]
     pub(super) fn look_up<S: TableSlot<Key = K>>(
         &self,
@@ -59,10 +59,10 @@ impl<K: Copy> Probe<K> {
     }
 }
 
-/// An address or a port, and the prefix lengths to look it up with.
+/// An address or a port, and the prefix lengths to look up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PrefixSpan {
-    /// The address; a port in the upper half.
+    /// The address, or a port in the upper half.
     pub(super) value: u32,
     pub(super) lengths: u32,
     pub(super) frame_flags: u16,
@@ -70,19 +70,19 @@ pub(super) struct PrefixSpan {
     pub(super) frame: u8,
 }
 
-/// Memory for the steps, used again for each batch.
+/// Memory for the steps, reused for each batch.
 #[derive(Debug)]
 pub(super) struct SearchMemory {
     pub(super) keys: [HeaderKey; MANY],
     pub(super) flows: [Probe<Flow4Key>; MANY],
-    /// Both addresses, then both ports of each packet at most.
+    /// At most both addresses and both ports of each packet.
     pub(super) spans: [PrefixSpan; 4 * MANY],
-    /// Only the first that [`Self::prefixes`] counts.
+    /// Probes of [`Self::prefixes`], which counts the valid ones.
     pub(super) probes: Vec<Probe<u64>>,
-    /// What was found; only the first `count`.
+    /// Found entries; only the first `count` are valid.
     pub(super) found: Vec<FoundEntry>,
     pub(super) count: usize,
-    /// Room for [`Self::sort`].
+    /// Buffer for [`Self::sort`].
     sorted: Vec<FoundEntry>,
 }
 
@@ -108,7 +108,7 @@ impl SearchMemory {
         }
     }
 
-    /// Puts what was found into the order of frames.
+    /// Sorts the found entries by frame.
     pub(super) fn sort(&mut self) {
         let found = &self.found[..self.count];
         if found.is_sorted_by_key(|found| found.frame) {
@@ -131,7 +131,7 @@ impl SearchMemory {
         std::mem::swap(&mut self.found, &mut self.sorted);
     }
 
-    /// Adds something found in another way.
+    /// Adds an entry that was found by other means.
     pub(super) fn push(&mut self, found: FoundEntry) {
         if self.found.len() == self.count {
             self.found.push(found);
@@ -141,7 +141,7 @@ impl SearchMemory {
         self.count += 1;
     }
 
-    /// Adds a rule that is known to match a frame below [`MANY`].
+    /// Adds a rule that certainly matches a frame below [`MANY`].
     #[inline]
     pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]

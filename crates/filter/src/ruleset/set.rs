@@ -1,4 +1,4 @@
-//! The control side: rules in and out.
+//! The control side of rule sets: inserts and removes rules.
 
 use std::{
     borrow::Borrow,
@@ -28,11 +28,11 @@ use super::{
     unindexed::UnindexedRules,
 };
 
-/// Snap length told to libpcap; it makes no difference to what matches.
+/// Snap length for libpcap. It does not change which packets match.
 const SNAPLEN: u32 = 262_144;
 
-/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes it; [`RuleReader`]s on other threads
-/// use what it published last.
+/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes the set.
+/// [`RuleReader`]s on other threads use the latest version that it published.
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};
@@ -57,28 +57,28 @@ const SNAPLEN: u32 = 262_144;
 pub struct RuleSet {
     mode: FilterMode,
     link_types: Vec<LinkType>,
-    /// The tables as they are changed; readers get clones.
+    /// The writer's tables. Readers get clones.
     work: RuleIndex,
     ref_counts: RefCounts,
     numbers: NumberPool,
-    /// With the numbers of rules in the tables. In boxes, so that little is moved when the map grows.
+    /// Rules and their numbers in the tables. Boxed, so that a growing map moves little memory.
     rules: HashMap<RuleId, (u32, Box<KeptRule>)>,
-    /// Joints made since [`Self::take_fused`], without those that nobody needs.
+    /// Programs fused since [`Self::take_fused`], except those that are not needed any more.
     fused: Vec<FusedPrograms>,
     shared: Arc<PublishedIndex>,
-    /// Versions that a reader may still use.
+    /// Old versions that a reader may still use.
     retired: Vec<Arc<RuleIndex>>,
 }
 
-/// Link types that a rule does not apply to.
+/// Link types to which a rule does not apply.
 type RefusedLinks = Vec<(LinkType, FilterError)>;
 
-/// What the control side keeps of a rule.
+/// Data of a rule on the control side.
 struct KeptRule {
-    /// To compile it for more link types; none where the caller is asked.
+    /// Text to compile the rule for more link types. `None` if the caller evaluates the filter.
     piece: Option<Arc<FilterPiece>>,
     placement: RulePlacement,
-    /// Its look-ups.
+    /// Look-ups of the rule.
     parts: Vec<RulePart>,
     /// Bits of [`flags`].
     flags: u8,
@@ -95,7 +95,7 @@ impl fmt::Debug for RuleSet {
 }
 
 impl RuleSet {
-    /// No rules yet.
+    /// An empty set.
     #[must_use]
     pub fn new(mode: FilterMode) -> Self {
         let random = RandomState::new();
@@ -121,8 +121,9 @@ impl RuleSet {
         RuleReader::new(Arc::clone(&self.shared))
     }
 
-    /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
-    /// decide match without it, on Ethernet, raw IP, Linux cooked capture and BSD loopback. Gives the rules that libpcap refuses there.
+    /// Prepares the set for packets of a link type: compiles the rules that need a program there.
+    /// Rules that look-ups decide match without this call on Ethernet, raw IP, Linux cooked capture
+    /// and BSD loopback. Returns the rules that libpcap rejects for the link type.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
         if self.link_types.contains(&link_type) {
             return Vec::new();
@@ -153,22 +154,24 @@ impl RuleSet {
         refused
     }
 
-    /// Adds a rule, in the place of one of the same number. Readers see it at their next [`RuleReader::refresh`].
+    /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after their
+    /// next [`RuleReader::refresh`].
     ///
-    /// Programs that the filter was prepared with are used; others that the rule needs are compiled here, for the link types
-    /// of [`Self::add_link_type`]. A rule that look-ups decide needs none.
+    /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
+    /// needs, for the link types of [`Self::add_link_type`]. A rule that look-ups decide needs no
+    /// program.
     ///
     /// # Errors
-    /// The first [`FilterError`] if the rule needs programs and libpcap refuses it for every link type of the set; the set is
-    /// as before then.
+    /// The first [`FilterError`] if the rule needs programs and libpcap rejects the rule for every
+    /// link type of the set. The set then stays as before.
     pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.put_filter(id, filter)?;
         self.publish();
         Ok(placed)
     }
 
-    /// Adds many rules; readers see all of them at once. Gives those that could not be added, with the errors of
-    /// [`Self::insert`].
+    /// Adds many rules at once; readers see all of these at the same time. Returns the rules that
+    /// could not be added, with the errors of [`Self::insert`].
     pub fn insert_many<F: Borrow<Filter>>(
         &mut self,
         rules: impl IntoIterator<Item = (RuleId, F)>,
@@ -183,7 +186,7 @@ impl RuleSet {
         failed
     }
 
-    /// Takes a rule out; whether it was there.
+    /// Removes a rule. Returns whether it existed.
     pub fn remove(&mut self, id: RuleId) -> bool {
         let was_there = self.take_out(id);
         if was_there {
@@ -192,7 +195,7 @@ impl RuleSet {
         was_there
     }
 
-    /// What became of a rule.
+    /// How packets find a rule, and its programs.
     #[must_use]
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
         let (_, kept) = self.rules.get(&id)?;
@@ -205,21 +208,23 @@ impl RuleSet {
         })
     }
 
-    /// The programs of a rule that the data path may run: those worth compiling to machine code.
+    /// The programs of a rule that the data path may run, and that are thus worth compiling to
+    /// machine code.
     pub fn programs(&self, id: RuleId) -> impl Iterator<Item = &Program> {
         let kept = self.rules.get(&id);
         let programs = kept.map_or(&[][..], |(_, kept)| &kept.body.programs);
         programs.iter().map(|(_, program)| program)
     }
 
-    /// Takes the joints that the set made since the last call: programs that see the same packets.
-    /// They are worth compiling, after [`Self::programs`]. The programs of a joint run one by one
-    /// until the joint is compiled. A joint that is replaced before its turn need not be compiled.
+    /// Returns the programs that were fused since the last call because they see the same packets.
+    /// The caller should compile these after [`Self::programs`]. The programs run one by one until
+    /// their common function is compiled. A value that has been replaced meanwhile need not be
+    /// compiled.
     pub fn take_fused(&mut self) -> Vec<FusedPrograms> {
         std::mem::take(&mut self.fused)
     }
 
-    /// Bytes of memory in tables, without expressions, programs, and what old versions still hold.
+    /// Bytes of memory in tables, without expressions, programs and old versions.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         self.work.bytes()
@@ -231,7 +236,7 @@ impl RuleSet {
         self.put(id, filter.filled(), &known)
     }
 
-    /// Changes the tables, not yet for readers. `known` are programs that need not be compiled.
+    /// Changes the tables without publishing. `known` returns programs that need not be compiled.
     fn put(
         &mut self,
         id: RuleId,
@@ -259,7 +264,7 @@ impl RuleSet {
         Ok(InsertedRule { placement, refused })
     }
 
-    /// Notes a rule where every packet of a link type must be shown to it.
+    /// Adds a rule to the lists for which every packet of a link type is tested.
     fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
             RulePlacement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
@@ -284,8 +289,9 @@ impl RuleSet {
         }
     }
 
-    /// Those of some link types for which [`Self::insert`], [`Self::add_link_type`] or the evaluation that the set asks for would wait
-    /// for libpcap longer than a moment: see [`Filter::prepares_at_once`].
+    /// Those of `link_types` for which libpcap takes longer than a moment: in [`Self::insert`], in
+    /// [`Self::add_link_type`], or in the evaluation that the set asks for. See
+    /// [`Filter::prepares_at_once`].
     #[must_use]
     pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
         let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));
@@ -304,7 +310,7 @@ impl RuleSet {
         LinkContext::new(link_type, SNAPLEN, self.mode)
     }
 
-    /// Takes a rule out of the tables, not yet for readers; whether it was there.
+    /// Removes a rule from the tables without publishing. Returns whether it existed.
     fn take_out(&mut self, id: RuleId) -> bool {
         let Some((rule, kept)) = self.rules.remove(&id) else {
             return false;
@@ -336,7 +342,7 @@ impl RuleSet {
         true
     }
 
-    /// What look-ups make of an expression.
+    /// Plans the look-ups of an expression.
     fn place(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
         let mut meaning = understand(filled);
         let body = &meaning.body;
@@ -374,7 +380,8 @@ impl RuleSet {
             (body.programs, refused) = self.programs_of(only, known, placement, its_flags)?;
             piece = Some(Arc::clone(only));
         } else {
-            // The caller evaluates the filter, which judges missing bytes by itself, so nothing is compared after the look-up.
+            // The caller evaluates the filter, which handles missing bytes by itself. So nothing is
+            // compared after the look-up.
             parts.iter_mut().for_each(|part| part.remainder = None);
         }
         let kept = KeptRule {
@@ -387,7 +394,7 @@ impl RuleSet {
         Ok((kept, refused))
     }
 
-    /// The programs that a rule needs, or has already, and link types that it does not apply to.
+    /// Programs that a rule needs or already has, and link types to which it does not apply.
     fn programs_of(
         &self,
         piece: &FilterPiece,
@@ -415,7 +422,7 @@ impl RuleSet {
         Ok((programs, refused))
     }
 
-    /// Shows readers the tables as they are.
+    /// Publishes the current tables.
     fn publish(&mut self) {
         if self
             .work
@@ -434,18 +441,20 @@ impl RuleSet {
         }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
-        // A version that only this list holds is used by no reader, and none can take it up any more.
+        // If only this list holds a version, no reader uses the version, and none can get it any
+        // more.
         self.retired
             .retain(|version| Arc::strong_count(version) > 1);
     }
 }
 
-/// Whether a rule that is not left to the caller needs its program for packets of a link type.
+/// Whether a rule that the set evaluates needs its program for packets of a link type.
 fn needs_program(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
     placement == RulePlacement::Narrowed || sees_all(placement, its_flags, link_type)
 }
 
-/// Whether look-ups cannot find a rule in packets of a link type, so that its program there must see all of them.
+/// Whether look-ups cannot find a rule in packets of a link type, so that its program must see all
+/// of these packets.
 fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
     placement == RulePlacement::Compiled
         || LinkHeaderKind::of(link_type, FilterMode::Savefile).is_none()
@@ -453,12 +462,13 @@ fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> boo
 }
 
 impl KeptRule {
-    /// Whether its look-ups are those of `$flow`, which know every link type.
+    /// Whether all look-ups belong to `$flow`, and thus apply to every link type.
     fn is_flow_only(&self) -> bool {
         self.parts.iter().all(RulePart::is_of_term)
     }
 
-    /// Whether it asks for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
+    /// Whether the rule has a flow that may not be at libpcap's fixed offsets, so that such frames
+    /// must be parsed whole.
     fn is_followed(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }

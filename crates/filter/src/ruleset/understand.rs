@@ -1,4 +1,4 @@
-//! From a filled-in expression to what the planner works on.
+//! Reads a filled-in expression for the planner of look-ups.
 
 use crate::{FilledExpression, Variable, plan::EvaluationPlan};
 
@@ -12,15 +12,15 @@ use super::{
 /// An expression as far as look-ups understand it.
 #[derive(Debug)]
 pub(super) struct RuleMeaning {
-    /// Bits of [`flags`]; `PARTIAL` is the planner's to set.
+    /// Bits of [`flags`]. The planner sets `PARTIAL`.
     pub(super) flags: u8,
-    /// Without programs.
+    /// The whole rule, without programs.
     pub(super) body: FullRule,
 }
 
 /// Reads an expression.
 pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
-    // Terms of our own have state, and several pieces have no program that decides alone.
+    // Own terms have state. For several pieces, no single program decides.
     let asks = !filled.is_plain();
     let (expr, view) = if asks {
         (read(filled, &filled.plan, false), TagView::Plain)
@@ -48,17 +48,18 @@ pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
     }
 }
 
-/// Whether the order in which it is evaluated can make a difference: it holds `or`, `not` or two loads for one question.
+/// Whether the evaluation order can change the result: the expression has `or`, `not` or a test
+/// with two loads.
 fn is_ordered(expr: &Expr) -> bool {
     match expr {
-        // The source is loaded first; without it the destination does not count.
+        // The source is loaded first. If it was not captured, the destination does not count.
         Expr::Atom(Atom::Mac { .. }) | Expr::Not(_) | Expr::Or(_) => true,
         Expr::Atom(_) => false,
         Expr::And(list) => list.iter().any(is_ordered),
     }
 }
 
-/// An expression with terms of our own. The caller is asked about it, so that the order makes no difference.
+/// Reads an expression with own terms. The caller evaluates it, so the order does not matter.
 fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> Expr {
     let all = |parts: &[EvaluationPlan]| {
         parts
@@ -70,7 +71,8 @@ fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> E
         EvaluationPlan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
         EvaluationPlan::All(parts) => return Expr::And(all(parts)),
         EvaluationPlan::Any(parts) => return Expr::Or(all(parts)),
-        // A load beyond the captured bytes makes a piece false. Then its opposite is true, whatever stands in it.
+        // A load beyond the captured bytes makes a piece false. The negated piece is then true,
+        // whatever its content.
         EvaluationPlan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
             match piece.map(|piece| parse(&piece.text)) {

@@ -1,10 +1,10 @@
-//! Rules that look-ups do not find: their programs see every packet of a link type, together.
+//! Rules without look-ups: their programs see every packet of a link type, together.
 //!
-//! `UnindexedRules` puts up to 64 programs into a *unit*, which the compiler's thread makes one function
-//! of. A change of the rules costs a list: `UnindexedRules` masks a removed rule out of its unit, and
-//! joins a new rule to the smallest unit. Each program of a unit runs by itself until the unit has
-//! code. After a burst of changes the compiler has one unit to compile: `UnindexedRules` gives up the
-//! units in between.
+//! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
+//! one function. A change of the rules costs a list: a removed rule is masked out of its unit, and
+//! a new rule joins the smallest unit. Each program of a unit runs by itself until the unit has
+//! code. After a burst of changes the compiler has one unit to compile, because `UnindexedRules`
+//! gives up the units in between.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub(super) struct UnindexedRules {
     pub(super) is_changed: bool,
 }
 
-/// Rules that are asked together.
+/// Rules whose programs run together.
 #[derive(Debug, Clone)]
 struct Unit {
     fused: FusedPrograms,
-    /// The rule of each bit.
+    /// Number of the rule for each bit.
     rules: Arc<[u32]>,
-    /// The rules that were not taken out, as bits.
+    /// Bits of the rules that were not removed.
     live: u64,
 }
 
@@ -49,7 +49,7 @@ impl UnindexedRules {
         self.units.is_empty() && self.loose.is_empty()
     }
 
-    /// Whether a rule is here.
+    /// Whether a rule is in this list.
     pub(super) fn has(&self, rule: u32) -> bool {
         self.loose.iter().any(|(one, _)| *one == rule)
             || self.units.iter().any(|unit| unit.bit(rule) != 0)
@@ -61,7 +61,7 @@ impl UnindexedRules {
         self.loose.push((rule, program));
     }
 
-    /// Takes a rule out, if it is there.
+    /// Removes a rule, if present.
     pub(super) fn remove(&mut self, rule: u32) {
         self.loose.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
@@ -71,8 +71,8 @@ impl UnindexedRules {
         }
     }
 
-    /// Puts rules together anew where that is worth it, before readers see what has changed. Gives the new ones, for whoever
-    /// compiles them.
+    /// Rearranges the units if that is worthwhile, before readers see the changes. Returns the new
+    /// units' programs, which the caller should compile.
     pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();
@@ -85,7 +85,8 @@ impl UnindexedRules {
             }
             is_mostly_live
         });
-        // Taken from the end: a program that is too long to share a function comes last.
+        // Rules are taken from the end, so programs that are too long to share a function come
+        // last.
         loose.sort_by_key(|(_, program)| program.can_fuse());
         let units = self.units.iter_mut();
         let open = units.filter(|unit| has_room(unit.fused.programs().iter()));
@@ -106,7 +107,7 @@ impl UnindexedRules {
             new.push(unit.fused.clone());
             self.units.push(unit);
         }
-        // A program alone has code already.
+        // A program that is alone is compiled as a single program.
         new.retain(|fused| fused.programs().len() > 1);
         new
     }
@@ -146,13 +147,13 @@ impl Unit {
         }
     }
 
-    /// The bit of a rule, if it was not taken out.
+    /// The bit of a rule, or 0 if the rule was removed.
     fn bit(&self, rule: u32) -> u64 {
         let bit = self.rules.iter().position(|one| *one == rule);
         bit.map_or(0, |bit| 1 << bit & self.live)
     }
 
-    /// Rules that were not taken out, with their programs.
+    /// The rules that were not removed, with their programs.
     fn members(&self) -> Vec<(u32, Program)> {
         let all = self
             .rules
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Aux, Instruction};
 
-    /// Keeps packets whose first byte has one of some bits.
+    /// Matches packets whose first byte has any of these bits.
     fn program(bits: u32) -> Program {
         let plain = |code, k| Instruction {
             jump_true: 0,
@@ -210,12 +211,12 @@ mod tests {
         Program::new(instructions, false).expect("valid")
     }
 
-    /// Too long to be joined; keeps all packets.
+    /// A program that is too long to share a function, and that matches all packets.
     fn lonely() -> Program {
         Program::new(vec![Instruction::ret(1); 300], false).expect("valid")
     }
 
-    /// The rules that match each of 64 packets, whose first bytes are their numbers.
+    /// The rules that match each of 64 packets. The first byte of a packet is its number.
     fn found(unindexed: &UnindexedRules) -> Vec<Vec<u32>> {
         let bytes: Vec<u8> = (0..64).collect();
         let frames: Vec<FilterFrame<'_>> = bytes
@@ -233,7 +234,7 @@ mod tests {
         rules
     }
 
-    /// The same, from what the rules are.
+    /// The rules that must match each packet.
     fn expected(rules: &BTreeMap<u32, u32>) -> Vec<Vec<u32>> {
         let of = |byte: u32| {
             let its = rules
@@ -270,7 +271,7 @@ mod tests {
                 }
                 waiting.extend(unindexed.arrange());
                 assert_eq!(found(&unindexed), expected(&rules), "seed {seed}");
-                // The compiler comes to some of them.
+                // The compiler handles some of the waiting programs.
                 while random.u8(..3) == 0 && !waiting.is_empty() {
                     let last = waiting.len() - 1;
                     let place = if random.bool() {
