@@ -23,7 +23,7 @@ use crate::{
 /// use retroscope_packet::LinkType;
 ///
 /// let mut filter = Filter::plain("ip6")?;
-/// filter.prepare(LinkContext { link_type: LinkType::RAW, snaplen: 65_535, mode: FilterMode::Savefile, optimize: true })?;
+/// filter.prepare(LinkContext::new(LinkType::RAW, 65_535, FilterMode::Savefile))?;
 /// let mut packet = [0; 40];
 /// packet[0] = 0x60;
 /// let view = PacketView {

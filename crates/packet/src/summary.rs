@@ -19,7 +19,8 @@ use crate::{Icmp, Ip, LinkProtocol, LinkType, ParseOutcome, Parsed, Ports, parse
 ///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
 ///     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
 /// ];
-/// assert_eq!(summary(LinkType::RAW, &udp, 28).to_string(), "IP 10.0.0.1.1234 > 10.0.0.2.53: UDP len 28");
+/// let line = summary(LinkType::RAW, &udp, 28).to_string();
+/// assert_eq!(line, "IP 10.0.0.1.1234 > 10.0.0.2.53: UDP len 28");
 /// ```
 #[must_use]
 pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> PacketSummary<'_> {

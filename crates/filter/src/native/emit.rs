@@ -119,7 +119,7 @@ fn many(
     let [frames, count] = params(builder);
     let registers = BpfRegisters::new(builder);
     let zero = builder.ins().iconst(I64, 0);
-    // The packet's index, and the packets kept so far.
+    // The packet's index, and the set of kept packets.
     let state = [zero, zero];
     let [_, kept] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [number, kept] = state;

@@ -67,7 +67,7 @@ pub(super) struct BpfRegisters {
     x: Variable,
     /// Scratch words.
     memory: [Variable; MEMORY_WORDS],
-    /// Number of backward jumps so far.
+    /// Number of backward jumps in this run.
     jumped_back: Variable,
 }
 
@@ -93,8 +93,7 @@ pub(super) struct Translator<'t, 'f> {
     registers: BpfRegisters,
     /// Blocks by the index of their first instruction.
     blocks: Vec<Option<Block>>,
-    /// For each block that is not translated yet: the facts that all paths found so far have in
-    /// common.
+    /// For each block that is not translated yet: the common facts of all known paths to the block.
     arrivals: Vec<Option<KnownState>>,
 }
 

@@ -54,7 +54,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Handles the found entries of one frame. Returns the entries of the frames after it.
+    /// Handles the found entries of one frame. Returns the entries of the following frames.
     #[inline]
     fn frame<'f>(
         &self,

@@ -17,7 +17,7 @@ use super::{
     unindexed::UnindexedRules,
 };
 
-/// What remains to do for a rule that a look-up found.
+/// Work that remains for a rule that a look-up found.
 pub(super) mod flags {
     /// The caller must evaluate the filter.
     pub(in crate::ruleset) const ASK: u8 = 1;
@@ -30,12 +30,12 @@ pub(super) mod flags {
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
-/// A rule, as the data path needs it.
+/// The data path's view of a rule.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleInfo {
     pub(super) id: u64,
     pub(super) flags: u8,
-    /// The whole rule, set if [`flags`] require it.
+    /// The whole rule, if [`flags`] require the whole rule.
     pub(super) body: Option<Arc<FullRule>>,
 }
 
@@ -84,8 +84,8 @@ pub(super) struct RuleIndex {
     present: [u32; tag::COUNT],
     /// IPv6 prefix lengths in rules.
     v6_lengths: Vec<u8>,
-    /// Number of rules with a flow that may not be at libpcap's fixed offsets. Such frames must be
-    /// parsed whole.
+    /// Number of rules with a flow that may not be at libpcap's fixed offsets. The frames of these
+    /// flows must be parsed whole.
     pub(super) followed: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.

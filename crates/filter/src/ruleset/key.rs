@@ -14,7 +14,7 @@ use retroscope_packet::{
 
 use crate::{FilterMode, link::LinkLayout, tagged::TPIDS};
 
-/// Protocols with ports, which the `TCP`, `UDP` and `SCTP` bits stand for.
+/// Protocols with ports, which have the bits `TCP`, `UDP` and `SCTP`.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
 
 /// Bits for network protocols. A value is one protocol or a set.
@@ -145,7 +145,7 @@ impl HeaderKey {
         self.has & has::TAG != 0
     }
 
-    /// The network protocol as a rule of this view sees it. `None` if the field that names it was
+    /// The network protocol that a rule of this view sees. `None` if the field that names it was
     /// not captured.
     pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
@@ -414,8 +414,8 @@ fn ports_of(proto: u8) -> (u16, u16) {
     (its, mask & has::PORTS)
 }
 
-/// The network protocol of an address family, as libpcap has it. IPv6 is the system's own number on
-/// an interface, and the number of any BSD in a file.
+/// The network protocol of an address family, with libpcap's numbers. IPv6 is the system's own
+/// number on an interface, and the number of any BSD in a file.
 fn kind_of_family(family: u32, mode: FilterMode) -> u8 {
     const V4: u32 = 2;
     const V6_LIVE: u32 = libc::AF_INET6.cast_unsigned();

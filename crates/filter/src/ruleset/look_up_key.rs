@@ -1,4 +1,4 @@
-//! Look-up keys of entries, and the table keys that represent them.
+//! Look-up keys of entries, and the table keys of each look-up key.
 
 use std::{
     fmt,

@@ -75,8 +75,7 @@ impl RulePart {
             .map_or(0, |remainder| remainder.literals.len())
     }
 
-    /// Whether this part belongs to `$flow`. Such a part applies to every link type, under any
-    /// tags.
+    /// Whether this part belongs to `$flow`, and thus applies to every link type, under any tags.
     pub(super) fn is_of_term(&self) -> bool {
         !matches!(self.look_up, LookUpKey::One(_)) && self.need == frame_flags::ALL
     }

@@ -67,7 +67,7 @@ impl<'t> PrimitiveParser<'t> {
         self.0.word(index)
     }
 
-    /// Parses `vlan`, an optional identifier, and the primitives that `and` joins to it. With `or`,
+    /// Parses `vlan`, an optional identifier, and the primitives that follow with `and`. With `or`,
     /// libpcap would also test frames without a tag, at the offsets after a tag.
     fn behind_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
@@ -272,8 +272,8 @@ fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16
     Some(Atom::V6 { ends, addr, bits })
 }
 
-/// The prefix length, or the whole address without one. `None` if `addr` has bits set after the
-/// prefix: libpcap must report that error.
+/// The prefix length; without a length, the width of the address. `None` if `addr` has bits set
+/// after the prefix: libpcap must report that error.
 fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
     let behind = addr.checked_shl(bits.into()).unwrap_or(0);

@@ -43,7 +43,7 @@ impl PublishedIndex {
         }
     }
 
-    /// Makes `index` the current version. Returns the previous one.
+    /// Makes `index` the current version. Returns the previous version.
     pub(super) fn publish(&self, index: Arc<RuleIndex>) -> Arc<RuleIndex> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, index);
@@ -96,9 +96,9 @@ impl RuleReader {
         }
     }
 
-    /// Switches to a newer version of the rules. Returns whether there was one. Takes one atomic
-    /// load if nothing changed. Never waits: while the writer replaces the pointer, the old version
-    /// stays in use until the next call.
+    /// Switches to a newer version of the rules. Returns whether the version changed. Takes one
+    /// atomic load if nothing changed. Never waits: while the writer replaces the pointer, the old
+    /// version stays in use until the next call.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         // V1: Acquire, pairs with V0 in `PublishedIndex::publish`.

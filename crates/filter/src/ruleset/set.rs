@@ -121,7 +121,7 @@ impl RuleSet {
         RuleReader::new(Arc::clone(&self.shared))
     }
 
-    /// Prepares the set for packets of a link type: compiles the rules that need a program there.
+    /// Prepares the set for packets of a link type: compiles the rules that need a program for it.
     /// Rules that look-ups decide match without this call on Ethernet, raw IP, Linux cooked capture
     /// and BSD loopback. Returns the rules that libpcap rejects for the link type.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
@@ -289,9 +289,9 @@ impl RuleSet {
         }
     }
 
-    /// Those of `link_types` for which libpcap takes longer than a moment: in [`Self::insert`], in
-    /// [`Self::add_link_type`], or in the evaluation that the set asks for. See
-    /// [`Filter::prepares_at_once`].
+    /// The link types of `link_types` for which libpcap takes longer than a moment: in
+    /// [`Self::insert`], in [`Self::add_link_type`], or in the evaluation that the set asks for.
+    /// See [`Filter::prepares_at_once`].
     #[must_use]
     pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
         let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));

@@ -46,7 +46,7 @@ pub(super) trait TableSlot: Copy + Default {
 pub(super) struct Seeds(pub(super) u64, pub(super) u64);
 
 impl Seeds {
-    /// Multiplies to 128 bits and folds the product: two words into one.
+    /// Multiplies to 128 bits and folds the product: two words become one word.
     #[inline]
     pub(super) fn hash(self, a: u64, b: u64) -> u64 {
         let product = u128::from(a ^ self.0) * u128::from(b ^ self.1);

@@ -9,7 +9,7 @@ use super::{
     parse::parse,
 };
 
-/// An expression as far as look-ups understand it.
+/// The part of an expression that look-ups understand.
 #[derive(Debug)]
 pub(super) struct RuleMeaning {
     /// Bits of [`flags`]. The planner sets `PARTIAL`.

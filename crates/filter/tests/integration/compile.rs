@@ -1,4 +1,4 @@
-//! Compiling: places of errors, files and interfaces, odd texts.
+//! Compilation: places of errors, files and interfaces, unusual texts.
 
 use retroscope_filter::{
     Aux, FilterError, FilterMode, FilterProblem, LinkContext, Program, Template, compile,
@@ -174,7 +174,7 @@ fn live_filters_ask_for_direction_and_interface() {
         FilterProblem::Refused(_)
     ));
     program("ip broadcast", ETHERNET);
-    // The kernel would answer this for a live socket; a recorded packet cannot.
+    // The kernel answers this for a live socket, but a recorded packet cannot.
     assert!(matches!(
         error("ether[0xfffff02c:2] = 5", LIVE).problem(),
         FilterProblem::Program(_)
@@ -205,7 +205,7 @@ fn many_threads_compile_at_once() {
     });
 }
 
-/// Words in any order; none that a resolver would be asked for.
+/// Words for random texts. A resolver is never asked for any of these.
 const VOCABULARY: [&str; 40] = [
     "tcp", "udp", "ip", "ip6", "vlan", "mpls", "host", "net", "port", "src", "dst", "and", "or",
     "not", "(", ")", "[", "]", "1.2.3.4", "fe80::1", "80", "70000", "-", "&", "<<", "=", "!",

@@ -1,4 +1,5 @@
-//! Payload terms against a naive twin, on packets made by hand and on real ones, through the public API.
+//! Payload terms compared with a naive implementation, on hand-made and real packets, through the
+//! public API.
 
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::{Capture, savefile, shared};
@@ -34,7 +35,7 @@ fn view(link_type: LinkType, data: &[u8]) -> PacketView<'_> {
     }
 }
 
-/// The verdict, asked in each way that there is.
+/// The answer of a filter, which must be the same for all methods.
 fn matches(filter: &Filter, data: &[u8]) -> bool {
     let view = view(LinkType::ETHERNET, data);
     let alone = filter.matches(&view);
@@ -84,7 +85,7 @@ fn terms_ask_for_the_payload_and_nothing_else() {
         (r#"not payload contains "index""#, false),
         (r#"! ! payload contains "index" && port 53"#, true),
         (r#"tcp or (udp and (payload contains "x.h" or ip6))"#, true),
-        // From the left: (udp or search) and tcp.
+        // Operands group from the left: (udp or search) and tcp.
         (r#"udp or payload contains "index" and tcp"#, false),
         (
             r#"payload contains "no" or payload contains "nor" or payload contains "html""#,
@@ -107,7 +108,7 @@ fn a_packet_without_payload_matches_no_term() {
     for frame in [cut, &[]] {
         assert!(!matches(&any, frame) && matches(&negated, frame));
     }
-    // An empty payload is one, and so is what follows the link header.
+    // An empty payload is a payload, and so are the bytes after a link header.
     for frame in [udp6(ENDS), arp(), ipv4(ENDS, 17, (9, 3, false), &[7])] {
         assert!(matches(&any, &frame), "{frame:02x?}");
     }
@@ -145,7 +146,7 @@ fn terms_about_the_trigger_packet_join_in() {
         &filter,
         &datagram(b"the text $srcIP, as it stands")
     ));
-    // A later fragment of an unknown datagram: the flow is not known, the payload is.
+    // A later fragment of an unknown datagram: the flow is unknown, but there is a payload.
     let later = ipv4(ENDS, 17, (77, 100, false), &[]);
     let decide = |text: &str| {
         let template = Template::parse(text).expect("a template");
@@ -176,7 +177,7 @@ fn payload_is_a_name_where_no_term_follows() {
         let template = Template::parse(text).expect("pcap-filter text");
         assert_eq!(template.variables(), []);
     }
-    // The words of a term mean nothing in another order, or to libpcap.
+    // The words of a term have no meaning in another order, or to libpcap.
     for (text, marked) in [
         ("host payload contains \"a\"", "payload contains \"a\""),
         ("payload contains payload", ""),
@@ -225,7 +226,7 @@ fn errors_point_into_the_term() {
         "{error}"
     );
     assert!(error.span().start > hundred.len(), "{error}");
-    // What libpcap says about a piece is marked in the whole text.
+    // libpcap's error about a piece is marked in the whole text.
     let text = r#"payload contains "port 70000" and port 70000"#;
     let mut refused = Filter::plain(text).expect("the structure is right");
     let error = refused
@@ -236,28 +237,28 @@ fn errors_point_into_the_term() {
 
 /// An expression that the tests evaluate themselves.
 enum OracleExpression {
-    /// pcap-filter text, and what it says.
+    /// pcap-filter text, and its meaning.
     Pcap(&'static str, PcapPredicate),
     Contains(Vec<u8>),
     StartsWith(Vec<u8>),
-    /// Letters in any case.
+    /// A string in upper or lower case.
     Ignoring(Vec<u8>),
     Not(Box<OracleExpression>),
-    /// Operands from left to right, with what joins them.
+    /// Operands from left to right, each with its joiner.
     Chain(Vec<(bool, OracleExpression)>),
 }
 
-/// A packet, and what was put into it.
+/// A packet, and the values that were put into it.
 struct Packet {
     frame: Vec<u8>,
     payload: Vec<u8>,
     is_tagged: bool,
 }
 
-/// What a pcap-filter text says.
+/// The meaning of a pcap-filter text.
 type PcapPredicate = fn(&Packet) -> bool;
 
-/// pcap-filter text about packets of [`random_packet`].
+/// pcap-filter texts for packets of [`random_packet`].
 const PCAP: [(&str, PcapPredicate); 4] = [
     ("udp", |packet| !packet.is_tagged),
     ("tcp or port 54", |_| false),
@@ -339,7 +340,7 @@ impl OracleExpression {
     }
 }
 
-/// A UDP datagram with a tag or without, behind padding or not.
+/// A UDP datagram with or without a tag, and with or without padding.
 fn random_packet(random: &mut Rng) -> Packet {
     let len = random.usize(..40);
     let payload: Vec<u8> = (0..len)
@@ -410,7 +411,7 @@ fn real_packets_agree_with_the_naive_twin() {
             continue;
         };
         for _ in 0..20 {
-            // Words that are in the capture: from anywhere in a packet, headers and padding too.
+            // Strings from the capture: from any place in a packet, headers and padding included.
             let Some(packet) = random.choice(&capture.packets) else {
                 break;
             };

@@ -1,4 +1,4 @@
-//! Rule sets against the rules' own programs.
+//! Compares rule sets with the rules' own programs.
 
 mod packets;
 mod rules;
@@ -11,7 +11,7 @@ use retroscope_filter::{
 };
 use retroscope_packet::{LinkType, parse};
 
-/// Those that look-ups read, and two that they leave to programs.
+/// Link types that look-ups read, and two that need programs.
 const LINK_TYPES: [LinkType; 10] = [
     LinkType::ETHERNET,
     LinkType::RAW,
@@ -53,7 +53,7 @@ impl Reference {
         }
     }
 
-    /// What the programs say; equal but for loads that the optimizer leaves out.
+    /// The results of the two programs. They differ only in loads that the optimizer omits.
     fn matches(&self, frame: &FilterFrame<'_>) -> [bool; 2] {
         match &self.programs {
             Ok(programs) => programs
@@ -74,7 +74,7 @@ fn random_packets(
         .collect()
 }
 
-/// Compares what a reader finds with the rules' own programs; gives how many matches there were.
+/// Compares a reader's matches with the rules' own programs. Returns the number of matches.
 fn compare(
     reader: &mut RuleReader,
     link_type: LinkType,
@@ -124,7 +124,7 @@ fn compare(
     count
 }
 
-/// A set of these rules, and whether each could be added.
+/// A set of these rules, and whether each rule could be added.
 fn set_of(rules: &[Reference], link_type: LinkType, mode: FilterMode, prepare: bool) -> RuleSet {
     let mut set = RuleSet::new(mode);
     set.add_link_type(link_type);
@@ -156,7 +156,7 @@ fn every_rule_is_found_where_its_own_program_matches() {
             for prepare in [false, true] {
                 let set = set_of(&rules, link_type, mode, prepare);
                 let count = compare(&mut set.reader(), link_type, &rules, &packets, seed);
-                // Mostly 3,000 and more, with one seed 1,730.
+                // Mostly 3,000 and more; with one seed 1,730.
                 assert!(
                     count > 1000,
                     "seed {seed}, link type {}: {count} matches",
@@ -223,7 +223,7 @@ fn flows_hosts_and_ports_of_captures_are_found() {
     assert!(count > 10_000, "{count} matches");
 }
 
-/// The numbers of the rules that match one packet.
+/// Identifiers of the rules that match one packet.
 fn found(set: &RuleSet, link_type: LinkType, data: &[u8]) -> Vec<u64> {
     let mut matches = Matches::default();
     let wire_len = u32::try_from(data.len()).expect("small");
@@ -326,7 +326,7 @@ fn explanations_tell_what_became_of_a_rule() {
     }
 }
 
-/// Rules in a set whose numbers are below 10,000.
+/// Number of rules in a set. All identifiers are below 10,000.
 fn rules_in(set: &RuleSet) -> usize {
     let ids = (0..10_000).map(RuleId);
     ids.filter(|id| set.explain(*id).is_some()).count()

@@ -1,4 +1,4 @@
-//! `$flow` and its like, payload terms: the look-ups ask, the filters answer.
+//! `$flow` and other own terms: look-ups return the candidates, filters decide.
 
 use retroscope_filter::{
     Aux, Certainty, Decision, Filter, FilterFrame, FilterMode, Matches, PacketView, RuleId,
@@ -85,7 +85,8 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
                     wire_len: frame.wire_len(),
                 };
                 for (id, filter) in filters.iter().enumerate() {
-                    // One state sees every packet, the other those that the look-ups ask about.
+                    // One state sees every packet, the other state only the packets that the
+                    // look-ups return.
                     let expected = filter.evaluate(&mut states[id], &view).decision;
                     let found = matches
                         .iter()

@@ -1,4 +1,4 @@
-//! Rules that come and go, while packets are matched.
+//! Insertions and removals of rules while packets are matched.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -12,7 +12,7 @@ use retroscope_packet::LinkType;
 
 use super::{Reference, compare, packets, random_packets, rules, rules_in};
 
-/// Every rule of `present`, from scratch.
+/// Copies of the rules whose element in `set` is true.
 fn present(references: &[Reference], set: &[bool]) -> Vec<Reference> {
     let present = references.iter().zip(set).filter(|(_, is_in)| **is_in);
     present
@@ -54,7 +54,7 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
                     is_in[at] = false;
                 }
                 1 => {
-                    // Another text under the same number.
+                    // A new text under the same identifier.
                     let text = rules::rule(&mut random);
                     references[at] = Reference::new(id.0, text, link_type, FilterMode::Savefile);
                     set.remove(id);
@@ -63,10 +63,10 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
                 _ => is_in[at] = insert(&mut set, &references[at]),
             }
         }
-        // Rules that run on every packet answer with and without machine code.
+        // Rules that run on every packet give the same results with and without machine code.
         for joint in set.take_fused() {
             if random.bool() {
-                // There is none where no two of them can be joined.
+                // There is no machine code if no two programs can be fused.
                 let _ = joint.make_native();
             }
         }
@@ -183,7 +183,7 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
             })
         };
         let readers = [0, 1].map(start);
-        // The writer goes on until the readers have seen enough of it.
+        // The writer continues until the readers have seen enough versions.
         let mut round = 0;
         let failed = || readers.iter().any(ScopedJoinHandle::is_finished);
         while !failed() && (round < ROUNDS || batches.load(Ordering::Relaxed) < 100) {
@@ -206,7 +206,7 @@ fn ten_thousand_rules_of_a_kind_match_as_one() {
     let link_type = LinkType::ETHERNET;
     let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(link_type);
-    // All under the same key, each with something to compare.
+    // All rules have the same key, and each has something to compare.
     let text = |id: u64| {
         format!(
             "host 10.0.0.1 and net {}.{}.0.0/16",
