@@ -33,16 +33,16 @@ pub(crate) struct Evaluation<'b, 'p, const N: usize> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KleeneSets {
     /// Packets that match.
-    pub(crate) taken: u64,
-    /// Packets that match or are undecided. Includes `taken`.
+    pub(crate) matching: u64,
+    /// Packets that match or are undecided. Includes `matching`.
     pub(crate) possible: u64,
 }
 
 impl From<u64> for KleeneSets {
     /// No packet is undecided.
-    fn from(taken: u64) -> Self {
-        let possible = taken;
-        Self { taken, possible }
+    fn from(matching: u64) -> Self {
+        let possible = matching;
+        Self { matching, possible }
     }
 }
 
@@ -90,23 +90,23 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             EvaluationPlan::Not(inner) => {
                 let found = self.find(inner, among, state);
                 KleeneSets {
-                    taken: among & !found.possible,
-                    possible: among & !found.taken,
+                    matching: among & !found.possible,
+                    possible: among & !found.matching,
                 }
             }
             EvaluationPlan::All(parts) => {
                 parts.iter().fold(KleeneSets::from(among), |left, part| {
                     let found = self.find(part, left.possible, state);
                     KleeneSets {
-                        taken: left.taken & found.taken,
+                        matching: left.matching & found.matching,
                         possible: found.possible,
                     }
                 })
             }
             EvaluationPlan::Any(parts) => parts.iter().fold(KleeneSets::from(0), |before, part| {
-                let found = self.find(part, among & !before.taken, state);
+                let found = self.find(part, among & !before.matching, state);
                 KleeneSets {
-                    taken: before.taken | found.taken,
+                    matching: before.matching | found.matching,
                     possible: before.possible | found.possible,
                 }
             }),
@@ -121,7 +121,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             return among & program.run_many(self.frames);
         }
         let keeps = |index: usize| Some(program.keeps(&self.frames[index]));
-        select(among, keeps).taken
+        select(among, keeps).matching
     }
 
     /// The packets of `among` whose payload satisfies `holds`. A packet without payload does not
@@ -157,7 +157,7 @@ fn select(among: u64, holds: impl Fn(usize) -> Option<bool>) -> KleeneSets {
     ones(among).fold(KleeneSets::from(0), |found, index| {
         let holds = holds(index);
         KleeneSets {
-            taken: found.taken | u64::from(holds == Some(true)) << index,
+            matching: found.matching | u64::from(holds == Some(true)) << index,
             possible: found.possible | u64::from(holds != Some(false)) << index,
         }
     })
@@ -248,7 +248,7 @@ mod tests {
                 let one = one.find(&plan, 1, &state);
                 let expected = said(&plan, *flow);
                 let of = |known: KleeneSets, bit: usize| {
-                    (known.taken >> bit & 1) + (known.possible >> bit & 1)
+                    (known.matching >> bit & 1) + (known.possible >> bit & 1)
                 };
                 assert_eq!(of(one, 0), u64::from(expected), "{plan:?}");
                 assert_eq!(of(many, index), u64::from(expected), "{plan:?}");
@@ -269,9 +269,13 @@ mod tests {
         let frames = [FilterFrame::new(&packet, 28, Aux::default())];
         let batch: Evaluation<'_, '_, 1> =
             Evaluation::new((LinkType::RAW, 0), &terms, &[], &frames);
-        for (term, taken) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
+        for (term, matching) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
             let found = batch.find(&EvaluationPlan::Term(term), 1, &FlowState::new(&terms));
-            assert_eq!((found.taken, found.possible), (taken, taken), "{term}");
+            assert_eq!(
+                (found.matching, found.possible),
+                (matching, matching),
+                "{term}"
+            );
         }
     }
 }

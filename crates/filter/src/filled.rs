@@ -61,8 +61,8 @@ impl FilledExpression {
     }
 
     /// Whether [`Self::compile`] is quick: each piece is compiled already, or is short.
-    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
-        self.pieces.iter().all(|piece| piece.compiles_at_once(link))
+    pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
+        self.pieces.iter().all(|piece| piece.compiles_quickly(link))
     }
 }
 
@@ -115,13 +115,13 @@ impl TermValues {
 
     /// The flow whose fragments are followed. `$flow` and `$communityId` name the same flow, the
     /// trigger packet's.
-    pub(crate) fn followed(&self) -> Option<FlowTerm> {
+    pub(crate) fn followed_flow(&self) -> Option<FlowTerm> {
         self.flow.or_else(|| self.community_flow())
     }
 
     /// The datagram of which the trigger packet is a fragment, if the flow is followed.
     pub(crate) fn datagram(&self) -> Option<FragmentKey> {
-        match self.followed()? {
+        match self.followed_flow()? {
             FlowTerm::Key { trigger, .. } => trigger,
             FlowTerm::Datagram(datagram) => Some(datagram),
         }
@@ -218,7 +218,7 @@ struct Segment {
 
 impl FilterPiece {
     /// Whether [`Self::compile`] is quick.
-    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
+    pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
     }
 

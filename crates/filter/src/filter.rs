@@ -130,8 +130,8 @@ impl Filter {
     /// Whether [`Filter::prepare`] takes less than a millisecond. If not, libpcap must compile
     /// something slow that no filter of the same expression has compiled yet.
     #[must_use]
-    pub fn prepares_at_once(&self, link: LinkContext) -> bool {
-        self.is_prepared(link.link_type, link.mode) || self.filled.compiles_at_once(link)
+    pub fn prepares_quickly(&self, link: LinkContext) -> bool {
+        self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
     /// Whether the expression contains names that [`Filter::prepare`] looks up.
@@ -204,7 +204,7 @@ impl Filter {
     /// flow.
     #[must_use]
     pub fn follows_fragments(&self) -> bool {
-        self.filled.terms.followed().is_some()
+        self.filled.terms.followed_flow().is_some()
     }
 
     /// Whether a packet matches. An expression without own terms takes one run of one program. With
@@ -242,7 +242,9 @@ impl Filter {
         let FilledExpression { plan, terms, .. } = &self.filled;
         let evaluation: Evaluation<'_, '_, { Program::MANY }> =
             Evaluation::new((link_type, interface), terms, programs, frames);
-        evaluation.find(plan, evaluation.all(), &self.state()).taken
+        evaluation
+            .find(plan, evaluation.all(), &self.state())
+            .matching
     }
 
     /// Decides about a packet. Packets must come in order; `state` holds what earlier packets
@@ -258,12 +260,12 @@ impl Filter {
         let at = (packet.link_type, packet.interface);
         let frames = [packet.frame()];
         let evaluation: Evaluation<'_, '_, 1> = Evaluation::new(at, terms, programs, &frames);
-        let resolves = match terms.followed() {
+        let resolves = match terms.followed_flow() {
             Some(term) => state.observe(term, evaluation.parsed(0)),
             None => None,
         };
         let decision = match evaluation.find(plan, evaluation.all(), state) {
-            KleeneSets { taken: 1, .. } => Decision::Take,
+            KleeneSets { matching: 1, .. } => Decision::Take,
             KleeneSets { possible: 0, .. } => Decision::Skip,
             _ => match fragment_of(evaluation.parsed(0)) {
                 Some(datagram) => Decision::Maybe(datagram),

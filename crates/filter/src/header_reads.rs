@@ -240,7 +240,7 @@ impl PathState {
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
                 self.a = match self.x {
                     RegisterValue::Constant(x) => self.load(code, x.wrapping_add(k), layout)?,
-                    RegisterValue::HeaderLen(at) => self.load_behind(code, at, k, layout)?,
+                    RegisterValue::HeaderLen(at) => self.load_after_ipv4(code, at, k, layout)?,
                     RegisterValue::Unknown | RegisterValue::Field(_) => return None,
                 };
             }
@@ -287,7 +287,7 @@ impl PathState {
     }
 
     /// A load at `at` plus the length of the IPv4 header at `header`.
-    fn load_behind(
+    fn load_after_ipv4(
         &self,
         code: u16,
         header: u32,

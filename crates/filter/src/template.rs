@@ -277,12 +277,12 @@ impl Template {
     }
 
     /// Whether [`Self::check`] takes less than a millisecond: see
-    /// [`Filter::prepares_at_once`](crate::Filter::prepares_at_once).
+    /// [`Filter::prepares_quickly`](crate::Filter::prepares_quickly).
     #[must_use]
-    pub fn checks_at_once(&self, link: LinkContext) -> bool {
+    pub fn checks_quickly(&self, link: LinkContext) -> bool {
         let sample = |variable: Variable| variable.sample(SampleFamily::V6).to_owned();
         let mut pieces = self.filled_pieces(&sample);
-        pieces.all(|piece| piece.compiles_at_once(link))
+        pieces.all(|piece| piece.compiles_quickly(link))
     }
 
     /// Compiles the pieces without variables in advance, for all expressions of the template.

@@ -39,7 +39,7 @@ impl Translator<'_, '_> {
         if instruction.code == op::JEQ_K {
             let (cases, otherwise) = self.chain(index);
             if cases.len() > 1 {
-                return self.walk(cases, otherwise, &mut known);
+                return self.compare_in_order(cases, otherwise, &mut known);
             }
         }
         let test = self.test(&instruction, &mut known);
@@ -50,15 +50,20 @@ impl Translator<'_, '_> {
     fn decide(&mut self, test: Condition, if_true: usize, if_false: usize, known: &KnownState) {
         let (if_true, if_false) = (self.through_jumps(if_true), self.through_jumps(if_false));
         let condition = match test {
-            _ if if_true == if_false => return self.go(if_true, known),
-            Condition::Always(true) => return self.go(if_true, known),
-            Condition::Always(false) => return self.go(if_false, known),
+            _ if if_true == if_false => return self.jump_to(if_true, known),
+            Condition::Always(true) => return self.jump_to(if_true, known),
+            Condition::Always(false) => return self.jump_to(if_false, known),
             Condition::Is(condition) => condition,
         };
-        if let (Some(if_true), Some(if_false)) = (self.fate(if_true), self.fate(if_false)) {
+        if let (Some(if_true), Some(if_false)) =
+            (self.known_result(if_true), self.known_result(if_false))
+        {
             return self.exit_either(condition, if_true, if_false);
         }
-        let (if_true, if_false) = (self.way(if_true, known), self.way(if_false, known));
+        let (if_true, if_false) = (
+            self.block_for(if_true, known),
+            self.block_for(if_false, known),
+        );
         self.ins().brif(condition, if_true, &[], if_false, &[]);
     }
 
@@ -111,7 +116,7 @@ impl Translator<'_, '_> {
             return Condition::Always(false);
         }
         let raw = self.masked(bytes, bytes.mask);
-        Condition::Is(self.is_number(raw, bytes.turned(number)))
+        Condition::Is(self.is_number(raw, bytes.swapped(number)))
     }
 
     /// Whether bytes of the packet have any of `bits` set.
@@ -128,7 +133,7 @@ impl Translator<'_, '_> {
         if mask == bytes.largest() {
             return bytes.raw;
         }
-        let mask = i64::from(bytes.turned(mask));
+        let mask = i64::from(bytes.swapped(mask));
         self.ins().band_imm_u(bytes.raw, mask)
     }
 
@@ -159,16 +164,21 @@ impl Translator<'_, '_> {
 
     /// Ends the block with a chain of comparisons. The constants differ, so their order does not
     /// matter.
-    fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut KnownState) {
+    fn compare_in_order(
+        &mut self,
+        mut cases: Vec<(u32, usize)>,
+        otherwise: usize,
+        known: &mut KnownState,
+    ) {
         let value = match known.a {
             RegisterContent::Constant(a) => {
                 let case = cases.iter().find(|(number, _)| *number == a);
-                return self.go(case.map_or(otherwise, |(_, target)| *target), known);
+                return self.jump_to(case.map_or(otherwise, |(_, target)| *target), known);
             }
             RegisterContent::Bytes(bytes) => {
                 cases.retain(|(number, _)| number & !bytes.mask == 0);
                 for (number, _) in &mut cases {
-                    *number = bytes.turned(*number);
+                    *number = bytes.swapped(*number);
                 }
                 self.masked(bytes, bytes.mask)
             }
@@ -200,7 +210,7 @@ impl Translator<'_, '_> {
         }
         let last = tests.len().saturating_sub(1);
         if tests.is_empty() {
-            return self.go(otherwise, known);
+            return self.jump_to(otherwise, known);
         }
         for (index, (group, target)) in tests.into_iter().enumerate() {
             let is_in = match group {
@@ -210,8 +220,8 @@ impl Translator<'_, '_> {
             if index == last {
                 return self.decide(Condition::Is(is_in), target, otherwise, known);
             }
-            let target = self.way(target, known);
-            self.leave_if(is_in, target);
+            let target = self.block_for(target, known);
+            self.jump_if(is_in, target);
         }
     }
 
@@ -257,12 +267,12 @@ impl Translator<'_, '_> {
     ) {
         let mut switch = Switch::new();
         for (target, numbers) in groups {
-            let block = self.way(*target, known);
+            let block = self.block_for(*target, known);
             for number in numbers {
                 switch.set_entry(u128::from(*number), block);
             }
         }
-        let otherwise = self.way(otherwise, known);
+        let otherwise = self.block_for(otherwise, known);
         switch.emit(self.builder, value, otherwise);
     }
 }

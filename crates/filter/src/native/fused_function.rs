@@ -212,7 +212,7 @@ impl ClassCopies<'_, '_> {
         otherwise: Block,
     ) {
         let there = self.read(offset, bytes);
-        self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
+        self.go_on_if(IntCC::Equal, there.raw, there.swapped(number), otherwise);
         facts.loads.push((
             PacketLoad::at(offset, bytes),
             RegisterContent::Constant(number),
@@ -224,7 +224,7 @@ impl ClassCopies<'_, '_> {
     fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
-        let mask = i64::from(there.turned(FRAGMENT_OFFSET));
+        let mask = i64::from(there.swapped(FRAGMENT_OFFSET));
         let its = self.builder.ins().band_imm_u(there.raw, mask);
         self.go_on_if(IntCC::Equal, its, 0, otherwise);
         let rest = RegisterContent::Bytes(there.masked(!FRAGMENT_OFFSET));

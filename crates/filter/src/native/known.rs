@@ -21,7 +21,7 @@ pub(super) struct KnownState {
     /// Number of captured bytes that the code has checked.
     pub(super) captured: u64,
     /// Number of captured bytes after the offset in `X` that the code has checked.
-    pub(super) behind_x: u64,
+    pub(super) after_x: u64,
     pub(super) a: RegisterContent,
     pub(super) x: RegisterContent,
     loads: Vec<(PacketLoad, Value)>,
@@ -93,7 +93,7 @@ impl RawBytes {
     }
 
     /// Converts a number of the program to the byte order of `raw`.
-    pub(super) fn turned(self, number: u32) -> u32 {
+    pub(super) fn swapped(self, number: u32) -> u32 {
         number.swap_bytes() >> (32 - 8 * self.bytes)
     }
 
@@ -118,7 +118,7 @@ impl KnownState {
     pub(super) fn registers(content: RegisterContent) -> Self {
         Self {
             captured: 0,
-            behind_x: 0,
+            after_x: 0,
             a: content,
             x: content,
             loads: Vec::new(),
@@ -126,14 +126,14 @@ impl KnownState {
     }
 
     /// Keeps the facts that `other` has too, where two paths meet.
-    pub(super) fn meet(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
         if self.a != other.a {
             self.a = RegisterContent::Variable;
         }
         self.loads.retain(|load| other.loads.contains(load));
         if self.x == other.x && self.x != RegisterContent::Variable {
-            self.behind_x = self.behind_x.min(other.behind_x);
+            self.after_x = self.after_x.min(other.after_x);
         } else {
             self.forget_x();
         }
@@ -150,7 +150,7 @@ impl KnownState {
 
     fn forget_x(&mut self) {
         self.x = RegisterContent::Variable;
-        self.behind_x = 0;
+        self.after_x = 0;
         self.loads.retain(|(load, _)| load.base == LoadBase::Start);
     }
 

@@ -12,7 +12,7 @@ pub(super) struct Need {
     /// Bytes from the start of the packet; [`Self::NEVER`] if every path ends with 0.
     pub(super) captured: u64,
     /// Bytes after the offset in `X`, while `X` keeps its value.
-    pub(super) behind_x: u64,
+    pub(super) after_x: u64,
 }
 
 impl Need {
@@ -21,7 +21,7 @@ impl Need {
 
     const NOTHING: Self = Self {
         captured: 0,
-        behind_x: 0,
+        after_x: 0,
     };
 
     /// Whether every path from here ends with 0.
@@ -32,14 +32,14 @@ impl Need {
     fn either(self, other: Self) -> Self {
         Self {
             captured: self.captured.min(other.captured),
-            behind_x: self.behind_x.min(other.behind_x),
+            after_x: self.after_x.min(other.after_x),
         }
     }
 
     /// The need before an instruction that changes `X`.
     fn before_new_x(self) -> Self {
-        let behind_x = if self.is_never() { Self::NEVER } else { 0 };
-        Self { behind_x, ..self }
+        let after_x = if self.is_never() { Self::NEVER } else { 0 };
+        Self { after_x, ..self }
     }
 }
 
@@ -67,14 +67,14 @@ impl Outline {
             roles: vec![InstructionRole::default(); instructions.len()],
         };
         for (index, instruction) in instructions.iter().enumerate().rev() {
-            outline.needs[index] = outline.look(index, instruction, ancillary);
+            outline.needs[index] = outline.need_before(index, instruction, ancillary);
             outline.mark(index, instruction);
         }
         outline
     }
 
     /// The need before an instruction, from the needs of its successors.
-    fn look(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
+    fn need_before(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
         if let Some(targets) = instruction.targets(index) {
             // The need of an earlier target is still unknown and may be nothing.
@@ -89,7 +89,7 @@ impl Outline {
         }
         let never = Need {
             captured: Need::NEVER,
-            behind_x: Need::NEVER,
+            after_x: Need::NEVER,
         };
         match instruction.code {
             op::RET_K if k == 0 => return never,
@@ -105,7 +105,7 @@ impl Outline {
                 ..next
             },
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => Need {
-                behind_x: next.behind_x.max(end(instruction)),
+                after_x: next.after_x.max(end(instruction)),
                 ..next
             },
             op::LDX_B_MSH => Need {
@@ -143,8 +143,8 @@ mod tests {
         Instruction::new(code, 0, 0, k)
     }
 
-    fn need(captured: u64, behind_x: u64) -> Need {
-        Need { captured, behind_x }
+    fn need(captured: u64, after_x: u64) -> Need {
+        Need { captured, after_x }
     }
 
     #[test]

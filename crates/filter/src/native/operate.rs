@@ -67,7 +67,7 @@ impl Translator<'_, '_> {
             }
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => self.load(index, k, &mut known),
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                self.load_behind_x(index, &instruction, &mut known)?
+                self.load_after_x(index, &instruction, &mut known)?
             }
             op::LDX_B_MSH => match self.load(index, k, &mut known) {
                 RegisterContent::Constant(byte) => RegisterContent::Constant((byte & 0x0f) << 2),
@@ -146,7 +146,7 @@ impl Translator<'_, '_> {
         self.reject_if(is_short);
     }
 
-    fn load_behind_x(
+    fn load_after_x(
         &mut self,
         index: usize,
         instruction: &Instruction,
@@ -161,7 +161,7 @@ impl Translator<'_, '_> {
         }
         let x = self.x(known);
         let x = self.ins().uextend(I64, x);
-        self.check_behind_x(index, x, known);
+        self.check_after_x(index, x, known);
         let load = PacketLoad {
             base: LoadBase::X,
             offset: instruction.k,
@@ -173,13 +173,13 @@ impl Translator<'_, '_> {
 
     /// Like [`Self::check`], for bytes after the 64-bit offset `x`. The 64-bit sum does not wrap. A
     /// sum that would wrap in 32 bits exceeds the length of any packet.
-    fn check_behind_x(&mut self, index: usize, x: Value, known: &mut KnownState) {
+    fn check_after_x(&mut self, index: usize, x: Value, known: &mut KnownState) {
         let own_end = need::end(&self.program.instructions[index]);
-        if known.behind_x >= own_end {
+        if known.after_x >= own_end {
             return;
         }
-        let end = own_end.max(self.program.outline.needs[index].behind_x);
-        known.behind_x = end;
+        let end = own_end.max(self.program.outline.needs[index].after_x);
+        known.after_x = end;
         if matches!(known.x, RegisterContent::HeaderLen(_))
             && known.captured >= HEADER_BYTES_MAX + end
         {
@@ -208,7 +208,7 @@ impl Translator<'_, '_> {
     }
 
     /// Bytes as a number, most significant byte first.
-    pub(super) fn turned_around(&mut self, bytes: RawBytes) -> Value {
+    pub(super) fn byte_swapped(&mut self, bytes: RawBytes) -> Value {
         let number = match bytes.bytes {
             1 => bytes.raw,
             2 => {

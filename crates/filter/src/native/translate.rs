@@ -134,7 +134,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         for index in 0..self.program.instructions.len() {
             if self.program.outline.roles[index].starts_block {
                 if let Some(known) = here.take() {
-                    self.go(index, &known);
+                    self.jump_to(index, &known);
                 }
                 here = self.enter(index);
             }
@@ -180,7 +180,7 @@ impl<'t, 'f> Translator<'t, 'f> {
             return self.exit(0); // cannot be: the instruction is a jump
         };
         if target > index {
-            return self.go(target, known);
+            return self.jump_to(target, known);
         }
         let count = self.builder.use_var(self.registers.jumped_back);
         let count = self.ins().iadd_imm_u(count, 1);
@@ -193,19 +193,19 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// Ends the block with a forward jump.
-    pub(super) fn go(&mut self, target: usize, known: &KnownState) {
-        let block = self.way(target, known);
+    pub(super) fn jump_to(&mut self, target: usize, known: &KnownState) {
+        let block = self.block_for(target, known);
         self.builder.ins().jump(block, &[]);
     }
 
     /// The block at a forward target, for a jump with the facts `known`.
-    pub(super) fn way(&mut self, target: usize, known: &KnownState) -> Block {
+    pub(super) fn block_for(&mut self, target: usize, known: &KnownState) -> Block {
         let target = self.through_jumps(target);
-        if let Some(bytes) = self.fate(target) {
+        if let Some(bytes) = self.known_result(target) {
             return self.exit_block(bytes);
         }
         match &mut self.arrivals[target] {
-            Some(arrival) => arrival.meet(known),
+            Some(arrival) => arrival.merge(known),
             arrival => *arrival = Some(known.clone()),
         }
         self.block(target)
@@ -226,7 +226,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     }
 
     /// The return value of a run from `target` on, if it is the same for every packet.
-    pub(super) fn fate(&self, target: usize) -> Option<u32> {
+    pub(super) fn known_result(&self, target: usize) -> Option<u32> {
         let instruction = &self.program.instructions[target];
         match instruction.code {
             op::RET_K => Some(instruction.k),
@@ -242,11 +242,11 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Rejects the packet if the condition is true.
     pub(super) fn reject_if(&mut self, condition: Value) {
         let reject = self.exit_block(0);
-        self.leave_if(condition, reject);
+        self.jump_if(condition, reject);
     }
 
     /// Jumps to another block if the condition is true.
-    pub(super) fn leave_if(&mut self, condition: Value, to: Block) {
+    pub(super) fn jump_if(&mut self, condition: Value, to: Block) {
         let on = self.builder.create_block();
         self.ins().brif(condition, to, &[], on, &[]);
         self.builder.switch_to_block(on);
@@ -341,7 +341,7 @@ impl<'t, 'f> Translator<'t, 'f> {
             RegisterContent::Variable => self.builder.use_var(variable),
             RegisterContent::Value(value) => value,
             RegisterContent::Constant(number) => self.number(number),
-            RegisterContent::Bytes(bytes) => self.turned_around(bytes),
+            RegisterContent::Bytes(bytes) => self.byte_swapped(bytes),
             RegisterContent::HeaderLen(byte) => {
                 let words = self.ins().band_imm_u(byte, 0x0f);
                 self.ins().ishl_imm_u(words, 2)

@@ -66,7 +66,7 @@ impl Collector<'_> {
             && usize::from(first.frame) == number
         {
             found = behind;
-            if first.is_sure {
+            if first.is_certain {
                 self.add(number, first.value, false, matches);
             } else if first.is_group {
                 self.group(number, first, matches);
@@ -82,7 +82,7 @@ impl Collector<'_> {
         let input = self.input(number);
         for entry in self.index.group(found.value) {
             if found.frame_flags & !entry.need == 0
-                && found.way & !entry.ways == 0
+                && found.orientation & !entry.orientations == 0
                 && entry
                     .remainder
                     .as_ref()

@@ -8,17 +8,17 @@ use crate::{FilterError, Program};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
     /// Look-ups find the rule and decide.
-    LookedUp,
+    LookUp,
     /// Look-ups find the rule. Its program then runs on the found packets only.
-    Narrowed,
+    LookUpThenProgram,
     /// The rule's program runs on every packet, together with the programs of other rules if
     /// possible.
-    Compiled,
+    Program,
     /// Look-ups find the rule. The caller then evaluates the filter
     /// ([`Certainty::AskFilter`](super::Certainty::AskFilter)).
-    NarrowedAsked,
+    LookUpThenCaller,
     /// The caller evaluates the filter for every packet.
-    Asked,
+    Caller,
 }
 
 /// Result of [`RuleSet::insert`](super::RuleSet::insert).

@@ -48,12 +48,12 @@ impl Finder<'_> {
     /// Looks up frames of a link type whose headers cannot be read, by the flow that
     /// `retroscope-packet` sees.
     pub(super) fn find_without_keys(&mut self, frames: &[FilterFrame<'_>]) {
-        if self.index.followed == 0 {
+        if self.index.parsed_rules == 0 {
             return;
         }
         let key = HeaderKey::default();
         for (number, frame) in (0..).zip(frames) {
-            self.followed(FrameLookUp {
+            self.look_up_parsed(FrameLookUp {
                 number,
                 data: frame.data(),
                 key: &key,
@@ -98,11 +98,11 @@ impl Finder<'_> {
             let interface = small(tag::INTERFACE, u64::from(self.interface));
             self.small(frame, interface, key.frame_flags);
         }
-        if index.followed == 0 {
+        if index.parsed_rules == 0 {
             return;
         }
         if key.has(has::UNUSUAL) {
-            self.followed(frame);
+            self.look_up_parsed(frame);
         } else if (index.has(tag::PAIR) || key.has(has::FRAGMENT))
             && let Some((src, dst)) = addresses(frame)
         {
@@ -143,7 +143,7 @@ impl Finder<'_> {
     /// Looks up rules with `$flow` for a frame whose flow may not be at libpcap's fixed offsets: a
     /// tunnel, two tags, or not IP. Parses the whole frame.
     #[inline(never)]
-    fn followed(&mut self, frame: FrameLookUp<'_>) {
+    fn look_up_parsed(&mut self, frame: FrameLookUp<'_>) {
         /// These rules match packets under any tags.
         const ANY: u16 = frame_flags::PLAIN | frame_flags::TAGGED;
         let index = self.index;
@@ -152,13 +152,13 @@ impl Finder<'_> {
             Some(FlowKey::Ports { proto, low, high }) => match (low.addr, high.addr) {
                 (IpAddr::V4(a), IpAddr::V4(b)) if index.has(tag::FLOW4) => {
                     // For these rules it does not matter which end is the source.
-                    let (key, way) = Flow4Key::new(
+                    let (key, orientation) = Flow4Key::new(
                         proto_flag(proto),
                         a.to_bits(),
                         b.to_bits(),
                         (low.port, high.port),
                     );
-                    self.search(frame, &index.flows, key, (ANY, way));
+                    self.search(frame, &index.flows, key, (ANY, orientation));
                 }
                 (IpAddr::V6(a), IpAddr::V6(b)) if index.has(tag::FLOW6) => {
                     let hosts = [a.to_bits(), b.to_bits()];
@@ -213,17 +213,17 @@ impl Finder<'_> {
         frame: FrameLookUp<'_>,
         table: &LookUpTable<S>,
         key: S::Key,
-        (frame_flags, way): (u16, u8),
+        (frame_flags, orientation): (u16, u8),
     ) {
         let probe = Probe {
             key,
             hash: table.hash(key),
             frame_flags,
-            way,
+            orientation,
             frame: frame.number,
         };
-        let (found, takes) = probe.look_up(table);
-        if takes {
+        let (found, accepts) = probe.look_up(table);
+        if accepts {
             self.memory.push(found);
         }
     }

@@ -19,15 +19,15 @@ use super::{
     understand::understand,
 };
 
-/// Maximum number of ways in which an expression can match.
-const WAYS_MAX: usize = 256;
+/// Maximum number of alternatives in which an expression can match.
+const ALTERNATIVES_MAX: usize = 256;
 
 /// Addresses that every packet matching an expression has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
-    /// Ways in which the expression can match. A packet has all addresses of at least one way, as
-    /// source or destination. No way is empty.
-    pub ways: Vec<Vec<IpAddr>>,
+    /// Ways in which the expression can match. A packet has all addresses of at least one
+    /// alternative, as source or destination. No alternative is empty.
+    pub alternatives: Vec<Vec<IpAddr>>,
     /// Whether the addresses are certain for Ethernet frames only, because the expression tests
     /// tags or hardware addresses.
     pub is_of_ethernet: bool,
@@ -43,15 +43,15 @@ impl NeededHosts {
         expr.atoms(&mut |atom| {
             is_of_ethernet |= matches!(atom, Atom::Mac { .. } | Atom::Vlan(_));
         });
-        let all = conjunctions(&expr, false, WAYS_MAX)?;
-        let ways = all.iter().map(|conjunction| {
+        let all = conjunctions(&expr, false, ALTERNATIVES_MAX)?;
+        let alternatives = all.iter().map(|conjunction| {
             let needed = conjunction.iter().filter(|literal| !literal.negated);
             let hosts: Vec<IpAddr> = needed.filter_map(|literal| host(&literal.atom)).collect();
             (!hosts.is_empty()).then_some(hosts)
         });
-        let ways: Vec<_> = ways.collect::<Option<_>>()?;
+        let alternatives: Vec<_> = alternatives.collect::<Option<_>>()?;
         Some(Self {
-            ways,
+            alternatives,
             is_of_ethernet,
         })
     }
@@ -94,14 +94,14 @@ mod tests {
 
     fn needed(text: &str) -> Option<Vec<Vec<String>>> {
         let filled = Template::parse(text).unwrap().into_plain().unwrap();
-        let ways = NeededHosts::of(&filled)?.ways;
-        let names = |way: Vec<IpAddr>| way.iter().map(IpAddr::to_string).collect();
-        Some(ways.into_iter().map(names).collect())
+        let alternatives = NeededHosts::of(&filled)?.alternatives;
+        let names = |alternative: Vec<IpAddr>| alternative.iter().map(IpAddr::to_string).collect();
+        Some(alternatives.into_iter().map(names).collect())
     }
 
     #[test]
     fn expressions_that_need_hosts_say_which() {
-        for (text, ways) in [
+        for (text, alternatives) in [
             ("host 10.0.0.1", &[&["10.0.0.1"][..]][..]),
             ("src 10.0.0.1 and port 53", &[&["10.0.0.1"]]),
             (
@@ -119,11 +119,11 @@ mod tests {
             ("host 10.0.0.1 and payload contains \"x\"", &[&["10.0.0.1"]]),
             ("ip[8] < 5 and host 10.0.0.1", &[&["10.0.0.1"]]),
         ] {
-            let ways: Vec<Vec<String>> = ways
+            let alternatives: Vec<Vec<String>> = alternatives
                 .iter()
-                .map(|way| way.iter().map(|host| (*host).to_owned()).collect())
+                .map(|alternative| alternative.iter().map(|host| (*host).to_owned()).collect())
                 .collect();
-            assert_eq!(needed(text), Some(ways), "{text}");
+            assert_eq!(needed(text), Some(alternatives), "{text}");
         }
     }
 

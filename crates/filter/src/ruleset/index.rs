@@ -65,7 +65,7 @@ impl FullRule {
 pub(super) struct RuleEntry {
     pub(super) rule: u32,
     pub(super) need: u16,
-    pub(super) ways: u8,
+    pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct RuleIndex {
     v6_lengths: Vec<u8>,
     /// Number of rules with a flow that may not be at libpcap's fixed offsets. The frames of these
     /// flows must be parsed whole.
-    pub(super) followed: u32,
+    pub(super) parsed_rules: u32,
     pub(super) unindexed: Arc<Vec<UnindexedRules>>,
     /// Rules whose filter the caller evaluates for every packet.
     pub(super) asked_always: Arc<Vec<u32>>,
@@ -117,7 +117,7 @@ impl RuleIndex {
             rules: Chunked::new(),
             present: [0; tag::COUNT],
             v6_lengths: Vec::new(),
-            followed: 0,
+            parsed_rules: 0,
             unindexed: Arc::default(),
             asked_always: Arc::default(),
             asked_elsewhere: Arc::default(),
@@ -132,13 +132,13 @@ impl RuleIndex {
 
     /// Whether any rule has look-ups.
     pub(super) fn has_any(&self) -> bool {
-        self.followed != 0 || self.present != [0; tag::COUNT]
+        self.parsed_rules != 0 || self.present != [0; tag::COUNT]
     }
 
     /// Whether any rule has look-ups other than IPv4 flows, IPv4 addresses and ports.
     pub(super) fn has_more(&self) -> bool {
         let is_more = |tag: usize| tag > usize::from(tag::PORT) && self.present[tag] != 0;
-        self.followed != 0 || (0..tag::COUNT).any(is_more)
+        self.parsed_rules != 0 || (0..tag::COUNT).any(is_more)
     }
 
     /// IPv6 prefix lengths in rules.
@@ -168,7 +168,7 @@ impl RuleIndex {
             let entry = RuleEntry {
                 rule,
                 need: part.need,
-                ways: part.ways,
+                orientations: part.orientations,
                 remainder: part.remainder.clone(),
             };
             self.change(ref_counts, key, |entries| entries.push(entry));
@@ -252,11 +252,11 @@ impl RuleIndex {
         ) -> Option<Result<RuleEntry, u32>> {
             let slot = table.find(key)?;
             let (rule, is_group) = slot.parts();
-            let (need, ways) = slot.need();
+            let (need, orientations) = slot.need();
             let entry = RuleEntry {
                 rule,
                 need,
-                ways,
+                orientations,
                 remainder: None,
             };
             Some(if is_group { Err(rule) } else { Ok(entry) })
@@ -276,7 +276,7 @@ impl RuleIndex {
         match (key, entries.as_slice()) {
             (_, []) => {}
             (TableKey::Flow(key), [one]) if is_simple_flow(one) => {
-                let slot = Flow4Slot::one(key, one.rule, one.need, one.ways);
+                let slot = Flow4Slot::one(key, one.rule, one.need, one.orientations);
                 self.flows.insert(slot);
             }
             (TableKey::Small(key), [one]) if one.remainder.is_none() => {
@@ -312,7 +312,7 @@ fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
         && one.remainder.is_none()
         && other.remainder.is_none()
     {
-        one.ways |= other.ways;
+        one.orientations |= other.orientations;
         entries.truncate(1);
     }
     entries

@@ -57,8 +57,8 @@ pub(super) enum TableKey {
     Small(u64),
 }
 
-/// All four ways of a flow: addresses and ports, each in order or exchanged.
-pub(super) const ALL_WAYS: u8 = 0b1111;
+/// All four orientations of a flow: addresses and ports, each in order or exchanged.
+pub(super) const ALL_ORIENTATIONS: u8 = 0b1111;
 
 /// Kinds of keys. A [`SmallSlot`]'s key has its tag in the upper 8 bits.
 pub(super) mod tag {
@@ -239,7 +239,7 @@ pub(super) struct Flow4Key {
 
 impl Flow4Key {
     /// A key from two ends in any order. Also returns whether addresses and ports were exchanged,
-    /// as a bit of a slot's `ways`.
+    /// as a bit of a slot's `orientations`.
     #[inline]
     pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
@@ -271,8 +271,8 @@ impl Flow4Key {
 #[repr(C)]
 pub(super) struct Flow4Slot {
     addresses: u64,
-    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1),
-    /// value (23), ports (32).
+    /// From the lowest bit: protocol (2), views (2), orientations (4), whether the value is a group
+    /// (1), value (23), ports (32).
     rest: u64,
 }
 
@@ -282,10 +282,10 @@ impl Flow4Slot {
     /// The largest number of a rule or group that fits into a slot.
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
-    pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
+    pub(super) fn one(key: Flow4Key, rule: u32, need: u16, orientations: u8) -> Self {
         let views = u32::from(need & (frame_flags::PLAIN | frame_flags::TAGGED))
             / u32::from(frame_flags::PLAIN);
-        Self::with(key, views << 2 | u32::from(ways) << 4, rule)
+        Self::with(key, views << 2 | u32::from(orientations) << 4, rule)
     }
 
     /// Panics if `group` is above [`Self::VALUE_MAX`], because the slot would refer to another
@@ -340,10 +340,10 @@ impl TableSlot for Flow4Slot {
 
     /// Only the view bits of `frame_flags` count.
     #[inline]
-    fn takes(&self, frame_flags: u16, way: u8) -> bool {
+    fn accepts(&self, frame_flags: u16, orientation: u8) -> bool {
         let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))
             / u32::from(frame_flags::PLAIN);
-        let asked = views << 2 | u32::from(way) << 4;
+        let asked = views << 2 | u32::from(orientation) << 4;
         self.word() & asked == asked
     }
 
@@ -413,14 +413,14 @@ impl TableSlot for SmallSlot {
         (self.value, self.is_group != 0)
     }
 
-    /// The way does not count.
+    /// The orientation does not count.
     #[inline]
-    fn takes(&self, frame_flags: u16, _way: u8) -> bool {
+    fn accepts(&self, frame_flags: u16, _orientation: u8) -> bool {
         frame_flags & !self.need == 0
     }
 
     fn need(&self) -> (u16, u8) {
-        (self.need, ALL_WAYS)
+        (self.need, ALL_ORIENTATIONS)
     }
 }
 
@@ -495,7 +495,7 @@ mod tests {
     fn a_slot_gives_back_its_number() {
         for number in [0, 1, Flow4Slot::VALUE_MAX] {
             assert_eq!(Flow4Slot::group(KEY, number).parts(), (number, true));
-            let one = Flow4Slot::one(KEY, number, frame_flags::ALL, ALL_WAYS);
+            let one = Flow4Slot::one(KEY, number, frame_flags::ALL, ALL_ORIENTATIONS);
             assert_eq!(one.parts(), (number, false));
         }
     }

@@ -17,7 +17,7 @@ use crate::filled::FlowTerm;
 use super::{
     atom::{Atom, AtomInput, EndQualifier, Expr},
     key::{SCTP, TCP, TagView, UDP, frame_flags, kind, proto_flag},
-    look_up_key::{ALL_WAYS, FiveTuple, Flow4Key, LookUpKey},
+    look_up_key::{ALL_ORIENTATIONS, FiveTuple, Flow4Key, LookUpKey},
 };
 
 /// Maximum number of conjunctions of a short expression. Longer expressions may have two more for
@@ -44,8 +44,8 @@ pub(super) struct RulePart {
     pub(super) look_up: LookUpKey,
     /// Bit mask: a frame matches only if its flags are a subset of these bits.
     pub(super) need: u16,
-    /// For IPv4 flows: the ways that match, of the four ways.
-    pub(super) ways: u8,
+    /// For IPv4 flows: the orientations that match, of the four orientations.
+    pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
@@ -63,7 +63,7 @@ impl RulePart {
         Self {
             look_up,
             need,
-            ways: ALL_WAYS,
+            orientations: ALL_ORIENTATIONS,
             remainder: None,
         }
     }
@@ -233,7 +233,7 @@ impl Planner<'_> {
             _ => None,
         });
         if let Some(term) = term {
-            return Some(followed(term));
+            return Some(parts_of_flow(term));
         }
         let (part, done) = self.flow(conjunction).or_else(|| self.least(conjunction))?;
         let left = conjunction.iter().enumerate().filter(|(index, literal)| {
@@ -301,9 +301,9 @@ impl Planner<'_> {
             _ => None,
         };
         let need = self.need(frame_flags::ALL);
-        if let Some((flow, ways, done)) = flow(conjunction, v4) {
+        if let Some((flow, orientations, done)) = flow(conjunction, v4) {
             let part = RulePart {
-                ways,
+                orientations,
                 ..RulePart::new(LookUpKey::Flow4(flow), need)
             };
             return Some((part, done));
@@ -396,38 +396,38 @@ fn proto(conjunction: &Conjunction) -> Option<u8> {
 }
 
 /// Two values that a conjunction requires, one at each end.
-struct Fixed<T> {
+struct RequiredPair<T> {
     values: [T; 2],
     /// Bit 0: the source may have the low value. Bit 1: the source may have the high value.
-    ways: u8,
+    orientations: u8,
     /// Indexes of the literals that require the values.
     done: Vec<usize>,
 }
 
-/// The flow that a conjunction requires, the ways that match, and the indexes of the literals that
-/// require the flow.
+/// The flow that a conjunction requires, the orientations that match, and the indexes of the
+/// literals that require the flow.
 fn flow<A: Copy + Ord>(
     conjunction: &Conjunction,
     address: impl Fn(&Literal) -> Option<(EndQualifier, A)>,
 ) -> Option<(FiveTuple<A>, u8, Vec<usize>)> {
     let proto = proto(conjunction)?;
-    let hosts = fixed(conjunction, address)?;
-    let ports = fixed(conjunction, port)?;
+    let hosts = required_pair(conjunction, address)?;
+    let ports = required_pair(conjunction, port)?;
     // Bit number: 1 if addresses are exchanged, plus 2 if ports are exchanged.
-    let mut ways = 0;
+    let mut orientations = 0;
     for (bit, exchanged) in [(1, 0), (2, 1)] {
-        if ports.ways & bit != 0 {
-            ways |= hosts.ways << (2 * exchanged);
+        if ports.orientations & bit != 0 {
+            orientations |= hosts.orientations << (2 * exchanged);
         }
     }
     let flow = FiveTuple::new(proto, hosts.values, ports.values);
-    Some((flow, ways, [hosts.done, ports.done].concat()))
+    Some((flow, orientations, [hosts.done, ports.done].concat()))
 }
 
-fn fixed<T: Copy + Ord>(
+fn required_pair<T: Copy + Ord>(
     conjunction: &Conjunction,
     value: impl Fn(&Literal) -> Option<(EndQualifier, T)>,
-) -> Option<Fixed<T>> {
+) -> Option<RequiredPair<T>> {
     let mut src: Option<(usize, T)> = None;
     let mut dst: Option<(usize, T)> = None;
     let mut either: Vec<(usize, T)> = Vec::new();
@@ -452,20 +452,20 @@ fn fixed<T: Copy + Ord>(
             (first, other(first.1)?, false)
         }
     };
-    let ways = match (is_directed, a.1 > b.1) {
+    let orientations = match (is_directed, a.1 > b.1) {
         (false, _) => 0b11,
         (true, false) => 0b01,
         (true, true) => 0b10,
     };
-    Some(Fixed {
+    Some(RequiredPair {
         values: [a.1, b.1],
-        ways,
+        orientations,
         done: vec![a.0, b.0],
     })
 }
 
 /// Look-ups for the packets of a flow, and for packets that may be its fragments.
-fn followed(term: FlowTerm) -> Vec<RulePart> {
+fn parts_of_flow(term: FlowTerm) -> Vec<RulePart> {
     let part = |look_up| RulePart::new(look_up, frame_flags::ALL);
     let key = match term {
         FlowTerm::Datagram(datagram) => {
@@ -479,15 +479,15 @@ fn followed(term: FlowTerm) -> Vec<RulePart> {
         FlowKey::Ports { proto, low, high } => {
             let (hosts, ports) = ([low.addr, high.addr], [low.port, high.port]);
             // Both directions match.
-            let mut ways = ALL_WAYS;
+            let mut orientations = ALL_ORIENTATIONS;
             let flow = match hosts {
                 [IpAddr::V4(a), IpAddr::V4(b)] => {
                     let hosts = [a.to_bits(), b.to_bits()];
-                    let way = |[src, dst]: [usize; 2]| {
+                    let orientation = |[src, dst]: [usize; 2]| {
                         let ports = (ports[src], ports[dst]);
                         Flow4Key::new(proto_flag(proto), hosts[src], hosts[dst], ports).1
                     };
-                    ways = way([0, 1]) | way([1, 0]);
+                    orientations = orientation([0, 1]) | orientation([1, 0]);
                     LookUpKey::Flow4(FiveTuple::new(proto, hosts, ports))
                 }
                 [IpAddr::V6(a), IpAddr::V6(b)] => {
@@ -497,7 +497,10 @@ fn followed(term: FlowTerm) -> Vec<RulePart> {
                 // The key of a packet has addresses of one family only.
                 _ => return vec![part(LookUpKey::Pair(hosts))],
             };
-            let flow = RulePart { ways, ..part(flow) };
+            let flow = RulePart {
+                orientations,
+                ..part(flow)
+            };
             vec![flow, part(LookUpKey::Fragments(hosts))]
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str) -> (Expr, TagView) {
         None => parser
             .chain(&structure.clauses)
             .map(|expr| (expr, TagView::Plain)),
-        Some(0) if structure.word(0) == Some("vlan") => parser.behind_tag(),
+        Some(0) if structure.word(0) == Some("vlan") => parser.after_tag(),
         Some(_) => None,
     };
     expr.unwrap_or(opaque)
@@ -69,7 +69,7 @@ impl<'t> PrimitiveParser<'t> {
 
     /// Parses `vlan`, an optional identifier, and the primitives that follow with `and`. With `or`,
     /// libpcap would also test frames without a tag, at the offsets after a tag.
-    fn behind_tag(&self) -> Option<(Expr, TagView)> {
+    fn after_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
         let id = match tag.words.len() {
             1 => None,

@@ -38,8 +38,8 @@ fn search<S: TableSlot>(
         found.resize(most, FoundEntry::default());
     }
     for probe in probes {
-        let (one, takes) = probe.look_up(table);
-        append(found, count, one, takes);
+        let (one, accepts) = probe.look_up(table);
+        append(found, count, one, accepts);
     }
 }
 
@@ -49,12 +49,12 @@ impl SearchMemory {
         let mut probes = 0;
         for (frame, key) in (0..).zip(&self.keys[..count]) {
             let ports = (key.src_port, key.dst_port);
-            let (flow, way) = Flow4Key::new(key.frame_flags, key.src, key.dst, ports);
+            let (flow, orientation) = Flow4Key::new(key.frame_flags, key.src, key.dst, ports);
             let probe = Probe {
                 hash: index.flows.hash(flow),
                 key: flow,
                 frame_flags: key.frame_flags,
-                way,
+                orientation,
                 frame,
             };
             let is_flow = (key.kind == kind::V4) & key.has(has::FLOW);
@@ -85,7 +85,7 @@ impl SearchMemory {
                     key,
                     hash: index.small.hash(key),
                     frame_flags: span.frame_flags,
-                    way: 0,
+                    orientation: 0,
                     frame: span.frame,
                 };
                 let may_be = index.small.may_have(probe.hash);

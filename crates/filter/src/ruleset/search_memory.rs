@@ -18,11 +18,11 @@ pub(super) struct FoundEntry {
     pub(super) value: u32,
     pub(super) is_group: bool,
     /// Whether `value` is a rule that certainly matches, so that nothing remains to decide.
-    pub(super) is_sure: bool,
+    pub(super) is_certain: bool,
     /// The packet's flags, with the side that was looked up.
     pub(super) frame_flags: u16,
-    /// The way of an IPv4 flow, else 0.
-    pub(super) way: u8,
+    /// The orientation of an IPv4 flow, else 0.
+    pub(super) orientation: u8,
     /// Index of the packet.
     pub(super) frame: u8,
 }
@@ -33,7 +33,7 @@ pub(super) struct Probe<K> {
     pub(super) key: K,
     pub(super) hash: u64,
     pub(super) frame_flags: u16,
-    pub(super) way: u8,
+    pub(super) orientation: u8,
     pub(super) frame: u8,
 }
 
@@ -49,13 +49,13 @@ impl<K: Copy> Probe<K> {
         let found = FoundEntry {
             value,
             is_group,
-            is_sure: false,
+            is_certain: false,
             frame_flags: self.frame_flags,
-            way: self.way,
+            orientation: self.orientation,
             frame: self.frame,
         };
-        let takes = is_found & (is_group | slot.takes(self.frame_flags, self.way));
-        (found, takes)
+        let accepts = is_found & (is_group | slot.accepts(self.frame_flags, self.orientation));
+        (found, accepts)
     }
 }
 
@@ -148,7 +148,7 @@ impl SearchMemory {
         let frame = frame as u8;
         self.push(FoundEntry {
             value: rule,
-            is_sure: true,
+            is_certain: true,
             frame,
             ..FoundEntry::default()
         });

@@ -140,7 +140,7 @@ impl RuleSet {
         let mut refused = Vec::new();
         for (id, piece, body) in all {
             let known = |link_type| body.program(link_type).cloned();
-            match self.put(id, &FilledExpression::of_piece(piece), &known) {
+            match self.insert_into_tables(id, &FilledExpression::of_piece(piece), &known) {
                 Ok(placed) => {
                     let mut its = placed.refused.into_iter();
                     let here = its.find(|(of, _)| *of == link_type);
@@ -165,7 +165,7 @@ impl RuleSet {
     /// The first [`FilterError`] if the rule needs programs and libpcap rejects the rule for every
     /// link type of the set. The set then stays as before.
     pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
-        let placed = self.put_filter(id, filter)?;
+        let placed = self.insert_filter(id, filter)?;
         self.publish();
         Ok(placed)
     }
@@ -178,7 +178,7 @@ impl RuleSet {
     ) -> Vec<(RuleId, FilterError)> {
         let mut failed = Vec::new();
         for (id, filter) in rules {
-            if let Err(error) = self.put_filter(id, filter.borrow()) {
+            if let Err(error) = self.insert_filter(id, filter.borrow()) {
                 failed.push((id, error));
             }
         }
@@ -188,7 +188,7 @@ impl RuleSet {
 
     /// Removes a rule. Returns whether it existed.
     pub fn remove(&mut self, id: RuleId) -> bool {
-        let was_there = self.take_out(id);
+        let was_there = self.remove_from_tables(id);
         if was_there {
             self.publish();
         }
@@ -230,21 +230,21 @@ impl RuleSet {
         self.work.bytes()
     }
 
-    fn put_filter(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
+    fn insert_filter(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let mode = self.mode;
         let known = |link_type| filter.program(link_type, mode).cloned();
-        self.put(id, filter.filled(), &known)
+        self.insert_into_tables(id, filter.filled(), &known)
     }
 
     /// Changes the tables without publishing. `known` returns programs that need not be compiled.
-    fn put(
+    fn insert_into_tables(
         &mut self,
         id: RuleId,
         filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
     ) -> Result<InsertedRule, FilterError> {
         let (kept, refused) = self.prepare(filled, known)?;
-        self.take_out(id);
+        self.remove_from_tables(id);
         let rule = self.numbers.take();
         let needs_body = kept.flags & (flags::PARTIAL | flags::ORDERED) != 0;
         *self.work.rules.get_mut(rule) = RuleInfo {
@@ -257,8 +257,8 @@ impl RuleSet {
         }
         let placement = kept.placement;
         self.add_unindexed(rule, &kept);
-        if kept.is_followed() {
-            self.work.followed += 1;
+        if kept.needs_parsing() {
+            self.work.parsed_rules += 1;
         }
         self.rules.insert(id, (rule, Box::new(kept)));
         Ok(InsertedRule { placement, refused })
@@ -267,12 +267,12 @@ impl RuleSet {
     /// Adds a rule to the lists for which every packet of a link type is tested.
     fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
-            RulePlacement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
-            RulePlacement::NarrowedAsked if !kept.is_flow_only() => {
+            RulePlacement::Caller => Arc::make_mut(&mut self.work.asked_always).push(rule),
+            RulePlacement::LookUpThenCaller if !kept.is_flow_only() => {
                 Arc::make_mut(&mut self.work.asked_elsewhere).push(rule);
             }
-            RulePlacement::NarrowedAsked => {}
-            RulePlacement::LookedUp | RulePlacement::Narrowed | RulePlacement::Compiled => {
+            RulePlacement::LookUpThenCaller => {}
+            RulePlacement::LookUp | RulePlacement::LookUpThenProgram | RulePlacement::Program => {
                 for (link_type, program) in &kept.body.programs {
                     if !sees_all(kept.placement, kept.flags, *link_type) {
                         continue;
@@ -291,13 +291,13 @@ impl RuleSet {
 
     /// The link types of `link_types` for which libpcap takes longer than a moment: in
     /// [`Self::insert`], in [`Self::add_link_type`], or in the evaluation that the set asks for.
-    /// See [`Filter::prepares_at_once`].
+    /// See [`Filter::prepares_quickly`].
     #[must_use]
     pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
-        let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));
+        let is_slow = |link_type: &LinkType| !filter.prepares_quickly(self.context(*link_type));
         let mut slow: Vec<LinkType> = link_types.iter().copied().filter(is_slow).collect();
         if !slow.is_empty() {
-            let (meaning, _, placement) = self.place(filter.filled());
+            let (meaning, _, placement) = self.plan(filter.filled());
             let its_flags = meaning.flags;
             slow.retain(|link_type| {
                 its_flags & flags::ASK != 0 || needs_program(placement, its_flags, *link_type)
@@ -311,20 +311,20 @@ impl RuleSet {
     }
 
     /// Removes a rule from the tables without publishing. Returns whether it existed.
-    fn take_out(&mut self, id: RuleId) -> bool {
+    fn remove_from_tables(&mut self, id: RuleId) -> bool {
         let Some((rule, kept)) = self.rules.remove(&id) else {
             return false;
         };
         for part in &kept.parts {
             self.work.remove(&mut self.ref_counts, rule, &part.look_up);
         }
-        if kept.is_followed() {
-            self.work.followed -= 1;
+        if kept.needs_parsing() {
+            self.work.parsed_rules -= 1;
         }
-        if kept.placement == RulePlacement::Asked {
+        if kept.placement == RulePlacement::Caller {
             Arc::make_mut(&mut self.work.asked_always).retain(|one| *one != rule);
         }
-        if kept.placement == RulePlacement::NarrowedAsked && !kept.is_flow_only() {
+        if kept.placement == RulePlacement::LookUpThenCaller && !kept.is_flow_only() {
             Arc::make_mut(&mut self.work.asked_elsewhere).retain(|one| *one != rule);
         }
         if self
@@ -343,7 +343,7 @@ impl RuleSet {
     }
 
     /// Plans the look-ups of an expression.
-    fn place(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
+    fn plan(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
         let mut meaning = understand(filled);
         let body = &meaning.body;
         let look_ups = look_ups(&body.expr, body.view, &|look_up| {
@@ -351,11 +351,11 @@ impl RuleSet {
         });
         let asks = meaning.flags & flags::ASK != 0;
         let placement = match (look_ups.parts.is_some(), asks) {
-            (true, true) => RulePlacement::NarrowedAsked,
-            (false, true) => RulePlacement::Asked,
-            (true, false) if body.is_opaque => RulePlacement::Narrowed,
-            (true, false) => RulePlacement::LookedUp,
-            (false, false) => RulePlacement::Compiled,
+            (true, true) => RulePlacement::LookUpThenCaller,
+            (false, true) => RulePlacement::Caller,
+            (true, false) if body.is_opaque => RulePlacement::LookUpThenProgram,
+            (true, false) => RulePlacement::LookUp,
+            (false, false) => RulePlacement::Program,
         };
         if look_ups.is_partial {
             meaning.flags |= flags::PARTIAL;
@@ -368,7 +368,7 @@ impl RuleSet {
         filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
     ) -> Result<(KeptRule, RefusedLinks), FilterError> {
-        let (meaning, look_ups, placement) = self.place(filled);
+        let (meaning, look_ups, placement) = self.plan(filled);
         let RuleMeaning {
             flags: its_flags,
             mut body,
@@ -450,13 +450,13 @@ impl RuleSet {
 
 /// Whether a rule that the set evaluates needs its program for packets of a link type.
 fn needs_program(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == RulePlacement::Narrowed || sees_all(placement, its_flags, link_type)
+    placement == RulePlacement::LookUpThenProgram || sees_all(placement, its_flags, link_type)
 }
 
 /// Whether look-ups cannot find a rule in packets of a link type, so that its program must see all
 /// of these packets.
 fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == RulePlacement::Compiled
+    placement == RulePlacement::Program
         || LinkHeaderKind::of(link_type, FilterMode::Savefile).is_none()
         || (its_flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
 }
@@ -469,7 +469,7 @@ impl KeptRule {
 
     /// Whether the rule has a flow that may not be at libpcap's fixed offsets, so that such frames
     /// must be parsed whole.
-    fn is_followed(&self) -> bool {
+    fn needs_parsing(&self) -> bool {
         self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }
 }

@@ -34,9 +34,9 @@ pub(super) trait TableSlot: Copy + Default {
     fn hash(key: Self::Key, seeds: Seeds) -> u64;
     /// Number of the rule or group of entries, and whether it is a group.
     fn parts(&self) -> (u32, bool);
-    /// Whether a slot with one entry matches packets with these flags and this way.
-    fn takes(&self, frame_flags: u16, way: u8) -> bool;
-    /// The values with which [`Self::takes`] compares.
+    /// Whether a slot with one entry matches packets with these flags and this orientation.
+    fn accepts(&self, frame_flags: u16, orientation: u8) -> bool;
+    /// The values with which [`Self::accepts`] compares.
     fn need(&self) -> (u16, u8);
 }
 

@@ -227,7 +227,7 @@ mod tests {
         unindexed.find(&frames, &mut [0; FusedPrograms::MANY], &mut memory);
         let mut rules = vec![Vec::new(); frames.len()];
         for found in &memory.found[..memory.count] {
-            assert!(found.is_sure);
+            assert!(found.is_certain);
             rules[usize::from(found.frame)].push(found.value);
         }
         rules.iter_mut().for_each(|rules| rules.sort_unstable());

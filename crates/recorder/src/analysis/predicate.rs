@@ -214,7 +214,7 @@ impl Predicate {
         let link = context(link_type, prepared.mode);
         prepared.mode == FilterMode::Savefile
             || prepared.knows(link_type)
-            || prepared.filter.prepares_at_once(link)
+            || prepared.filter.prepares_quickly(link)
     }
 
     /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.

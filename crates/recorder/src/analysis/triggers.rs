@@ -494,7 +494,7 @@ fn run_joint(
 fn is_asked(placement: RulePlacement) -> bool {
     matches!(
         placement,
-        RulePlacement::Asked | RulePlacement::NarrowedAsked
+        RulePlacement::Caller | RulePlacement::LookUpThenCaller
     )
 }
 

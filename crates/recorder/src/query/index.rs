@@ -155,7 +155,7 @@ impl Index {
         let has = |filter: &BloomFilter| match &needed.part {
             NeededPart::Hosts(hosts) => {
                 let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
-                hosts.ways.iter().any(|way| way.iter().all(has))
+                hosts.alternatives.iter().any(|hosts| hosts.iter().all(has))
             }
             NeededPart::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
         };

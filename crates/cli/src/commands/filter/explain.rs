@@ -50,16 +50,16 @@ fn rule(text: &mut String, prepared: &Prepared) -> Result<(), FilterError> {
         return Ok(());
     };
     let found_by = match explanation.placement {
-        RulePlacement::LookedUp => "by look-ups alone",
-        RulePlacement::Narrowed => "by look-ups; its program is run on what they find",
-        RulePlacement::Compiled if explanation.programs.iter().all(|(_, one)| one.can_fuse()) => {
+        RulePlacement::LookUp => "by look-ups alone",
+        RulePlacement::LookUpThenProgram => "by look-ups; its program is run on what they find",
+        RulePlacement::Program if explanation.programs.iter().all(|(_, one)| one.can_fuse()) => {
             "by its program, which is run on every packet, as one function with those of other such rules"
         }
-        RulePlacement::Compiled => "by its program, which is run on every packet, by itself",
-        RulePlacement::NarrowedAsked => {
+        RulePlacement::Program => "by its program, which is run on every packet, by itself",
+        RulePlacement::LookUpThenCaller => {
             "by look-ups; the whole expression is evaluated on what they find"
         }
-        RulePlacement::Asked => "by evaluating the whole expression on every packet",
+        RulePlacement::Caller => "by evaluating the whole expression on every packet",
     };
     let _ = writeln!(text, "as one rule of many, found {found_by}");
     let shown = LOOK_UPS_SHOWN.min(explanation.look_ups.len());

@@ -7,7 +7,7 @@ mod updates;
 
 use retroscope_filter::{
     Aux, Certainty, Filter, FilterError, FilterFrame, FilterMode, LinkContext, Matches, Program,
-    RuleId, RuleReader, RuleSet, compile,
+    RuleId, RulePlacement, RuleReader, RuleSet, compile,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -271,26 +271,29 @@ fn a_link_type_that_comes_later_is_compiled_for_then() {
 
 #[test]
 fn explanations_tell_what_became_of_a_rule() {
-    use retroscope_filter::RulePlacement::{Compiled, LookedUp, Narrowed};
     let cases = [
         (
             "tcp and host 10.0.0.2 and port 80 and host 10.0.0.1 and port 9",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("flow tcp 10.0.0.1 10.0.0.2 ports 9 80", 0)][..],
         ),
         (
             "src net 10.0.0.0/8 and udp",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("net 10.0.0.0/8", 1)],
         ),
         (
             "port 80 or host 2001:db8::1",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("port 80", 0), ("host 2001:db8::1", 1)],
         ),
-        ("vlan 7 and arp", LookedUp, &[("vlan 7", 1)]),
-        ("not port 22", Compiled, &[]),
-        ("port 22 and tcp[13] & 2 != 0", Narrowed, &[("port 22", 0)]),
+        ("vlan 7 and arp", RulePlacement::LookUp, &[("vlan 7", 1)]),
+        ("not port 22", RulePlacement::Program, &[]),
+        (
+            "port 22 and tcp[13] & 2 != 0",
+            RulePlacement::LookUpThenProgram,
+            &[("port 22", 0)],
+        ),
     ];
     let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
@@ -304,7 +307,7 @@ fn explanations_tell_what_became_of_a_rule() {
         assert_eq!(found, look_ups, "{text}");
         assert_eq!(
             explanation.programs.is_empty(),
-            placement == LookedUp,
+            placement == RulePlacement::LookUp,
             "{text}"
         );
     }

@@ -138,7 +138,7 @@ fn flows_are_looked_up_and_asked() {
             let placed = set
                 .insert(RuleId(id), &Filter::new(filled))
                 .expect("no program needed");
-            assert_eq!(placed.placement, RulePlacement::NarrowedAsked);
+            assert_eq!(placed.placement, RulePlacement::LookUpThenCaller);
             id += 1;
         }
     }
