@@ -12,7 +12,7 @@ const LINK: usize = 14;
 /// - IPv4 without an authentication header
 /// - IPv6 with TCP, UDP, SCTP or ICMPv6 directly after the fixed header
 ///
-/// [`crate::parse`] gives the same facts about such a frame, and parses all other frames too.
+/// [`crate::parse()`] gives the same facts about such a frame, and parses all other frames too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommonHeaders {
     /// IP version, 4 or 6. For ARP, this and all other fields are 0.
@@ -35,7 +35,7 @@ pub struct CommonHeaders {
 
 impl CommonHeaders {
     /// Reads the captured bytes of an Ethernet frame. Returns `None` for frames that need
-    /// [`crate::parse`].
+    /// [`crate::parse()`].
     ///
     /// Inlined, so that a caller that uses only some of the frames or fields does not pay for the
     /// rest.

@@ -7,7 +7,7 @@ use crate::proto::{ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
 use crate::{FragmentKey, LinkType};
 
 /// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain:
-/// [`crate::fragment_of`] gives no key. For `true` the caller must call [`crate::parse`]. Tagged
+/// [`crate::fragment_of`] gives no key. For `true` the caller must call [`crate::parse()`]. Tagged
 /// frames, tunnels, other link types and truncated frames give `true`.
 ///
 /// This check compares fewer fields than [`crate::CommonHeaders`] and takes 2/3 of the time.

@@ -1,12 +1,12 @@
 //! Parsed headers, flow keys, VLAN stacks, fragments and Community ID.
 //!
-//! [`parse`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts. The
-//! rest of the crate computes its results from [`Parsed`]. The crate is pure: bytes in, facts out.
-//! The parsing path uses no sockets, threads, clocks or allocation.
+//! [`parse()`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts.
+//! The rest of the crate computes its results from [`Parsed`]. The crate is pure: bytes in, facts
+//! out. The parsing path uses no sockets, threads, clocks or allocation.
 //!
-//! The crate does **not** reassemble, verify checksums or read application data. [`parse`] does not
-//! enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow. [`find_inner`] enters tunnels.
-//! Its caller must be able to recognise the right packet.
+//! The crate does **not** reassemble, verify checksums or read application data. [`parse()`] does
+//! not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow. [`find_inner`] enters
+//! tunnels. Its caller must be able to recognise the right packet.
 
 mod common;
 mod community_id;

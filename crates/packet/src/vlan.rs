@@ -11,7 +11,7 @@ pub struct VlanTag {
 
 impl VlanTag {
     /// EtherTypes of tags. Linux strips the first two (IEEE 802.1Q and 802.1ad) from frames.
-    /// pcap-filter's `vlan` also finds the third; [`crate::parse`] follows all five.
+    /// pcap-filter's `vlan` also finds the third; [`crate::parse()`] follows all five.
     pub const TPIDS: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
     /// VLAN identifier, 0 to 4095; 0 is a priority tag.

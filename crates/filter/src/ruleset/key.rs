@@ -1,7 +1,7 @@
 //! Headers of a frame as libpcap's programs see them, read once for all rules. Look-ups use these
 //! headers as keys.
 //!
-//! The result differs from [`retroscope_packet::parse`], because pcap-filter(7) reads fixed
+//! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
 //! offsets. It follows no IPv6 extension header and skips no VLAN tag unless the expression says
 //! `vlan`. It checks no length and no version. It reads the ports of first fragments only. A load
 //! beyond the captured bytes rejects the packet, so a field that was not captured is absent here. A
