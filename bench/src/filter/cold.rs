@@ -5,7 +5,7 @@
 //! The others are walked by the lengths in their headers, as in a file that is mapped. Each pass goes over the whole of its memory, many
 //! times what the caches hold, so that it leaves the other nothing, and itself only its end.
 
-use retroscope_filter::{Aux, Frame, Program};
+use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_ring::{GroupKind, Reader, Ring, RingConfig};
 
 use super::traffic::{Mix, Spec};
@@ -169,17 +169,17 @@ impl Cold {
     /// Reads all packets, 64 at a time: nanoseconds a packet, and what `take` added up.
     pub(super) fn read(
         &self,
-        mut take: impl FnMut(&mut Found, &[Frame<'_>]) + Send,
+        mut take: impl FnMut(&mut Found, &[FilterFrame<'_>]) + Send,
     ) -> Result<(f64, Found), Failure> {
         let mut reader = self.reader()?;
         timed(move |found| {
             while let Some(batch) = reader.next() {
                 let mut packets = batch.into_iter();
-                let mut frames = [Frame::new(&[], 0, Aux::default()); Program::MANY];
+                let mut frames = [FilterFrame::new(&[], 0, Aux::default()); Program::MANY];
                 loop {
                     let mut count = 0;
                     for (frame, packet) in frames.iter_mut().zip(packets.by_ref()) {
-                        *frame = Frame::new(packet.data, packet.wire_len, Aux::default());
+                        *frame = FilterFrame::new(packet.data, packet.wire_len, Aux::default());
                         count += 1;
                     }
                     if count == 0 {
@@ -194,7 +194,7 @@ impl Cold {
     /// Reads all packets with something that says which of 64 match.
     pub(super) fn filter(
         &self,
-        run: impl Fn(&[Frame<'_>]) -> u64 + Sync,
+        run: impl Fn(&[FilterFrame<'_>]) -> u64 + Sync,
     ) -> Result<(f64, Found), Failure> {
         let run = &run;
         self.read(|found, frames| found.add_set(frames.len(), run(frames)))
@@ -280,7 +280,7 @@ mod tests {
             |memory: &mut Memory| walk(memory, |found, frame, _| found.touch(frame)).unwrap();
         assert!(checked(touch(&mut memory), packed).is_ok());
         let walked = walk(&mut memory, |found, frame, wire_len| {
-            let frame = Frame::new(frame, wire_len, Aux::default());
+            let frame = FilterFrame::new(frame, wire_len, Aux::default());
             found.add_set(1, program.run_many_in_libpcap(&[frame]));
         });
         let (_, walked) = walked.unwrap();

@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Duration};
 
-use retroscope_filter::{Frame, Joint, Program};
+use retroscope_filter::{FilterFrame, FusedPrograms, Program};
 use retroscope_packet::LinkType;
 use retroscope_script::{MANY, Machine, Script, ScriptLimits, ScriptPacket};
 
@@ -24,10 +24,10 @@ const CALL_MAX: Duration = Duration::from_secs(60);
 const TOGETHER: &str = include_str!("together.txt");
 
 /// Says what it finds in frames: by 64 of them the bits of those that match, or by frame the bits of the filters that match it.
-pub(super) type Pass<'p> = Box<dyn FnMut(&[Frame<'_>], &mut [u64]) + Send + 'p>;
+pub(super) type Pass<'p> = Box<dyn FnMut(&[FilterFrame<'_>], &mut [u64]) + Send + 'p>;
 
 /// 64 frames at a time.
-fn many<'p>(run: impl Fn(&[Frame<'_>]) -> u64 + Send + 'p) -> Pass<'p> {
+fn many<'p>(run: impl Fn(&[FilterFrame<'_>]) -> u64 + Send + 'p) -> Pass<'p> {
     Box::new(move |frames, verdicts| {
         for (frames, verdict) in frames.chunks(Program::MANY).zip(verdicts) {
             *verdict = run(frames);
@@ -128,13 +128,13 @@ pub(super) fn together<'a>(
             *found |= program.run_many_in_libpcap(&[frame]) << bit;
         }
     }
-    let joint = Joint::new(LinkType::ETHERNET, programs);
+    let joint = FusedPrograms::new(LinkType::ETHERNET, programs);
     let made = joint.make_native();
     made.map_err(|error| Failure::system("making machine code", error))?;
     let pass: Pass<'_> = Box::new(move |frames, found| {
-        let mut results = [0; Joint::MANY];
-        let found = found.chunks_mut(Joint::MANY);
-        for (frames, found) in frames.chunks(Joint::MANY).zip(found) {
+        let mut results = [0; FusedPrograms::MANY];
+        let found = found.chunks_mut(FusedPrograms::MANY);
+        for (frames, found) in frames.chunks(FusedPrograms::MANY).zip(found) {
             joint.run_many(frames, &mut results);
             found.copy_from_slice(&results[..frames.len()]);
         }
@@ -155,7 +155,7 @@ pub(super) fn script<'a>(hot: &'a Hot, scale: &Scale) -> Result<Entrant<'a>, Fai
     };
     let trigger = Machine::new(&Script::new("port.lua", SCRIPT, false), limits);
     let mut trigger = trigger.map_err(|error| Failure::system("loading a script", error))?;
-    let packet = |frame: Frame<'a>| ScriptPacket {
+    let packet = |frame: FilterFrame<'a>| ScriptPacket {
         data: frame.data(),
         wire_len: frame.wire_len(),
         time_ns: 0,
@@ -186,7 +186,7 @@ mod tests {
             repetitions: 1,
         };
         let hot = Hot::new();
-        for count in [1, 24, Joint::MANY] {
+        for count in [1, 24, FusedPrograms::MANY] {
             let heat = Heat::run("test", 1, vec![together(&hot, count, &scale).unwrap()]);
             assert!(
                 heat.first().iter().all(|series| series.figures.is_ok()),

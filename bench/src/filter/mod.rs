@@ -15,7 +15,7 @@ mod traffic;
 
 use std::{cell::LazyCell, io, sync::LazyLock};
 
-use retroscope_filter::{Aux, Frame, LinkContext, Mode, Program};
+use retroscope_filter::{Aux, FilterFrame, FilterMode, LinkContext, Program};
 use retroscope_packet::LinkType;
 
 use self::{
@@ -89,7 +89,7 @@ fn compile(text: &str) -> Result<Program, Failure> {
     let context = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 0,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let program = retroscope_filter::compile(text, context);
@@ -224,9 +224,9 @@ fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<Vec<Entran
     cold::pack(&mut memory.borrow_mut());
     let port = native(PORT)?;
     let (_, expected) = cold.filter(|frames| port.run_many_in_libpcap(frames))?;
-    let walk = move |port: &Program, run: fn(&Program, &[Frame<'_>]) -> u64| {
+    let walk = move |port: &Program, run: fn(&Program, &[FilterFrame<'_>]) -> u64| {
         cold::walk(&mut memory.borrow_mut(), |found, frame, wire_len| {
-            let frame = Frame::new(frame, wire_len, Aux::default());
+            let frame = FilterFrame::new(frame, wire_len, Aux::default());
             found.add_set(1, run(port, &[frame]));
         })
     };

@@ -5,7 +5,9 @@
 
 use std::net::Ipv4Addr;
 
-use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleReader, RuleSet, Sure};
+use retroscope_filter::{
+    Aux, Certainty, Filter, FilterFrame, FilterMode, Matches, RuleId, RuleReader, RuleSet,
+};
 use retroscope_packet::LinkType;
 
 use super::{
@@ -76,7 +78,7 @@ fn filters(texts: &[String]) -> Result<Vec<(RuleId, Filter)>, Failure> {
 
 /// A set of all rules.
 pub(super) fn rule_set(sort: Sort) -> Result<RuleSet, Failure> {
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     insert(&mut set, filters(&texts(sort))?)?;
     set.add_link_type(LinkType::ETHERNET);
     Ok(set)
@@ -125,14 +127,14 @@ pub(super) fn expect(sort: Sort, cold: &Cold) -> (Found, f64) {
     (found, some as f64 / found.packets as f64)
 }
 
-fn frame(packet: &[u8; 64]) -> Frame<'_> {
-    Frame::new(packet, 64, Aux::default())
+fn frame(packet: &[u8; 64]) -> FilterFrame<'_> {
+    FilterFrame::new(packet, 64, Aux::default())
 }
 
-fn id(RuleId(rule): RuleId, sure: Sure) -> u64 {
+fn id(RuleId(rule): RuleId, sure: Certainty) -> u64 {
     match sure {
-        Sure::Yes => rule,
-        Sure::Ask => rule + NOT_SURE,
+        Certainty::Certain => rule,
+        Certainty::AskFilter => rule + NOT_SURE,
     }
 }
 
@@ -153,7 +155,7 @@ pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, Found),
 /// that the last rule matches was found by the reader.
 pub(super) fn install() -> Result<f64, Failure> {
     let texts = texts(Sort::Flows);
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
     let mut reader = set.reader();
     let inserting: Work<'_, ()> = Box::new(|_| insert(&mut set, filters(&texts)?));
@@ -205,7 +207,7 @@ mod tests {
         packets
             .iter_mut()
             .for_each(|packet| mix.spec().write(packet));
-        let frames: Vec<Frame<'_>> = packets.iter().map(frame).collect();
+        let frames: Vec<FilterFrame<'_>> = packets.iter().map(frame).collect();
         let (mut found, mut said) = (BTreeSet::new(), BTreeSet::new());
         let mut matches = Matches::default();
         for (chunk, frames) in frames.chunks(64).enumerate() {
@@ -215,7 +217,7 @@ mod tests {
         }
         for (number, text) in (0..).zip(texts(sort)) {
             let program = compile(&text).unwrap();
-            let takes = |frame: &Frame<'_>| program.run_many_in_libpcap(&[*frame]) != 0;
+            let takes = |frame: &FilterFrame<'_>| program.run_many_in_libpcap(&[*frame]) != 0;
             let packets = (0..frames.len()).filter(|at| takes(&frames[*at]));
             said.extend(packets.map(|at| (at, number)));
         }

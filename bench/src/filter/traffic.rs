@@ -1,6 +1,6 @@
 //! Generated packets for filters: mixes in which each filter finds some and passes most.
 
-use retroscope_filter::{Aux, Frame};
+use retroscope_filter::{Aux, FilterFrame};
 
 use super::{HUNDRED_HOSTS, TEN_HOSTS};
 
@@ -238,10 +238,10 @@ impl Hot {
         }
     }
 
-    pub(super) fn frames(&self) -> Vec<Frame<'_>> {
+    pub(super) fn frames(&self) -> Vec<FilterFrame<'_>> {
         let packets = self.packets.iter();
         packets
-            .map(|(bytes, captured)| Frame::new(&bytes[..*captured], 64, Aux::default()))
+            .map(|(bytes, captured)| FilterFrame::new(&bytes[..*captured], 64, Aux::default()))
             .collect()
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use dashmap::DashMap;
 use retroscope_flow::{BiflowKey, LfnTable, Secret};
-use retroscope_packet::{Endpoint, FlowKey, proto::TCP};
+use retroscope_packet::{FlowEndpoint, FlowKey, proto::TCP};
 use retroscope_ring::ask_for_huge_pages;
 
 use super::table::{Hashed, Through};
@@ -90,7 +90,7 @@ impl Table for Sharded {
 
 /// TCP between hosts of a net and a server.
 fn key(flow: u32) -> BiflowKey {
-    let end = |addr: u32, port| Endpoint {
+    let end = |addr: u32, port| FlowEndpoint {
         addr: Ipv4Addr::from_bits(addr).into(),
         port,
     };

@@ -6,7 +6,7 @@
 use std::net::Ipv4Addr;
 
 use retroscope_flow::{BiflowKey, DirectedKey, FlowPacket};
-use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
+use retroscope_packet::{FlowEndpoint, FlowKey, proto::UDP};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -71,7 +71,7 @@ impl Load {
 }
 
 fn packet(flow: u32, is_reverse: bool, time_ns: i64) -> FlowPacket {
-    let end = |addr, port| Endpoint {
+    let end = |addr, port| FlowEndpoint {
         addr: Ipv4Addr::from_bits(addr).into(),
         port,
     };

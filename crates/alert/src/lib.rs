@@ -17,7 +17,7 @@ mod zeek;
 use std::{net::IpAddr, sync::Arc};
 
 use memchr::memmem;
-use retroscope_packet::{Endpoint, FlowKey, Icmp, community_id_of, proto};
+use retroscope_packet::{FlowEndpoint, FlowKey, Icmp, community_id_of, proto};
 use serde::Serialize;
 
 pub use labels::{LabelFilled, LabelTemplate};
@@ -213,7 +213,7 @@ impl Tuple {
     /// the two addresses.
     #[must_use]
     pub fn flow(&self) -> FlowKey {
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         match self.ports {
             Some((src, dst)) => {
                 FlowKey::between(self.proto, end(self.src, src), end(self.dst, dst))

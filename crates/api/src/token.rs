@@ -15,7 +15,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use retroscope_filter::{Filter, FilterError, LinkContext, Mode, Problem, Template};
+use retroscope_filter::{Filter, FilterError, FilterMode, FilterProblem, LinkContext, Template};
 use retroscope_packet::LinkType;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
@@ -143,7 +143,7 @@ impl TokenLine {
         }
         if let Some(filter) = &self.filter {
             check_filter(filter).map_err(|error| match error.problem() {
-                Problem::NameTooLate(word) => format!(
+                FilterProblem::NameTooLate(word) => format!(
                     "token '{name}': its filter names '{word}': write numbers and addresses, because the server that \
                      answers a look-up would decide what the token may see"
                 ),
@@ -191,7 +191,7 @@ fn check_filter(text: &str) -> Result<(), FilterError> {
         Filter::plain(text)?.prepare(LinkContext {
             link_type,
             snaplen: 65_535,
-            mode: Mode::Live,
+            mode: FilterMode::Live,
             optimize: true,
         })
     };

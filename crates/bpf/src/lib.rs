@@ -1,14 +1,16 @@
-//! Classic BPF: the instruction, its operation codes, where jumps lead, and programs as text.
+//! Classic BPF: instructions, operation codes, jump targets, and the text form of a program.
 //!
-//! What the filter's interpreter and translator, and the rewriting of programs for a packet socket, know of the language in common.
-//! What an instruction does is the interpreter's to say; what makes a program safe, `Program`'s in `retroscope-filter`. This is not
-//! eBPF.
+//! Two users share this crate: the interpreter and the translator in `retroscope-filter`, and the
+//! code in `retroscope-capture` that rewrites a program for a packet socket. The interpreter
+//! defines what an instruction does; `Program` in `retroscope-filter` defines which programs are
+//! safe. This is not eBPF.
 
 mod text;
 
-pub use text::Line;
+pub use text::DisassemblyLine;
 
-/// One classic BPF instruction, laid out as `struct bpf_insn` of `pcap/bpf.h` and `struct sock_filter` of `linux/filter.h`.
+/// One classic BPF instruction. Same layout as `struct bpf_insn` of `pcap/bpf.h` and `struct
+/// sock_filter` of `linux/filter.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Instruction {
@@ -16,7 +18,7 @@ pub struct Instruction {
     pub code: u16,
     /// Instructions to skip when a conditional jump's condition holds.
     pub jump_true: u8,
-    /// Instructions to skip when it does not.
+    /// Instructions to skip when a conditional jump's condition does not hold.
     pub jump_false: u8,
     /// The constant: offset, operand, jump distance or scratch index.
     pub k: u32,
@@ -25,7 +27,7 @@ pub struct Instruction {
 const _: () = assert!(size_of::<Instruction>() == 8);
 
 impl Instruction {
-    /// An instruction. Only conditional jumps look at `jump_true` and `jump_false`.
+    /// Makes an instruction. `jump_true` and `jump_false` matter for conditional jumps only.
     #[must_use]
     pub const fn new(code: u16, jump_true: u8, jump_false: u8, k: u32) -> Self {
         Self {
@@ -48,8 +50,8 @@ impl Instruction {
         self.code & 0x07 == 0x05 && self.code != op::JA
     }
 
-    /// Where this jump at `index` leads to if its condition holds, and if not. `None` for anything but a jump, and for one to before
-    /// the first instruction.
+    /// Targets of the jump at `index`: if its condition holds, and if not. `None` if the
+    /// instruction is no jump, or if the jump leads to before the first instruction.
     #[must_use]
     pub fn targets(&self, index: usize) -> Option<(usize, usize)> {
         if self.code == op::JA {
@@ -62,13 +64,13 @@ impl Instruction {
     }
 }
 
-/// Where `ja` lands; its distance is signed, as in libpcap's interpreter.
+/// Target of the `ja` at `index`. The distance `k` is signed, as in libpcap's interpreter.
 #[must_use]
 pub fn jump_target(index: usize, k: u32) -> Option<usize> {
     (index + 1).checked_add_signed(k.cast_signed() as isize)
 }
 
-/// Bytes that a load reads; 0 for anything but a load from the packet.
+/// Bytes that a load from the packet reads; 0 for any other operation code.
 #[must_use]
 pub fn load_bytes(code: u16) -> u32 {
     match code {
@@ -88,18 +90,20 @@ pub fn is_known(code: u16) -> bool {
 /// Scratch memory words of a program (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
-/// Absolute loads from here on do not read the packet but ancillary data (`SKF_AD_OFF` of `linux/filter.h`).
+/// Absolute loads at or above this offset read ancillary data instead of the packet (`SKF_AD_OFF`
+/// of `linux/filter.h`).
 pub const ANCILLARY: u32 = 0xffff_f000;
 /// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
 pub const ANCILLARY_PACKET_TYPE: u32 = ANCILLARY + 4;
 /// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
 pub const ANCILLARY_INTERFACE: u32 = ANCILLARY + 8;
 
-/// Operation codes: every one that libpcap's interpreter runs. Names: operation, then size (`W`, `H`, `B`) or source
-/// (`K`, `X`), then addressing mode.
+/// All operation codes that libpcap's interpreter runs. A name consists of the operation, the size
+/// (`W`, `H`, `B`) or the source (`K`, `X`), and the addressing mode.
 #[expect(missing_docs, reason = "a name says it: see the module")]
 pub mod op {
-    /// The bit of arithmetic and of conditional jumps that says that the operand is `X`, not the constant.
+    /// Bit in the codes of arithmetic operations and conditional jumps: the operand is `X` instead
+    /// of the constant.
     pub const SOURCE_X: u16 = 0x08;
     pub const LD_W_ABS: u16 = 0x20;
     pub const LD_H_ABS: u16 = 0x28;

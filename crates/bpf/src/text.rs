@@ -1,17 +1,17 @@
-//! Operations by name, and programs as `tcpdump -d` prints them.
+//! Names of operations, and programs in the format of `tcpdump -d`.
 
 use std::fmt::{self, Display};
 
 use crate::{ANCILLARY, Instruction, jump_target, op};
 
-/// What stands behind an operation's name.
+/// Kind of text that follows an operation's name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Operand {
     Nothing,
     X,
-    /// The constant, with a sign.
+    /// The constant as a signed number.
     Signed,
-    /// The constant, a pattern of bits.
+    /// The constant as a bit pattern.
     Bits,
     Packet,
     PacketBehindX,
@@ -19,7 +19,7 @@ pub(crate) enum Operand {
     WireLength,
     Memory,
     Target,
-    /// libpcap makes no such instruction, and has no text for it.
+    /// The operation code itself. libpcap never emits these instructions and gives them no text.
     Code,
 }
 
@@ -27,7 +27,7 @@ use Operand::{
     Bits, Code, HeaderLength, Memory, Nothing, Packet, PacketBehindX, Signed, Target, WireLength, X,
 };
 
-/// Every operation code that libpcap's interpreter runs, with its name.
+/// All operation codes that libpcap's interpreter runs, with their names.
 static OPERATIONS: [(u16, &str, Operand); 49] = [
     (op::LD_W_ABS, "ld", Packet),
     (op::LD_H_ABS, "ldh", Packet),
@@ -80,14 +80,15 @@ static OPERATIONS: [(u16, &str, Operand); 49] = [
     (op::TXA, "txa", Nothing),
 ];
 
-/// The name of an operation and what stands behind it; `None` for a code that libpcap's interpreter does not run.
+/// Name and operand kind of an operation. `None` for a code that libpcap's interpreter does not
+/// run.
 pub(crate) fn operation(code: u16) -> Option<(&'static str, Operand)> {
     let mut operations = OPERATIONS.iter();
     let (_, name, operand) = operations.find(|(known, ..)| *known == code)?;
     Some((name, *operand))
 }
 
-/// Names of ancillary data in steps of 4 from `SKF_AD_OFF`.
+/// Names of ancillary data, in steps of 4 from `SKF_AD_OFF`.
 const ANCILLARY_NAMES: [&str; 16] = [
     "proto",
     "type",
@@ -107,16 +108,16 @@ const ANCILLARY_NAMES: [&str; 16] = [
     "vlan_tpid",
 ];
 
-/// An instruction at its place in a program, as `tcpdump -d` prints it.
+/// One line of `tcpdump -d`: an instruction and its index in the program.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
-    /// The place, from 0.
+pub struct DisassemblyLine {
+    /// Index of the instruction, from 0.
     pub index: usize,
     /// The instruction.
     pub instruction: Instruction,
 }
 
-impl Display for Line {
+impl Display for DisassemblyLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { index, instruction } = *self;
         let (name, operand) = operation(instruction.code).unwrap_or(("unimp", Code));

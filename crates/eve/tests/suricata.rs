@@ -14,7 +14,7 @@ use std::path::Path;
 use retroscope_eve::{FlowContext, flow};
 use retroscope_flow::{Secret, Tracker, TrackerConfig};
 use retroscope_packet::{
-    Endpoint, Icmp, LinkType, community_id, community_id_between, icmp_ports, parse,
+    FlowEndpoint, Icmp, LinkType, community_id, community_id_between, icmp_ports, parse,
 };
 use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
@@ -74,7 +74,7 @@ fn regular_id(line: &Value, id: &str) -> Option<String> {
     let [src, dst] = ["src_ip", "dest_ip"].map(|name| line[name].as_str().unwrap());
     let [src, dst]: [IpAddr; 2] = [src, dst].map(|addr| addr.parse().unwrap());
     let ends = |ports: [u16; 2]| {
-        [(src, ports[0]), (dst, ports[1])].map(|(addr, port)| Endpoint { addr, port })
+        [(src, ports[0]), (dst, ports[1])].map(|(addr, port)| FlowEndpoint { addr, port })
     };
     let sorted = |ports| {
         let mut ends = ends(ports);

@@ -1,20 +1,20 @@
-//! What a filter may ask about a packet beside its bytes.
+//! Facts about a packet, beside its bytes, that a filter may query.
 
 use retroscope_packet::Direction;
 
-/// Facts of the capture that live filters may ask for: `inbound`, `outbound`, `ifindex`.
+/// Capture facts that live filters may query: `inbound`, `outbound`, `ifindex`.
 ///
-/// A question without an answer rejects the packet, as a load beyond its end does.
+/// A query without an answer rejects the packet, as a load beyond the packet's end does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Aux {
-    /// Which way the packet went.
+    /// Direction of the packet.
     pub direction: Direction,
     /// The kernel's index of the interface.
     pub ifindex: Option<u32>,
 }
 
 impl From<Direction> for Aux {
-    /// All that is known of a recorded packet.
+    /// A recorded packet keeps its direction only.
     #[inline]
     fn from(direction: Direction) -> Self {
         Self {

@@ -1,43 +1,43 @@
-//! The boolean structure of an expression that holds terms of our own.
+//! The boolean structure of an expression that contains Retroscope's own terms.
 //!
-//! Text between terms of our own is not understood here: it is cut into the longest pieces that can be compiled by
-//! themselves and still mean the same.
+//! This module does not interpret the pcap-filter text between own terms. It cuts the text into the
+//! longest pieces that mean the same when libpcap compiles each piece alone.
 
 use std::ops::Range;
 
 use crate::{
-    FilterError, Problem, Variable,
-    payload::Test,
-    plan::Plan,
+    FilterError, FilterProblem, Variable,
+    payload::PayloadTest,
+    plan::EvaluationPlan,
     structure::{Clause, Joiner, Structure},
     words::{Word, WordKind},
 };
 
-/// Levels of an expression, at most: parentheses inside each other, and changes between `and` and `or`, each of which
-/// puts everything on its left one level down.
+/// Maximum number of levels of an expression. Two things add a level: nested parentheses, and a
+/// change between `and` and `or`, which puts everything on its left one level down.
 const LEVELS_MAX: usize = 100;
-/// Most terms of our own.
+/// Maximum number of own terms.
 const TERMS_MAX: usize = 10_000;
-/// Most pieces of pcap-filter text: each is compiled by itself.
+/// Maximum number of pieces of pcap-filter text. libpcap compiles each piece separately.
 const PIECES_MAX: usize = 1000;
 
-/// Plans `text`, cut into `words`, which hold at least one term of our own; `tests` are its payload terms. Also gives the bytes of
-/// each piece of pcap-filter text.
+/// Plans `text`, which is cut into `words` and contains at least one own term. `tests` are its
+/// payload terms. Also returns the bytes of each piece of pcap-filter text.
 ///
 /// # Errors
-/// [`Problem::Syntax`] and [`Problem::Misplaced`] for the structure, [`Problem::TooManyTerms`]; what the pieces say is not
-/// looked at.
+/// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, and
+/// [`FilterProblem::TooManyTerms`]. The content of the pieces is not checked.
 pub(crate) fn plan(
     text: &str,
     words: &[Word],
-    tests: &[Test],
-) -> Result<(Plan, Vec<Range<usize>>), FilterError> {
+    tests: &[PayloadTest],
+) -> Result<(EvaluationPlan, Vec<Range<usize>>), FilterError> {
     let structure = Structure::parse(text, words).map_err(|index| {
         let end = text.trim_end().len();
         let span = words.get(index).map(|word| word.span.clone());
-        FilterError::new(Problem::Syntax, text, span.unwrap_or(end..end))
+        FilterError::new(FilterProblem::Syntax, text, span.unwrap_or(end..end))
     })?;
-    let mut parser = Parser {
+    let mut parser = ChainParser {
         own_before: own_before(text, words)?,
         structure: &structure,
         tests,
@@ -47,13 +47,13 @@ pub(crate) fn plan(
     Ok((plan, parser.pieces))
 }
 
-/// The term about the trigger packet that a word is.
+/// The trigger-packet term that a word names.
 fn variable(text: &str, word: &Word) -> Option<Variable> {
     let name = (word.kind == WordKind::Dollar).then(|| &text[word.span.clone()])?;
     Variable::from_name(name).filter(|variable| variable.is_term())
 }
 
-/// For each word, and for the end, how many terms of our own come before it.
+/// Number of own terms before each word, and before the end of the text.
 fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     let mut before = Vec::with_capacity(words.len() + 1);
     let mut count = 0;
@@ -63,7 +63,7 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
         count += usize::from(is_own);
         if count > TERMS_MAX {
             let (what, limit) = ("terms of our own", TERMS_MAX);
-            let problem = Problem::TooManyTerms { what, limit };
+            let problem = FilterProblem::TooManyTerms { what, limit };
             return Err(FilterError::new(problem, text, word.span.clone()));
         }
     }
@@ -71,24 +71,24 @@ fn own_before(text: &str, words: &[Word]) -> Result<Vec<usize>, FilterError> {
     Ok(before)
 }
 
-/// An operand before neighbouring text is joined into pieces.
-enum Part {
+/// An operand, before neighbouring text is joined into pieces.
+enum ChainOperand {
     /// Bytes of pcap-filter text.
     Text(Range<usize>),
-    /// A term of our own or parentheses that hold one, and the levels in it.
-    Own(Plan, usize),
+    /// An own term, or parentheses that contain one, and the number of levels inside.
+    Own(EvaluationPlan, usize),
 }
 
-struct Parser<'t> {
+struct ChainParser<'t> {
     structure: &'t Structure<'t>,
     own_before: Vec<usize>,
-    tests: &'t [Test],
+    tests: &'t [PayloadTest],
     pieces: Vec<Range<usize>>,
 }
 
-impl Parser<'_> {
-    /// Plans clauses, at least one. Also gives the levels.
-    fn chain(&mut self, clauses: &[Clause]) -> Result<(Plan, usize), FilterError> {
+impl ChainParser<'_> {
+    /// Plans a non-empty list of clauses. Also returns the number of levels.
+    fn chain(&mut self, clauses: &[Clause]) -> Result<(EvaluationPlan, usize), FilterError> {
         let mut parts = Vec::with_capacity(clauses.len());
         for clause in clauses {
             parts.push((clause.joiner, self.part(clause)?));
@@ -97,7 +97,7 @@ impl Parser<'_> {
         joined.ok_or_else(|| self.too_deep(clauses[0].words.start))
     }
 
-    fn part(&mut self, clause: &Clause) -> Result<Part, FilterError> {
+    fn part(&mut self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let first = clause.first;
         if !self.own_in(clause.words.clone()) {
             return self.pcap_text(clause);
@@ -110,20 +110,20 @@ impl Parser<'_> {
                 None => return Err(self.no_term(first..clause.words.end)),
             },
         };
-        Ok(Part::Own(plan.negated_if(clause.negated), levels))
+        Ok(ChainOperand::Own(plan.negated_if(clause.negated), levels))
     }
 
-    /// The term of our own that a word is.
-    fn own_term(&self, index: usize) -> Option<Plan> {
+    /// The own term that a word is.
+    fn own_term(&self, index: usize) -> Option<EvaluationPlan> {
         let word = &self.structure.words[index];
         match word.kind {
-            WordKind::Payload(index) => Some(Plan::Payload(self.tests[index].clone())),
-            _ => variable(self.structure.text, word).map(Plan::Term),
+            WordKind::Payload(index) => Some(EvaluationPlan::Payload(self.tests[index].clone())),
+            _ => variable(self.structure.text, word).map(EvaluationPlan::Term),
         }
     }
 
     /// A clause of pcap-filter text.
-    fn pcap_text(&self, clause: &Clause) -> Result<Part, FilterError> {
+    fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
             return Err(self.misplaced(
@@ -131,10 +131,10 @@ impl Parser<'_> {
                 "qualifiers do not reach across a term of our own: write them again, as in 'port 443'",
             ));
         }
-        Ok(Part::Text(self.structure.bytes(words)))
+        Ok(ChainOperand::Text(self.structure.bytes(words)))
     }
 
-    /// Words with a term of our own among them that is no clause.
+    /// The error for words that contain an own term but are no clause.
     fn no_term(&self, words: Range<usize>) -> FilterError {
         let is_group = |at: usize| {
             let close = self.structure.partner(at);
@@ -155,23 +155,27 @@ impl Parser<'_> {
         )
     }
 
-    /// Joins operands from the left, and neighbouring text into pieces where that allows it: at the start of the chain always,
-    /// later as long as the same word joins them. So a piece keeps what libpcap carries from one primitive to the
-    /// next, such as the qualifiers in `tcp port 80 or 443`. `None`: there are too many levels.
-    fn join(&mut self, parts: Vec<(Joiner, Part)>) -> Result<Option<(Plan, usize)>, FilterError> {
-        // What `joined_by` joins.
-        let mut operands: Vec<Plan> = Vec::new();
+    /// Joins operands from the left. Neighbouring text becomes one piece: at the start of the chain
+    /// always, later as long as the joiner stays the same. A piece thus keeps what libpcap carries
+    /// from one primitive to the next, such as the qualifiers in `tcp port 80 or 443`. `None` if
+    /// there are too many levels.
+    fn join(
+        &mut self,
+        parts: Vec<(Joiner, ChainOperand)>,
+    ) -> Result<Option<(EvaluationPlan, usize)>, FilterError> {
+        // Operands that `joined_by` connects.
+        let mut operands: Vec<EvaluationPlan> = Vec::new();
         let mut joined_by = Joiner::And;
         let mut levels = 0;
-        // Joiner of the piece that is last in `operands`, if the last operand is a piece.
+        // Joiner before the last piece, if the last operand is a piece.
         let mut open: Option<Joiner> = None;
         for (joiner, part) in parts {
             let (operand, inside) = match part {
-                Part::Own(plan, levels) => {
+                ChainOperand::Own(plan, levels) => {
                     open = None;
                     (plan, levels)
                 }
-                Part::Text(bytes) => {
+                ChainOperand::Text(bytes) => {
                     let at_start = operands.len() == 1;
                     if let Some(piece) = self.pieces.last_mut()
                         && open.is_some_and(|opened| at_start || opened == joiner)
@@ -181,12 +185,12 @@ impl Parser<'_> {
                     }
                     open = Some(joiner);
                     self.push_piece(bytes)?;
-                    (Plan::Piece(self.pieces.len() - 1), 0)
+                    (EvaluationPlan::Piece(self.pieces.len() - 1), 0)
                 }
             };
             let changes = operands.len() > 1 && joiner != joined_by;
             if changes {
-                operands = vec![Plan::join(joined_by, operands)];
+                operands = vec![EvaluationPlan::join(joined_by, operands)];
             }
             levels = (levels + usize::from(changes)).max(inside + 1);
             if levels > LEVELS_MAX {
@@ -195,25 +199,25 @@ impl Parser<'_> {
             joined_by = joiner;
             operands.push(operand);
         }
-        Ok(Some((Plan::join(joined_by, operands), levels)))
+        Ok(Some((EvaluationPlan::join(joined_by, operands), levels)))
     }
 
     fn push_piece(&mut self, bytes: Range<usize>) -> Result<(), FilterError> {
         if self.pieces.len() == PIECES_MAX {
             let (what, limit) = ("pieces of pcap-filter text between them", PIECES_MAX);
-            let problem = Problem::TooManyTerms { what, limit };
+            let problem = FilterProblem::TooManyTerms { what, limit };
             return Err(FilterError::new(problem, self.structure.text, bytes));
         }
         self.pieces.push(bytes);
         Ok(())
     }
 
-    /// Whether these words hold a term of our own.
+    /// Whether these words contain an own term.
     fn own_in(&self, words: Range<usize>) -> bool {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether the operand at `start` is a number or address right behind a term of our own.
+    /// Whether the operand at `start` is a bare number or address directly after an own term.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));
@@ -234,6 +238,10 @@ impl Parser<'_> {
 
     fn misplaced(&self, index: usize, message: &'static str) -> FilterError {
         let Structure { text, words, .. } = self.structure;
-        FilterError::new(Problem::Misplaced(message), text, words[index].span.clone())
+        FilterError::new(
+            FilterProblem::Misplaced(message),
+            text,
+            words[index].span.clone(),
+        )
     }
 }

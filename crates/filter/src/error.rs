@@ -1,4 +1,4 @@
-//! Errors that point at the place in what the user typed.
+//! Errors that point into the text that the user typed.
 
 use std::{borrow::Cow, fmt::Write as _, ops::Range};
 
@@ -6,102 +6,108 @@ use crate::{ProgramError, Variable};
 
 /// Characters of a long line that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
-/// Characters of a long line that it shows from the offending word on.
+/// Characters of a long line that [`FilterError::render`] shows from the offending word on.
 const CONTEXT_CHARS_AFTER: usize = 40;
 
-/// Why a filter or template is none, and where in the user's text.
+/// The reason why a text is no filter or template, and the place in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct FilterError {
-    problem: Problem,
-    /// What the user typed.
+    problem: FilterProblem,
+    /// The text that the user typed.
     text: String,
-    /// Bytes of the offending word, `start <= end <= text.len()`, on character boundaries.
+    /// Bytes of the offending word: `start <= end <= text.len()`, on character boundaries.
     span: Range<usize>,
 }
 
-/// What is wrong. Each is the user's to mend, except [`Problem::Library`] and [`Problem::Program`].
+/// Kind of error. The user can correct each one except [`FilterProblem::Library`] and
+/// [`FilterProblem::Program`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
-    /// The text is no expression: nothing valid goes on with the word at the place.
+pub enum FilterProblem {
+    /// The text is no expression: no valid expression continues with the word at this place.
     #[error("syntax error")]
     Syntax,
-    /// libpcap understands the expression and refuses it, for this link type or for any. This is its message; the place is the word
-    /// that it means, as far as the message tells.
+    /// libpcap understands the expression but rejects it, for this link type or for all. Contains
+    /// libpcap's message. The place is the word that the message is about, as far as the message
+    /// names a word.
     #[error("{0}")]
     Refused(String),
-    /// A `$name` that is none of ours: the name with its dollar sign.
+    /// An unknown `$name`, dollar sign included.
     #[error("unknown variable {0}; there are {names}", names = Variable::all_names())]
     UnknownVariable(String),
     /// A variable in an expression that is used without a trigger packet.
     #[error("{0} needs a trigger packet, and there is none here")]
     NeedsTrigger(Variable),
-    /// `$flow`, `$iface`, `$communityId` or a payload term where a term of our own cannot stand, and what to write instead.
+    /// `$flow`, `$iface`, `$communityId` or a payload term at a place where an own term is not
+    /// allowed. Contains a hint what to write instead.
     #[error("{0}")]
     Misplaced(&'static str),
-    /// A payload term that is none. The place is the part of it that is wrong.
+    /// An invalid payload term. The place is the invalid part of the term.
     #[error("{0}")]
     Payload(Cow<'static, str>),
-    /// More terms of our own, or pieces of text between them, than an expression may have. The place is the first that is too many.
+    /// The expression has too many own terms, or too many pieces of text between own terms. The
+    /// place is the first one beyond the limit.
     #[error("more than {limit} {what} in one expression")]
     TooManyTerms {
-        /// What there are too many of, in the plural.
+        /// Name of the exceeded kind, in the plural.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
-    /// A name of a host or network beside a variable: the text is compiled for each trigger, and names are looked up at the start only.
+    /// A host or network name in the same piece as a variable. The piece is compiled for each
+    /// trigger, but names are looked up only at the start.
     #[error(
         "'{name}' is a name beside {variable}: names are looked up once, at the start, and this is filled in later; \
          write an address in the place of the name"
     )]
     NameAndVariable {
-        /// The name.
+        /// The host or network name.
         name: String,
         /// The first variable of the piece.
         variable: Variable,
     },
-    /// A text with this name was to be compiled after names were looked up.
+    /// A text with this name is compiled after the names were looked up.
     #[error(
         "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
     )]
     NameTooLate(String),
-    /// A name of a host or network, in a text whose author must not cause look-ups.
+    /// A host or network name in a text whose author must not cause look-ups.
     #[error(
         "'{0}' is a name, and looking it up asks other machines; write an address in its place"
     )]
     HostName(String),
-    /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
+    /// The text, or a part that libpcap must compile as a whole, takes too long to compile.
     #[error("{bytes} bytes are too long to compile at once; the limit is {limit_bytes}")]
     TooLong {
-        /// Bytes of the text or its part.
+        /// Length of the text or part in bytes.
         bytes: usize,
-        /// The limit in bytes.
+        /// Limit in bytes.
         limit_bytes: usize,
     },
-    /// More primitives than can be compiled in reasonable time, where the expression cannot be cut into parts.
+    /// The expression cannot be cut into parts and has too many primitives to compile in reasonable
+    /// time.
     #[error(
         "{primitives} primitives are too many to compile at once; the limit is {limit}: \
          write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
     )]
     TooMany {
-        /// How many there are.
+        /// Number of primitives.
         primitives: usize,
         /// The limit.
         limit: usize,
     },
-    /// libpcap compiled the expression into something that recorded packets cannot answer.
+    /// libpcap's program contains something that recorded packets cannot answer.
     #[error("{0}")]
     Program(ProgramError),
-    /// libpcap cannot work at all here, for example for want of memory. This is what it said.
+    /// libpcap does not work at all, for example for lack of memory. Contains libpcap's message.
     #[error("libpcap: {0}")]
     Library(String),
 }
 
 impl FilterError {
-    /// About the bytes `span` of `text`, moved outwards to character boundaries.
-    pub(crate) fn new(problem: Problem, text: &str, span: Range<usize>) -> Self {
+    /// An error about the bytes `span` of `text`. The span grows to character boundaries.
+    pub(crate) fn new(problem: FilterProblem, text: &str, span: Range<usize>) -> Self {
         let mut start = span.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
@@ -117,20 +123,19 @@ impl FilterError {
         }
     }
 
-    /// About a text as a whole.
-    /// An expression that somebody refuses before it is one, with a sentence of theirs.
+    /// An error about a whole text: the caller rejects the text with the message `why`.
     #[must_use]
     pub fn refused(why: String, text: &str) -> Self {
-        Self::whole(Problem::Refused(why), text)
+        Self::whole(FilterProblem::Refused(why), text)
     }
 
-    pub(crate) fn whole(problem: Problem, text: &str) -> Self {
+    pub(crate) fn whole(problem: FilterProblem, text: &str) -> Self {
         Self::new(problem, text, 0..text.len())
     }
 
-    /// What is wrong.
+    /// Kind of error.
     #[must_use]
-    pub fn problem(&self) -> &Problem {
+    pub fn problem(&self) -> &FilterProblem {
         &self.problem
     }
 
@@ -140,14 +145,14 @@ impl FilterError {
         &self.text
     }
 
-    /// The bytes of the offending word in [`Self::text`], on character boundaries. Empty at the end of the text: something is
-    /// missing there.
+    /// Bytes of the offending word in [`Self::text`], on character boundaries. Empty at the end of
+    /// the text if something is missing.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// The same error about `text`, of which the text so far was made; `map` takes its places to the new ones.
+    /// Moves the error to `text`, from which the current text was made. `map` converts places.
     pub(crate) fn relocated(self, text: &str, map: impl Fn(Range<usize>) -> Range<usize>) -> Self {
         Self::new(self.problem, text, map(self.span))
     }
@@ -160,14 +165,16 @@ impl FilterError {
     ///               ^^
     /// ```
     ///
-    /// Columns are counted in characters; tabs and control characters are shown as spaces; of a long line only the
-    /// part around the word is shown. Errors about a text as a whole have no second and third line.
+    /// Columns count characters. Tabs and control characters appear as spaces. A long line is
+    /// shortened to the part around the word. An error about a whole text has the first line only.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");
         let whole = matches!(
             self.problem,
-            Problem::TooLong { .. } | Problem::TooMany { .. } | Problem::Library(_)
+            FilterProblem::TooLong { .. }
+                | FilterProblem::TooMany { .. }
+                | FilterProblem::Library(_)
         );
         if whole {
             return out;

@@ -1,46 +1,48 @@
-//! The evaluation of an expression with terms of our own, on many packets together or on one.
+//! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
-//! A set of packets is the bits of a `u64`. Each part of the expression is asked about the packets that are still
-//! undecided: programs about all of them at once, the payload only of those that programs left.
+//! The bits of a `u64` are a set of packets. Each part of the expression sees only packets that are
+//! still undecided. Programs run on all packets at once; payload terms read only the packets that
+//! the programs leave.
 
 use std::cell::OnceCell;
 
 use retroscope_packet::{LinkType, Parsed, community_id, parse};
 
 use crate::{
-    FlowState, Frame, Program, Variable,
-    filled::{CommunityTerm, Terms},
-    plan::Plan,
+    FilterFrame, FlowState, Program, Variable,
+    filled::{CommunityTerm, TermValues},
+    plan::EvaluationPlan,
 };
 
-/// Fewer packets than this go through a program one by one: together all would go, also the decided ones.
+/// If fewer packets are undecided, the program runs on each of these. Otherwise the program runs on
+/// all packets together, including the decided ones.
 const TOGETHER_MIN: u32 = 8;
 
-/// Packets of one link type and interface, at most `N`.
+/// At most `N` packets of one link type and interface.
 pub(crate) struct Evaluation<'b, 'p, const N: usize> {
     link_type: LinkType,
     interface: u16,
-    terms: &'b Terms,
+    terms: &'b TermValues,
     programs: &'b [Program],
-    frames: &'b [Frame<'p>],
-    /// Filled in where a part asks for it.
+    frames: &'b [FilterFrame<'p>],
+    /// Parsed headers, filled in on demand.
     parsed: [OnceCell<Parsed>; N],
 }
 
-/// What is known of some packets, in Kleene's three-valued logic.
+/// Sets of packets in Kleene's three-valued logic.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
-    /// The packets match.
-    pub(crate) taken: u64,
-    /// `taken`, and those of which it is not decided yet.
+pub(crate) struct KleeneSets {
+    /// Packets that match.
+    pub(crate) matching: u64,
+    /// Packets that match or are undecided. Includes `matching`.
     pub(crate) possible: u64,
 }
 
-impl From<u64> for Known {
-    /// Nothing is undecided.
-    fn from(taken: u64) -> Self {
-        let possible = taken;
-        Self { taken, possible }
+impl From<u64> for KleeneSets {
+    /// No packet is undecided.
+    fn from(matching: u64) -> Self {
+        let possible = matching;
+        Self { matching, possible }
     }
 }
 
@@ -48,9 +50,9 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
     /// Panics if there are more than `N` frames.
     pub(crate) fn new(
         (link_type, interface): (LinkType, u16),
-        terms: &'b Terms,
+        terms: &'b TermValues,
         programs: &'b [Program],
-        frames: &'b [Frame<'p>],
+        frames: &'b [FilterFrame<'p>],
     ) -> Self {
         assert!(frames.len() <= N);
         Self {
@@ -63,7 +65,7 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         }
     }
 
-    /// All of the packets.
+    /// The set of all packets.
     pub(crate) fn all(&self) -> u64 {
         (0..self.frames.len()).fold(0, |set, index| set | 1 << index)
     }
@@ -73,34 +75,38 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         self.parsed[index].get_or_init(|| parse(self.link_type, self.frames[index].data()))
     }
 
-    /// What `plan` says of those of `among`, with what `state` tells of fragments.
-    pub(crate) fn find(&self, plan: &Plan, among: u64, state: &FlowState) -> Known {
+    /// Evaluates `plan` for the packets in `among`. `state` holds the known fragments.
+    pub(crate) fn find(&self, plan: &EvaluationPlan, among: u64, state: &FlowState) -> KleeneSets {
         if among == 0 {
-            return Known::from(0);
+            return KleeneSets::from(0);
         }
         match plan {
-            Plan::Piece(index) => self.piece(*index, among).into(),
-            Plan::Term(term) => self.term(*term, among, state),
-            Plan::Payload(test) => self.payload(among, |payload| test.holds(payload)),
-            Plan::AnyString(strings) => self.payload(among, |payload| strings.holds(payload)),
-            Plan::Not(inner) => {
+            EvaluationPlan::Piece(index) => self.piece(*index, among).into(),
+            EvaluationPlan::Term(term) => self.term(*term, among, state),
+            EvaluationPlan::Payload(test) => self.payload(among, |payload| test.holds(payload)),
+            EvaluationPlan::AnyString(strings) => {
+                self.payload(among, |payload| strings.holds(payload))
+            }
+            EvaluationPlan::Not(inner) => {
                 let found = self.find(inner, among, state);
-                Known {
-                    taken: among & !found.possible,
-                    possible: among & !found.taken,
+                KleeneSets {
+                    matching: among & !found.possible,
+                    possible: among & !found.matching,
                 }
             }
-            Plan::All(parts) => parts.iter().fold(Known::from(among), |left, part| {
-                let found = self.find(part, left.possible, state);
-                Known {
-                    taken: left.taken & found.taken,
-                    possible: found.possible,
-                }
-            }),
-            Plan::Any(parts) => parts.iter().fold(Known::from(0), |before, part| {
-                let found = self.find(part, among & !before.taken, state);
-                Known {
-                    taken: before.taken | found.taken,
+            EvaluationPlan::All(parts) => {
+                parts.iter().fold(KleeneSets::from(among), |left, part| {
+                    let found = self.find(part, left.possible, state);
+                    KleeneSets {
+                        matching: left.matching & found.matching,
+                        possible: found.possible,
+                    }
+                })
+            }
+            EvaluationPlan::Any(parts) => parts.iter().fold(KleeneSets::from(0), |before, part| {
+                let found = self.find(part, among & !before.matching, state);
+                KleeneSets {
+                    matching: before.matching | found.matching,
                     possible: before.possible | found.possible,
                 }
             }),
@@ -115,47 +121,49 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             return among & program.run_many(self.frames);
         }
         let keeps = |index: usize| Some(program.keeps(&self.frames[index]));
-        those(among, keeps).taken
+        select(among, keeps).matching
     }
 
-    /// The packets of `among` that have a payload for which `holds` is true.
-    fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> Known {
-        those(among, |index| {
+    /// The packets of `among` whose payload satisfies `holds`. A packet without payload does not
+    /// match.
+    fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> KleeneSets {
+        select(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
             Some(payload.is_some_and(&holds))
         })
     }
 
-    fn term(&self, term: Variable, among: u64, state: &FlowState) -> Known {
+    fn term(&self, term: Variable, among: u64, state: &FlowState) -> KleeneSets {
         let flow = match term {
             Variable::Iface if self.terms.interface == Some(self.interface) => return among.into(),
             Variable::Flow => self.terms.flow,
             Variable::CommunityId => self.terms.community_flow(),
-            // The others stand for pcap-filter text.
-            _ => return Known::from(0),
+            // All other variables are pcap-filter text.
+            _ => return KleeneSets::from(0),
         };
         match (flow, term, &self.terms.community) {
-            (Some(flow), ..) => those(among, |index| state.belongs(flow, self.parsed(index))),
-            (None, Variable::CommunityId, Some(CommunityTerm::Id(id))) => those(among, |index| {
+            (Some(flow), ..) => select(among, |index| state.belongs(flow, self.parsed(index))),
+            (None, Variable::CommunityId, Some(CommunityTerm::Id(id))) => select(among, |index| {
                 Some(community_id(self.parsed(index), 0).as_ref() == Some(id))
             }),
-            _ => Known::from(0),
+            _ => KleeneSets::from(0),
         }
     }
 }
 
-/// The packets of `among` for which `holds` is true; `None`: that is not decided yet.
-fn those(among: u64, holds: impl Fn(usize) -> Option<bool>) -> Known {
-    ones(among).fold(Known::from(0), |found, index| {
+/// The packets of `among` that satisfy `holds`. A packet for which `holds` returns `None` is
+/// undecided.
+fn select(among: u64, holds: impl Fn(usize) -> Option<bool>) -> KleeneSets {
+    ones(among).fold(KleeneSets::from(0), |found, index| {
         let holds = holds(index);
-        Known {
-            taken: found.taken | u64::from(holds == Some(true)) << index,
+        KleeneSets {
+            matching: found.matching | u64::from(holds == Some(true)) << index,
             possible: found.possible | u64::from(holds != Some(false)) << index,
         }
     })
 }
 
-/// The indexes of the bits that are set.
+/// Indexes of the bits that are set.
 pub(crate) fn ones(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let index = (set != 0).then(|| set.trailing_zeros() as usize)?;
@@ -171,7 +179,7 @@ mod tests {
     use super::*;
     use crate::{Aux, filled::FlowTerm};
 
-    /// UDP over raw IPv4 to this port; `None`: a later fragment of unknown ports.
+    /// UDP over raw IPv4 to this port. `None` makes a later fragment, whose ports are unknown.
     fn packet(port: Option<u8>) -> Vec<u8> {
         let mut packet = vec![0; 28];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
@@ -182,14 +190,14 @@ mod tests {
         packet
     }
 
-    fn tree(random: &mut fastrand::Rng, depth: u32) -> Plan {
+    fn tree(random: &mut fastrand::Rng, depth: u32) -> EvaluationPlan {
         let kind = if depth == 0 { 3 } else { random.u8(..4) };
         let mut part = || tree(random, depth - 1);
         match kind {
-            0 => Plan::Not(Box::new(part())),
-            1 => Plan::All(vec![part(), part(), part()]),
-            2 => Plan::Any(vec![part(), part(), part()]),
-            _ => Plan::Term(match random.u8(..4) {
+            0 => EvaluationPlan::Not(Box::new(part())),
+            1 => EvaluationPlan::All(vec![part(), part(), part()]),
+            2 => EvaluationPlan::Any(vec![part(), part(), part()]),
+            _ => EvaluationPlan::Term(match random.u8(..4) {
                 0 => Variable::Iface,
                 1 => Variable::SrcPort,
                 _ => Variable::Flow,
@@ -197,25 +205,27 @@ mod tests {
         }
     }
 
-    /// What `plan` says of a packet of which `$flow` says `flow`. 0: no, 1: not decided, 2: yes.
-    fn said(plan: &Plan, flow: u8) -> u8 {
+    /// The expected result of `plan` for a packet with the result `flow` for `$flow`. 0: no match,
+    /// 1: undecided, 2: match.
+    fn said(plan: &EvaluationPlan, flow: u8) -> u8 {
         match plan {
-            Plan::Term(Variable::Flow) => flow,
-            Plan::Term(Variable::Iface) => 2,
-            Plan::Not(inner) => 2 - said(inner, flow),
-            Plan::All(parts) => parts.iter().map(|part| said(part, flow)).min().unwrap(),
-            Plan::Any(parts) => parts.iter().map(|part| said(part, flow)).max().unwrap(),
+            EvaluationPlan::Term(Variable::Flow) => flow,
+            EvaluationPlan::Term(Variable::Iface) => 2,
+            EvaluationPlan::Not(inner) => 2 - said(inner, flow),
+            EvaluationPlan::All(parts) => parts.iter().map(|part| said(part, flow)).min().unwrap(),
+            EvaluationPlan::Any(parts) => parts.iter().map(|part| said(part, flow)).max().unwrap(),
             _ => 0,
         }
     }
 
-    /// [`Filter`](crate::Filter) asks in several ways, and all of them end here: this is compared with something else.
+    /// All methods of [`Filter`](crate::Filter) end in this evaluation, so the test compares it
+    /// with an independent implementation.
     #[test]
     fn trees_are_evaluated_in_three_valued_logic() {
         let packets = [packet(Some(7)), packet(None), packet(Some(9))];
         let key = flow_of(&parse(LinkType::RAW, &packets[2])).unwrap();
         let trigger = None;
-        let terms = Terms {
+        let terms = TermValues {
             flow: Some(FlowTerm::Key { key, trigger }),
             interface: Some(3),
             community: None,
@@ -226,8 +236,9 @@ mod tests {
         for _ in 0..1000 {
             let plan = tree(&mut random, 4);
             let flows: Vec<u8> = (0..64).map(|_| random.u8(..3)).collect();
-            let frame = |flow: &u8| Frame::new(&packets[usize::from(*flow)], 28, Aux::default());
-            let frames: Vec<Frame<'_>> = flows.iter().map(frame).collect();
+            let frame =
+                |flow: &u8| FilterFrame::new(&packets[usize::from(*flow)], 28, Aux::default());
+            let frames: Vec<FilterFrame<'_>> = flows.iter().map(frame).collect();
             let at = (LinkType::RAW, 3);
             let many: Evaluation<'_, '_, 64> = Evaluation::new(at, &terms, &[], &frames);
             let many = many.find(&plan, many.all(), &state);
@@ -236,8 +247,8 @@ mod tests {
                     Evaluation::new(at, &terms, &[], &frames[index..=index]);
                 let one = one.find(&plan, 1, &state);
                 let expected = said(&plan, *flow);
-                let of = |known: Known, bit: usize| {
-                    (known.taken >> bit & 1) + (known.possible >> bit & 1)
+                let of = |known: KleeneSets, bit: usize| {
+                    (known.matching >> bit & 1) + (known.possible >> bit & 1)
                 };
                 assert_eq!(of(one, 0), u64::from(expected), "{plan:?}");
                 assert_eq!(of(many, index), u64::from(expected), "{plan:?}");
@@ -251,16 +262,20 @@ mod tests {
     fn a_community_id_stands_for_no_flow() {
         let packet = packet(Some(9));
         let id = community_id(&parse(LinkType::RAW, &packet), 0).unwrap();
-        let terms = Terms {
+        let terms = TermValues {
             community: Some(CommunityTerm::Id(id)),
-            ..Terms::default()
+            ..TermValues::default()
         };
-        let frames = [Frame::new(&packet, 28, Aux::default())];
+        let frames = [FilterFrame::new(&packet, 28, Aux::default())];
         let batch: Evaluation<'_, '_, 1> =
             Evaluation::new((LinkType::RAW, 0), &terms, &[], &frames);
-        for (term, taken) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
-            let found = batch.find(&Plan::Term(term), 1, &FlowState::new(&terms));
-            assert_eq!((found.taken, found.possible), (taken, taken), "{term}");
+        for (term, matching) in [(Variable::CommunityId, 1), (Variable::Flow, 0)] {
+            let found = batch.find(&EvaluationPlan::Term(term), 1, &FlowState::new(&terms));
+            assert_eq!(
+                (found.matching, found.possible),
+                (matching, matching),
+                "{term}"
+            );
         }
     }
 }

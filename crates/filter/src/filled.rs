@@ -1,4 +1,4 @@
-//! An expression with nothing left to fill in.
+//! Expressions in which all variables have values.
 
 use std::{
     fmt,
@@ -13,99 +13,99 @@ use std::{
 use retroscope_packet::{FlowKey, FragmentKey, community_id_of};
 
 use crate::{
-    FilterError, LinkContext, Problem, Program,
+    FilterError, FilterProblem, LinkContext, Program,
     compile::{self, compile},
-    plan::Plan,
+    plan::EvaluationPlan,
 };
 
-/// A template with a trigger packet's values in it, or a plain expression.
+/// A template with a trigger packet's values, or a plain expression.
 ///
-/// Two are equal if they say the same: the text with the values in it is compared, so all packets of a flow, in both
-/// directions, fill `$flow` in equally. That text is also what [`fmt::Display`] shows, for example
-/// `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
+/// Two values are equal if their texts, with the values filled in, are equal. All packets of a
+/// flow, in both directions, thus give equal expressions for `$flow`. [`fmt::Display`] shows the
+/// same text, for example `$flow[udp 10.0.0.1:1 10.0.0.2:2] and not port 53`.
 #[derive(Debug, Clone)]
-pub struct Filled {
+pub struct FilledExpression {
     pub(crate) display: String,
-    /// All that one template becomes have it in common.
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) pieces: Vec<Arc<Piece>>,
-    pub(crate) terms: Terms,
+    /// The plan, which all expressions of one template share.
+    pub(crate) plan: Arc<EvaluationPlan>,
+    pub(crate) pieces: Vec<Arc<FilterPiece>>,
+    pub(crate) terms: TermValues,
 }
 
-impl Filled {
-    /// The text with the values in it.
+impl FilledExpression {
+    /// The text with the values filled in.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.display
     }
 
-    /// An expression of one piece and nothing else.
-    pub(crate) fn of_piece(piece: Arc<Piece>) -> Self {
+    /// An expression that consists of one piece.
+    pub(crate) fn of_piece(piece: Arc<FilterPiece>) -> Self {
         Self {
             display: piece.text.clone(),
-            plan: Arc::new(Plan::Piece(0)),
+            plan: Arc::new(EvaluationPlan::Piece(0)),
             pieces: vec![piece],
-            terms: Terms::default(),
+            terms: TermValues::default(),
         }
     }
 
-    /// Whether it is one piece of pcap-filter text and nothing else.
+    /// Whether the expression is a single piece of pcap-filter text.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(*self.plan, Plan::Piece(_))
+        matches!(*self.plan, EvaluationPlan::Piece(_))
     }
 
-    /// Compiles every piece of pcap-filter text that was not compiled before.
+    /// Compiles each piece of pcap-filter text that is not compiled yet.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         let pieces = self.pieces.iter();
         pieces.map(|piece| piece.compile(link)).collect()
     }
 
-    /// Whether [`Self::compile`] is quick: libpcap knows the pieces already, or they are short.
-    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
-        self.pieces.iter().all(|piece| piece.compiles_at_once(link))
+    /// Whether [`Self::compile`] is quick: each piece is compiled already, or is short.
+    pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
+        self.pieces.iter().all(|piece| piece.compiles_quickly(link))
     }
 }
 
-impl PartialEq for Filled {
+impl PartialEq for FilledExpression {
     fn eq(&self, other: &Self) -> bool {
         self.display == other.display
     }
 }
 
-impl Eq for Filled {}
+impl Eq for FilledExpression {}
 
-impl Hash for Filled {
+impl Hash for FilledExpression {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.display.hash(state);
     }
 }
 
-impl fmt::Display for Filled {
+impl fmt::Display for FilledExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.display)
     }
 }
 
-/// What the terms of our own compare with. `None`: the expression does not hold that term.
+/// Values of the own terms. `None` for a term that the expression does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Terms {
+pub(crate) struct TermValues {
     pub(crate) flow: Option<FlowTerm>,
     pub(crate) interface: Option<u16>,
     pub(crate) community: Option<CommunityTerm>,
 }
 
-/// What `$communityId` stands for.
+/// Value of `$communityId`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum CommunityTerm {
-    /// TCP, UDP and SCTP, where the same identifier means the same flow: comparing keys is cheaper than hashing
-    /// every packet, and later fragments are recognised.
+    /// TCP, UDP and SCTP: the same identifier means the same flow. Comparing keys is cheaper than
+    /// hashing every packet, and keys also recognise later fragments.
     Flow(FlowTerm),
-    /// An identifier of anything else, as text.
+    /// The identifier of any other packet, as text.
     Id(String),
 }
 
-impl Terms {
-    /// The flow that `$communityId` stands for.
+impl TermValues {
+    /// The flow that `$communityId` means.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
             Some(CommunityTerm::Flow(flow)) => Some(flow),
@@ -113,36 +113,37 @@ impl Terms {
         }
     }
 
-    /// The flow whose fragments are followed. Both terms name the same one: that of the trigger packet.
-    pub(crate) fn followed(&self) -> Option<FlowTerm> {
+    /// The flow whose fragments are followed. `$flow` and `$communityId` name the same flow, the
+    /// trigger packet's.
+    pub(crate) fn followed_flow(&self) -> Option<FlowTerm> {
         self.flow.or_else(|| self.community_flow())
     }
 
-    /// The datagram that the trigger packet is a fragment of, if one is followed.
+    /// The datagram of which the trigger packet is a fragment, if the flow is followed.
     pub(crate) fn datagram(&self) -> Option<FragmentKey> {
-        match self.followed()? {
+        match self.followed_flow()? {
             FlowTerm::Key { trigger, .. } => trigger,
             FlowTerm::Datagram(datagram) => Some(datagram),
         }
     }
 }
 
-/// What `$flow` stands for. Two are equal if they name the same flow.
+/// Value of `$flow`. Two values are equal if they name the same flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
-    /// The trigger packet told its flow, or the first fragment of its datagram did.
+    /// The flow is known from the trigger packet, or from the first fragment of its datagram.
     Key {
         key: FlowKey,
-        /// The trigger packet's own datagram, if it was a fragment of one.
+        /// Datagram of the trigger packet, if the packet is a fragment.
         trigger: Option<FragmentKey>,
     },
-    /// The trigger packet was a later fragment, of unknown flow: its datagram, and its flow once the first fragment
-    /// tells it.
+    /// The trigger packet is a later fragment of an unknown flow. The term means its datagram, and
+    /// the flow as soon as the first fragment shows the flow.
     Datagram(FragmentKey),
 }
 
 impl FlowTerm {
-    /// What it is compared by.
+    /// The key to compare.
     fn named(&self) -> Result<&FlowKey, &FragmentKey> {
         match self {
             Self::Key { key, .. } => Ok(key),
@@ -186,42 +187,42 @@ impl fmt::Display for CommunityTerm {
     }
 }
 
-/// A piece of pcap-filter text, where it came from, and what libpcap made of it. All expressions that hold it share it, so that it is
-/// compiled once for each link type, by whichever thread comes first.
+/// A piece of pcap-filter text, its origin, and its programs. All expressions with the piece share
+/// this value. The first thread that needs the piece for a link type compiles it, once.
 #[derive(Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct FilterPiece {
     pub(crate) text: String,
-    /// The template as it was typed, for errors to point into.
+    /// The template as the user typed it. Errors point into this text.
     source: Arc<str>,
     segments: Vec<Segment>,
-    /// Where the first name stands in `source` that the system is asked for whenever libpcap compiles the text.
+    /// Bytes in `source` of the first name that libpcap looks up each time it compiles the text.
     pub(crate) name: Option<Range<usize>>,
-    /// Names are looked up no more.
+    /// Set when no name may be looked up any more.
     is_sealed: AtomicBool,
-    made: Mutex<Vec<Made>>,
+    made: Mutex<Vec<CompiledPiece>>,
 }
 
-/// What libpcap made of a piece.
-type Made = (LinkContext, Result<Program, FilterError>);
+/// Result of compiling a piece for a link type.
+type CompiledPiece = (LinkContext, Result<Program, FilterError>);
 
-/// A stretch of a piece.
+/// A range of a piece, and the template text that it comes from.
 #[derive(Debug, Clone)]
 struct Segment {
-    /// Where it ends in the piece.
+    /// End of the range in the piece.
     end: usize,
-    /// The bytes of the template that it stands for.
+    /// Bytes of the template that the range comes from.
     source: Range<usize>,
-    /// Whether those bytes are the same, or a variable's name.
+    /// Whether the piece repeats these bytes, instead of replacing a variable or a name.
     verbatim: bool,
 }
 
-impl Piece {
+impl FilterPiece {
     /// Whether [`Self::compile`] is quick.
-    pub(crate) fn compiles_at_once(&self, link: LinkContext) -> bool {
+    pub(crate) fn compiles_quickly(&self, link: LinkContext) -> bool {
         compile::is_quick(&self.text) || of(&self.lock(), link).is_some()
     }
 
-    /// Nothing yet, of a template.
+    /// An empty piece of a template.
     pub(crate) fn of(source: Arc<str>) -> Self {
         Self {
             source,
@@ -229,7 +230,8 @@ impl Piece {
         }
     }
 
-    /// Appends what stands for bytes of the template: these themselves, or a `value` of a variable, a number of a name.
+    /// Appends the text for `source`, a range of the template: the same text, or `value`, which
+    /// replaces a variable or a name.
     pub(crate) fn push(&mut self, source: Range<usize>, value: Option<&str>) {
         let text = value.unwrap_or(&self.source[source.clone()]);
         self.text.push_str(text);
@@ -240,22 +242,22 @@ impl Piece {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Made>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CompiledPiece>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles the piece, unless that was done; errors point into the template that it came from.
+    /// Compiles the piece unless it is compiled already. Errors point into the template.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Program, FilterError> {
         if let Some(made) = of(&self.lock(), link) {
             return made.clone();
         }
-        // Relaxed: it is set before the threads start that must see it.
+        // Relaxed: the flag is set before the threads start that must see it.
         if self.is_sealed.load(Relaxed)
             && let Some(name) = &self.name
         {
             return Err(name_too_late(&self.source, name.clone()));
         }
-        // Not under the lock: whoever needs it for another link type need not wait.
+        // Without the lock, so that threads with other link types do not wait.
         let made = compile(&self.text, link)
             .map_err(|error| error.relocated(&self.source, |span| self.source_of(span)));
         let mut all = self.lock();
@@ -266,19 +268,21 @@ impl Piece {
         made
     }
 
-    /// The system is asked for no name any more.
+    /// From now on the piece causes no name look-ups.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Relaxed);
     }
 
-    /// Bytes of the template that bytes of the piece stand for. A value stands for its variable's whole name.
+    /// Maps bytes of the piece to bytes of the template. A value maps to the whole name of its
+    /// variable.
     fn source_of(&self, span: Range<usize>) -> Range<usize> {
         let start = self.place_of(span.start, span.is_empty(), |source| source.start);
         let end = self.place_of(span.end, true, |source| source.end);
         start.min(end)..end
     }
 
-    /// Where the byte at `at` stands in the template, or the one that ends there; of a value the `edge` of its variable's name.
+    /// Maps the byte at `at`, or the byte that ends there, to the template. Inside a value the
+    /// result is the `edge` of the variable's name.
     fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {
@@ -295,14 +299,14 @@ impl Piece {
     }
 }
 
-/// The error of a name in a text that is compiled when names were looked up already.
+/// The error for a name in a text that is compiled after the names were looked up.
 pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
-    let problem = Problem::NameTooLate(text[name.clone()].to_owned());
+    let problem = FilterProblem::NameTooLate(text[name.clone()].to_owned());
     FilterError::new(problem, text, name)
 }
 
-/// What was made for a link type.
-fn of(made: &[Made], link: LinkContext) -> Option<&Result<Program, FilterError>> {
+/// The result for a link type.
+fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)
         .map(|(_, made)| made)
@@ -315,7 +319,7 @@ mod tests {
     #[test]
     fn places_go_back_to_the_template() {
         let template = "host $srcIP and port 9";
-        let mut piece = Piece::of(template.into());
+        let mut piece = FilterPiece::of(template.into());
         piece.push(0..5, None);
         piece.push(5..11, Some("10.0.0.1"));
         piece.push(11..template.len(), None);

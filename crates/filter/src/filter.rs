@@ -1,33 +1,34 @@
-//! What the recorder evaluates: an expression, compiled for each link type of the sources.
+//! Filters: expressions compiled for the link types of the sources.
 
 use std::sync::Arc;
 
 use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 
 use crate::{
-    Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
-    evaluation::{Evaluation, Known},
+    Aux, FilledExpression, FilterError, FilterFrame, FilterMode, FlowState, LinkContext, Program,
+    Template,
+    evaluation::{Evaluation, KleeneSets},
     header_reads::reads_headers_only,
-    plan::Plan,
+    plan::EvaluationPlan,
 };
 
-/// An expression ready to be evaluated.
+/// An expression that can be evaluated.
 ///
-/// It is compiled for one link type at a time, by [`Filter::prepare`], since a link type may come up late or have no
-/// filtering in libpcap; packets of a link type that is not prepared do not match. Evaluation allocates nothing, except
-/// for `$communityId` of packets without ports.
+/// [`Filter::prepare`] compiles the expression for one link type at a time, because a link type may
+/// appear late or may have no filtering in libpcap. Packets of other link types do not match.
+/// Evaluation does not allocate, except for `$communityId` of packets without ports.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Filter, LinkContext, Mode, PacketView};
+/// use retroscope_filter::{Aux, Filter, LinkContext, FilterMode, PacketView};
 /// use retroscope_packet::LinkType;
 ///
 /// let mut filter = Filter::plain("ip6")?;
-/// filter.prepare(LinkContext { link_type: LinkType::RAW, snaplen: 65_535, mode: Mode::Savefile, optimize: true })?;
+/// filter.prepare(LinkContext::new(LinkType::RAW, 65_535, FilterMode::Savefile))?;
 /// let mut packet = [0; 40];
 /// packet[0] = 0x60;
 /// let view = PacketView {
 ///     link_type: LinkType::RAW,
-///     mode: Mode::Savefile,
+///     mode: FilterMode::Savefile,
 ///     interface: 0,
 ///     aux: Aux::default(),
 ///     data: &packet,
@@ -38,17 +39,18 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Filter {
-    filled: Filled,
-    /// The programs for each link type and mode: one for each piece of the expression.
-    prepared: Vec<((LinkType, Mode), Vec<Program>)>,
+    filled: FilledExpression,
+    /// Programs for each link type and mode, one for each piece of the expression.
+    prepared: Vec<((LinkType, FilterMode), Vec<Program>)>,
 }
 
 impl Clone for Filter {
-    /// The clone remembers the searches of its patterns for itself: clones on several threads do not wait for each other.
+    /// The clone gets its own search caches for patterns, so that threads with clones do not wait
+    /// for each other.
     fn clone(&self) -> Self {
         let mut filled = self.filled.clone();
         if filled.plan.has_patterns() {
-            filled.plan = Arc::new(Plan::clone(&filled.plan));
+            filled.plan = Arc::new(EvaluationPlan::clone(&filled.plan));
         }
         Self {
             filled,
@@ -57,16 +59,16 @@ impl Clone for Filter {
     }
 }
 
-/// A packet as a filter sees it.
+/// A packet as the input of a filter.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketView<'p> {
     /// Link-layer header type.
     pub link_type: LinkType,
-    /// Whether it came from a file or an interface.
-    pub mode: Mode,
-    /// The ring-wide number of its interface, for `$iface`.
+    /// Whether the packet comes from a file or an interface.
+    pub mode: FilterMode,
+    /// Ring-wide number of the packet's interface, for `$iface`.
     pub interface: u16,
-    /// Facts beside the bytes, for live filters.
+    /// Facts that live filters may query.
     pub aux: Aux,
     /// Captured bytes.
     pub data: &'p [u8],
@@ -75,73 +77,77 @@ pub struct PacketView<'p> {
 }
 
 impl<'p> PacketView<'p> {
-    fn frame(&self) -> Frame<'p> {
-        Frame::new(self.data, self.wire_len, self.aux)
+    fn frame(&self) -> FilterFrame<'p> {
+        FilterFrame::new(self.data, self.wire_len, self.aux)
     }
 }
 
-/// What to do with a packet, and with packets kept aside before.
+/// Answer of a filter: what to do with a packet, and with packets that were set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Verdict {
-    /// What to do with this packet.
+pub struct FilterAnswer {
+    /// Decision about this packet.
     pub decision: Decision,
-    /// Set when this packet decided about a fragmented datagram: evaluate the packets that were kept aside under this
-    /// key again, each gets [`Decision::Take`] or [`Decision::Skip`] now.
+    /// Set if this packet resolves a fragmented datagram. The caller must evaluate the packets with
+    /// this key again that it set aside. Each of these then gets [`Decision::Take`] or
+    /// [`Decision::Skip`].
     pub resolves: Option<FragmentKey>,
 }
 
-/// What to do with a packet.
+/// Decision of a filter about one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// The packet matches.
     Take,
     /// The packet does not match.
     Skip,
-    /// A later fragment whose first one was not seen yet: keep it aside under this key until a verdict resolves it.
-    /// One that is never resolved does not match.
+    /// A later fragment whose first fragment has not been seen. The caller sets the packet aside
+    /// under this key until an answer resolves the key. A packet whose key is never resolved does
+    /// not match.
     Maybe(FragmentKey),
 }
 
 impl Filter {
-    /// A filter from a text that asks for no trigger packet.
+    /// A filter from a text without variables.
     ///
     /// # Errors
-    /// Those of [`Template::parse`], and [`Problem::NeedsTrigger`](crate::Problem::NeedsTrigger) for a text with variables.
+    /// Errors of [`Template::parse`], and
+    /// [`FilterProblem::NeedsTrigger`](crate::FilterProblem::NeedsTrigger) for a text with
+    /// variables.
     pub fn plain(text: &str) -> Result<Self, FilterError> {
         Ok(Self::new(Template::parse(text)?.into_plain()?))
     }
 
-    /// As [`Filter::plain`], with names looked up once: see [`Template::resolve`].
+    /// Like [`Filter::plain`], but looks up names once: see [`Template::resolve`].
     ///
     /// # Errors
-    /// As [`Filter::plain`].
+    /// Like [`Filter::plain`].
     pub fn resolved(text: &str) -> Result<Self, FilterError> {
         let template = Template::parse(text)?.resolve()?;
         Ok(Self::new(template.into_plain()?))
     }
 
-    /// Whether [`Filter::prepare`] is done within a millisecond: all that libpcap is slow at is compiled already, by this filter or
-    /// another one of the same expression.
+    /// Whether [`Filter::prepare`] takes less than a millisecond. If not, libpcap must compile
+    /// something slow that no filter of the same expression has compiled yet.
     #[must_use]
-    pub fn prepares_at_once(&self, link: LinkContext) -> bool {
-        self.is_prepared(link.link_type, link.mode) || self.filled.compiles_at_once(link)
+    pub fn prepares_quickly(&self, link: LinkContext) -> bool {
+        self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
     }
 
-    /// Whether it holds names that the system is asked for when it is prepared.
+    /// Whether the expression contains names that [`Filter::prepare`] looks up.
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.filled.pieces.iter().any(|piece| piece.name.is_some())
     }
 
-    /// From now on the system is asked for no name, by no filter of the same expression: see [`Template::seal`].
+    /// From now on no filter of the same expression looks up names: see [`Template::seal`].
     pub fn seal(&self) {
         self.filled.pieces.iter().for_each(|piece| piece.seal());
     }
 
-    /// A filter from an expression; prepared for no link type yet.
+    /// A filter from an expression, not yet prepared for any link type.
     #[must_use]
-    pub fn new(filled: Filled) -> Self {
+    pub fn new(filled: FilledExpression) -> Self {
         Self {
             filled,
             prepared: Vec::new(),
@@ -150,15 +156,17 @@ impl Filter {
 
     /// The expression.
     #[must_use]
-    pub fn filled(&self) -> &Filled {
+    pub fn filled(&self) -> &FilledExpression {
         &self.filled
     }
 
-    /// Compiles the expression for a link type and mode. Cheap if that was done before, whatever the snap length then:
-    /// it makes no difference to what matches.
+    /// Compiles the expression for a link type and mode. Cheap if the filter is already prepared
+    /// for both, even with another snap length: the snap length does not change which packets
+    /// match.
     ///
     /// # Errors
-    /// [`FilterError`] of the first piece that libpcap refuses for this link type; its packets do not match then.
+    /// [`FilterError`] of the first piece that libpcap rejects for this link type. Packets of the
+    /// link type then do not match.
     pub fn prepare(&mut self, link: LinkContext) -> Result<(), FilterError> {
         if self.is_prepared(link.link_type, link.mode) {
             return Ok(());
@@ -168,36 +176,40 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether packets of this link type and mode can match.
+    /// Whether the filter is prepared for this link type and mode. Otherwise no packet of these
+    /// matches.
     #[must_use]
-    pub fn is_prepared(&self, link_type: LinkType, mode: Mode) -> bool {
+    pub fn is_prepared(&self, link_type: LinkType, mode: FilterMode) -> bool {
         self.programs(link_type, mode).is_some()
     }
 
-    /// The program that alone decides about packets of this link type and mode. `None` where they cannot match, and for
-    /// an expression with terms of our own, which no program decides alone.
+    /// The program that alone decides about packets of this link type and mode. `None` if the
+    /// filter is not prepared for this pair. Also `None` for an expression with own terms, which
+    /// needs more than a program.
     #[must_use]
-    pub fn program(&self, link_type: LinkType, mode: Mode) -> Option<&Program> {
+    pub fn program(&self, link_type: LinkType, mode: FilterMode) -> Option<&Program> {
         match self.programs(link_type, mode) {
             Some([program]) if self.filled.is_plain() => Some(program),
             _ => None,
         }
     }
 
-    /// What is known about fragments before the first packet: what the trigger packet tells.
+    /// The initial state: the fragments that are known from the trigger packet.
     #[must_use]
     pub fn state(&self) -> FlowState {
         FlowState::new(&self.filled.terms)
     }
 
-    /// Whether the answer to a packet may depend on earlier ones, which told what datagrams belong to a flow.
+    /// Whether the answer for a packet may depend on earlier packets, which show the datagrams of a
+    /// flow.
     #[must_use]
     pub fn follows_fragments(&self) -> bool {
-        self.filled.terms.followed().is_some()
+        self.filled.terms.followed_flow().is_some()
     }
 
-    /// Whether a packet matches. For an expression without terms of our own this is one run of one program. With such
-    /// terms nothing but the trigger packet's own datagram is known about fragments: see [`Filter::evaluate`].
+    /// Whether a packet matches. An expression without own terms takes one run of one program. With
+    /// own terms, the filter knows no fragments except the trigger packet's datagram: see
+    /// [`Filter::evaluate`].
     #[must_use]
     pub fn matches(&self, packet: &PacketView<'_>) -> bool {
         match self.program(packet.link_type, packet.mode) {
@@ -206,17 +218,18 @@ impl Filter {
         }
     }
 
-    /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and interface: bit `n` of the result
-    /// is that of packet `n`. Programs run on all together, and only what they leave undecided is looked at more closely.
+    /// [`Filter::matches`] for at most [`Program::MANY`] packets of one link type, mode and
+    /// interface. Bit `n` of the result belongs to packet `n`. Programs run on all packets
+    /// together; only packets that the programs leave undecided are inspected further.
     ///
     /// # Panics
-    /// If there are more than [`Program::MANY`].
+    /// If there are more than [`Program::MANY`] packets.
     #[must_use]
     pub fn matches_many(
         &self,
-        (link_type, mode): (LinkType, Mode),
+        (link_type, mode): (LinkType, FilterMode),
         interface: u16,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
     ) -> u64 {
         let Some(programs) = self.programs(link_type, mode) else {
             return 0;
@@ -226,55 +239,58 @@ impl Filter {
                 .first()
                 .map_or(0, |program| program.run_many(frames));
         }
-        let Filled { plan, terms, .. } = &self.filled;
+        let FilledExpression { plan, terms, .. } = &self.filled;
         let evaluation: Evaluation<'_, '_, { Program::MANY }> =
             Evaluation::new((link_type, interface), terms, programs, frames);
-        evaluation.find(plan, evaluation.all(), &self.state()).taken
+        evaluation
+            .find(plan, evaluation.all(), &self.state())
+            .matching
     }
 
-    /// Decides about a packet, in the order of the packets, with what earlier ones told.
-    pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> Verdict {
+    /// Decides about a packet. Packets must come in order; `state` holds what earlier packets
+    /// showed.
+    pub fn evaluate(&self, state: &mut FlowState, packet: &PacketView<'_>) -> FilterAnswer {
         let Some(programs) = self.programs(packet.link_type, packet.mode) else {
-            return Verdict {
+            return FilterAnswer {
                 decision: Decision::Skip,
                 resolves: None,
             };
         };
-        let Filled { plan, terms, .. } = &self.filled;
+        let FilledExpression { plan, terms, .. } = &self.filled;
         let at = (packet.link_type, packet.interface);
         let frames = [packet.frame()];
         let evaluation: Evaluation<'_, '_, 1> = Evaluation::new(at, terms, programs, &frames);
-        let resolves = match terms.followed() {
+        let resolves = match terms.followed_flow() {
             Some(term) => state.observe(term, evaluation.parsed(0)),
             None => None,
         };
         let decision = match evaluation.find(plan, evaluation.all(), state) {
-            Known { taken: 1, .. } => Decision::Take,
-            Known { possible: 0, .. } => Decision::Skip,
+            KleeneSets { matching: 1, .. } => Decision::Take,
+            KleeneSets { possible: 0, .. } => Decision::Skip,
             _ => match fragment_of(evaluation.parsed(0)) {
                 Some(datagram) => Decision::Maybe(datagram),
                 None => Decision::Skip,
             },
         };
-        Verdict { decision, resolves }
+        FilterAnswer { decision, resolves }
     }
 
     /// Whether the filter reads no byte after the headers of packets of a link type and mode. The
-    /// end of the headers is [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
+    /// headers end at [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
     ///
-    /// `false` if that is not certain, and for an expression with `payload` or `$flow`. `true` if
-    /// the filter is not prepared for the link type.
+    /// `false` if that is not certain, and for an expression with `payload` or `$flow`. `true` for
+    /// a plain expression that is not prepared for the link type.
     #[must_use]
-    pub fn reads_headers_only(&self, link_type: LinkType, mode: Mode) -> bool {
+    pub fn reads_headers_only(&self, link_type: LinkType, mode: FilterMode) -> bool {
         let programs = self.programs(link_type, mode).unwrap_or_default();
         let mut programs = programs.iter();
         self.filled.is_plain() && programs.all(|it| reads_headers_only(it, link_type))
     }
 
-    /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`
-    /// where they cannot match.
+    /// Programs of the pieces for packets of a link type and mode, for example to compile the
+    /// programs to machine code. `None` if the filter is not prepared for this pair.
     #[must_use]
-    pub fn programs(&self, link_type: LinkType, mode: Mode) -> Option<&[Program]> {
+    pub fn programs(&self, link_type: LinkType, mode: FilterMode) -> Option<&[Program]> {
         let mut prepared = self.prepared.iter();
         let found = prepared.find(|(of, _)| *of == (link_type, mode));
         found.map(|(_, programs)| programs.as_slice())

@@ -1,30 +1,31 @@
-//! What a dump learns about its flow on the way: which fragmented datagrams belong to it.
+//! The fragmented datagrams of a dump's flow.
 
 use std::net::IpAddr;
 
 use retroscope_packet::proto::{SCTP, TCP, UDP};
 use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
 
-use crate::filled::{FlowTerm, Terms};
+use crate::filled::{FlowTerm, TermValues};
 
-/// What one dump knows about the fragments of its flow. Owned by the caller, one for each [`crate::Filter`] and pass
-/// over the packets; made by [`crate::Filter::state`]. Its size is bounded.
+/// The fragments of one dump's flow, as far as known. [`crate::Filter::state`] makes the state. The
+/// caller owns one for each [`crate::Filter`] and pass over the packets. Its size is bounded.
 ///
-/// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first fragment of its datagram
-/// does; until that was seen, nothing is known.
+/// A later fragment of TCP, UDP or SCTP carries no ports. It belongs to the flow if the first
+/// fragment of its datagram does. Before the first fragment is seen, the later fragment is
+/// undecided.
 #[derive(Debug, Clone, Default)]
 pub struct FlowState {
-    /// Whether a datagram belongs to the flow, as its first fragment told.
+    /// Whether a datagram belongs to the flow, known from its first fragment.
     datagrams: Datagrams<bool>,
-    /// One was forgotten.
+    /// A datagram was evicted.
     pub has_forgotten: bool,
-    /// The flow of a trigger packet that was a later fragment, once its first fragment told.
+    /// Flow of a trigger packet that is a later fragment, once the first fragment shows the flow.
     learned: Option<FlowKey>,
 }
 
 impl FlowState {
-    /// What the trigger packet itself tells.
-    pub(crate) fn new(terms: &Terms) -> Self {
+    /// The state that follows from the trigger packet alone.
+    pub(crate) fn new(terms: &TermValues) -> Self {
         let mut state = Self::default();
         if let Some(datagram) = terms.datagram() {
             state.datagrams.insert(datagram, true);
@@ -32,8 +33,8 @@ impl FlowState {
         state
     }
 
-    /// Learns from a packet, if it is the first fragment of a datagram. Gives the key of that datagram: from now on its
-    /// later fragments are decided.
+    /// Learns from a packet if it is the first fragment of a datagram. Returns the key of that
+    /// datagram, whose later fragments are decided from now on.
     pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
         let datagram = fragment_of(packet).filter(|_| !packet.is_later_fragment())?;
         let flow = flow_of(packet)?;
@@ -48,7 +49,7 @@ impl FlowState {
         Some(datagram)
     }
 
-    /// Whether a packet belongs to the flow; `None`: nothing is known yet.
+    /// Whether a packet belongs to the flow. `None` if that is not known yet.
     pub(crate) fn belongs(&self, term: FlowTerm, packet: &Parsed) -> Option<bool> {
         let datagram = fragment_of(packet);
         if let FlowTerm::Datagram(of_trigger) = term
@@ -59,7 +60,7 @@ impl FlowState {
         let Some(key) = self.key(term) else {
             return Some(false);
         };
-        // Between two hosts, whatever the ports: of who knows none.
+        // The flow's ports are unknown, so any packet between the two hosts belongs to the flow.
         if let FlowKey::Ip { proto, .. } = key
             && matches!(proto, TCP | UDP | SCTP)
         {
@@ -83,7 +84,8 @@ impl FlowState {
     }
 }
 
-/// Whether a packet without ports is between the addresses of a flow and of its protocol, as far as it tells.
+/// Whether a packet without ports may belong to a flow: the addresses must agree, and the protocol
+/// if the packet shows its protocol.
 fn could_belong(key: FlowKey, packet: &Parsed) -> bool {
     let Some(ip) = packet.network else {
         return false;

@@ -1,7 +1,7 @@
 //! A packet as programs see it, laid out for machine code.
 //!
-//! Machine code walks an array of these ([`Program::run_many`](crate::Program::run_many)), so the layout is fixed: 24 bytes,
-//! with what a packet of a live interface knows beside its bytes packed into the last word.
+//! Machine code walks an array of frames ([`Program::run_many`](crate::Program::run_many)), so the
+//! layout is fixed at 24 bytes. The last word packs what a live packet has beside its bytes.
 #![expect(
     unsafe_code,
     reason = "a frame keeps its slice as pointer and length, whose order in memory Rust leaves open for a slice"
@@ -19,10 +19,11 @@ const PACKET_OUTGOING: u32 = 4;
 
 /// One packet: captured bytes, length on the wire, and [`Aux`].
 ///
-/// Cheap to make and to copy; any thread may read it. It borrows the bytes, which nobody may change meanwhile.
+/// Cheap to make and to copy, and readable from any thread. Borrows the bytes, so nobody can change
+/// the bytes meanwhile.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Frame<'p> {
+pub struct FilterFrame<'p> {
     data: NonNull<u8>,
     captured: u32,
     wire_len: u32,
@@ -30,17 +31,23 @@ pub struct Frame<'p> {
     borrow: PhantomData<&'p [u8]>,
 }
 
-/// [`Aux`] in one word: bits 0..32 interface index, 32 whether it is known, 33 whether the packet type is known, 34..37 the
-/// packet type.
+/// [`Aux`] in one word:
+///
+/// | Bits | Content |
+/// |---|---|
+/// | 0..32 | interface index |
+/// | 32 | whether the interface index is known |
+/// | 33 | whether the packet type is known |
+/// | 34..37 | packet type |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct PackedAux(u64);
 
-/// Where machine code finds the parts of a [`Frame`], in bytes.
+/// Byte offsets of the parts of a [`FilterFrame`], for machine code.
 pub(crate) mod layout {
     use std::mem::offset_of;
 
-    use super::Frame;
+    use super::FilterFrame;
 
     pub(crate) const DATA: i32 = 0;
     pub(crate) const CAPTURED: i32 = 8;
@@ -48,22 +55,22 @@ pub(crate) mod layout {
     pub(crate) const AUX: i32 = 16;
     pub(crate) const BYTES: i32 = 24;
 
-    const _: () = assert!(DATA as usize == offset_of!(Frame<'_>, data));
-    const _: () = assert!(CAPTURED as usize == offset_of!(Frame<'_>, captured));
-    const _: () = assert!(WIRE_LEN as usize == offset_of!(Frame<'_>, wire_len));
-    const _: () = assert!(AUX as usize == offset_of!(Frame<'_>, aux));
-    const _: () = assert!(BYTES as usize == size_of::<Frame<'_>>());
+    const _: () = assert!(DATA as usize == offset_of!(FilterFrame<'_>, data));
+    const _: () = assert!(CAPTURED as usize == offset_of!(FilterFrame<'_>, captured));
+    const _: () = assert!(WIRE_LEN as usize == offset_of!(FilterFrame<'_>, wire_len));
+    const _: () = assert!(AUX as usize == offset_of!(FilterFrame<'_>, aux));
+    const _: () = assert!(BYTES as usize == size_of::<FilterFrame<'_>>());
 }
 
-// SAFETY: a frame is a `&'p [u8]` and three numbers; nothing is written through it, and such references may go to other
-// threads.
-unsafe impl Send for Frame<'_> {}
-// SAFETY: as above: no method changes anything.
-unsafe impl Sync for Frame<'_> {}
+// SAFETY: a frame is a `&'p [u8]` and three numbers. Nothing is written through the reference, and
+// such references may go to other threads.
+unsafe impl Send for FilterFrame<'_> {}
+// SAFETY: as above. No method changes anything.
+unsafe impl Sync for FilterFrame<'_> {}
 
-impl<'p> Frame<'p> {
-    /// A packet of which `data` was captured, and which had `wire_len` bytes on the wire. Of more than 4 GiB the first 4 GiB
-    /// count.
+impl<'p> FilterFrame<'p> {
+    /// A packet with the captured bytes `data` and `wire_len` bytes on the wire. Only the first 4
+    /// GiB of `data` count.
     #[must_use]
     #[inline]
     pub fn new(data: &'p [u8], wire_len: u32, aux: Aux) -> Self {
@@ -80,8 +87,9 @@ impl<'p> Frame<'p> {
     #[must_use]
     #[inline]
     pub fn data(&self) -> &'p [u8] {
-        // SAFETY: pointer and length come from a slice that is borrowed for `'p`, in `new`, the only constructor; the length
-        // was made smaller at most, so the bytes lie in that slice, are initialized, and do not change during `'p`.
+        // SAFETY: pointer and length come from the slice that `new`, the only constructor, borrows
+        // for `'p`. `new` never increases the length, so the bytes are inside that slice, are
+        // initialized, and do not change during `'p`.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.captured as usize) }
     }
 
@@ -92,7 +100,7 @@ impl<'p> Frame<'p> {
         self.wire_len
     }
 
-    /// What a live filter may ask for beside the bytes.
+    /// Facts that a live filter may query.
     #[must_use]
     #[inline]
     pub fn aux(&self) -> Aux {
@@ -100,9 +108,9 @@ impl<'p> Frame<'p> {
     }
 }
 
-impl fmt::Debug for Frame<'_> {
+impl fmt::Debug for FilterFrame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frame")
+        f.debug_struct("FilterFrame")
             .field("data", &self.data())
             .field("wire_len", &self.wire_len)
             .field("aux", &self.aux())
@@ -111,13 +119,13 @@ impl fmt::Debug for Frame<'_> {
 }
 
 impl PackedAux {
-    /// Bit that says that the interface index is known.
+    /// Set if the interface index is known.
     pub(crate) const HAS_INTERFACE: u64 = 1 << 32;
-    /// Bit that says that the packet type is known.
+    /// Set if the packet type is known.
     pub(crate) const HAS_TYPE: u64 = 1 << 33;
-    /// Lowest of the bits of the packet type.
+    /// Lowest bit of the packet type.
     pub(crate) const TYPE_SHIFT: u32 = 34;
-    /// These bits, shifted down.
+    /// Bits of the packet type, after the shift.
     pub(crate) const TYPE_MASK: u32 = 0b111;
 
     #[inline]
@@ -133,7 +141,7 @@ impl PackedAux {
         Self(packet_type | interface)
     }
 
-    /// The packet type as the kernel numbers it.
+    /// Packet type in the kernel's numbering.
     #[inline]
     pub(crate) fn packet_type(self) -> Option<u32> {
         let value = u32::try_from(self.0 >> Self::TYPE_SHIFT).unwrap_or(0);
@@ -172,7 +180,7 @@ mod tests {
             for ifindex in [None, Some(0), Some(7), Some(u32::MAX)] {
                 for data in [&bytes[..], &bytes[1..2], &[]] {
                     let aux = Aux { direction, ifindex };
-                    let frame = Frame::new(data, 1500, aux);
+                    let frame = FilterFrame::new(data, 1500, aux);
                     assert_eq!(
                         (frame.data(), frame.wire_len(), frame.aux()),
                         (data, 1500, aux)

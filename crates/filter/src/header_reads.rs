@@ -1,11 +1,11 @@
 //! Decides whether a program reads no byte after the headers of a packet: see
 //! [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
 //!
-//! The length of the headers depends on the packet. So the module follows the program and
-//! remembers the values that fields have on every path to an instruction. A load is accepted if
-//! these values prove that a header is at its offset. A load from a TCP header over IPv4, for
-//! example, needs three tests before it: of the EtherType, of the protocol and of the fragment
-//! offset. Its offset must count from the length of the IPv4 header.
+//! The length of the headers depends on the packet. So the module follows the program and remembers
+//! the values that fields have on every path to an instruction. A load is accepted if these values
+//! prove that a header is at its offset. A load from a TCP header over IPv4, for example, needs
+//! three tests before it: of the EtherType, of the protocol and of the fragment offset. Its offset
+//! must count from the length of the IPv4 header.
 //!
 //! Everything else counts as payload: loops (`protochain`), computed offsets, and the link types
 //! that [`LinkLayout`] does not have.
@@ -36,17 +36,17 @@ const IPV4_HEADER: u32 = 20;
 const IPV6_HEADER: u32 = 40;
 
 /// A field of the packet: offset, bytes, and the bits of its value that matter.
-type Field = (u32, u32, u32);
+type HeaderField = (u32, u32, u32);
 
 /// The values that fields of a packet may have, of those that were tested.
-type Facts = BTreeMap<Field, BTreeSet<u32>>;
+type FieldValues = BTreeMap<HeaderField, BTreeSet<u32>>;
 
 /// The content of a register or a scratch word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Value {
+enum RegisterValue {
     Unknown,
     Constant(u32),
-    Field(Field),
+    Field(HeaderField),
     /// The length of the IPv4 header at this offset. The sum of both is the offset of the transport
     /// header.
     HeaderLen(u32),
@@ -54,15 +54,15 @@ enum Value {
 
 /// Facts that hold before an instruction, on all paths from the start.
 #[derive(Debug, Clone)]
-struct Known {
-    a: Value,
-    x: Value,
-    memory: [Value; MEMORY_WORDS],
-    facts: Facts,
+struct PathState {
+    a: RegisterValue,
+    x: RegisterValue,
+    memory: [RegisterValue; MEMORY_WORDS],
+    facts: FieldValues,
 }
 
 /// How far headers reach at least, and where the IPv4 header is if there is one for certain.
-fn headers(layout: LinkLayout, facts: &Facts) -> (u32, Option<u32>) {
+fn headers(layout: LinkLayout, facts: &FieldValues) -> (u32, Option<u32>) {
     match layout {
         LinkLayout::EtherType { at, bytes } => after_type(facts, at.into(), bytes.into()),
         LinkLayout::Ipv4 => ipv4(0),
@@ -76,7 +76,7 @@ fn headers(layout: LinkLayout, facts: &Facts) -> (u32, Option<u32>) {
 }
 
 /// Headers after a type field at `type_at`; the first of them begins at `at`.
-fn after_type(facts: &Facts, mut type_at: u32, mut at: u32) -> (u32, Option<u32>) {
+fn after_type(facts: &FieldValues, mut type_at: u32, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let field = (type_at, 2, 0xffff);
         if is_one_of(facts, field, &TPIDS) {
@@ -97,8 +97,8 @@ fn after_type(facts: &Facts, mut type_at: u32, mut at: u32) -> (u32, Option<u32>
     (at, None)
 }
 
-/// A stack of labels: whether a label is the last one tells the lowest bit of its third byte.
-fn mpls(facts: &Facts, mut at: u32) -> (u32, Option<u32>) {
+/// A label stack. The lowest bit of a label's third byte marks the last label.
+fn mpls(facts: &FieldValues, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let is_last = (at + 2, 1, 1);
         at += 4;
@@ -109,7 +109,7 @@ fn mpls(facts: &Facts, mut at: u32) -> (u32, Option<u32>) {
     (at, None)
 }
 
-fn pppoe(facts: &Facts, at: u32) -> (u32, Option<u32>) {
+fn pppoe(facts: &FieldValues, at: u32) -> (u32, Option<u32>) {
     let body = at + 8;
     match only(facts, (at + 6, 2, 0xffff)) {
         Some(0x0021) => ipv4(body),
@@ -122,7 +122,7 @@ fn ipv4(at: u32) -> (u32, Option<u32>) {
     (at + IPV4_HEADER, Some(at))
 }
 
-fn ipv6(facts: &Facts, at: u32) -> (u32, Option<u32>) {
+fn ipv6(facts: &FieldValues, at: u32) -> (u32, Option<u32>) {
     const FRAGMENT: u32 = 44;
     let next = (at + 6, 1, 0xff);
     let more = match facts.get(&next) {
@@ -146,13 +146,13 @@ fn shortest(protocols: &BTreeSet<u32>, icmp: u32) -> u32 {
 }
 
 /// The one value that a field has for certain.
-fn only(facts: &Facts, field: Field) -> Option<u32> {
+fn only(facts: &FieldValues, field: HeaderField) -> Option<u32> {
     let mut values = facts.get(&field)?.iter();
     let first = values.next().copied();
     first.filter(|_| values.next().is_none())
 }
 
-fn is_one_of(facts: &Facts, field: Field, of: &[u32]) -> bool {
+fn is_one_of(facts: &FieldValues, field: HeaderField, of: &[u32]) -> bool {
     let values = facts.get(&field);
     values.is_some_and(|values| values.iter().all(|value| of.contains(value)))
 }
@@ -165,8 +165,8 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
     let Some(layout) = LinkLayout::of(link_type) else {
         return !instructions.iter().any(is_load);
     };
-    let mut before: Vec<Option<Known>> = vec![None; instructions.len()];
-    before[0] = Some(Known::new());
+    let mut before: Vec<Option<PathState>> = vec![None; instructions.len()];
+    before[0] = Some(PathState::new());
     for (index, instruction) in instructions.iter().enumerate() {
         // No path reaches the instruction.
         let Some(mut known) = before[index].take() else {
@@ -193,28 +193,28 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
 }
 
 /// Adds another path to an instruction.
-fn merge(known: &mut Option<Known>, other: Known) {
+fn merge(known: &mut Option<PathState>, other: PathState) {
     match known {
         Some(known) => known.join(&other),
         None => *known = Some(other),
     }
 }
 
-impl Known {
+impl PathState {
     fn new() -> Self {
         Self {
-            a: Value::Constant(0),
-            x: Value::Constant(0),
-            memory: [Value::Constant(0); MEMORY_WORDS],
-            facts: Facts::new(),
+            a: RegisterValue::Constant(0),
+            x: RegisterValue::Constant(0),
+            memory: [RegisterValue::Constant(0); MEMORY_WORDS],
+            facts: FieldValues::new(),
         }
     }
 
     /// Keeps the facts that hold on both paths.
     fn join(&mut self, other: &Self) {
-        let join = |own: &mut Value, other: Value| {
+        let join = |own: &mut RegisterValue, other: RegisterValue| {
             if *own != other {
-                *own = Value::Unknown;
+                *own = RegisterValue::Unknown;
             }
         };
         join(&mut self.a, other.a);
@@ -239,53 +239,61 @@ impl Known {
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => self.a = self.load(code, k, layout)?,
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
                 self.a = match self.x {
-                    Value::Constant(x) => self.load(code, x.wrapping_add(k), layout)?,
-                    Value::HeaderLen(at) => self.load_behind(code, at, k, layout)?,
-                    Value::Unknown | Value::Field(_) => return None,
+                    RegisterValue::Constant(x) => self.load(code, x.wrapping_add(k), layout)?,
+                    RegisterValue::HeaderLen(at) => self.load_after_ipv4(code, at, k, layout)?,
+                    RegisterValue::Unknown | RegisterValue::Field(_) => return None,
                 };
             }
             op::LDX_B_MSH => {
                 self.load(op::LD_B_ABS, k, layout)?;
-                self.x = Value::HeaderLen(k);
+                self.x = RegisterValue::HeaderLen(k);
             }
-            op::LD_IMM => self.a = Value::Constant(k),
-            op::LDX_IMM => self.x = Value::Constant(k),
+            op::LD_IMM => self.a = RegisterValue::Constant(k),
+            op::LDX_IMM => self.x = RegisterValue::Constant(k),
             op::LD_MEM => self.a = self.memory[word()?],
             op::LDX_MEM => self.x = self.memory[word()?],
             op::ST => self.memory[word()?] = self.a,
             op::STX => self.memory[word()?] = self.x,
             op::TAX => self.x = self.a,
             op::TXA => self.a = self.x,
-            op::LDX_LEN => self.x = Value::Unknown,
+            op::LDX_LEN => self.x = RegisterValue::Unknown,
             op::AND_K => {
                 self.a = match self.a {
-                    Value::Field((at, bytes, mask)) => Value::Field((at, bytes, mask & k)),
-                    Value::Constant(value) => Value::Constant(value & k),
-                    Value::Unknown | Value::HeaderLen(_) => Value::Unknown,
+                    RegisterValue::Field((at, bytes, mask)) => {
+                        RegisterValue::Field((at, bytes, mask & k))
+                    }
+                    RegisterValue::Constant(value) => RegisterValue::Constant(value & k),
+                    RegisterValue::Unknown | RegisterValue::HeaderLen(_) => RegisterValue::Unknown,
                 };
             }
             // The packet's length, and arithmetic.
-            _ if load_bytes(code) == 0 => self.a = Value::Unknown,
+            _ if load_bytes(code) == 0 => self.a = RegisterValue::Unknown,
             _ => return None,
         }
         Some(())
     }
 
     /// A load at an offset from the start of the packet.
-    fn load(&self, code: u16, at: u32, layout: LinkLayout) -> Option<Value> {
+    fn load(&self, code: u16, at: u32, layout: LinkLayout) -> Option<RegisterValue> {
         if at >= ANCILLARY {
             // Ancillary data: no byte of the packet.
-            return Some(Value::Unknown);
+            return Some(RegisterValue::Unknown);
         }
         let bytes = load_bytes(code);
         let (end, _) = headers(layout, &self.facts);
         (at.checked_add(bytes)? <= end).then_some(())?;
         let mask = u32::MAX >> (32 - 8 * bytes);
-        Some(Value::Field((at, bytes, mask)))
+        Some(RegisterValue::Field((at, bytes, mask)))
     }
 
     /// A load at `at` plus the length of the IPv4 header at `header`.
-    fn load_behind(&self, code: u16, header: u32, at: u32, layout: LinkLayout) -> Option<Value> {
+    fn load_after_ipv4(
+        &self,
+        code: u16,
+        header: u32,
+        at: u32,
+        layout: LinkLayout,
+    ) -> Option<RegisterValue> {
         let (_, ipv4) = headers(layout, &self.facts);
         (ipv4 == Some(header)).then_some(())?;
         let is_first = only(&self.facts, (header + 6, 2, 0x1fff)) == Some(0);
@@ -293,11 +301,11 @@ impl Known {
         let bytes = protocols.filter(|_| is_first);
         let bytes = bytes.map_or(0, |protocols| shortest(protocols, 1));
         let end = at.checked_sub(header)?.checked_add(load_bytes(code))?;
-        (end <= bytes).then_some(Value::Unknown)
+        (end <= bytes).then_some(RegisterValue::Unknown)
     }
 
     /// Remembers that a field has this value, within a bound: to forget a fact accepts less.
-    fn learn(&mut self, field: Field, value: u32) {
+    fn learn(&mut self, field: HeaderField, value: u32) {
         if self.facts.len() < FIELDS_MAX || self.facts.contains_key(&field) {
             self.facts.insert(field, BTreeSet::from([value]));
         }
@@ -306,7 +314,7 @@ impl Known {
     /// Facts after a conditional jump: if the condition holds, and if not.
     fn decide(self, instruction: Instruction) -> (Self, Self) {
         let (mut holds, mut fails) = (self.clone(), self);
-        let (Value::Field(field), k) = (holds.a, instruction.k) else {
+        let (RegisterValue::Field(field), k) = (holds.a, instruction.k) else {
             return (holds, fails);
         };
         match instruction.code {
@@ -339,15 +347,15 @@ mod tests {
             jump_false: 0,
             k,
         };
-        let mut known = Known::new();
+        let mut known = PathState::new();
         for at in 0..1000 {
-            known.a = Value::Field((at, 1, 0xff));
+            known.a = RegisterValue::Field((at, 1, 0xff));
             known = known.decide(test(op::JEQ_K, 7)).0;
             known = known.decide(test(op::JSET_K, 0x10)).1;
         }
         assert_eq!(known.facts.len(), FIELDS_MAX);
         // A field that is known already is learned anew.
-        known.a = Value::Field((0, 1, 0xff));
+        known.a = RegisterValue::Field((0, 1, 0xff));
         known = known.decide(test(op::JEQ_K, 8)).0;
         assert_eq!(only(&known.facts, (0, 1, 0xff)), Some(8));
     }

@@ -1,7 +1,8 @@
 //! The interpreter of classic BPF: safe code, no allocation, no panic.
 //!
-//! It defines what a program means, and machine code is compared with it. So it follows libpcap's `bpf_filter` to the letter:
-//! 32-bit wrapping arithmetic, a load beyond the captured bytes or a division by zero ends with 0.
+//! The interpreter defines what a program means. Tests compare machine code with the interpreter.
+//! It follows libpcap's `bpf_filter` to the letter: 32-bit wrapping arithmetic, and result 0 for a
+//! load beyond the captured bytes or a division by zero.
 
 use retroscope_bpf::{
     ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, MEMORY_WORDS, jump_target,
@@ -10,11 +11,12 @@ use retroscope_bpf::{
 
 use crate::frame::PackedAux;
 
-/// Backward jumps before a run gives up with 0. `ip6 protochain` makes one for each extension header; the smallest has
-/// 8 bytes, and a packet at most 256 KiB.
+/// Maximum number of backward jumps before a run stops with 0. `ip6 protochain` makes one backward
+/// jump for each extension header. The smallest header has 8 bytes, a packet at most 256 KiB.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
-/// Runs validated instructions; `None` stands for 0. `aux` is `None` where absolute loads always mean the packet.
+/// Runs validated instructions; `None` means 0. `aux` is `None` if absolute loads always read the
+/// packet.
 pub(crate) fn run(
     instructions: &[Instruction],
     packet: &[u8],
@@ -86,8 +88,8 @@ fn skip(instruction: &Instruction, condition: bool) -> usize {
     })
 }
 
-/// `a` and `operand` under the operation of `code`; `None` for a division by zero. The shift of 32 bits or more that C
-/// leaves open gives 0, as libpcap's interpreter has it for `X`.
+/// Applies the operation of `code` to `a` and `operand`. `None` for a division by zero. C does not
+/// define shifts by 32 bits or more. The result here is 0, as in libpcap's interpreter for `X`.
 #[inline]
 pub(crate) fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match code {
@@ -105,7 +107,7 @@ pub(crate) fn arithmetic(code: u16, a: u32, operand: u32) -> Option<u32> {
     })
 }
 
-/// A validated scratch index is below `MEMORY_WORDS`; the mask tells the compiler.
+/// A validated scratch index is below `MEMORY_WORDS`. The mask shows the compiler this bound.
 fn scratch(k: u32) -> usize {
     const _: () = assert!(MEMORY_WORDS.is_power_of_two());
     k as usize & (MEMORY_WORDS - 1)

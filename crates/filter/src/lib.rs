@@ -1,16 +1,20 @@
-//! pcap-filter(7) expressions: the system's libpcap compiles them to classic BPF, machine code or a safe interpreter runs
-//! that, templates fill them in from a trigger packet.
+//! pcap-filter(7) expressions. The system's libpcap compiles an expression to classic BPF, which
+//! machine code or a safe interpreter runs. Templates take values from a trigger packet.
 //!
-//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word. [`Program::make_native`] turns that into
-//!   machine code; a [`Compiler`] does it beside the data path.
-//! - [`Template`] is an expression with variables (`host $srcIP`) and terms of our own (`$flow`, `payload contains "…"`);
-//!   with the facts of a trigger packet it becomes a [`Filled`] expression.
-//! - [`Joint`] runs many programs as one function.
-//! - [`Filter`] is either, compiled for each link type of the sources, and says what to do with a packet.
-//! - [`RuleSet`] holds thousands of them and finds, by look-ups, all that match a packet.
+//! - [`compile()`] turns text into a [`Program`]; errors point at the offending word.
+//!   [`Program::make_native`] turns a program into machine code. A [`Compiler`] does so on its own
+//!   thread, while the data path continues.
+//! - [`Template`] is an expression with variables (`host $srcIP`) and Retroscope's own terms
+//!   (`$flow`, `payload contains "…"`). With the facts of a trigger packet a template becomes a
+//!   [`FilledExpression`].
+//! - [`FusedPrograms`] runs many programs as one function.
+//! - [`Filter`] is a filled expression, compiled for each link type of the sources. It decides what
+//!   to do with a packet.
+//! - [`RuleSet`] holds thousands of filters and finds, by look-ups, all that match a packet.
 //!
-//! Pure: bytes in, verdicts out. No sockets, and no threads but the [`Compiler`]'s; the only ways out are libpcap's look at
-//! the system's tables of names, and memory for machine code.
+//! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
+//! [`Compiler`]'s. It uses the system in two ways only: libpcap reads the system's tables of names,
+//! and machine code needs executable memory.
 
 mod aux;
 mod chain;
@@ -21,9 +25,9 @@ mod filled;
 mod filter;
 mod flow_state;
 mod frame;
+mod fused;
 mod header_reads;
 mod interpreter;
-mod joint;
 mod link;
 mod locate;
 mod names;
@@ -43,19 +47,19 @@ mod words;
 
 pub use aux::Aux;
 pub use compile::{EXPRESSION_BYTES_MAX, compile};
-pub use error::{FilterError, Problem};
-pub use filled::Filled;
-pub use filter::{Decision, Filter, PacketView, Verdict};
+pub use error::{FilterError, FilterProblem};
+pub use filled::FilledExpression;
+pub use filter::{Decision, Filter, FilterAnswer, PacketView};
 pub use flow_state::FlowState;
-pub use frame::Frame;
-pub use joint::Joint;
-pub use link::{LinkContext, Mode};
+pub use frame::FilterFrame;
+pub use fused::FusedPrograms;
+pub use link::{FilterMode, LinkContext};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use program::{Program, ProgramError};
 pub use retroscope_bpf::Instruction;
 pub use ruleset::{
-    Explanation, Matches, NeededHosts, Placed, Placement, RuleId, RuleReader, RuleSet, Sure,
-    hosts_of,
+    Certainty, Explanation, InsertedRule, Matches, NeededHosts, RuleId, RulePlacement, RuleReader,
+    RuleSet, hosts_of,
 };
 pub use sys::link_type_name;
 pub use tagged::is_tagged;

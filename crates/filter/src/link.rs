@@ -1,25 +1,26 @@
-//! What an expression is compiled for.
+//! The context in which libpcap compiles an expression.
 
 use retroscope_packet::LinkType;
 
-/// What libpcap must know beside the expression.
+/// Everything that libpcap needs to know in addition to the expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkContext {
     /// Link-layer header type of the packets.
     pub link_type: LinkType,
-    /// Snap length of the file or interface in bytes; 0, or more than libpcap's maximum, means that maximum. Accepting
-    /// programs return it.
+    /// Snap length of the file or interface in bytes, which accepting programs return. 0, or more
+    /// than libpcap's maximum, means that maximum.
     pub snaplen: u32,
-    /// File or interface.
-    pub mode: Mode,
-    /// Runs libpcap's optimizer, except on expressions so long that it would take minutes (see [`crate::compile()`]).
+    /// Whether packets come from a file or an interface.
+    pub mode: FilterMode,
+    /// Whether libpcap's optimizer runs. It never runs on very long expressions, for which it takes
+    /// minutes (see [`crate::compile()`]).
     pub optimize: bool,
 }
 
 impl LinkContext {
-    /// With libpcap's optimizer.
+    /// A context with libpcap's optimizer.
     #[must_use]
-    pub fn new(link_type: LinkType, snaplen: u32, mode: Mode) -> Self {
+    pub fn new(link_type: LinkType, snaplen: u32, mode: FilterMode) -> Self {
         Self {
             link_type,
             snaplen,
@@ -29,15 +30,15 @@ impl LinkContext {
     }
 }
 
-/// Where a link header has the protocol of the packet that it carries.
+/// How a link header names the protocol of its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkLayout {
-    /// An EtherType at offset `at`; the link header has `bytes`.
+    /// An EtherType at offset `at`, in a link header of `bytes` bytes.
     EtherType {
         at: u8,
         bytes: u8,
     },
-    /// No link header: the version nibble tells IPv4 from IPv6.
+    /// No link header: the version nibble distinguishes IPv4 from IPv6.
     Raw,
     Ipv4,
     Ipv6,
@@ -46,7 +47,7 @@ pub(crate) enum LinkLayout {
 impl LinkLayout {
     pub(crate) const ETHERNET: Self = Self::EtherType { at: 12, bytes: 14 };
 
-    /// `None` for link types whose headers depend on more than an EtherType.
+    /// The layout of a link type. `None` for link types with more complex headers.
     pub(crate) fn of(link_type: LinkType) -> Option<Self> {
         Some(match link_type {
             LinkType::ETHERNET => Self::ETHERNET,
@@ -60,12 +61,14 @@ impl LinkLayout {
     }
 }
 
-/// Whether packets come from a file or from an interface: libpcap compiles some primitives for one of them only.
+/// Whether packets come from a file or from an interface. libpcap compiles some primitives for one
+/// of the two only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// As `tcpdump -r`: the netmask is 0; most link types have no `inbound`, `outbound` or `ifindex`.
+pub enum FilterMode {
+    /// Like `tcpdump -r`: the netmask is 0, and most link types have no `inbound`, `outbound` or
+    /// `ifindex`.
     Savefile,
-    /// As on a live interface whose netmask is unknown: `ip broadcast` is refused, direction and interface index come
-    /// from [`crate::Aux`].
+    /// Like a live interface with an unknown netmask: libpcap rejects `ip broadcast`. Direction and
+    /// interface index come from [`crate::Aux`].
     Live,
 }

@@ -1,56 +1,61 @@
-//! Finding the word that libpcap complains about. libpcap gives no positions, so it is asked again.
+//! Finds the word that a libpcap error is about. libpcap reports no positions, so this module
+//! compiles variations of the text.
 //!
-//! The probe: cut the text after some words and append a number that does not fit 32 bits. libpcap's scanner refuses
-//! that number in its own words, but only when its parser gets that far. So if the answer is the number's, every word
-//! before it was acceptable; if it is the original complaint, the place is before the cut. The first such cut is found
-//! by bisection, so even a long expression needs a dozen probes.
+//! A probe cuts the text after some words and appends a number that does not fit 32 bits. libpcap's
+//! scanner rejects the number with its own message, but only if the parser gets that far. If the
+//! probe gives that message, every word before the cut is acceptable. If the probe gives the
+//! original error, the place is before the cut. Bisection finds the first such cut, so even a long
+//! expression needs only a dozen probes.
 
 use std::{ffi::CString, ops::Range};
 
 use crate::{
-    FilterError, Problem,
-    sys::Handle,
+    FilterError, FilterProblem,
+    sys::CompileHandle,
     words::{Word, words},
 };
 
-/// What libpcap puts before the parser's own complaint.
+/// Prefix of the parser's errors.
 const PARSER: &str = "can't parse filter expression: ";
-/// The parser's complaint, which names no word.
+/// The parser's error, which names no word.
 const SYNTAX: &str = "syntax error";
-/// A number that the scanner refuses: it does not fit 32 bits. No user's number looks like it.
+/// A number that the scanner rejects because it does not fit 32 bits. It does not resemble a number
+/// that a user writes.
 const PROBE: &str = " 0x5afe5afe5afe5afe ";
-/// Complaints that the system's resolver may have been asked for: no probing, it could be slow each time.
+/// Errors that may come from the system's resolver. For these there are no probes, since each probe
+/// may be slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
-/// The error of `message`, which `handle` gave for `text`. Its place is a word, or empty and behind the last one if something is
-/// missing there.
-pub(crate) fn refusal(text: &str, message: &str, handle: &mut Handle) -> FilterError {
+/// The error for `message`, which `handle` gave for `text`. Its place is a word, or empty at the
+/// end of the text if something is missing at the end.
+pub(crate) fn refusal(text: &str, message: &str, handle: &mut CompileHandle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);
     let (problem, span) = if short == SYNTAX {
         let index = first_word_refused(text, &words, handle, |answer| answer.ends_with(SYNTAX));
         let span = words.get(index).map(|word| word.span.clone());
-        (Problem::Syntax, span)
+        (FilterProblem::Syntax, span)
     } else {
         let span = quoted_phrase(text, message).or_else(|| {
             word_meant(text, &words, message, handle).map(|index| words[index].span.clone())
         });
-        (Problem::Refused(short.to_owned()), span)
+        (FilterProblem::Refused(short.to_owned()), span)
     };
     let end = text.trim_end().len();
     FilterError::new(problem, text, span.unwrap_or(end..end))
 }
 
-/// Index of the first word at which libpcap has given the complaint; `words.len()` if it comes at the end only.
+/// Index of the first word after which libpcap gives the error. `words.len()` if the error needs
+/// the whole text.
 fn first_word_refused(
     text: &str,
     words: &[Word],
-    handle: &mut Handle,
+    handle: &mut CompileHandle,
     is_it: impl Fn(&str) -> bool,
 ) -> usize {
     let mut refused = |index: usize| {
         let prefix = format!("{}{PROBE}", &text[..words[index].span.end]);
-        // The caller compiled `text`, so it holds no NUL.
+        // `text` contains no NUL, because the caller compiled `text`.
         CString::new(prefix).is_ok_and(|prefix| {
             handle
                 .compile(&prefix, false)
@@ -69,8 +74,13 @@ fn first_word_refused(
     low
 }
 
-/// Index of the word that a complaint about meaning is about.
-fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) -> Option<usize> {
+/// Index of the word that an error about meaning is about.
+fn word_meant(
+    text: &str,
+    words: &[Word],
+    message: &str,
+    handle: &mut CompileHandle,
+) -> Option<usize> {
     let is_named = |word: &Word| named_in(message, &text[word.span.clone()]);
     let mut named = (0..words.len()).filter(|&index| is_named(&words[index]));
     match (named.next(), named.next()) {
@@ -80,7 +90,8 @@ fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) ->
         }
         _ => {}
     }
-    // The parser may need one word more to see the end of a phrase, and complains then.
+    // The parser may need one more word to see the end of a phrase, and reports the error after
+    // that word.
     let at = first_word_refused(text, words, handle, |answer| answer == message);
     let upto = at.min(words.len().checked_sub(1)?);
     let before = |is_it: &dyn Fn(&str) -> bool| {
@@ -93,7 +104,7 @@ fn word_meant(text: &str, words: &[Word], message: &str, handle: &mut Handle) ->
         .or(Some(upto))
 }
 
-/// The bytes of several words that the message quotes as they stand in the text, such as `"10.0.0.1/8"`.
+/// Bytes of several words that the message quotes exactly as in the text, such as `"10.0.0.1/8"`.
 fn quoted_phrase(text: &str, message: &str) -> Option<Range<usize>> {
     let phrase = message
         .split('"')
@@ -103,8 +114,8 @@ fn quoted_phrase(text: &str, message: &str) -> Option<Range<usize>> {
     Some(start..start + phrase.len())
 }
 
-/// Whether the message names `word`: in quotes, or as one of its own words where that is a number, an address or the
-/// like. Ordinary words of the message are no names.
+/// Whether the message names `word`: in quotes, or as one of the message's words if it is a number,
+/// an address or the like. Ordinary words of a message do not count.
 fn named_in(message: &str, word: &str) -> bool {
     let bare = word.strip_prefix('\\').unwrap_or(word);
     if bare.is_empty() || !bare.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':') {
@@ -126,9 +137,9 @@ fn named_in(message: &str, word: &str) -> bool {
                 .any(|part| part == bare || (part.ends_with(':') && bare.starts_with(part))))
 }
 
-/// Words of the language that a message without a name is about.
+/// Keywords that an error without a name is about.
 fn keywords(message: &str) -> &'static [&'static str] {
-    /// Part of the message, words of the language.
+    /// Part of the message, and the keywords.
     const TABLE: [(&str, &[&str]); 16] = [
         ("VLAN support", &["vlan"]),
         ("MPLS support", &["mpls"]),

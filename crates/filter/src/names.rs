@@ -1,12 +1,20 @@
-//! Names in pcap-filter text: what libpcap would look up in the system's tables each time it compiles the text.
+//! Names in pcap-filter text, which libpcap looks up in the system's tables each time it compiles
+//! the text.
 //!
-//! libpcap asks getaddrinfo(3) for hosts, which may ask name servers and take as long as they take, and for ports;
-//! getnetbyname(3), getprotobyname(3) and ether_hostton(3) for networks, protocols and Ethernet hosts. By nsswitch.conf(5) any of them
-//! may leave the machine. So names are looked up once, and written as the numbers and addresses that libpcap finds for
-//! them. What stays a name, such as that of a network, is compiled at the start and never again.
+//! | Kind of name | libpcap calls |
+//! |---|---|
+//! | hosts, which may query slow name servers, and ports | getaddrinfo(3) |
+//! | networks | getnetbyname(3) |
+//! | protocols | getprotobyname(3) |
+//! | Ethernet hosts | ether_hostton(3) |
 //!
-//! What is a word of the language and what a name libpcap itself tells: its parser takes any name behind `type`, in the
-//! language of 802.11, says that it knows no such type, and looks nothing up. A word of the language is a syntax error there.
+//! nsswitch.conf(5) may direct any of these calls to another machine. So this module looks names up
+//! once, and replaces each name by the numbers and addresses that libpcap would find. Other names,
+//! such as those of networks, stay; text with such names is compiled at the start and never again.
+//!
+//! libpcap itself distinguishes keywords from names. In the language of 802.11 its parser takes any
+//! name after `type`, reports an unknown type, and looks nothing up. For a keyword it reports a
+//! syntax error.
 
 use std::{
     ffi::CString,
@@ -17,56 +25,57 @@ use std::{
 use retroscope_packet::LinkType;
 
 use crate::{
-    LinkContext, Mode,
-    sys::{self, Handle},
+    FilterMode, LinkContext,
+    sys::{self, CompileHandle},
     words::{Word, WordKind, words},
 };
 
 /// `LINKTYPE_IEEE802_11`.
 const IEEE802_11: LinkType = LinkType(105);
 
-/// The types of 802.11 that have names in libpcap (`ieee80211_types` of `gencode.c`).
+/// Types of 802.11 that have names in libpcap (`ieee80211_types` of `gencode.c`).
 const TYPES: [&str; 5] = ["mgt", "management", "ctl", "control", "data"];
 
-/// A name, and what to write in its place.
+/// A name and its replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Name {
-    /// Its bytes in the text.
+    /// Bytes of the name in the text.
     pub(crate) span: Range<usize>,
-    pub(crate) meaning: Meaning,
-    /// Whether it names a port or a protocol: services(5), protocols(5).
+    pub(crate) meaning: NameMeaning,
+    /// Whether the name is a port's or a protocol's: services(5), protocols(5).
     pub(crate) is_local: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// What libpcap takes for the same: texts to put in the place of these bytes, in order.
+pub(crate) enum NameMeaning {
+    /// Replacements with the same meaning to libpcap: byte ranges and their new texts, in order.
     Known(Vec<(Range<usize>, String)>),
-    /// What is not found, or not written as a number.
+    /// The name was not found, or has no numeric form.
     Unknown,
 }
 
-/// What the words in front of a value say of it.
+/// Qualifiers before a value.
 #[derive(Debug, Clone, Copy)]
-struct Head<'t> {
-    /// Where its first word starts.
+struct OperandQualifiers<'t> {
+    /// Start of the first qualifier.
     start: usize,
     proto: Option<&'t str>,
-    kind: Kind,
+    kind: NameKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NameKind {
     Port,
     PortRange,
     Proto,
-    /// Of 802.11, LLC or pf: libpcap has a table of its own, or compares the text.
+    /// Values of 802.11, LLC or pf: libpcap has its own table for these, or compares the text.
     Literal,
     Host,
     Other,
 }
 
-/// The names in some bytes of `text`, a piece of pcap-filter text, in order. Where nothing is to be looked up all of them are unknown.
+/// The names in `piece`, a range of `text` with pcap-filter text, in order. Without `looks_up` all
+/// names are unknown.
 pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name> {
     let mut words = words(&text[piece.clone()]);
     for Word { span, .. } in &mut words {
@@ -74,9 +83,10 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     }
     let mut libpcap = None;
     let mut names = Vec::new();
-    let mut head: Option<Head<'_>> = None;
+    let mut head: Option<OperandQualifiers<'_>> = None;
     let has_variable = words.iter().any(|word| word.kind == WordKind::Dollar);
-    // Whether an operand begins, and whether its head began with it.
+    // `begins`: whether an operand begins. `is_own`: whether the qualifiers in `head` are the
+    // operand's own.
     let (mut begins, mut is_own) = (true, false);
     for (index, word) in words.iter().enumerate() {
         if word.kind != WordKind::Other {
@@ -84,22 +94,23 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
             continue;
         }
         let shown = &text[word.span.clone()];
-        let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
+        let is_range = head.is_some_and(|head| head.kind == NameKind::PortRange);
         let known = qualifier(shown);
         let is_name = known.is_none()
             && !(is_range && is_range_of_numbers(shown))
             && is_identifier(shown, &mut libpcap);
-        // An operand that begins with a keyword does not inherit the qualifiers of the previous operand.
+        // An operand that begins with a keyword does not inherit the qualifiers of the previous
+        // operand.
         let is_keyword = begins && !is_name && is_keyword(shown);
         if let Some(qualifier) = known.or(is_keyword.then_some(Qualifier::Proto)) {
             let head = match &mut head {
                 Some(head) if !begins => head,
                 _ => {
                     is_own = true;
-                    head.insert(Head {
+                    head.insert(OperandQualifiers {
                         start: word.span.start,
                         proto: None,
-                        kind: Kind::Host,
+                        kind: NameKind::Host,
                     })
                 }
             };
@@ -118,12 +129,16 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         }
         let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
         let is_first = index > 0 && words[index - 1].kind == WordKind::Open;
-        // Beside a variable a host is refused, so there is no need to wait for the resolver.
-        let is_host = head.is_some_and(|head| head.kind == Kind::Host);
+        // A host next to a variable is an error anyway, so the resolver need not be asked.
+        let is_host = head.is_some_and(|head| head.kind == NameKind::Host);
         let looks_up = looks_up && !(is_host && has_variable);
         if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
-            let is_local =
-                |head: Head<'_>| matches!(head.kind, Kind::Port | Kind::PortRange | Kind::Proto);
+            let is_local = |head: OperandQualifiers<'_>| {
+                matches!(
+                    head.kind,
+                    NameKind::Port | NameKind::PortRange | NameKind::Proto
+                )
+            };
             names.push(Name {
                 span: word.span.clone(),
                 meaning,
@@ -134,7 +149,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     names
 }
 
-/// Whether what follows takes the qualifiers of the value before it.
+/// Whether the next operand takes the qualifiers of the previous value.
 fn is_inherited(text: &str, behind: &[Word]) -> bool {
     let mut behind = behind
         .iter()
@@ -150,10 +165,10 @@ fn is_inherited(text: &str, behind: &[Word]) -> bool {
 enum Qualifier {
     Proto,
     Direction,
-    Kind(Kind),
+    Kind(NameKind),
 }
 
-/// The qualifiers of libpcap's `scanner.l`.
+/// The qualifiers in libpcap's `scanner.l`.
 fn qualifier(word: &str) -> Option<Qualifier> {
     Some(match word {
         "ip" | "ip6" | "arp" | "rarp" | "tcp" | "udp" | "sctp" | "ether" | "link" | "fddi"
@@ -165,20 +180,20 @@ fn qualifier(word: &str) -> Option<Qualifier> {
         }
         "src" | "dst" | "ra" | "ta" | "addr1" | "address1" | "addr2" | "address2" | "addr3"
         | "address3" | "addr4" | "address4" | "or" | "and" | "||" | "&&" => Qualifier::Direction,
-        "port" => Qualifier::Kind(Kind::Port),
-        "proto" | "protochain" => Qualifier::Kind(Kind::Proto),
+        "port" => Qualifier::Kind(NameKind::Port),
+        "proto" | "protochain" => Qualifier::Kind(NameKind::Proto),
         "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
-        | "rset" | "ruleset" | "llc" => Qualifier::Kind(Kind::Literal),
-        "portrange" => Qualifier::Kind(Kind::PortRange),
-        "host" => Qualifier::Kind(Kind::Host),
-        "net" | "gateway" => Qualifier::Kind(Kind::Other),
+        | "rset" | "ruleset" | "llc" => Qualifier::Kind(NameKind::Literal),
+        "portrange" => Qualifier::Kind(NameKind::PortRange),
+        "host" => Qualifier::Kind(NameKind::Host),
+        "net" | "gateway" => Qualifier::Kind(NameKind::Other),
         _ => return None,
     })
 }
 
-/// Whether a word that is no name is a keyword, rather than a number, an address or an operator.
+/// Whether a word that is no name is a keyword, and not a number, an address or an operator.
 fn is_keyword(word: &str) -> bool {
-    // The shortest address of Ethernet without a colon or a dot is `a-b-c-d-e-f`.
+    // The shortest Ethernet address without a colon or a dot is `a-b-c-d-e-f`.
     const ETHERNET_MIN: usize = 11;
     let is_hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
     let is_address =
@@ -186,57 +201,60 @@ fn is_keyword(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && !is_address
 }
 
-/// Whether it is two ports, such as `1-2`: a name to libpcap's scanner, and to all but `portrange`.
+/// Whether a word consists of digits, hyphens and dots, such as `1-2`. libpcap takes `1-2` as two
+/// ports after `portrange`, and as a name elsewhere.
 fn is_range_of_numbers(word: &str) -> bool {
     word.bytes()
         .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
 }
 
-/// What a name means; `None`: libpcap looks nothing up for it. `is_alone`: no other value has the same qualifiers. `is_first`: it
-/// stands behind a parenthesis, where libpcap takes no other.
+/// The meaning of a name. `None` if libpcap looks nothing up for this name. `is_alone`: no other
+/// value shares the qualifiers. `is_first`: the name follows an opening parenthesis, where libpcap
+/// accepts no second parenthesis.
 fn meaning(
     name: &str,
     word: &Word,
-    head: Option<Head<'_>>,
+    head: Option<OperandQualifiers<'_>>,
     looks_up: bool,
     is_alone: bool,
     is_first: bool,
-) -> Option<Meaning> {
-    let in_place = |number: String| Meaning::Known(vec![(word.span.clone(), number)]);
+) -> Option<NameMeaning> {
+    let in_place = |number: String| NameMeaning::Known(vec![(word.span.clone(), number)]);
     let Some(head) = head else {
-        return Some(Meaning::Unknown);
+        return Some(NameMeaning::Unknown);
     };
     let known = match (head.kind, head.proto) {
-        (Kind::Literal, _) => return None,
-        // EtherTypes and the protocols of ISO: libpcap's own tables.
-        (Kind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
+        (NameKind::Literal, _) => return None,
+        // EtherTypes and ISO protocols are in libpcap's own tables.
+        (NameKind::Proto, Some(proto)) if !matches!(proto, "ip" | "ip6") => return None,
         _ if !looks_up => None,
-        (Kind::Proto, _) => {
+        (NameKind::Proto, _) => {
             let name = name.strip_prefix('\\').unwrap_or(name);
             sys::protocol(name).map(|number| in_place(number.to_string()))
         }
-        (Kind::Port, proto) => match (sys::port(name), proto) {
+        (NameKind::Port, proto) => match (sys::port(name), proto) {
             (Some((port, its)), proto) if its.is_none() || its == proto => {
                 Some(in_place(port.to_string()))
             }
             (Some((port, Some(its))), None) if is_alone => {
                 let its = (head.start..head.start, format!("{its} "));
-                Some(Meaning::Known(vec![
+                Some(NameMeaning::Known(vec![
                     its,
                     (word.span.clone(), port.to_string()),
                 ]))
             }
             _ => None,
         },
-        (Kind::Host, proto @ (None | Some("ip" | "ip6" | "arp" | "rarp"))) => {
+        (NameKind::Host, proto @ (None | Some("ip" | "ip6" | "arp" | "rarp"))) => {
             addresses(name, proto, is_first).map(in_place)
         }
         _ => None,
     };
-    Some(known.unwrap_or(Meaning::Unknown))
+    Some(known.unwrap_or(NameMeaning::Unknown))
 }
 
-/// The addresses of a host as libpcap would compare with them: all that its resolver gives, but for those that are no `proto`'s.
+/// All addresses of a host that libpcap would compare with: the resolver's result, restricted to
+/// `proto`.
 fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> {
     let all = (host, 0).to_socket_addrs().ok()?;
     let its = all.filter(|it| proto != Some(if it.is_ipv6() { "ip" } else { "ip6" }));
@@ -244,7 +262,7 @@ fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> 
     any_of(&its, is_first)
 }
 
-/// Any of some addresses; `None`: there are none.
+/// Joins addresses with `or`. `None` without addresses.
 fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
     let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     let all = texts.join(" or ");
@@ -255,22 +273,22 @@ fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
     }
 }
 
-/// Whether libpcap, which is opened for the first word, takes a word for a name, rather than for a word of the language, a number or
-/// an address.
-fn is_identifier(word: &str, libpcap: &mut Option<Handle>) -> bool {
+/// Whether libpcap takes a word for a name, and not for a keyword, a number or an address. Opens
+/// `libpcap` on first use.
+fn is_identifier(word: &str, libpcap: &mut Option<CompileHandle>) -> bool {
     if !word.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '\\') {
         return false;
     }
-    let link = LinkContext::new(IEEE802_11, 0, Mode::Savefile);
+    let link = LinkContext::new(IEEE802_11, 0, FilterMode::Savefile);
     if libpcap.is_none() {
-        *libpcap = Handle::open(&link).ok();
+        *libpcap = CompileHandle::open(&link).ok();
     }
-    // Where libpcap does not work at all, no text is compiled either.
+    // If libpcap does not work at all, it compiles no text either.
     let (Some(handle), Ok(text)) = (libpcap, CString::new(format!("type {word}"))) else {
         return false;
     };
     match handle.compile(&text, false) {
-        // A word such as `icmptype` stands for a number, and some numbers are types.
+        // A word such as `icmptype` means a number, and some numbers are types.
         Ok(_) => TYPES.contains(&word),
         Err(message) => message.starts_with("unknown 802.11 type name"),
     }
@@ -281,14 +299,16 @@ mod tests {
     use super::*;
     use crate::compile;
 
-    /// The names of a text, and the text with numbers in the place of those that have them.
+    /// The unknown names of a text, and the text with all other names replaced by numbers.
     fn resolved(text: &str) -> (Vec<&str>, String) {
         let names = names(text, 0..text.len(), true);
-        let unknown = names.iter().filter(|name| name.meaning == Meaning::Unknown);
+        let unknown = names
+            .iter()
+            .filter(|name| name.meaning == NameMeaning::Unknown);
         let unknown = unknown.map(|name| &text[name.span.clone()]).collect();
         let mut numbers = text.to_owned();
         for name in names.iter().rev() {
-            if let Meaning::Known(texts) = &name.meaning {
+            if let NameMeaning::Known(texts) = &name.meaning {
                 for (span, number) in texts.iter().rev() {
                     numbers.replace_range(span.clone(), number);
                 }
@@ -329,12 +349,13 @@ mod tests {
             ("ether host box or gateway gate", &["box", "gate"]),
             ("host data", &["data"]),
             ("portrange ssh-http", &["ssh-http"]),
-            // Ports only behind `portrange`.
+            // Number ranges are ports after `portrange` only.
             ("host 1-2 or net 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
             ("port 1-2 or proto 1.2.3.4.5", &["1-2", "1.2.3.4.5"]),
             ("portrange 1-2 and host 1-2 and llc u", &["1-2"]),
             ("port no-such-port-anywhere", &["no-such-port-anywhere"]),
-            // Others take their qualifiers from it, and `tcp` is not theirs.
+            // Another value inherits the qualifiers of `port ssh`; `tcp` must not apply to that
+            // value.
             ("port ssh or 443", &["ssh"]),
             ("port 443 or ssh", &["ssh"]),
             ("udp port ssh", &["ssh"]),
@@ -353,7 +374,7 @@ mod tests {
             icmp icmp6 igmp igrp pim vrrp carp ah esp atalk aarp lat sca moprc mopdl stp ipx netbeui radio";
         let directions =
             "src dst ra ta addr1 addr2 addr3 addr4 address1 address2 address3 address4";
-        // No qualifiers: today libpcap takes no name after these words.
+        // These words are not qualifiers: current libpcap accepts no name after these words.
         let others = "less greater len length inbound outbound ifindex vlan mpls pppoed pppoes geneve \
             lane metac bcc oam oamf4 sc ilmic vpi vci \
             connectmsg rnr rulenum srnr subrulenum fisu lssu lsu msu sio opc dpc sls hsio hopc hdpc hsls byte broadcast multicast mask";
@@ -401,10 +422,10 @@ mod tests {
         );
     }
 
-    /// libpcap takes the addresses wherever it took the name.
+    /// libpcap accepts the replacement wherever it accepts the name.
     #[test]
     fn a_host_with_several_addresses_is_any_of_them() {
-        let link = LinkContext::new(LinkType::RAW, 0, Mode::Savefile);
+        let link = LinkContext::new(LinkType::RAW, 0, FilterMode::Savefile);
         let addresses = ["10.0.0.1", "::1", "10.0.0.2"].map(|it| it.parse().unwrap());
         let length = |text: &str| {
             let compiled = compile(text, link).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -435,13 +456,13 @@ mod tests {
         assert_eq!(any_of(&[], false), None);
     }
 
-    /// The numbers are libpcap's: its programs for the names are the same.
+    /// The numbers are libpcap's: a name and its number give the same program.
     #[test]
     fn ports_and_protocols_become_numbers() {
         let link = LinkContext {
             link_type: LinkType::ETHERNET,
             snaplen: 0,
-            mode: Mode::Savefile,
+            mode: FilterMode::Savefile,
             optimize: true,
         };
         for (text, expected) in [
@@ -472,7 +493,7 @@ mod tests {
             assert!(
                 names(text, 0..text.len(), false)
                     .iter()
-                    .all(|name| name.meaning == Meaning::Unknown)
+                    .all(|name| name.meaning == NameMeaning::Unknown)
             );
             let (unknown, numbers) = resolved(text);
             assert_eq!(

@@ -1,12 +1,16 @@
 //! Long expressions: cut into parts that libpcap compiles quickly, and linked again.
 //!
-//! A list of a thousand or-ed hosts takes libpcap a minute, lists of seven hosts take it 10 µs a host. The meaning
-//! stays the same: a program that ends with "no match" goes on with what `or` joins, one that ends with a match
-//! with what `and` joins, and a load beyond the captured bytes rejects the packet wherever it happens. (Which such loads
-//! there are depends on libpcap's optimizer in any case.)
+//! libpcap takes a minute for a list of a thousand or-ed hosts, but 10 µs a host for lists of
+//! seven.
 //!
-//! Not cut are expressions in which a primitive changes what follows it: `vlan`, `mpls`, `pppoes`, `geneve`. Nor does
-//! a part begin with a primitive that leaves out its qualifiers and takes them from the one before.
+//! Linking keeps the meaning. A part that ends with "no match" continues with the next part that
+//! `or` joins; a part that ends with a match continues with the next part that `and` joins. A load
+//! beyond the captured bytes rejects the packet in any part. (Which such loads exist depends on
+//! libpcap's optimizer in any case.)
+//!
+//! An expression stays whole if one of its primitives changes the meaning of later ones: `vlan`,
+//! `mpls`, `pppoes`, `geneve`. No part begins with a primitive that takes its qualifiers from the
+//! previous primitive.
 
 use std::ops::Range;
 
@@ -18,10 +22,11 @@ use crate::{
     words::{WordKind, words},
 };
 
-/// Bytes at which a part is long enough. With 512, lists of hosts or ports take five times as long to compile and make
-/// 30 % fewer instructions.
+/// Target length of a part in bytes. With 512, lists of hosts or ports take five times as long to
+/// compile and give 30 % fewer instructions.
 const PART_BYTES: usize = 128;
-/// Words that begin a primitive with qualifiers of its own. Others may do so too; a part just does not begin there.
+/// Words that always begin a primitive with its own qualifiers. Other words may do so too, but no
+/// part begins with these.
 const FRESH: [&str; 21] = [
     "host",
     "net",
@@ -46,20 +51,24 @@ const FRESH: [&str; 21] = [
     "greater",
 ];
 
-/// An expression cut into parts, each with what joins it to everything on its left.
+/// An expression cut into parts. Each part has the joiner that connects it with everything on its
+/// left.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Parts(Vec<(Joiner, Part)>);
+pub(crate) struct ExpressionParts(Vec<(Joiner, ExpressionPart)>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
-    /// Bytes of the expression, for libpcap.
+enum ExpressionPart {
+    /// Bytes of the expression that go to libpcap.
     Text(Range<usize>),
-    /// Parentheses, with `not` in front or without.
-    Group { negated: bool, parts: Parts },
+    /// An expression in parentheses, negated or not.
+    Group {
+        negated: bool,
+        parts: ExpressionParts,
+    },
 }
 
-impl Parts {
-    /// Cuts an expression; `None` if it must stay whole.
+impl ExpressionParts {
+    /// Cuts an expression. `None` if it must stay whole.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
         let structure = Structure::parse(text, &words).ok()?;
@@ -67,7 +76,7 @@ impl Parts {
             return None;
         }
         let parts = Cutter(&structure).cut(&structure.clauses)?;
-        (parts.0.len() > 1 || matches!(parts.0[0].1, Part::Group { .. })).then_some(parts)
+        (parts.0.len() > 1 || matches!(parts.0[0].1, ExpressionPart::Group { .. })).then_some(parts)
     }
 
     /// Compiles each part with `compile` and links the programs.
@@ -93,17 +102,17 @@ impl Parts {
 struct Cutter<'t>(&'t Structure<'t>);
 
 impl Cutter<'_> {
-    /// Cuts clauses. `None` where that would change the meaning.
-    fn cut(&self, clauses: &[Clause]) -> Option<Parts> {
+    /// Cuts clauses. `None` if that would change the meaning.
+    fn cut(&self, clauses: &[Clause]) -> Option<ExpressionParts> {
         let mut parts = Vec::new();
         for clause in clauses {
             self.push(&mut parts, clause)?;
         }
-        Some(Parts(parts))
+        Some(ExpressionParts(parts))
     }
 
-    /// Appends a clause: to the text before it, or as a part of its own.
-    fn push(&self, chain: &mut Vec<(Joiner, Part)>, clause: &Clause) -> Option<()> {
+    /// Appends a clause to the previous text, or as a separate part.
+    fn push(&self, chain: &mut Vec<(Joiner, ExpressionPart)>, clause: &Clause) -> Option<()> {
         let is_fresh = self.is_fresh(clause);
         let begins = chain.is_empty() || is_fresh;
         let bytes = self.0.bytes(clause.words.clone());
@@ -113,18 +122,18 @@ impl Cutter<'_> {
             && let Some(parts) = self.cut(group)
         {
             let negated = clause.negated;
-            chain.push((clause.joiner, Part::Group { negated, parts }));
+            chain.push((clause.joiner, ExpressionPart::Group { negated, parts }));
             return Some(());
         }
         let at_start = chain.len() == 1;
-        if let Some((opened, Part::Text(before))) = chain.last_mut()
+        if let Some((opened, ExpressionPart::Text(before))) = chain.last_mut()
             && (at_start || *opened == clause.joiner)
             && (!begins || bytes.end - before.start <= PART_BYTES)
         {
             before.end = bytes.end;
             return Some(());
         }
-        begins.then(|| chain.push((clause.joiner, Part::Text(bytes))))
+        begins.then(|| chain.push((clause.joiner, ExpressionPart::Text(bytes))))
     }
 
     /// Whether the clause brings its own qualifiers.
@@ -137,15 +146,15 @@ impl Cutter<'_> {
     }
 }
 
-/// Appends programs to each other. If the chain goes on after a return, a jump replaces the return.
+/// Concatenates programs. If the chain continues after a return, a jump replaces the return.
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,
-    /// Return value of the parts for a match.
+    /// Largest return value of the parts for a match.
     accepted: u32,
 }
 
-/// Indexes of the returns of a chain.
+/// Indexes of the return instructions of a chain.
 #[derive(Default)]
 struct Returns {
     accepts: Vec<usize>,
@@ -155,7 +164,7 @@ struct Returns {
 impl Linker {
     fn chain(
         &mut self,
-        Parts(parts): &Parts,
+        ExpressionParts(parts): &ExpressionParts,
         compile: &mut impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
     ) -> Result<Returns, FilterError> {
         let mut all = Returns::default();
@@ -166,10 +175,10 @@ impl Linker {
                 Joiner::Or => self.go_on_after(&mut all.rejects),
             }
             let mut its = match part {
-                Part::Text(bytes) => self.program(&compile(bytes.clone())?),
-                Part::Group { parts, .. } => self.chain(parts, compile)?,
+                ExpressionPart::Text(bytes) => self.program(&compile(bytes.clone())?),
+                ExpressionPart::Group { parts, .. } => self.chain(parts, compile)?,
             };
-            if matches!(part, Part::Group { negated: true, .. }) {
+            if matches!(part, ExpressionPart::Group { negated: true, .. }) {
                 std::mem::swap(&mut its.accepts, &mut its.rejects);
             }
             all.accepts.append(&mut its.accepts);
@@ -178,7 +187,7 @@ impl Linker {
         Ok(all)
     }
 
-    /// Makes jumps of some returns. The jumps lead to the next instruction that is appended.
+    /// Turns return instructions into jumps to the next instruction that is appended.
     fn go_on_after(&mut self, returns: &mut Vec<usize>) {
         for index in returns.drain(..) {
             let distance = u32::try_from(self.code.len() - index - 1);
@@ -210,13 +219,15 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
-    use crate::{Aux, LinkContext, Mode, Problem, Program, compile, sys::Handle};
+    use crate::{
+        Aux, FilterMode, FilterProblem, LinkContext, Program, compile, sys::CompileHandle,
+    };
     use retroscope_packet::LinkType;
 
     const LINK: LinkContext = LinkContext {
         link_type: LinkType::RAW,
         snaplen: 65_535,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
 
@@ -245,7 +256,8 @@ mod tests {
             format!("udp and ({hosts}) and ({ports})"),
             format!("udp and not ({ports}) and ({hosts})"),
             format!("not ({hosts}) or not (tcp or ({ports}))"),
-            // These two group from the left: (hosts or ports) and tcp, (tcp and the first port) or the others.
+            // The next two group from the left: (hosts or ports) and tcp, (tcp and the first port)
+            // or the other ports.
             format!("{hosts} or {ports} and tcp"),
             format!("tcp and {ports} or host 10.0.7.1"),
         ]
@@ -274,11 +286,11 @@ mod tests {
     fn random_trees_mean_the_same_in_parts() {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut handle = Handle::open(&LINK).expect("libpcap works");
+        let mut handle = CompileHandle::open(&LINK).expect("libpcap works");
         let mut compared = 0;
         for _ in 0..60 {
             let expr = tree(&mut random, 3);
-            let Some(parts) = Parts::split(&expr) else {
+            let Some(parts) = ExpressionParts::split(&expr) else {
                 continue;
             };
             let mut libpcap = |text: &str| {
@@ -314,7 +326,8 @@ mod tests {
         );
     }
 
-    /// A random expression; most primitives are short, so that the cuts of tests lie at many places.
+    /// A random expression. Most primitives are short, so that the cuts of tests are at many
+    /// places.
     fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
         let count = random.usize(1..9);
         let mut text = String::new();
@@ -346,21 +359,21 @@ mod tests {
     #[test]
     fn what_carries_over_stays_whole() {
         let hosts = list(0..256, |net| format!("host 10.0.{net}.1"));
-        assert_eq!(Parts::split(&format!("vlan and ({hosts})")), None);
+        assert_eq!(ExpressionParts::split(&format!("vlan and ({hosts})")), None);
         assert_eq!(
-            Parts::split(&format!(
+            ExpressionParts::split(&format!(
                 "host {}",
                 list(0..256, |net| format!("10.0.{net}.1"))
             )),
             None
         );
-        assert_eq!(Parts::split("tcp and ("), None);
-        assert_eq!(Parts::split("tcp and and udp"), None);
+        assert_eq!(ExpressionParts::split("tcp and ("), None);
+        assert_eq!(ExpressionParts::split("tcp and and udp"), None);
         let error = compile(&format!("{hosts} or port 70000 or {hosts}"), LINK)
             .expect_err("an illegal port");
         assert_eq!(&error.text()[error.span()], "70000");
         let endless = format!("vlan and ({hosts} or {hosts})");
         let error = compile(&endless, LINK).expect_err("too many");
-        assert!(matches!(error.problem(), Problem::TooMany { .. }));
+        assert!(matches!(error.problem(), FilterProblem::TooMany { .. }));
     }
 }

@@ -1,39 +1,40 @@
-//! The order in which an expression with terms of our own is evaluated.
+//! The evaluation order of an expression with own terms.
 //!
-//! No operand has side effects, so any order of `and` and `or` gives the same answer; what is cheap goes first: programs
-//! before tests of the payload, these by what they cost. Strings that are or-ed are looked for together.
+//! No operand has side effects, so any order of the operands of `and` and `or` gives the same
+//! answer. Cheap operands go first: programs, and then payload tests by cost. One search finds all
+//! strings that `or` joins.
 
 use crate::{
     Variable,
-    payload::{AnyString, Test},
+    payload::{AnyString, PayloadTest},
     structure::Joiner,
 };
 
-/// Or-ed strings from which on looking for them together takes less time: three take 60 ns in 770 bytes either way, and
-/// 9 ns instead of 18 in 64 bytes.
+/// Number of or-ed strings from which one common search is faster. Three strings take 60 ns in 770
+/// bytes either way, and 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
-/// An expression as a tree. Its depth is bounded by the levels that `chain` allows.
+/// An expression as a tree. `chain` bounds its depth.
 #[derive(Debug, Clone)]
-pub(crate) enum Plan {
+pub(crate) enum EvaluationPlan {
     /// The program of a piece of pcap-filter text.
     Piece(usize),
     /// A term about the trigger packet.
     Term(Variable),
     /// A payload term.
-    Payload(Test),
-    /// Or-ed `payload contains`.
+    Payload(PayloadTest),
+    /// Several `payload contains` joined by `or`.
     AnyString(AnyString),
-    Not(Box<Plan>),
-    /// At least two, cheap ones first.
-    All(Vec<Plan>),
-    /// At least two, cheap ones first.
-    Any(Vec<Plan>),
+    Not(Box<EvaluationPlan>),
+    /// At least two operands of `and`, cheap ones first.
+    All(Vec<EvaluationPlan>),
+    /// At least two operands of `or`, cheap ones first.
+    Any(Vec<EvaluationPlan>),
 }
 
-/// What evaluation costs, in order: dearer than everything before it.
+/// Cost classes of evaluation. Each class is dearer than the previous classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Cost {
+enum EvaluationCost {
     /// A program or a comparison, without parsing the packet.
     Program,
     /// Headers must be parsed.
@@ -44,10 +45,10 @@ enum Cost {
     Pattern,
 }
 
-impl Plan {
-    /// Whether it searches for patterns, which remember what they saw.
+impl EvaluationPlan {
+    /// Whether the plan contains patterns, which have search caches.
     pub(crate) fn has_patterns(&self) -> bool {
-        self.cost() == Cost::Pattern
+        self.cost() == EvaluationCost::Pattern
     }
 
     pub(crate) fn negated_if(self, negated: bool) -> Self {
@@ -58,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// One plan of some, at least one.
+    /// Combines parts, at least one, into one plan.
     pub(crate) fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
         let mut flat = Vec::with_capacity(parts.len());
         for part in parts {
@@ -80,26 +81,26 @@ impl Plan {
         }
     }
 
-    fn cost(&self) -> Cost {
+    fn cost(&self) -> EvaluationCost {
         match self {
-            Self::Piece(_) | Self::Term(Variable::Iface) => Cost::Program,
-            Self::Term(_) | Self::Payload(Test::StartsWith(_)) => Cost::Headers,
-            Self::Payload(Test::Contains(_)) | Self::AnyString(_) => Cost::Search,
-            Self::Payload(Test::Matches(_)) => Cost::Pattern,
+            Self::Piece(_) | Self::Term(Variable::Iface) => EvaluationCost::Program,
+            Self::Term(_) | Self::Payload(PayloadTest::StartsWith(_)) => EvaluationCost::Headers,
+            Self::Payload(PayloadTest::Contains(_)) | Self::AnyString(_) => EvaluationCost::Search,
+            Self::Payload(PayloadTest::Matches(_)) => EvaluationCost::Pattern,
             Self::Not(inner) => inner.cost(),
             Self::All(parts) | Self::Any(parts) => {
                 let costs = parts.iter().map(Self::cost);
-                costs.max().unwrap_or(Cost::Program)
+                costs.max().unwrap_or(EvaluationCost::Program)
             }
         }
     }
 }
 
-/// Puts one search in the place of or-ed strings, where there are enough of them.
-fn join_strings(parts: &mut Vec<Plan>) {
-    fn needle(part: &Plan) -> Option<&[u8]> {
+/// Replaces or-ed strings by one search if there are enough strings.
+fn join_strings(parts: &mut Vec<EvaluationPlan>) {
+    fn needle(part: &EvaluationPlan) -> Option<&[u8]> {
         match part {
-            Plan::Payload(test) => test.needle(),
+            EvaluationPlan::Payload(test) => test.needle(),
             _ => None,
         }
     }
@@ -108,7 +109,7 @@ fn join_strings(parts: &mut Vec<Plan>) {
         && let Some(any) = AnyString::new(&needles)
     {
         parts.retain(|part| needle(part).is_none());
-        parts.push(Plan::AnyString(any));
+        parts.push(EvaluationPlan::AnyString(any));
     }
 }
 
@@ -117,19 +118,19 @@ mod tests {
     use super::*;
     use crate::Template;
 
-    /// What a plan looks like, in short.
-    fn shape(plan: &Plan) -> String {
-        let list = |parts: &[Plan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
+    /// A short text form of a plan.
+    fn shape(plan: &EvaluationPlan) -> String {
+        let list = |parts: &[EvaluationPlan]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
         match plan {
-            Plan::Piece(index) => format!("{index}"),
-            Plan::Term(variable) => variable.to_string(),
-            Plan::Payload(Test::Contains(_)) => "contains".to_owned(),
-            Plan::Payload(Test::StartsWith(_)) => "starts".to_owned(),
-            Plan::Payload(Test::Matches(_)) => "matches".to_owned(),
-            Plan::AnyString(_) => "strings".to_owned(),
-            Plan::Not(inner) => format!("!{}", shape(inner)),
-            Plan::All(parts) => format!("and({})", list(parts)),
-            Plan::Any(parts) => format!("or({})", list(parts)),
+            EvaluationPlan::Piece(index) => format!("{index}"),
+            EvaluationPlan::Term(variable) => variable.to_string(),
+            EvaluationPlan::Payload(PayloadTest::Contains(_)) => "contains".to_owned(),
+            EvaluationPlan::Payload(PayloadTest::StartsWith(_)) => "starts".to_owned(),
+            EvaluationPlan::Payload(PayloadTest::Matches(_)) => "matches".to_owned(),
+            EvaluationPlan::AnyString(_) => "strings".to_owned(),
+            EvaluationPlan::Not(inner) => format!("!{}", shape(inner)),
+            EvaluationPlan::All(parts) => format!("and({})", list(parts)),
+            EvaluationPlan::Any(parts) => format!("or({})", list(parts)),
         }
     }
 
@@ -151,7 +152,7 @@ mod tests {
                 "not payload contains \"a\" and (not not $flow and tcp)",
                 "and(0 $flow !contains)",
             ),
-            // From the left: ((search or udp) and tcp) or ip6.
+            // Operands group from the left: ((search or udp) and tcp) or ip6.
             (
                 "payload contains \"a\" or udp and tcp or ip6",
                 "or(2 and(1 or(0 contains)))",

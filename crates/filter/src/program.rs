@@ -6,43 +6,43 @@ use std::{
 };
 
 use retroscope_bpf::{
-    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, Instruction, Line, MEMORY_WORDS,
-    is_known, op,
+    ANCILLARY, ANCILLARY_INTERFACE, ANCILLARY_PACKET_TYPE, DisassemblyLine, Instruction,
+    MEMORY_WORDS, is_known, op,
 };
 
 use crate::{
-    Aux, Frame, NativeError, NativeInfo, interpreter,
-    native::{self, Code, One},
+    Aux, FilterFrame, NativeError, NativeInfo, interpreter,
+    native::{self, MachineCode, ProgramFunction},
 };
 
 /// A classic BPF program that is safe to run on any packet.
 ///
-/// Checked once when it is made: every operation code is known, every jump stays inside, scratch indexes are in range,
-/// no constant divides by zero, and the last instruction returns. A program without end cannot happen either: the only
-/// backward jumps are those of `ip6 protochain`, and they are counted.
+/// [`Program::new`] checks that every operation code is known, every jump stays inside the program,
+/// scratch indexes are in range, no constant divides by zero, and the last instruction returns. A
+/// run always ends: only `ip6 protochain` has backward jumps, and the run counts these.
 ///
-/// A clone is the same program and costs nothing.
+/// A clone refers to the same program and costs nothing.
 #[derive(Clone)]
 pub struct Program {
-    shared: Arc<Checked>,
+    shared: Arc<ProgramState>,
 }
 
-struct Checked {
+struct ProgramState {
     instructions: Vec<Instruction>,
     ancillary: bool,
-    /// Set once, and used from then on.
-    native: OnceLock<Code<One>>,
+    /// Machine code, set once and then used.
+    native: OnceLock<MachineCode<ProgramFunction>>,
 }
 
 impl Program {
-    /// Packets of one [`Self::run_many`] at most: the result is the bits of a `u64`.
+    /// Maximum number of packets in one [`Self::run_many`], whose result is the bits of a `u64`.
     pub const MANY: usize = u64::BITS as usize;
 
-    /// Checks `instructions`. With `ancillary`, absolute loads beyond 0xfffff000 ask [`Aux`] as on a live interface;
-    /// without, they are loads beyond the packet, as in a savefile.
+    /// Checks `instructions`. With `ancillary`, absolute loads from 0xfffff000 on read [`Aux`], as
+    /// on a live interface. Without `ancillary` they are loads beyond the packet, as in a savefile.
     ///
     /// # Errors
-    /// [`ProgramError`] for the first instruction that would not be safe to run.
+    /// [`ProgramError`] for the first instruction that is not safe to run.
     pub fn new(instructions: Vec<Instruction>, ancillary: bool) -> Result<Self, ProgramError> {
         match instructions.last().map(|last| last.code) {
             None => return Err(ProgramError::Empty),
@@ -62,7 +62,7 @@ impl Program {
     }
 
     fn of_checked(instructions: Vec<Instruction>, ancillary: bool) -> Self {
-        let shared = Checked {
+        let shared = ProgramState {
             instructions,
             ancillary,
             native: OnceLock::new(),
@@ -72,45 +72,47 @@ impl Program {
         }
     }
 
-    /// The instructions, at least one.
+    /// The instructions. There is at least one instruction.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.shared.instructions
     }
 
-    /// The program as `tcpdump -d` prints it: one line an instruction, each with its newline.
+    /// The program in the format of `tcpdump -d`: one line for each instruction, newlines included.
     #[must_use]
     pub fn disassemble(&self) -> String {
         let lines = self.instructions().iter().enumerate();
-        let lines = lines.map(|(index, &instruction)| Line { index, instruction });
+        let lines = lines.map(|(index, &instruction)| DisassemblyLine { index, instruction });
         lines.map(|line| format!("{line}\n")).collect()
     }
 
-    /// Whether absolute loads far out ask for ancillary data.
+    /// Whether absolute loads at high offsets read ancillary data.
     pub(crate) fn is_live(&self) -> bool {
         self.shared.ancillary
     }
 
-    /// Runs the program in the interpreter: how many bytes of the packet to keep, 0 for a packet that does not match.
+    /// Runs the program in the interpreter. Returns how many bytes of the packet to keep, 0 for a
+    /// packet that does not match.
     ///
-    /// `packet` is what was captured, `wire_len` the length on the wire in bytes. Gives what libpcap's `bpf_filter`
-    /// gives: a load beyond the captured bytes, or a division by zero, rejects the packet whatever stands around it.
+    /// `packet` are the captured bytes, `wire_len` is the length on the wire in bytes. The result
+    /// is that of libpcap's `bpf_filter`: a load beyond the captured bytes, or a division by zero,
+    /// rejects the packet wherever it happens in the expression.
     #[must_use]
     pub fn run(&self, packet: &[u8], wire_len: u32, aux: Aux) -> u32 {
-        self.interpret(&Frame::new(packet, wire_len, aux))
+        self.interpret(&FilterFrame::new(packet, wire_len, aux))
     }
 
-    /// Whether [`Self::run`] keeps any byte of a packet; by machine code, where there is any.
+    /// Whether [`Self::run`] keeps any byte of a packet. Uses machine code if there is any.
     #[must_use]
-    pub fn keeps(&self, frame: &Frame<'_>) -> bool {
+    pub fn keeps(&self, frame: &FilterFrame<'_>) -> bool {
         match self.shared.native.get() {
             Some(native) => native.run_many(slice::from_ref(frame)) != 0,
             None => self.interpret(frame) != 0,
         }
     }
 
-    pub(crate) fn interpret(&self, frame: &Frame<'_>) -> u32 {
-        let Checked {
+    pub(crate) fn interpret(&self, frame: &FilterFrame<'_>) -> u32 {
+        let ProgramState {
             instructions,
             ancillary,
             ..
@@ -119,26 +121,26 @@ impl Program {
         interpreter::run(instructions, frame.data(), frame.wire_len(), aux).unwrap_or(0)
     }
 
-    /// Runs the program on at most [`Self::MANY`] packets: bit `n` of the result tells whether [`Self::run`] keeps any byte of
-    /// packet `n`.
+    /// Runs the program on at most [`Self::MANY`] packets. Bit `n` of the result tells whether
+    /// [`Self::run`] keeps any byte of packet `n`.
     ///
     /// # Panics
-    /// If there are more than [`Self::MANY`].
+    /// If there are more than [`Self::MANY`] packets.
     #[must_use]
-    pub fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+    pub fn run_many(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
         match self.shared.native.get() {
             Some(native) => native.run_many(frames),
-            None => each(frames, |frame| self.interpret(frame)),
+            None => run_each(frames, |frame| self.interpret(frame)),
         }
     }
 
-    /// Compiles the program to machine code, on this thread, and lets every clone use it from then on. Does nothing where that
-    /// was done before. Takes a fraction of a millisecond for ordinary filters; a [`Compiler`](crate::Compiler) does it on a
-    /// thread of its own.
+    /// Compiles the program to machine code, on this thread, for every clone. Does nothing if there
+    /// is machine code already. Takes a fraction of a millisecond for ordinary filters; a
+    /// [`Compiler`](crate::Compiler) has its own thread for that.
     ///
     /// # Errors
-    /// [`NativeError`]; the program is interpreted as before.
+    /// [`NativeError`]; the interpreter keeps running the program.
     pub fn make_native(&self) -> Result<(), NativeError> {
         let shared = &*self.shared;
         native::fill(&shared.native, || {
@@ -146,26 +148,27 @@ impl Program {
         })
     }
 
-    /// What became of the program, if it runs as machine code.
+    /// Data about the machine code, if there is any.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.native.get().map(|code| code.info)
     }
 
-    /// Whether it is short enough to run as one function with others ([`Joint`](crate::Joint)).
+    /// Whether the program is short enough to run as one function with others
+    /// ([`FusedPrograms`](crate::FusedPrograms)).
     #[must_use]
-    pub fn joins(&self) -> bool {
+    pub fn can_fuse(&self) -> bool {
         self.instructions().len() <= native::EACH_MAX
     }
 
-    /// Whether nobody else has this program.
+    /// Whether this is the only clone of the program.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }
 }
 
 impl PartialEq for Program {
-    /// The same instructions with the same meaning, however they are run.
+    /// Compares instructions and their meaning, not the machine code.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.shared.instructions == other.shared.instructions
@@ -184,8 +187,11 @@ impl fmt::Debug for Program {
     }
 }
 
-/// The frames of which any byte is kept, as bits.
-pub(crate) fn each(frames: &[Frame<'_>], kept_of: impl Fn(&Frame<'_>) -> u32) -> u64 {
+/// The frames that `kept_of` keeps, as bits.
+pub(crate) fn run_each(
+    frames: &[FilterFrame<'_>],
+    kept_of: impl Fn(&FilterFrame<'_>) -> u32,
+) -> u64 {
     (0..).zip(frames).fold(0, |kept, (index, frame)| {
         kept | u64::from(kept_of(frame) != 0) << index
     })
@@ -221,8 +227,9 @@ fn check(
     }
 }
 
-/// Why instructions are no program. libpcap makes none of these, except [`Self::Ancillary`], where the expression spells such an offset
-/// out. `index` is the place of the instruction, from 0.
+/// The reason why instructions are not a program. libpcap never makes such instructions, with one
+/// exception: [`Self::Ancillary`], if the expression contains the offset. `index` is the index of
+/// the instruction, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(
@@ -337,7 +344,8 @@ mod tests {
         for code in 0..=0xff_u16 {
             let instructions = vec![Instruction::new(code, 0, 0, 1), Instruction::ret(1)];
             let ours = Program::new(instructions.clone(), false).is_ok();
-            // libpcap's validator lets return and miscellaneous codes through that its interpreter aborts on.
+            // libpcap's validator accepts return and miscellaneous codes on which its interpreter
+            // aborts.
             if ours {
                 assert!(
                     sys::reference::validate(&instructions) || code == op::JA,
@@ -355,13 +363,13 @@ mod tests {
         for code in (0..=0xff_u16).filter(|code| is_known(*code)) {
             for k in numbers.into_iter().chain(ancillary) {
                 let (index, instruction) = (7, Instruction::new(code, 3, 200, k));
-                // No program jumps so far that libpcap's sum overflows.
+                // Real programs have no jumps for which libpcap's sum overflows.
                 let lands = |(target, _)| target <= 0xffff;
                 if code == op::JA && !instruction.targets(index).is_some_and(lands) {
                     continue;
                 }
                 seen += 1;
-                let ours = Line { index, instruction }.to_string();
+                let ours = DisassemblyLine { index, instruction }.to_string();
                 let theirs = sys::reference::image(&instruction, index);
                 assert_eq!(ours, theirs, "code {code:#x}, k {k:#x}");
             }

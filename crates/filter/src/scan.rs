@@ -1,16 +1,17 @@
-//! How far a word reaches, near enough to libpcap's scanner.
+//! The length of a word, close enough to libpcap's scanner.
 
 /// Operators of two characters.
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
-/// Bytes of the word that `rest` starts with; 0 at its end.
+/// Length in bytes of the first word of `rest`; 0 if `rest` is empty.
 pub(crate) fn first_word_len(rest: &str) -> usize {
     rest.chars()
         .next()
         .map_or(0, |first| word_len(rest, first, true))
 }
 
-/// Bytes of the word that `rest` starts with, whose first character is `first`. `colon_joins`: a colon belongs to an address.
+/// Length in bytes of the first word of `rest`, which begins with `first`. With `colon_joins` a
+/// colon is part of an address.
 pub(crate) fn word_len(rest: &str, first: char, colon_joins: bool) -> usize {
     let len_while = |from: usize, belongs: &dyn Fn(char) -> bool| {
         from + rest[from..]

@@ -1,15 +1,16 @@
-//! The boolean structure of pcap-filter text, as far as words tell it: what `and`, `or`, `not` and parentheses join.
+//! The boolean structure of pcap-filter text: clauses joined by `and`, `or`, `not` and parentheses.
 //!
-//! pcap-filter(7): `and` and `or` have the same precedence and group from left to right, `not` binds tighter. What a clause says is
-//! not looked at here: that is what those who ask differ in.
+//! pcap-filter(7): `and` and `or` have the same precedence and group from left to right; `not`
+//! binds tighter. This module does not interpret the content of a clause. Its users do, each
+//! differently.
 
 use std::ops::Range;
 
 use crate::words::{Word, WordKind};
 
-/// Parentheses inside each other that are looked into, at most.
+/// Maximum nesting of parentheses that becomes groups.
 const DEPTH_MAX: usize = 100;
-/// Primitives that change the offsets of everything after them.
+/// Primitives that change the offsets of all later primitives.
 const SHIFTING: [&str; 5] = ["vlan", "mpls", "pppoed", "pppoes", "geneve"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,35 +19,35 @@ pub(crate) enum Joiner {
     Or,
 }
 
-/// The words between an `and` or `or` and the next one outside parentheses.
+/// The words between one `and` or `or` and the next one outside parentheses.
 #[derive(Debug)]
 pub(crate) struct Clause {
-    /// What joins it to everything on its left; of the first clause it has no meaning.
+    /// Joiner between this clause and everything on its left. Without meaning for the first clause.
     pub(crate) joiner: Joiner,
-    /// An odd number of `not` stands in front.
+    /// Whether an odd number of `not` precedes the clause.
     pub(crate) negated: bool,
-    /// Its words, those in front included.
+    /// Words of the clause, including each `not` at its start.
     pub(crate) words: Range<usize>,
-    /// The first word that is no `not`: in `words`.
+    /// First word after each `not`, in `words`.
     pub(crate) first: usize,
-    /// What stands in its parentheses, if it is nothing else.
+    /// Clauses in the parentheses, if the clause is nothing but parentheses.
     pub(crate) group: Option<Vec<Clause>>,
 }
 
-/// A text as clauses.
+/// A text cut into clauses.
 #[derive(Debug)]
 pub(crate) struct Structure<'t> {
     pub(crate) text: &'t str,
     pub(crate) words: &'t [Word],
-    /// For each opening parenthesis the index of the closing one.
+    /// For each opening parenthesis, the index of its closing parenthesis.
     partners: Vec<usize>,
-    /// The clauses of the expression, at least one.
+    /// The clauses of the expression. There is at least one clause.
     pub(crate) clauses: Vec<Clause>,
 }
 
 impl<'t> Structure<'t> {
-    /// Parses a text that is cut into words. `Err`: the word where a parenthesis has no partner, or a clause no words; `words.len()` for
-    /// the end of the text.
+    /// Parses a text that is cut into words. `Err` is the word at which a parenthesis has no
+    /// partner or a clause is empty; `words.len()` means the end of the text.
     pub(crate) fn parse(text: &'t str, words: &'t [Word]) -> Result<Self, usize> {
         let mut structure = Self {
             text,
@@ -58,7 +59,8 @@ impl<'t> Structure<'t> {
         Ok(structure)
     }
 
-    /// The words of `range`, which stand at one depth of parentheses or deeper, as clauses. `Err`: the word where one has no words.
+    /// Cuts the words of `range`, which must be balanced in parentheses, into clauses. `Err` is the
+    /// word at which a clause is empty.
     pub(crate) fn clauses_in(
         &self,
         range: Range<usize>,
@@ -104,36 +106,37 @@ impl<'t> Structure<'t> {
         at.min(range.end)
     }
 
-    /// The closing parenthesis of an opening one.
+    /// Index of the closing parenthesis, if the word at `index` is an opening parenthesis.
     pub(crate) fn partner(&self, index: usize) -> Option<usize> {
         (self.words[index].kind == WordKind::Open).then(|| self.partners[index])
     }
 
-    /// Whether these words, at least one, are parentheses and what stands in them.
+    /// Whether these words, at least one, are a pair of parentheses and its content.
     pub(crate) fn is_in_parentheses(&self, words: Range<usize>) -> bool {
         self.partner(words.start)
             .is_some_and(|close| close + 1 == words.end)
     }
 
-    /// A word as it stands in the text.
+    /// A word as written in the text.
     pub(crate) fn word(&self, index: usize) -> Option<&'t str> {
         let word = self.words.get(index)?;
         Some(&self.text[word.span.clone()])
     }
 
-    /// The bytes of some words, at least one.
+    /// Bytes of these words. `words` must not be empty.
     pub(crate) fn bytes(&self, words: Range<usize>) -> Range<usize> {
         self.words[words.start].span.start..self.words[words.end - 1].span.end
     }
 
-    /// The last primitive that changes the offsets of everything after it.
+    /// The last primitive that changes the offsets of all later primitives.
     pub(crate) fn last_shift(&self) -> Option<usize> {
         let is_shifting = |word: &Word| SHIFTING.contains(&&self.text[word.span.clone()]);
         self.words.iter().rposition(is_shifting)
     }
 }
 
-/// For each opening parenthesis the index of the closing one. `Err`: the closing one that has none, or the end.
+/// For each opening parenthesis, the index of its partner. `Err` is a closing parenthesis without a
+/// partner, or the end of the words.
 fn partners(words: &[Word]) -> Result<Vec<usize>, usize> {
     let mut partners = vec![0; words.len()];
     let mut open = Vec::new();
@@ -156,7 +159,7 @@ mod tests {
     use super::*;
     use crate::words::words;
 
-    /// The clauses as text: each in brackets, with what joins it.
+    /// The clauses as text, each in brackets after its joiner.
     fn shown(structure: &Structure<'_>, clauses: &[Clause]) -> String {
         let show = |clause: &Clause| {
             let joiner = match clause.joiner {

@@ -1,7 +1,8 @@
-//! The door to the system's libpcap: opening a handle for a link type and compiling an expression with it.
+//! The interface to the system's libpcap: opens a handle for a link type and compiles expressions
+//! with the handle.
 //!
-//! libpcap 1.10 compiles on several handles at the same time without trouble; one handle belongs to one thread at a time, which
-//! `&mut` says here.
+//! libpcap 1.10 may compile on several handles at the same time. One handle belongs to one thread
+//! at a time, which `&mut` expresses here.
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
@@ -12,13 +13,13 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Instruction, LinkContext, Mode, Program, program::each};
+use crate::{FilterFrame, FilterMode, Instruction, LinkContext, Program, program::run_each};
 
 /// `PCAP_NETMASK_UNKNOWN` of `pcap/pcap.h`.
 const NETMASK_UNKNOWN: c_uint = 0xffff_ffff;
 /// `PCAP_ERRBUF_SIZE` of `pcap/pcap.h`.
 const ERRBUF_BYTES: usize = 256;
-/// `PROTO_UNDEF` of `pcap/namedb.h`: a port's name is that of several transports.
+/// `PROTO_UNDEF` of `pcap/namedb.h`: several transports share a port's name.
 const PROTO_UNDEF: c_int = -1;
 /// Bytes of a pcap file header.
 const HEADER_BYTES: usize = 24;
@@ -30,30 +31,30 @@ struct BpfProgram {
     instructions: *mut Instruction,
 }
 
-/// `pcap_t`, which only libpcap looks into.
+/// `pcap_t`, opaque to everyone but libpcap.
 #[repr(C)]
-struct Pcap {
+struct OpaquePcap {
     _private: [u8; 0],
 }
 
 // Signatures as in pcap/pcap.h of libpcap 1.10.3.
 #[link(name = "pcap")]
 unsafe extern "C" {
-    fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut Pcap;
-    fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut Pcap;
-    fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_fopen_offline(file: *mut libc::FILE, errbuf: *mut c_char) -> *mut OpaquePcap;
+    fn pcap_open_dead(dlt: c_int, snaplen: c_int) -> *mut OpaquePcap;
+    fn pcap_datalink(handle: *mut OpaquePcap) -> c_int;
     fn pcap_datalink_val_to_name(dlt: c_int) -> *const c_char;
-    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
+    fn pcap_snapshot(handle: *mut OpaquePcap) -> c_int;
     fn pcap_compile(
-        handle: *mut Pcap,
+        handle: *mut OpaquePcap,
         program: *mut BpfProgram,
         text: *const c_char,
         optimize: c_int,
         netmask: c_uint,
     ) -> c_int;
     fn pcap_freecode(program: *mut BpfProgram);
-    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
-    fn pcap_close(handle: *mut Pcap);
+    fn pcap_geterr(handle: *mut OpaquePcap) -> *mut c_char;
+    fn pcap_close(handle: *mut OpaquePcap);
     fn bpf_filter(
         program: *const Instruction,
         packet: *const u8,
@@ -65,11 +66,13 @@ unsafe extern "C" {
     fn pcap_nametoproto(name: *const c_char) -> c_int;
 }
 
-/// The number of a port's name, and its transport where that is one only. It asks the system's tables.
+/// The number of a port's name, and its transport if there is only one transport. Reads the
+/// system's tables.
 pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
     let name = CString::new(name).ok()?;
     let (mut port, mut proto): (c_int, c_int) = (0, 0);
-    // SAFETY: `name` ends with a NUL, and both places are writable; libpcap keeps no pointer to them.
+    // SAFETY: `name` ends with a NUL, and both places are writable. libpcap keeps no pointer to any
+    // of these.
     let is_known = unsafe { pcap_nametoport(name.as_ptr(), &raw mut port, &raw mut proto) };
     if is_known == 0 {
         return None;
@@ -83,7 +86,7 @@ pub(crate) fn port(name: &str) -> Option<(u16, Option<&'static str>)> {
     Some((u16::try_from(port).ok()?, transport))
 }
 
-/// The number of a protocol's name. It asks the system's tables.
+/// The number of a protocol's name. Reads the system's tables.
 pub(crate) fn protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
     // SAFETY: `name` ends with a NUL; libpcap keeps no pointer to it.
@@ -92,25 +95,26 @@ pub(crate) fn protocol(name: &str) -> Option<u8> {
 }
 
 impl Program {
-    /// As [`Self::run_many`], one by one in libpcap's own interpreter, to compare with. It knows no [`Aux`](crate::Aux): programs that ask for
-    /// it take nothing there.
+    /// Like [`Self::run_many`], but runs libpcap's own interpreter on one packet at a time, for
+    /// comparisons. libpcap has no [`Aux`](crate::Aux): a program that reads it matches nothing
+    /// here.
     ///
     /// # Panics
-    /// If there are more than [`Self::MANY`].
+    /// If there are more than [`Self::MANY`] packets.
     #[must_use]
-    pub fn run_many_in_libpcap(&self, frames: &[Frame<'_>]) -> u64 {
+    pub fn run_many_in_libpcap(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
-        each(frames, |frame| bpf_filter_of(self, frame))
+        run_each(frames, |frame| bpf_filter_of(self, frame))
     }
 }
 
-/// Runs a program in libpcap's interpreter, as [`Program::run`] does in ours.
-fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
+/// Runs a program in libpcap's interpreter, as [`Program::run`] runs it in ours.
+fn bpf_filter_of(program: &Program, frame: &FilterFrame<'_>) -> u32 {
     let packet = frame.data();
     let captured_len = c_uint::try_from(packet.len()).unwrap_or(c_uint::MAX);
-    // SAFETY: a `Program` was checked when it was made: operation codes are known, jumps and scratch indexes stay inside, the
-    // last instruction returns, so nothing outside of `instructions` is reached; each load is checked against
-    // `captured_len`, and as many bytes are readable.
+    // SAFETY: `Program::new` checked the program: operation codes are known, jumps and scratch
+    // indexes stay inside, and the last instruction returns. So libpcap reads nothing outside of
+    // `instructions`. It checks each load against `captured_len`, and that many bytes are readable.
     unsafe {
         bpf_filter(
             program.instructions().as_ptr(),
@@ -121,41 +125,43 @@ fn bpf_filter_of(program: &Program, frame: &Frame<'_>) -> u32 {
     }
 }
 
-/// libpcap's name for a link type, without `DLT_`: `EN10MB`. `None`: it has none.
+/// libpcap's name for a link type without `DLT_`, such as `EN10MB`. `None` if there is no name.
 #[must_use]
 pub fn link_type_name(link_type: LinkType) -> Option<&'static str> {
-    let link = LinkContext::new(link_type, 0, Mode::Savefile);
-    Handle::open(&link).ok()?.link_type_name()
+    let link = LinkContext::new(link_type, 0, FilterMode::Savefile);
+    CompileHandle::open(&link).ok()?.link_type_name()
 }
 
 /// An open `pcap_t` that compiles for one link type and reads no packets.
-pub(crate) struct Handle {
-    pcap: NonNull<Pcap>,
+pub(crate) struct CompileHandle {
+    pcap: NonNull<OpaquePcap>,
     netmask: c_uint,
-    /// What a savefile handle reads; it must outlive `pcap`, which `Drop` closes first.
+    /// The file header that a savefile handle reads. It must outlive `pcap`, which `Drop` closes
+    /// first.
     _header: Box<[u8; HEADER_BYTES]>,
 }
 
-impl Handle {
+impl CompileHandle {
     /// Opens a handle for `link`.
     ///
-    /// A savefile handle comes from a file header in memory, so that libpcap treats the expression as `tcpdump -r`
-    /// does. A live handle takes over the `DLT_` value and the snap length that libpcap made of that header.
+    /// A savefile handle comes from a file header in memory, so that libpcap treats the expression
+    /// as `tcpdump -r` does. A live handle takes the `DLT_` value and the snap length that libpcap
+    /// derives from that header.
     ///
     /// # Errors
-    /// libpcap's message, or one of ours where memory ran out.
+    /// libpcap's message, or our message if memory runs out.
     pub(crate) fn open(link: &LinkContext) -> Result<Self, String> {
         let savefile = Self::open_savefile(link)?;
         match link.mode {
-            Mode::Savefile => Ok(savefile),
-            Mode::Live => savefile.into_live(),
+            FilterMode::Savefile => Ok(savefile),
+            FilterMode::Live => savefile.into_live(),
         }
     }
 
     fn open_savefile(link: &LinkContext) -> Result<Self, String> {
         let mut header = Box::new(file_header(link));
-        // SAFETY: `header` is valid for `HEADER_BYTES`, is not moved (it is boxed) and lives in the handle until after
-        // the stream is closed; the mode is a C string and only reads.
+        // SAFETY: `header` is valid for `HEADER_BYTES` and is boxed, so it does not move. It lives
+        // in the handle until after the stream is closed. The mode is a C string and only reads.
         let file = unsafe {
             libc::fmemopen(
                 header.as_mut_ptr().cast::<c_void>(),
@@ -167,13 +173,14 @@ impl Handle {
             return Err("out of memory".to_owned());
         }
         let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
-        // SAFETY: `file` is an open stream that nobody else uses, `errbuf` has the size that libpcap asks for. On
-        // success the stream belongs to the returned handle.
+        // SAFETY: `file` is an open stream that nobody else uses; `errbuf` has the size that
+        // libpcap requires. On success the stream belongs to the returned handle.
         let pcap = unsafe { pcap_fopen_offline(file, errbuf.as_mut_ptr()) };
         let Some(pcap) = NonNull::new(pcap) else {
             // SAFETY: on failure the stream is still ours, open, and used nowhere else.
             unsafe { libc::fclose(file) };
-            // SAFETY: libpcap ends what it writes into `errbuf` with a NUL, and the buffer was zeroed before.
+            // SAFETY: libpcap ends its text in `errbuf` with a NUL, and the buffer was zeroed
+            // before.
             let message = unsafe { CStr::from_ptr(errbuf.as_ptr()) };
             return Err(message.to_string_lossy().into_owned());
         };
@@ -184,16 +191,17 @@ impl Handle {
         })
     }
 
-    /// libpcap's name for the link type: `EN10MB`. `None`: it has none.
+    /// libpcap's name for the link type, such as `EN10MB`. `None` if there is no name.
     pub(crate) fn link_type_name(&self) -> Option<&'static str> {
         // SAFETY: the handle is open and activated.
         let dlt = unsafe { pcap_datalink(self.pcap.as_ptr()) };
-        // SAFETY: takes an integer; libpcap looks it up.
+        // SAFETY: takes an integer, which libpcap looks up.
         let name = unsafe { pcap_datalink_val_to_name(dlt) };
         if name.is_null() {
             return None;
         }
-        // SAFETY: a C string in a constant table of libpcap, which is linked as long as the program runs.
+        // SAFETY: a C string in a constant table of libpcap, which stays linked as long as the
+        // program runs.
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
@@ -215,7 +223,7 @@ impl Handle {
     /// Compiles `text`.
     ///
     /// # Errors
-    /// libpcap's message, untouched.
+    /// libpcap's message, unchanged.
     pub(crate) fn compile(
         &mut self,
         text: &CStr,
@@ -225,8 +233,8 @@ impl Handle {
             len: 0,
             instructions: std::ptr::null_mut(),
         };
-        // SAFETY: the handle is open, `&mut self` keeps other threads from it, `program` is writable and `text` ends
-        // with a NUL; libpcap keeps no pointer to either.
+        // SAFETY: the handle is open and `&mut self` excludes other threads. `program` is writable
+        // and `text` ends with a NUL; libpcap keeps no pointer to either.
         let status = unsafe {
             pcap_compile(
                 self.pcap.as_ptr(),
@@ -246,8 +254,8 @@ impl Handle {
         let instructions = if program.instructions.is_null() {
             Vec::new()
         } else {
-            // SAFETY: on success libpcap points at `len` initialized instructions whose layout is `Instruction`'s;
-            // they stay until `pcap_freecode` below.
+            // SAFETY: on success libpcap points at `len` initialized instructions with the layout
+            // of `Instruction`. The instructions stay valid until `pcap_freecode` below.
             unsafe { slice::from_raw_parts(program.instructions, program.len as usize) }.to_vec()
         };
         // SAFETY: `program` came from a successful `pcap_compile` and is freed once.
@@ -256,9 +264,10 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for CompileHandle {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, used nowhere else, and closed once; the header it may read outlives this call.
+        // SAFETY: the handle is open, used nowhere else, and closed once. The header that it may
+        // read outlives this call.
         unsafe { pcap_close(self.pcap.as_ptr()) };
     }
 }

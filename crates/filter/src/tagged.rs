@@ -1,4 +1,4 @@
-//! Telling tagged frames, for the hint that a filter without `vlan` does not see into them.
+//! Detects tagged frames, for the hint that a filter without `vlan` does not see their content.
 
 use retroscope_packet::{LinkType, VlanTag};
 
@@ -7,7 +7,8 @@ use crate::link::LinkLayout;
 /// EtherTypes of tags that pcap-filter's `vlan` finds.
 pub(crate) const TPIDS: &[u16] = VlanTag::TPIDS.split_at(3).0;
 
-/// Whether a frame carries a VLAN tag right behind its link header. One comparison: nothing else is parsed.
+/// Whether a frame carries a VLAN tag directly after its link header. Compares the EtherType and
+/// parses nothing else.
 #[must_use]
 pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
     let Some(LinkLayout::EtherType { at, .. }) = LinkLayout::of(link_type) else {

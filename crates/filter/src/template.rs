@@ -1,27 +1,30 @@
-//! Expressions with variables that a trigger packet fills in.
+//! Templates: expressions with variables that take their values from a trigger packet.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use retroscope_packet::{FlowKey, Parsed, community_id, community_id_of, flow_of, fragment_of};
 
 use crate::{
-    EXPRESSION_BYTES_MAX, FillError, Filled, FilterError, LinkContext, Problem, Variable, chain,
+    EXPRESSION_BYTES_MAX, FillError, FilledExpression, FilterError, FilterProblem, LinkContext,
+    Variable, chain,
     compile::check_len,
-    filled::{CommunityTerm, FlowTerm, Piece, Terms, name_too_late},
-    names::{Meaning, Name, names},
-    plan::Plan,
-    variable::{Family, Value},
+    filled::{CommunityTerm, FilterPiece, FlowTerm, TermValues, name_too_late},
+    names::{Name, NameMeaning, names},
+    plan::EvaluationPlan,
+    variable::{SampleFamily, VariableValue},
     words::{WordKind, words_and_tests},
 };
 
-/// An expression with variables: pcap-filter(7) text in which [`Variable`]s may stand.
+/// An expression with variables: pcap-filter(7) text that may contain each [`Variable`].
 ///
-/// `$srcIP` and its like stand for pcap-filter text. `$flow`, `$iface`, `$communityId` and the payload terms (`payload
-/// contains "…"`, `payload startswith "…"`, `payload matches /…/`) are terms of our own, joined to pcap-filter text by
-/// `and or not ( )`. Without such terms libpcap sees the whole text as it is. With them, each
-/// maximal piece of pcap-filter text is compiled by itself: what `vlan` or `mpls` do to the offsets of what follows
-/// them, and a load beyond the captured bytes, reach to the end of the piece and no further; a primitive that leaves
-/// out its qualifiers (`port 80 or 443`) takes them from its own piece.
+/// `$srcIP` and similar variables are placeholders of pcap-filter text. `$flow`, `$iface`,
+/// `$communityId` and the payload terms (`payload contains "…"`, `payload startswith "…"`, `payload
+/// matches /…/`) are Retroscope's own terms; `and or not ( )` join them to pcap-filter text.
+///
+/// Without own terms libpcap sees the whole text. With own terms libpcap compiles each maximal
+/// piece of pcap-filter text separately. The effect of `vlan` or `mpls` on later offsets, and of a
+/// load beyond the captured bytes, ends with the piece. A primitive without qualifiers (`port 80 or
+/// 443`) takes the qualifiers from its own piece.
 ///
 /// ```
 /// use retroscope_filter::{Template, Variable};
@@ -33,27 +36,28 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Template {
     text: Arc<str>,
-    /// Every variable with its bytes in `text`, in order.
+    /// Variables and their bytes in `text`, in order.
     variables: Vec<(Range<usize>, Variable)>,
-    /// Each piece of pcap-filter text, in order.
+    /// Pieces of pcap-filter text, in order.
     pieces: Vec<TextPiece>,
-    /// What [`Template::resolve`] writes in the place of names, in order.
+    /// Replacements for names, made by [`Template::resolve`], in order.
     numbers: Vec<(Range<usize>, String)>,
-    /// How its terms of our own and its pieces are evaluated.
-    pub(crate) plan: Arc<Plan>,
+    /// How own terms and pieces are evaluated.
+    pub(crate) plan: Arc<EvaluationPlan>,
 }
 
 /// A piece of pcap-filter text.
 #[derive(Debug, Clone)]
 struct TextPiece {
-    /// Its bytes.
+    /// Bytes of the piece in the text.
     bytes: Range<usize>,
-    /// The piece, where there is nothing to fill in: all that is made of the template shares it, and what libpcap made of it.
-    fixed: Option<Arc<Piece>>,
+    /// The compiled piece, if the piece contains no variable. All expressions of the template share
+    /// this piece.
+    fixed: Option<Arc<FilterPiece>>,
 }
 
 impl PartialEq for Template {
-    /// Two are equal if their texts are: all else is made of them.
+    /// Compares the texts; all other fields follow from the text.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
@@ -61,46 +65,47 @@ impl PartialEq for Template {
 
 impl Eq for Template {}
 
-/// The trigger packet, as far as variables ask for it.
+/// Facts of the trigger packet that variables may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TriggerFacts {
-    /// Its headers.
+    /// Headers of the trigger packet.
     pub parsed: Parsed,
-    /// The ring-wide number of its interface.
+    /// Ring-wide number of the trigger packet's interface.
     pub interface: u16,
-    /// For a later fragment, which tells no ports: the flow of the first fragment of its datagram, where that is known.
-    /// `$flow` and `$communityId` are filled in with it, as by any other packet of that flow.
+    /// For a later fragment, which has no ports: the flow of its datagram's first fragment, if
+    /// known. With that flow `$flow` and `$communityId` get the same values as from other packets
+    /// of the flow.
     pub first_fragment: Option<FlowKey>,
 }
 
-/// What a template asks of a trigger packet: the values of its variables and terms, small and without text.
+/// Values that a template takes from a trigger packet. Small, and without text.
 ///
-/// Of one template two are equal if it says the same with them: all packets of a flow, in both directions, have the same value
-/// for `$flow`.
+/// For one template, equal values give equal expressions. All packets of a flow, in both
+/// directions, have the same value for `$flow`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TriggerValues {
-    /// Values that stand for pcap-filter text, by their variables.
-    texts: [Option<Value>; Variable::TEXTS],
-    /// Values of the terms of our own.
-    terms: Terms,
+    /// Values for pcap-filter text, indexed by variable.
+    texts: [Option<VariableValue>; Variable::TEXTS],
+    /// Values of the own terms.
+    terms: TermValues,
 }
 
-/// A flow that is known otherwise than by a packet of it.
+/// A flow that is known without a packet of the flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownFlow {
-    /// By its key: `$flow` and, where it has ports, `$communityId` can be filled in.
+    /// The flow's key. Gives a value for `$flow` and, if the flow has ports, for `$communityId`.
     Key(FlowKey),
-    /// By its Community ID, which `$communityId` is filled in with. Later fragments have none.
+    /// The flow's Community ID, the value for `$communityId`. Does not match later fragments.
     CommunityId(String),
 }
 
 impl Template {
-    /// Parses a template. Whether libpcap takes its pcap-filter text depends on the link type: see
-    /// [`Template::check`].
+    /// Parses a template. Whether libpcap accepts the pcap-filter text depends on the link type:
+    /// see [`Template::check`].
     ///
     /// # Errors
-    /// [`Problem::UnknownVariable`]; a payload term that is none; a term of our own in the wrong place; a text that is
-    /// too long, or has too many such terms.
+    /// [`FilterProblem::UnknownVariable`]; an invalid payload term; an own term in the wrong place;
+    /// a text that is too long or has too many own terms.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         check_len(text, EXPRESSION_BYTES_MAX)?;
         let (words, tests) = words_and_tests(text)?;
@@ -108,7 +113,7 @@ impl Template {
         for word in words.iter().filter(|word| word.kind == WordKind::Dollar) {
             let name = &text[word.span.clone()];
             let variable = Variable::from_name(name).ok_or_else(|| {
-                let problem = Problem::UnknownVariable(name.to_owned());
+                let problem = FilterProblem::UnknownVariable(name.to_owned());
                 FilterError::new(problem, text, word.span.clone())
             })?;
             variables.push((word.span.clone(), variable));
@@ -118,7 +123,10 @@ impl Template {
         let (plan, pieces) = if has_terms {
             chain::plan(text, &words, &tests)?
         } else {
-            (Plan::Piece(0), std::iter::once(0..text.len()).collect())
+            (
+                EvaluationPlan::Piece(0),
+                std::iter::once(0..text.len()).collect(),
+            )
         };
         let pieces = pieces.into_iter();
         let pieces = pieces.map(|bytes| TextPiece { bytes, fixed: None });
@@ -135,25 +143,26 @@ impl Template {
         Ok(template)
     }
 
-    /// Looks up the names of hosts, ports and protocols, and finds those of networks and the like, so that the system is not asked for
-    /// them again: a piece that holds a name without a number is compiled for further link types only until [`Template::seal`].
-    /// Asks the system's tables (services(5), protocols(5)), and waits for its resolver.
+    /// Looks up the names in the text, so that the system need not be asked again. Replaces the
+    /// names of hosts, ports and protocols by numbers. A piece that keeps a name, such as that of a
+    /// network, can be compiled for further link types only until [`Template::seal`]. Reads the
+    /// system's tables (services(5), protocols(5)), and waits for the resolver.
     ///
     /// # Errors
-    /// [`Problem::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
-    /// up for each trigger.
+    /// [`FilterProblem::NameAndVariable`] for a piece that contains a host or network name and a
+    /// variable, because the name would have to be looked up for each trigger.
     pub fn resolve(mut self) -> Result<Self, FilterError> {
         for index in 0..self.pieces.len() {
             let bytes = self.pieces[index].bytes.clone();
             let mut unknown = None;
             for name in names(&self.text, bytes.clone(), true) {
                 match name.meaning {
-                    Meaning::Known(numbers) => self.numbers.extend(numbers),
-                    Meaning::Unknown => _ = unknown.get_or_insert(name.span),
+                    NameMeaning::Known(numbers) => self.numbers.extend(numbers),
+                    NameMeaning::Unknown => _ = unknown.get_or_insert(name.span),
                 }
             }
             if let (Some(name), Some((_, variable))) = (&unknown, self.filled_in(&bytes).first()) {
-                let problem = Problem::NameAndVariable {
+                let problem = FilterProblem::NameAndVariable {
                     name: self.text[name.clone()].to_owned(),
                     variable: *variable,
                 };
@@ -164,10 +173,10 @@ impl Template {
         Ok(self)
     }
 
-    /// Makes sure that the system is asked for no name, for a text that comes up when names were looked up already.
+    /// Rejects all names. For a text that arrives after names were looked up.
     ///
     /// # Errors
-    /// [`Problem::NameTooLate`] for the first name, that of a port too.
+    /// [`FilterProblem::NameTooLate`] for the first name, even a port's.
     pub fn without_names(self) -> Result<Self, FilterError> {
         let first = self.names().next();
         match first {
@@ -176,45 +185,46 @@ impl Template {
         }
     }
 
-    /// Refuses names of hosts and networks, which the resolver asks name servers for. Names of ports
-    /// and protocols pass: the system finds these in its own files, services(5) and protocols(5),
-    /// unless nsswitch.conf(5) names another source.
+    /// Rejects names of hosts and networks, which the resolver may ask name servers for. Names of
+    /// ports and protocols pass: the system finds these in its own files, services(5) and
+    /// protocols(5), unless nsswitch.conf(5) names another source.
     ///
     /// # Errors
-    /// [`Problem::HostName`] for the first name of a host or network.
+    /// [`FilterProblem::HostName`] for the first name of a host or network.
     pub fn without_hosts(self) -> Result<Self, FilterError> {
         let host = self.names().find(|name| !name.is_local);
         let Some(Name { span, .. }) = host else {
             return Ok(self);
         };
-        let problem = Problem::HostName(self.text[span.clone()].to_owned());
+        let problem = FilterProblem::HostName(self.text[span.clone()].to_owned());
         Err(FilterError::new(problem, &self.text, span))
     }
 
-    /// The names in its pieces. Looks up no name.
+    /// Names in all pieces, without looking any up.
     fn names(&self) -> impl Iterator<Item = Name> {
         let pieces = self.pieces.iter();
         pieces.flat_map(|piece| names(&self.text, piece.bytes.clone(), false))
     }
 
-    /// From now on the system is asked for no name: see [`Template::resolve`]. To be called when it is compiled for all link types that
-    /// are known.
+    /// From now on no name is looked up: see [`Template::resolve`]. The caller must first compile
+    /// the template for all known link types.
     pub fn seal(&self) {
         self.fixed().for_each(|piece| piece.seal());
     }
 
-    /// Whether it holds names that the system is asked for when it is compiled.
+    /// Whether compiling the template looks up names.
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.fixed().any(|piece| piece.name.is_some())
     }
 
-    /// Pieces in which nothing is filled in.
-    fn fixed(&self) -> impl Iterator<Item = &Arc<Piece>> {
+    /// Pieces without variables.
+    fn fixed(&self) -> impl Iterator<Item = &Arc<FilterPiece>> {
         self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
     }
 
-    /// Makes a piece in which nothing is filled in, with a `name` or none.
+    /// Makes the shared piece if these bytes contain no variable. `name` is a name that libpcap
+    /// must look up.
     fn fix(&mut self, index: usize, name: Option<Range<usize>>) {
         let bytes = self.pieces[index].bytes.clone();
         if !self.filled_in(&bytes).is_empty() {
@@ -225,7 +235,7 @@ impl Template {
         self.pieces[index].fixed = Some(Arc::new(piece));
     }
 
-    /// The variables in these bytes.
+    /// Variables in these bytes.
     fn filled_in(&self, bytes: &Range<usize>) -> &[(Range<usize>, Variable)] {
         let within = |at: usize| {
             let is_before = |(span, _): &(Range<usize>, Variable)| span.start < at;
@@ -234,13 +244,13 @@ impl Template {
         &self.variables[within(bytes.start)..within(bytes.end)]
     }
 
-    /// The text as it was typed.
+    /// The text that the user typed.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The variables and terms about the trigger packet that it holds, each once, in the order of their first places.
+    /// Variables in the text, each once, in the order of first use.
     #[must_use]
     pub fn variables(&self) -> Vec<Variable> {
         let mut seen = BTreeSet::new();
@@ -248,42 +258,45 @@ impl Template {
         all.filter(|variable| seen.insert(*variable)).collect()
     }
 
-    /// Compiles the pcap-filter text for `link` with sample values, so that a template that can never work is refused
-    /// before the first trigger. Addresses are tried as IPv4, then as IPv6.
+    /// Compiles the pcap-filter text for `link` with sample values, so that a template that can
+    /// never work fails before the first trigger. Tries IPv4 addresses, and then IPv6 addresses.
     ///
     /// # Errors
-    /// [`FilterError`], pointing into the text as it was typed.
+    /// [`FilterError`], pointing into the text that the user typed.
     pub fn check(&self, link: LinkContext) -> Result<(), FilterError> {
-        let compile = |family: Family| {
+        let compile = |family: SampleFamily| {
             let sample = |variable: Variable| variable.sample(family).to_owned();
             let mut pieces = self.filled_pieces(&sample);
             pieces.try_for_each(|piece| piece.compile(link).map(drop))
         };
         let has_addresses = self.asks(Variable::SrcIp) || self.asks(Variable::DstIp);
-        match compile(Family::V4) {
-            Err(error) if has_addresses => compile(Family::V6).map_err(|_| error),
+        match compile(SampleFamily::V4) {
+            Err(error) if has_addresses => compile(SampleFamily::V6).map_err(|_| error),
             result => result,
         }
     }
 
-    /// Whether [`Self::check`] is done within a millisecond, as [`Filter::prepares_at_once`](crate::Filter::prepares_at_once) has it.
+    /// Whether [`Self::check`] takes less than a millisecond: see
+    /// [`Filter::prepares_quickly`](crate::Filter::prepares_quickly).
     #[must_use]
-    pub fn checks_at_once(&self, link: LinkContext) -> bool {
-        let sample = |variable: Variable| variable.sample(Family::V6).to_owned();
+    pub fn checks_quickly(&self, link: LinkContext) -> bool {
+        let sample = |variable: Variable| variable.sample(SampleFamily::V6).to_owned();
         let mut pieces = self.filled_pieces(&sample);
-        pieces.all(|piece| piece.compiles_at_once(link))
+        pieces.all(|piece| piece.compiles_quickly(link))
     }
 
-    /// Compiles the pieces in which nothing is filled in, so that expressions made of it need not. What is refused is so again when such an
-    /// expression is prepared.
+    /// Compiles the pieces without variables in advance, for all expressions of the template.
+    /// Errors are ignored here; preparing such an expression reports the errors.
     pub fn prepare(&self, link: LinkContext) {
         self.fixed().for_each(|piece| drop(piece.compile(link)));
     }
 
-    /// What it asks of a trigger packet. Formats nothing: cheap enough for each packet that triggers.
+    /// Extracts the values that the template needs from a trigger packet. Formats nothing, so it is
+    /// cheap enough for each packet that triggers.
     ///
     /// # Errors
-    /// [`FillError`] for a variable that the packet cannot supply: the first one, or else the first term of our own.
+    /// [`FillError`] for a variable that the packet cannot supply: the first variable for
+    /// pcap-filter text, or else the first own term.
     pub fn values(&self, facts: &TriggerFacts) -> Result<TriggerValues, FillError> {
         let mut values = TriggerValues::default();
         for (_, variable) in self.variables.iter().filter(|(_, v)| !v.is_term()) {
@@ -301,18 +314,18 @@ impl Template {
         Ok(values)
     }
 
-    /// Fills in a trigger packet's values: [`Self::values`] and [`Self::filled`] in one.
+    /// Fills in a trigger packet's values: [`Self::values`] and [`Self::filled`] in one step.
     ///
     /// # Errors
-    /// As [`Self::values`].
-    pub fn fill(&self, facts: &TriggerFacts) -> Result<Filled, FillError> {
+    /// Like [`Self::values`].
+    pub fn fill(&self, facts: &TriggerFacts) -> Result<FilledExpression, FillError> {
         Ok(self.filled(&self.values(facts)?))
     }
 
-    /// The expression with the values that [`Self::values`] of the same template gave. With values of another template,
-    /// variables that it did not ask for become empty text.
+    /// The expression with values from [`Self::values`] of the same template. With values from
+    /// another template, missing variables become empty text.
     #[must_use]
-    pub fn filled(&self, values: &TriggerValues) -> Filled {
+    pub fn filled(&self, values: &TriggerValues) -> FilledExpression {
         let mut display = String::with_capacity(self.text.len());
         let mut copied = 0;
         for (span, variable) in &self.variables {
@@ -321,7 +334,7 @@ impl Template {
             copied = span.end;
         }
         display.push_str(&self.text[copied..]);
-        Filled {
+        FilledExpression {
             display,
             plan: Arc::clone(&self.plan),
             pieces: self
@@ -331,45 +344,46 @@ impl Template {
         }
     }
 
-    /// The template as an expression, if it asks for nothing of a trigger packet.
+    /// The template as an expression, if it contains no variable.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable.
-    pub fn into_plain(self) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable.
+    pub fn into_plain(self) -> Result<FilledExpression, FilterError> {
         self.needs_only(|_| false)?;
         Ok(self.filled(&TriggerValues::default()))
     }
 
-    /// The template as an expression about packets of the interface of this ring-wide number, if it asks for nothing else of a trigger packet.
+    /// The template as an expression for one interface, if `$iface` is its only variable.
+    /// `interface` is the ring-wide number.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable but `$iface`.
-    pub fn filled_on(&self, interface: u16) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable other than `$iface`.
+    pub fn filled_on(&self, interface: u16) -> Result<FilledExpression, FilterError> {
         self.needs_only(|variable| variable == Variable::Iface)?;
         let mut values = TriggerValues::default();
         values.terms.interface = Some(interface).filter(|_| !self.variables.is_empty());
         Ok(self.filled(&values))
     }
 
-    /// The template as an expression about a flow, if it asks for nothing else of a trigger packet.
+    /// The template as an expression for a flow, if it needs only values that the flow gives.
     ///
     /// # Errors
-    /// [`Problem::NeedsTrigger`], pointing at the first variable that the flow does not tell.
-    pub fn filled_for(&self, flow: &KnownFlow) -> Result<Filled, FilterError> {
+    /// [`FilterProblem::NeedsTrigger`], pointing at the first variable without a value.
+    pub fn filled_for(&self, flow: &KnownFlow) -> Result<FilledExpression, FilterError> {
         let term = |key: &FlowKey| FlowTerm::Key {
             key: *key,
             trigger: None,
         };
         let terms = match flow {
-            KnownFlow::Key(key) => Terms {
+            KnownFlow::Key(key) => TermValues {
                 flow: Some(term(key)),
                 community: matches!(key, FlowKey::Ports { .. })
                     .then(|| CommunityTerm::Flow(term(key))),
-                ..Terms::default()
+                ..TermValues::default()
             },
-            KnownFlow::CommunityId(id) => Terms {
+            KnownFlow::CommunityId(id) => TermValues {
                 community: Some(CommunityTerm::Id(id.clone())),
-                ..Terms::default()
+                ..TermValues::default()
             },
         };
         self.needs_only(|variable| match variable {
@@ -377,13 +391,14 @@ impl Template {
             Variable::CommunityId => terms.community.is_some(),
             _ => false,
         })?;
-        // A term that the text does not contain would tell expressions apart that say the same.
-        let terms = Terms {
+        // Drops values that the text does not use. Otherwise expressions with the same text would
+        // differ.
+        let terms = TermValues {
             flow: terms.flow.filter(|_| self.asks(Variable::Flow)),
             community: terms.community.filter(|_| self.asks(Variable::CommunityId)),
             ..terms
         };
-        let texts = <[Option<Value>; Variable::TEXTS]>::default();
+        let texts = <[Option<VariableValue>; Variable::TEXTS]>::default();
         Ok(self.filled(&TriggerValues { texts, terms }))
     }
 
@@ -392,29 +407,29 @@ impl Template {
         self.variables.iter().any(|(_, its)| *its == variable)
     }
 
-    /// Fails with [`Problem::NeedsTrigger`] at the first variable that is not known.
+    /// Fails with [`FilterProblem::NeedsTrigger`] at the first variable that is not known.
     fn needs_only(&self, is_known: impl Fn(Variable) -> bool) -> Result<(), FilterError> {
         let mut variables = self.variables.iter();
         let Some((span, unknown)) = variables.find(|(_, variable)| !is_known(*variable)) else {
             return Ok(());
         };
-        let problem = Problem::NeedsTrigger(*unknown);
+        let problem = FilterProblem::NeedsTrigger(*unknown);
         Err(FilterError::new(problem, &self.text, span.clone()))
     }
 
-    /// The pieces of text with `value` in the place of each variable.
+    /// All pieces with the variables replaced by `value`.
     fn filled_pieces(
         &self,
         value: &impl Fn(Variable) -> String,
-    ) -> impl Iterator<Item = Arc<Piece>> {
+    ) -> impl Iterator<Item = Arc<FilterPiece>> {
         self.pieces.iter().map(move |TextPiece { bytes, fixed }| {
             let filled = || Arc::new(self.piece(bytes, value));
             fixed.clone().unwrap_or_else(filled)
         })
     }
 
-    /// One piece of text with `value` in the place of each variable.
-    fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> Piece {
+    /// One piece with the variables replaced by `value`, and the names by their numbers.
+    fn piece(&self, bytes: &Range<usize>, value: impl Fn(Variable) -> String) -> FilterPiece {
         let numbers = self.numbers.iter();
         let numbers = numbers
             .filter(|(span, _)| bytes.contains(&span.start))
@@ -423,7 +438,7 @@ impl Template {
         let values = values.map(|(span, variable)| (span.clone(), value(*variable)));
         let mut all: Vec<_> = numbers.chain(values).collect();
         all.sort_by_key(|(span, _)| span.start);
-        let mut piece = Piece::of(Arc::clone(&self.text));
+        let mut piece = FilterPiece::of(Arc::clone(&self.text));
         let mut copied = bytes.start;
         for (span, text) in all {
             piece.push(copied..span.start, None);
@@ -436,9 +451,10 @@ impl Template {
 }
 
 impl TriggerValues {
-    /// The pcap-filter text that stands for a variable; a term of our own with its value, as [`Filled`] shows it.
+    /// The text that replaces a variable. For an own term this is the form that
+    /// [`FilledExpression`] shows, with the value in brackets.
     fn text(&self, variable: Variable) -> String {
-        let Terms {
+        let TermValues {
             flow,
             interface,
             community,
@@ -456,7 +472,7 @@ impl TriggerValues {
 }
 
 impl TriggerFacts {
-    /// The flow of the packet, as it tells itself or by its first fragment.
+    /// The flow of the packet itself, or of its first fragment.
     fn flow(&self) -> Option<FlowKey> {
         let is_later = self.parsed.is_later_fragment();
         let first_fragment = self.first_fragment.filter(|_| is_later);

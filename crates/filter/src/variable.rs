@@ -1,10 +1,11 @@
-//! The names that a template may hold, and what a trigger packet says to them.
+//! The variables of templates, and their values from a trigger packet.
 
 use std::{fmt, net::IpAddr};
 
 use retroscope_packet::{Mac, MacAddr, Parsed};
 
-/// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers> that pcap-filter has a word for.
+/// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers> that have a keyword in
+/// pcap-filter.
 const PROTOCOLS: [(u8, &str); 5] = [
     (1, "icmp"),
     (6, "tcp"),
@@ -13,7 +14,7 @@ const PROTOCOLS: [(u8, &str); 5] = [
     (132, "sctp"),
 ];
 
-/// A name with a dollar sign that a [`crate::Template`] may hold. Names are accepted in any case.
+/// A variable of a [`crate::Template`]: a name with a dollar sign, in upper or lower case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variable {
     /// `$srcIP`: source address of the trigger packet, IPv4 or IPv6.
@@ -24,7 +25,7 @@ pub enum Variable {
     SrcPort,
     /// `$dstPort`: destination port, decimal.
     DstPort,
-    /// `$proto`: a primitive that stands alone: `tcp`, `udp`, `icmp`, `icmp6`, `sctp`, else `proto N`.
+    /// `$proto`: a complete primitive: `tcp`, `udp`, `icmp`, `icmp6`, `sctp`, else `proto N`.
     Proto,
     /// `$srcMAC`: source hardware address.
     SrcMac,
@@ -32,16 +33,17 @@ pub enum Variable {
     DstMac,
     /// `$vlan`: VLAN identifier of the outermost tag, decimal.
     Vlan,
-    /// `$flow`, a term of our own: packets of the trigger packet's flow, both ways, under any VLAN stack.
+    /// `$flow`, an own term: packets of the trigger packet's flow, both ways, under any VLAN stack.
     Flow,
-    /// `$iface`, a term of our own: packets of the trigger packet's interface.
+    /// `$iface`, an own term: packets of the trigger packet's interface.
     Iface,
-    /// `$communityId`, a term of our own: packets with the trigger packet's Community ID (version 1, seed 0).
+    /// `$communityId`, an own term: packets with the trigger packet's Community ID (version 1, seed
+    /// 0).
     CommunityId,
 }
 
 impl Variable {
-    /// Every variable, in the order of the documentation and of the declaration, with its name.
+    /// All variables with their names, in the order of the documentation and of the declaration.
     const ALL: [(Self, &'static str); 11] = [
         (Self::SrcIp, "$srcIP"),
         (Self::DstIp, "$dstIP"),
@@ -56,7 +58,7 @@ impl Variable {
         (Self::CommunityId, "$communityId"),
     ];
 
-    /// How many of them stand for pcap-filter text; they are the first ones.
+    /// Number of variables whose values are pcap-filter text. These come first.
     pub(crate) const TEXTS: usize = Self::Flow as usize;
 
     /// The name with its dollar sign.
@@ -65,36 +67,40 @@ impl Variable {
         Self::ALL[self as usize].1
     }
 
-    /// Whether this is a term of our own, which joins pcap-filter text, rather than a piece of such text.
+    /// Whether this is an own term, which is joined to pcap-filter text, and not a part of such
+    /// text.
     #[must_use]
     pub fn is_term(self) -> bool {
         matches!(self, Self::Flow | Self::Iface | Self::CommunityId)
     }
 
-    /// The variable of that name, dollar sign included, in any case.
+    /// The variable with this name, dollar sign included, in upper or lower case.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|(_, its)| its.eq_ignore_ascii_case(name))
             .map(|(variable, _)| variable)
     }
 
-    /// Every name, as a sentence lists them.
+    /// All names, separated by spaces.
     pub(crate) fn all_names() -> String {
         Self::ALL.map(|(_, name)| name).join(" ")
     }
 
-    /// What a packet says to this variable; an error for the terms of our own.
-    pub(crate) fn value(self, packet: &Parsed) -> Result<Value, FillError> {
+    /// The value that a packet gives this variable. Own terms give an error.
+    pub(crate) fn value(self, packet: &Parsed) -> Result<VariableValue, FillError> {
         let (ip, ports) = (packet.network, packet.transport);
         let value = match self {
-            Self::SrcIp => ip.map(|ip| Value::Ip(ip.src)),
-            Self::DstIp => ip.map(|ip| Value::Ip(ip.dst)),
-            Self::SrcPort => ports.map(|ports| Value::Number(ports.src)),
-            Self::DstPort => ports.map(|ports| Value::Number(ports.dst)),
-            Self::Proto => ip.and_then(|ip| ip.proto).map(Value::Proto),
-            Self::SrcMac => packet.src_mac.map(Value::Mac),
-            Self::DstMac => packet.dst_mac.map(Value::Mac),
-            Self::Vlan => packet.vlan.outer().map(|tag| Value::Number(tag.id())),
+            Self::SrcIp => ip.map(|ip| VariableValue::Ip(ip.src)),
+            Self::DstIp => ip.map(|ip| VariableValue::Ip(ip.dst)),
+            Self::SrcPort => ports.map(|ports| VariableValue::Number(ports.src)),
+            Self::DstPort => ports.map(|ports| VariableValue::Number(ports.dst)),
+            Self::Proto => ip.and_then(|ip| ip.proto).map(VariableValue::Proto),
+            Self::SrcMac => packet.src_mac.map(VariableValue::Mac),
+            Self::DstMac => packet.dst_mac.map(VariableValue::Mac),
+            Self::Vlan => packet
+                .vlan
+                .outer()
+                .map(|tag| VariableValue::Number(tag.id())),
             Self::Flow | Self::Iface | Self::CommunityId => None,
         };
         value.ok_or_else(|| FillError {
@@ -103,7 +109,7 @@ impl Variable {
         })
     }
 
-    /// Why a packet says nothing to this variable.
+    /// Why a packet has no value for this variable.
     fn missing(self, packet: &Parsed) -> &'static str {
         match self {
             Self::SrcPort | Self::DstPort if packet.is_later_fragment() => {
@@ -121,13 +127,14 @@ impl Variable {
         }
     }
 
-    /// Text of the right kind where there is no trigger packet yet; addresses from the ranges for documentation.
-    pub(crate) fn sample(self, family: Family) -> &'static str {
+    /// A sample value of the right kind, used before there is a trigger packet. Addresses come from
+    /// the ranges for documentation.
+    pub(crate) fn sample(self, family: SampleFamily) -> &'static str {
         match (self, family) {
-            (Self::SrcIp, Family::V4) => "192.0.2.1",
-            (Self::DstIp, Family::V4) => "198.51.100.1",
-            (Self::SrcIp, Family::V6) => "2001:db8::1",
-            (Self::DstIp, Family::V6) => "2001:db8::2",
+            (Self::SrcIp, SampleFamily::V4) => "192.0.2.1",
+            (Self::DstIp, SampleFamily::V4) => "198.51.100.1",
+            (Self::SrcIp, SampleFamily::V6) => "2001:db8::1",
+            (Self::DstIp, SampleFamily::V6) => "2001:db8::2",
             (Self::SrcPort, _) => "40000",
             (Self::DstPort, _) => "50000",
             (Self::Proto, _) => "tcp",
@@ -145,9 +152,9 @@ impl fmt::Display for Variable {
     }
 }
 
-/// What stands for a variable. It is shown as the pcap-filter text that takes its place.
+/// Value of a variable. Its text form is pcap-filter text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Value {
+pub(crate) enum VariableValue {
     Ip(IpAddr),
     /// A port or a VLAN identifier.
     Number(u16),
@@ -155,7 +162,7 @@ pub(crate) enum Value {
     Mac(MacAddr),
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for VariableValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Ip(addr) => write!(f, "{addr}"),
@@ -169,19 +176,19 @@ impl fmt::Display for Value {
     }
 }
 
-/// Address family of a sample.
+/// Address family of a sample value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum SampleFamily {
     V4,
     V6,
 }
 
-/// A variable that a trigger packet cannot supply: the trigger fails, and says so.
+/// A trigger packet has no value for a variable, so the trigger fails with this error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{variable}: {reason}")]
 pub struct FillError {
     /// The variable.
     pub variable: Variable,
-    /// Why not, as a clause about the trigger packet.
+    /// The reason, as a clause about the trigger packet.
     pub reason: &'static str,
 }

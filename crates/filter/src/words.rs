@@ -1,24 +1,25 @@
-//! Cutting an expression into words. pcap-filter text is cut near enough to libpcap's scanner to point at places and to
-//! see the boolean structure; it is not judged here: libpcap has the last word on it. A payload term is one word.
+//! Cuts an expression into words, close enough to libpcap's scanner to point at places and to see
+//! the boolean structure. This module does not judge pcap-filter text: libpcap decides about that.
+//! A payload term is one word.
 
 use std::ops::Range;
 
 use crate::{
     FilterError,
-    payload::{self, Test},
+    payload::{self, PayloadTest},
     scan::word_len,
 };
 
 /// A word of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Its bytes in the text.
+    /// Bytes of the word in the text.
     pub(crate) span: Range<usize>,
-    /// What it does in a boolean expression.
+    /// Role of the word in a boolean expression.
     pub(crate) kind: WordKind,
 }
 
-/// What a word does in a boolean expression.
+/// Role of a word in a boolean expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WordKind {
     /// `and` or `&&`.
@@ -33,33 +34,37 @@ pub(crate) enum WordKind {
     Close,
     /// `$name`, unless it is an ARCnet address (`$` and one or two hexadecimal digits).
     Dollar,
-    /// A payload term, from `payload` to the end of its string or pattern; the index counts such words.
+    /// A payload term, from `payload` to the end of its string or pattern. Contains the index of
+    /// the term.
     Payload(usize),
     /// Anything else.
     Other,
 }
 
-/// Cuts pcap-filter text into words. They come in order, do not overlap, and leave out white space only.
+/// Cuts pcap-filter text into words. The words are in order, do not overlap, and leave out only
+/// white space.
 ///
-/// In `src or dst port 80` the `or` is part of a qualifier, and of kind [`WordKind::Other`].
+/// In `src or dst port 80` the `or` is part of a qualifier, and has the kind [`WordKind::Other`].
 pub(crate) fn words(text: &str) -> Vec<Word> {
-    let mut scanner = Scanner::new(text);
+    let mut scanner = WordScanner::new(text);
     while let Some(len) = scanner.next_len() {
         scanner.push(len);
     }
     scanner.finish()
 }
 
-/// Cuts an expression that may hold payload terms into words, and gives their tests in order.
+/// Cuts an expression that may contain payload terms into words. Also returns the tests of these
+/// terms, in order.
 ///
 /// # Errors
-/// [`Problem::Payload`](crate::Problem::Payload) for a payload term that is none.
-pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), FilterError> {
-    let mut scanner = Scanner::new(text);
-    let mut tests = payload::Tests::default();
+/// [`FilterProblem::Payload`](crate::FilterProblem::Payload) for an invalid payload term.
+pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<PayloadTest>), FilterError> {
+    let mut scanner = WordScanner::new(text);
+    let mut tests = payload::PayloadTests::default();
     while let Some(len) = scanner.next_len() {
         let start = scanner.at;
-        // No address or name: with a word behind it, `payload` is no pcap-filter text anywhere.
+        // An address or a name cannot follow: pcap-filter text never has `payload` before another
+        // word.
         match &text[start..start + len] {
             payload::KEYWORD => match tests.parse(text, start)? {
                 Some(len) => scanner.push_as(len, WordKind::Payload(tests.tests.len() - 1)),
@@ -71,21 +76,21 @@ pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<Test>), Filt
     Ok((scanner.finish(), tests.tests))
 }
 
-/// A way through a text, word by word.
-struct Scanner<'t> {
+/// A scan over a text, word by word.
+struct WordScanner<'t> {
     text: &'t str,
     words: Vec<Word>,
-    /// Where the next word starts; the end of the text if there is none.
+    /// Start of the next word, or the end of the text.
     at: usize,
-    /// Square brackets that are open.
+    /// Number of open square brackets.
     brackets: u32,
 }
 
-impl<'t> Scanner<'t> {
+impl<'t> WordScanner<'t> {
     fn new(text: &'t str) -> Self {
         let mut scanner = Self {
             text,
-            // A word and the blank behind it seldom have fewer bytes.
+            // A word and the following blank rarely have fewer bytes.
             words: Vec::with_capacity(text.len() / 4 + 1),
             at: 0,
             brackets: 0,
@@ -94,10 +99,10 @@ impl<'t> Scanner<'t> {
         scanner
     }
 
-    /// Bytes of the next word.
+    /// Length in bytes of the next word.
     fn next_len(&self) -> Option<usize> {
         let rest = &self.text[self.at..];
-        // In `ip[2:2]` the colon stands alone; elsewhere it belongs to an address.
+        // In `ip[2:2]` the colon is a word; elsewhere it belongs to an address.
         let len = |first| word_len(rest, first, self.brackets == 0);
         rest.chars().next().map(len)
     }
@@ -118,7 +123,7 @@ impl<'t> Scanner<'t> {
         self.words.push(Word { span, kind });
     }
 
-    /// Goes to the first word from `at` on.
+    /// Moves to the first word from `at` on.
     fn go_to(&mut self, at: usize) {
         self.at = self.text.len() - self.text[at..].trim_start().len();
     }

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
 
-use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
+use retroscope_packet::{FlowEndpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
 
 /// Maximum number of VLAN identifiers in a key, as many as Suricata reports.
 const VLANS: usize = 3;
@@ -83,7 +83,7 @@ impl DirectedKey {
                     Some(icmp) => icmp_ports(icmp, ip.src.is_ipv6()),
                     None => (Ports { src: 0, dst: 0 }, false),
                 };
-                let end = |addr, port| Endpoint { addr, port };
+                let end = |addr, port| FlowEndpoint { addr, port };
                 let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
                 let is_reverse = !is_one_way && dst < src;
                 let ends = if is_reverse { [dst, src] } else { [src, dst] };
@@ -172,9 +172,10 @@ impl From<FlowKey> for BiflowKey {
         let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
         match flow {
             FlowKey::Ports { proto, low, high } => Self::ip(proto, [low, high]),
-            FlowKey::Ip { proto, low, high } => {
-                Self::ip(proto, [low, high].map(|addr| Endpoint { addr, port: 0 }))
-            }
+            FlowKey::Ip { proto, low, high } => Self::ip(
+                proto,
+                [low, high].map(|addr| FlowEndpoint { addr, port: 0 }),
+            ),
             FlowKey::Mac {
                 ether_type,
                 low,
@@ -201,7 +202,7 @@ impl From<FlowKey> for BiflowKey {
 }
 
 impl BiflowKey {
-    fn ip(proto: u8, ends: [Endpoint; 2]) -> Self {
+    fn ip(proto: u8, ends: [FlowEndpoint; 2]) -> Self {
         let mut key = Self {
             ports: ends.map(|end| end.port),
             proto,
@@ -270,14 +271,14 @@ impl BiflowKey {
     /// Both ends of a flow over IP. Protocols without ports have port 0. ICMP has the numbers of
     /// [`icmp_ports`].
     #[must_use]
-    pub fn endpoints(&self) -> Option<[Endpoint; 2]> {
+    pub fn endpoints(&self) -> Option<[FlowEndpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
             AddressKind::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
             AddressKind::V6 => Some(octets.into()),
             AddressKind::Mac | AddressKind::Link | AddressKind::Opaque => None,
         };
         let [low, high] = self.addresses.map(addr);
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         Some([end(low?, self.ports[0]), end(high?, self.ports[1])])
     }
 

@@ -214,7 +214,7 @@ impl Attribution {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_packet::{LinkType, Outcome, parse, proto::UDP};
+    use retroscope_packet::{LinkType, ParseOutcome, parse, proto::UDP};
 
     use super::*;
 
@@ -225,7 +225,7 @@ mod tests {
         data.extend([10, 0, 0, 1, 10, 0, 0, 2]);
         data.extend([0, 53, 4, 210, 0, 20, 0, 0, 1, 2, 3, 4]);
         let parsed = parse(LinkType::RAW, &data);
-        assert_eq!(parsed.outcome, Outcome::Complete);
+        assert_eq!(parsed.outcome, ParseOutcome::Complete);
         (parsed, data)
     }
 

@@ -1,6 +1,6 @@
 //! Compares payload terms with a naive search.
 
-use retroscope_filter::{Aux, Filter, Frame, LinkContext, Mode, PacketView};
+use retroscope_filter::{Aux, Filter, FilterFrame, FilterMode, LinkContext, PacketView};
 use retroscope_packet::{LinkType, parse};
 
 use crate::bytes::InputBytes;
@@ -72,7 +72,7 @@ pub fn payload(data: &[u8]) {
 
 /// The result of the filter, which must be the same for many packets together and for one alone.
 fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
-    let mode = Mode::Savefile;
+    let mode = FilterMode::Savefile;
     let link = LinkContext {
         link_type,
         snaplen: 0,
@@ -91,7 +91,7 @@ fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
         data: frame,
         wire_len,
     });
-    let frames = [Frame::new(frame, wire_len, Aux::default()); 2];
+    let frames = [FilterFrame::new(frame, wire_len, Aux::default()); 2];
     let together = filter.matches_many((link_type, mode), 0, &frames);
     assert_eq!(together, if alone { 0b11 } else { 0 }, "{frame:02x?}");
     alone

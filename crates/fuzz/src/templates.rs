@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, Frame, LinkContext, Mode, PacketView, Template, TriggerFacts,
+    Aux, Decision, FilledExpression, Filter, FilterFrame, FilterMode, LinkContext, PacketView,
+    Template, TriggerFacts,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -101,7 +102,7 @@ pub fn templates(data: &[u8]) {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 0,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let knows_all = is_known(&text);
@@ -125,7 +126,7 @@ pub fn templates(data: &[u8]) {
 }
 
 /// Evaluates the filter on packets of any length, in every way that there is.
-fn evaluate(filled: Filled, link: LinkContext) {
+fn evaluate(filled: FilledExpression, link: LinkContext) {
     let mut filter = Filter::new(filled);
     if let Err(error) = filter.prepare(link) {
         assert_place(error.text(), error.span());
@@ -133,7 +134,7 @@ fn evaluate(filled: Filled, link: LinkContext) {
     }
     let lens = [0, 13, 17, 20, 37, 45, 46, 50, FRAME.len()];
     let wire_len = 60;
-    let frames = lens.map(|len| Frame::new(&FRAME[..len], wire_len, Aux::default()));
+    let frames = lens.map(|len| FilterFrame::new(&FRAME[..len], wire_len, Aux::default()));
     let together = filter.matches_many((link.link_type, link.mode), 0, &frames);
     for (index, len) in lens.into_iter().enumerate() {
         let view = PacketView {

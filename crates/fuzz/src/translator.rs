@@ -1,7 +1,7 @@
 //! Checks that the interpreter, machine code and libpcap's `bpf_filter` agree about every packet,
 //! for one program and for several programs as one function.
 
-use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
+use retroscope_filter::{Aux, FilterFrame, FusedPrograms, Instruction, Program};
 use retroscope_packet::LinkType;
 
 use crate::{bytes::InputBytes, reference};
@@ -77,9 +77,9 @@ pub fn joint(data: &[u8]) {
     let beyond = u32::from(bytes.u8());
     let packet = bytes.0;
     let (wire_len, frames) = cut(packet, beyond);
-    let joint = Joint::new(LinkType::ETHERNET, set);
+    let joint = FusedPrograms::new(LinkType::ETHERNET, set);
     for is_native in [false, true] {
-        let mut results = [0; Joint::MANY];
+        let mut results = [0; FusedPrograms::MANY];
         let any = joint.run_many(&frames, &mut results);
         let mut expected_any = 0;
         for (frame, result) in frames.iter().zip(&results) {
@@ -107,12 +107,12 @@ pub fn joint(data: &[u8]) {
 
 /// A packet captured at several lengths, and its length on the wire, which exceeds the packet by
 /// `beyond`.
-fn cut(packet: &[u8], beyond: u32) -> (u32, Vec<Frame<'_>>) {
+fn cut(packet: &[u8], beyond: u32) -> (u32, Vec<FilterFrame<'_>>) {
     let wire_len = u32::try_from(packet.len())
         .unwrap_or(u32::MAX)
         .saturating_add(beyond);
     let frames = cuts(packet.len()).into_iter();
-    let frames = frames.map(|len| Frame::new(&packet[..len], wire_len, Aux::default()));
+    let frames = frames.map(|len| FilterFrame::new(&packet[..len], wire_len, Aux::default()));
     (wire_len, frames.collect())
 }
 

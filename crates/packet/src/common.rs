@@ -1,33 +1,44 @@
-//! The headers that most Ethernet frames have, read at fixed places: for those who look at every packet.
+//! Headers of the most common Ethernet frames, read at fixed offsets. For code that reads the
+//! headers of every packet.
 
 use crate::proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
 
 /// Bytes of an Ethernet header without tags.
 const LINK: usize = 14;
 
-/// Where the headers are in an untagged Ethernet frame that carries ARP, IPv4 without an authentication header, or IPv6 with TCP, UDP, SCTP
-/// or ICMPv6 right behind its fixed header. [`crate::parse`] says the same about such a frame, and reads all others.
+/// Header offsets of an untagged Ethernet frame. It carries one of these:
+///
+/// - ARP
+/// - IPv4 without an authentication header
+/// - IPv6 with TCP, UDP, SCTP or ICMPv6 directly after the fixed header
+///
+/// [`crate::parse()`] gives the same facts about such a frame, and parses all other frames too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommonHeaders {
-    /// IP version, 4 or 6. ARP: 0, as all other fields.
+    /// IP version, 4 or 6. For ARP, this and all other fields are 0.
     pub version: u8,
     /// IPv4 protocol or IPv6 next header.
     pub proto: u8,
-    /// IPv4's "more fragments" flag, 0x2000, and fragment offset, 0x1fff, in units of 8 bytes. 0: it is no fragment.
+    /// IPv4's "more fragments" flag, 0x2000, and fragment offset, 0x1fff, in units of 8 bytes. 0 if
+    /// the packet is no fragment.
     pub fragment: u16,
-    /// Offset of the source address in the frame; the destination address follows it. Both were captured.
+    /// Offset of the source address in the frame. The destination address follows the source
+    /// address. Both addresses were captured.
     pub addresses: usize,
-    /// Offset of the transport header in the frame. It may lie beyond the captured bytes or the packet: see [`Self::transport`].
+    /// Offset of the transport header in the frame. The offset may exceed the captured bytes or the
+    /// packet: see [`Self::transport`].
     pub transport: usize,
-    /// Offset of the end of the IP packet in the frame, or [`usize::MAX`] where the IP header does not tell. Padding may follow it, and
-    /// it may lie beyond the captured bytes.
+    /// Offset of the end of the IP packet in the frame, or [`usize::MAX`] if the IP header gives no
+    /// length. May exceed the captured bytes. Padding may follow the end.
     pub end: usize,
 }
 
 impl CommonHeaders {
-    /// Reads the captured bytes of an Ethernet frame. `None`: [`crate::parse`] has to.
+    /// Reads the captured bytes of an Ethernet frame. Returns `None` for frames that need
+    /// [`crate::parse()`].
     ///
-    /// Inlined, so that callers who go on with some of these frames only, or with some fields, pay for no more.
+    /// Inlined, so that a caller that uses only some of the frames or fields does not pay for the
+    /// rest.
     #[inline(always)]
     #[must_use]
     pub fn read(data: &[u8]) -> Option<Self> {
@@ -67,7 +78,8 @@ impl CommonHeaders {
         }
     }
 
-    /// The first bytes of the transport header, where so many of the packet were captured. `data` is what was read.
+    /// The first `N` bytes of the transport header, if both the capture and the packet are long
+    /// enough. `data` is the frame that [`Self::read`] read.
     #[inline(always)]
     #[must_use]
     pub fn transport<'d, const N: usize>(&self, data: &'d [u8]) -> Option<&'d [u8; N]> {
@@ -76,10 +88,10 @@ impl CommonHeaders {
         header.first_chunk().filter(|_| end <= self.end)
     }
 
-    /// Where the payload of a TCP or UDP packet starts and ends in the frame. The end may lie
-    /// beyond the captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport
-    /// header that was not captured whole, and for a TCP header length that cannot be. The packet
-    /// must not be a later fragment. `data` is the frame that [`Self::read`] saw.
+    /// Start and end of the payload of a TCP or UDP packet in the frame. The end may exceed the
+    /// captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport header
+    /// that was not captured whole, and for an impossible TCP header length. The packet must not be
+    /// a later fragment. `data` is the frame that [`Self::read`] read.
     #[inline(always)]
     #[must_use]
     pub fn payload(&self, data: &[u8]) -> Option<(usize, usize)> {
@@ -91,7 +103,7 @@ impl CommonHeaders {
             }
             UDP => {
                 let &[.., high, low, _, _] = self.transport::<8>(data)?;
-                // A length below 8 tells no end.
+                // A length below 8 is impossible and gives no end.
                 let end = match usize::from(u16::from_be_bytes([high, low])) {
                     0..8 => self.end,
                     len => self.end.min(self.transport + len),

@@ -1,5 +1,6 @@
-//! Community ID, version 1: the flow identifier that Suricata, Zeek and others print, so that an alert of theirs finds
-//! our packets. Defined by Corelight's [Community ID Flow Hashing](https://github.com/corelight/community-id-spec).
+//! Community ID, version 1: the flow identifier that Suricata, Zeek and other tools print. With it
+//! the recorder finds the packets of an alert. Defined by Corelight's [Community ID Flow
+//! Hashing](https://github.com/corelight/community-id-spec).
 
 use std::net::IpAddr;
 
@@ -7,13 +8,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest as _, Sha1};
 
 use crate::proto::{ICMP, ICMPV6};
-use crate::{Endpoint, FlowKey, Icmp, Parsed, Ports};
+use crate::{FlowEndpoint, FlowKey, Icmp, Parsed, Ports};
 
-/// The Community ID of a frame's flow, `1:` and 28 characters of base64. Tools that are to agree need the same `seed`,
-/// usually 0.
+/// The Community ID of a frame's flow: `1:` and 28 characters of base64. Tools agree only if they
+/// use the same `seed`, usually 0.
 ///
-/// `None` where the flow is unknown (see [`crate::flow_of`]), for ICMP whose type was not captured, and for everything
-/// but IP.
+/// `None` if the flow is unknown (see [`crate::flow_of`]), if the type of an ICMP message was not
+/// captured, and for frames that are not IP.
 #[must_use]
 pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let ip = parsed.network?;
@@ -26,7 +27,7 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     };
     let (src_port, dst_port) = ports.unwrap_or_default();
     let (mut low, mut high) = ((ip.src, src_port), (ip.dst, dst_port));
-    // Messages without a reply have no reverse direction to agree with, so the sender stays first.
+    // A message without a reply has no reverse direction, so the sender stays first.
     if !one_way && high < low {
         (low, high) = (high, low);
     }
@@ -39,8 +40,8 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     ))
 }
 
-/// The Community ID of a flow between ports: what [`community_id`] says of each of its packets. `None` for other keys,
-/// which do not tell enough.
+/// The Community ID of a flow between ports. [`community_id`] gives the same identifier for each
+/// packet of the flow. `None` for other keys, which do not hold all that the hash needs.
 #[must_use]
 pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     let &FlowKey::Ports { proto, low, high } = flow else {
@@ -49,23 +50,30 @@ pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     Some(community_id_between(proto, [low, high], true, seed))
 }
 
-/// The Community ID of a flow over IP by what it depends on. The smaller end comes first, or the sender of ICMP messages that go one
-/// way. `has_ports`: the protocol has ports, or is ICMP, whose ports are what [`icmp_ports`] says; if not, they do not count.
+/// The Community ID of an IP flow, from the values that the hash covers. `ends` are in hash order:
+/// the smaller end first, or the sender of a one-way ICMP message first. `has_ports` is true if the
+/// protocol has ports, and for ICMP, whose ports [`icmp_ports`] gives. Without `has_ports` the hash
+/// ignores the ports.
 #[must_use]
-pub fn community_id_between(proto: u8, ends: [Endpoint; 2], has_ports: bool, seed: u16) -> String {
+pub fn community_id_between(
+    proto: u8,
+    ends: [FlowEndpoint; 2],
+    has_ports: bool,
+    seed: u16,
+) -> String {
     let [low, high] = ends;
     let ports = has_ports.then_some((low.port, high.port));
     identifier(seed, (low.addr, high.addr), proto, ports)
 }
 
-/// Whether a text has the form of a Community ID of version 1: `1:` and the base64 of 20 bytes.
+/// Whether a text has the form of a Community ID of version 1: `1:` and 20 bytes in base64.
 #[must_use]
 pub fn is_community_id(text: &str) -> bool {
     let digest = text.strip_prefix("1:").map(|text| STANDARD.decode(text));
     matches!(digest, Some(Ok(digest)) if digest.len() == 20)
 }
 
-/// The hash of addresses and ports that are in order.
+/// Hashes addresses and ports that are already in order.
 fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16, u16)>) -> String {
     let mut hash = Sha1::new();
     hash.update(seed.to_be_bytes());
@@ -82,7 +90,7 @@ fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16,
     id
 }
 
-/// Adds an address in network order.
+/// Adds an address to the hash, in network byte order.
 fn add_address(hash: &mut Sha1, addr: IpAddr) {
     match addr {
         IpAddr::V4(addr) => hash.update(addr.octets()),
@@ -90,9 +98,10 @@ fn add_address(hash: &mut Sha1, addr: IpAddr) {
     }
 }
 
-/// Message types of ICMP that answer each other: echo, router, time stamp, information, address mask.
+/// ICMP message types that answer each other: echo, router, time stamp, information, address mask.
 const ICMP_PAIRS: [(u8, u8); 5] = [(8, 0), (10, 9), (13, 14), (15, 16), (17, 18)];
-/// Of ICMPv6: echo, multicast listener, router, neighbour, node information, home agent address discovery.
+/// ICMPv6 message types that answer each other: echo, multicast listener, router, neighbour, node
+/// information, home agent address discovery.
 const ICMPV6_PAIRS: [(u8, u8); 6] = [
     (128, 129),
     (130, 131),
@@ -106,8 +115,10 @@ fn some_ports((ports, one_way): (Ports, bool)) -> (Option<(u16, u16)>, bool) {
     (Some((ports.src, ports.dst)), one_way)
 }
 
-/// What stands in for the ports of ICMP (ICMPv6 where `is_v6`) in a Community ID: the type and its counterpart, `false`; or type and
-/// code of a message that goes one way only, `true`: nothing has the reverse of it.
+/// Values that a Community ID hashes instead of ports for ICMP (ICMPv6 if `is_v6`). Two cases:
+///
+/// - A message with a counterpart: its type and the counterpart's type, and `false`.
+/// - A one-way message: its type and code, and `true`. No message is its reverse.
 #[must_use]
 pub fn icmp_ports(icmp: Icmp, is_v6: bool) -> (Ports, bool) {
     let pairs: &[(u8, u8)] = if is_v6 { &ICMPV6_PAIRS } else { &ICMP_PAIRS };

@@ -1,10 +1,11 @@
-//! Which way a packet went.
+//! The direction of a packet.
 
-/// Which way a packet went, seen from the capturing host. Values as in pcapng's `epb_flags`.
+/// Direction of a packet, seen from the capturing host. Values as in pcapng's `epb_flags`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Direction {
-    /// Nobody tells: to a filter the packet is neither `inbound` nor `outbound`.
+    /// The capture source does not report the direction. To a filter the packet is neither
+    /// `inbound` nor `outbound`.
     #[default]
     Unknown = 0,
     /// Received.
@@ -14,7 +15,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The direction of that value; what is none is unknown.
+    /// The direction with this value. Any other value is unknown.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u8) -> Self {

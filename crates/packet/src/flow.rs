@@ -1,25 +1,26 @@
-//! Which packets belong together: what `$flow` compares.
+//! Flow keys: packets with equal keys belong together. `$flow` compares these keys.
 //!
-//! VLAN tags are not part of a key: a flow is the same flow under any stack of them. Tunnels are not descended.
+//! A key holds no VLAN tags: a flow stays the same flow under any tag stack. A key describes the
+//! outer packet of a tunnel.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::parsed::Mac;
 use crate::proto::{ICMP, ICMPV6, IGMP, SCTP, TCP, UDP};
-use crate::{LinkType, MacAddr, Outcome, Parsed};
+use crate::{LinkType, MacAddr, ParseOutcome, Parsed};
 
 /// An address and port at one end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Endpoint {
+pub struct FlowEndpoint {
     /// IP address.
     pub addr: IpAddr,
     /// Port.
     pub port: u16,
 }
 
-/// The key of a bidirectional flow: packets of both directions have the same key. `low <= high` in
-/// each variant.
+/// Key of a bidirectional flow: packets of both directions have the same key. `low <= high` in each
+/// variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKey {
     /// TCP, UDP, SCTP: the 5-tuple.
@@ -27,9 +28,9 @@ pub enum FlowKey {
         /// 6, 17 or 132.
         proto: u8,
         /// The smaller end.
-        low: Endpoint,
+        low: FlowEndpoint,
         /// The larger end.
-        high: Endpoint,
+        high: FlowEndpoint,
     },
     /// Other IP: address pair and upper-layer protocol.
     Ip {
@@ -42,7 +43,7 @@ pub enum FlowKey {
     },
     /// Not IP, between hardware addresses.
     Mac {
-        /// EtherType behind the VLAN stack; `None` for IEEE 802.3 length frames.
+        /// EtherType after the VLAN stack; `None` for IEEE 802.3 length frames.
         ether_type: Option<u16>,
         /// The smaller address.
         low: MacAddr,
@@ -53,48 +54,52 @@ pub enum FlowKey {
     Link {
         /// Link type.
         link_type: LinkType,
-        /// The link header's number of what it carries: see [`crate::LinkProtocol::number`].
+        /// Protocol number in the link header: see [`crate::LinkProtocol::number`].
         protocol: u32,
     },
 }
 
-/// What the pieces of one fragmented packet have in common, in one direction.
+/// Fields that all fragments of one packet share, in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FragmentKey {
     /// Sender.
     pub src: IpAddr,
     /// Receiver.
     pub dst: IpAddr,
-    /// Protocol of what was fragmented: see [`crate::Fragment::proto`].
+    /// Protocol of the fragmented data: see [`crate::Fragment::proto`].
     pub proto: u8,
     /// Identification.
     pub id: u32,
 }
 
-/// The flow of a frame, or `None` where it cannot be told: a later fragment of TCP, UDP or SCTP (see [`fragment_of`]),
-/// headers that were cut off or make no sense, an unknown link type.
+/// The flow of a frame. `None` if the flow is unknown:
+///
+/// - a later fragment of TCP, UDP or SCTP (see [`fragment_of`])
+/// - headers that were cut off or are malformed
+/// - an unknown link type
 #[must_use]
 pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     let Some(ip) = parsed.network else {
-        // Without the whole link header this might have been IP.
-        return (parsed.outcome == Outcome::Complete).then(|| link_flow(parsed));
+        // If the link header was cut off, the frame may be IP.
+        return (parsed.outcome == ParseOutcome::Complete).then(|| link_flow(parsed));
     };
     let proto = ip.proto?;
     if matches!(proto, TCP | UDP | SCTP) {
         let ports = parsed.transport?;
-        let end = |addr, port| Endpoint { addr, port };
+        let end = |addr, port| FlowEndpoint { addr, port };
         return Some(FlowKey::between(
             proto,
             end(ip.src, ports.src),
             end(ip.dst, ports.dst),
         ));
     }
-    let end = |addr| Endpoint { addr, port: 0 };
+    let end = |addr| FlowEndpoint { addr, port: 0 };
     Some(FlowKey::between(proto, end(ip.src), end(ip.dst)))
 }
 
-/// Whether `a <= b`, as integers: comparing the derived way, byte by byte and field by field, takes longer.
-fn is_ordered(a: Endpoint, b: Endpoint) -> bool {
+/// Whether `a <= b`. Compares integers, which is faster than the derived comparison byte by byte
+/// and field by field.
+fn is_ordered(a: FlowEndpoint, b: FlowEndpoint) -> bool {
     match (a.addr, b.addr) {
         (IpAddr::V4(x), IpAddr::V4(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
         (IpAddr::V6(x), IpAddr::V6(y)) => (x.to_bits(), a.port) <= (y.to_bits(), b.port),
@@ -118,9 +123,11 @@ fn link_flow(parsed: &Parsed) -> FlowKey {
     }
 }
 
-/// What joins a fragment, the first or a later one, to the other pieces of its packet. `None` for whole packets.
+/// The key that a fragment, first or later, shares with the other fragments of its packet. `None`
+/// for whole packets.
 ///
-/// A first fragment has a [`flow_of`] too: remember its fragment key to recognise the later pieces of that flow.
+/// A first fragment also has a [`flow_of`]. Store its fragment key to recognise the later fragments
+/// of that flow.
 #[must_use]
 pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     let ip = parsed.network?;
@@ -133,16 +140,17 @@ pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
     })
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for FlowEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         SocketAddr::new(self.addr, self.port).fmt(f)
     }
 }
 
 impl FlowKey {
-    /// The flow over IP between two ends: of TCP, UDP and SCTP with their ports, of other protocols whatever these are.
+    /// The IP flow between two ends. The ports count for TCP, UDP and SCTP; other protocols ignore
+    /// the ports.
     #[must_use]
-    pub fn between(proto: u8, a: Endpoint, b: Endpoint) -> Self {
+    pub fn between(proto: u8, a: FlowEndpoint, b: FlowEndpoint) -> Self {
         if matches!(proto, TCP | UDP | SCTP) {
             let (low, high) = if is_ordered(a, b) { (a, b) } else { (b, a) };
             return Self::Ports { proto, low, high };
@@ -189,7 +197,7 @@ impl fmt::Display for FragmentKey {
     }
 }
 
-/// Prints an IP protocol by name where pcap-filter has one, else `proto N`.
+/// Prints an IP protocol as pcap-filter's name if there is a name, else as `proto N`.
 pub(crate) struct ProtoName(pub(crate) u8);
 
 impl fmt::Display for ProtoName {
@@ -211,7 +219,8 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// A raw UDP packet over IPv4 or IPv6 between addresses and ports that end in `src` and `dst`.
+    /// A raw UDP packet over IPv4 or IPv6. The last bytes of addresses and ports are `src` and
+    /// `dst`.
     fn udp(is_v6: bool, src: [u8; 2], dst: [u8; 2]) -> FlowKey {
         let ports = [0, src[1], 0, dst[1], 0, 8, 0, 0];
         let packet = if is_v6 {

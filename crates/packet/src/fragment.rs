@@ -1,14 +1,16 @@
-//! Fragments, for those who see every packet: a quick look for them, and what is known of their datagrams.
+//! A quick check for fragments, and a memory of fragmented datagrams. For code that sees every
+//! packet.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::proto::{ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ICMPV6, SCTP, TCP, UDP};
 use crate::{FragmentKey, LinkType};
 
-/// Whether a frame may be a fragment, from a few of its bytes. `false` is certain: [`crate::fragment_of`] has no key of
-/// it. `true` asks for a closer look, with [`crate::parse`]: tags, tunnels, other link types and what is cut short get it.
+/// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain:
+/// [`crate::fragment_of`] gives no key. For `true` the caller must call [`crate::parse()`]. Tagged
+/// frames, tunnels, other link types and truncated frames give `true`.
 ///
-/// It compares less than [`crate::CommonHeaders`], in 2/3 of the time.
+/// This check compares fewer fields than [`crate::CommonHeaders`] and takes 2/3 of the time.
 #[inline]
 #[must_use]
 pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
@@ -19,15 +21,16 @@ pub fn may_be_fragment(link_type: LinkType, data: &[u8]) -> bool {
         return true;
     };
     match u16::from_be_bytes([header[12], header[13]]) {
-        // More fragments, or an offset.
+        // The "more fragments" flag, or a fragment offset.
         ETHER_IPV4 => u16::from_be_bytes([header[20], header[21]]) & 0x3fff != 0,
         ETHER_IPV6 => !matches!(header[20], TCP | UDP | SCTP | ICMPV6),
         other => other != ETHER_ARP,
     }
 }
 
-/// What is known of fragmented datagrams, as their first fragments told. Of [`Datagrams::CAPACITY`] at most: the one first seen longest
-/// ago is forgotten first. Identifications of IPv4 repeat after 65,536 datagrams at the latest, so an old one says little.
+/// Facts about fragmented datagrams, learned from their first fragments. Holds at most
+/// [`Datagrams::CAPACITY`] datagrams; the datagram that was inserted longest ago goes first. Old
+/// entries are worth little, since IPv4 identifications repeat after at most 65,536 datagrams.
 #[derive(Debug, Clone)]
 pub struct Datagrams<T> {
     known: HashMap<FragmentKey, T>,
@@ -45,16 +48,16 @@ impl<T> Default for Datagrams<T> {
 }
 
 impl<T> Datagrams<T> {
-    /// Datagrams that are remembered.
+    /// Maximum number of datagrams.
     pub const CAPACITY: usize = 4096;
 
-    /// What was remembered of a datagram last.
+    /// The latest value of a datagram.
     #[must_use]
     pub fn get(&self, datagram: &FragmentKey) -> Option<&T> {
         self.known.get(datagram)
     }
 
-    /// Remembers something of a datagram. Whether another one was forgotten for it.
+    /// Stores a value for a datagram. Returns whether another datagram was evicted.
     pub fn insert(&mut self, datagram: FragmentKey, value: T) -> bool {
         if self.known.insert(datagram, value).is_some() {
             return false;
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!((datagrams.known.len(), datagrams.order.len()), (4096, 4096));
     }
 
-    /// A frame with an EtherType, 6 bytes of anything and two more.
+    /// A frame with an EtherType, 6 arbitrary bytes and 2 given bytes.
     fn frame(ether_type: u16, last: [u8; 2]) -> Vec<u8> {
         let mut frame = vec![0; 22];
         frame[12..14].copy_from_slice(&ether_type.to_be_bytes());

@@ -1,10 +1,12 @@
-//! Header views, flow keys, VLAN stacks, fragments and Community ID.
+//! Parsed headers, flow keys, VLAN stacks, fragments and Community ID.
 //!
-//! [`parse`] turns the captured bytes of a frame into [`Parsed`], a small copyable set of facts; everything else here
-//! is computed from those. Pure: bytes in, facts out. No sockets, threads, clocks or allocation on the parsing path.
+//! [`parse()`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts.
+//! The rest of the crate computes its results from [`Parsed`]. The crate is pure: bytes in, facts
+//! out. The parsing path uses no sockets, threads, clocks or allocation.
 //!
-//! It does **not** reassemble, verify checksums or read application data. Tunnels are not descended by [`parse`] (GRE, VXLAN, IP in IP: the flow is
-//! the outer one); [`inner`] looks into them for who knows what it seeks.
+//! The crate does **not** reassemble, verify checksums or read application data. [`parse()`] does
+//! not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow. [`find_inner`] enters
+//! tunnels. Its caller must be able to recognise the right packet.
 
 mod common;
 mod community_id;
@@ -24,13 +26,13 @@ pub use community_id::{
     community_id, community_id_between, community_id_of, icmp_ports, is_community_id,
 };
 pub use direction::Direction;
-pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
+pub use flow::{FlowEndpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use fragment::{Datagrams, may_be_fragment};
 pub use link_type::LinkType;
 pub use parse::parse;
 pub use parsed::{
-    Fragment, Icmp, Ip, LinkProtocol, Llc, Mac, MacAddr, Outcome, Parsed, Ports, Snap,
+    Fragment, Icmp, Ip, LinkProtocol, Llc, Mac, MacAddr, ParseOutcome, Parsed, Ports, Snap,
 };
-pub use summary::{Summary, summary};
-pub use tunnel::{Inner, inner};
+pub use summary::{PacketSummary, summary};
+pub use tunnel::{InnerPacket, find_inner};
 pub use vlan::{VlanStack, VlanTag};

@@ -1,9 +1,10 @@
 //! Link-layer header types.
 
-/// A link-layer header type as capture files name it: a `LINKTYPE_` value of the
-/// [tcpdump.org registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
+/// Link-layer header type as capture files number it: a `LINKTYPE_` value of the [tcpdump.org
+/// registry](https://www.tcpdump.org/linktypes.html), 0 to 65535.
 ///
-/// These are file values, not libpcap's `DLT_` values: the two differ for a few old types (raw IP is 101 here).
+/// These are file values, not libpcap's `DLT_` values. The two differ for a few old types (raw IP
+/// is 101 here).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkType(pub u16);
 
@@ -22,7 +23,7 @@ impl LinkType {
     pub const PPP_SERIAL: Self = Self(50);
     /// PPP over Ethernet, from the PPPoE header on.
     pub const PPP_ETHER: Self = Self(51);
-    /// Raw IP: the version nibble tells IPv4 from IPv6.
+    /// Raw IP: the version nibble distinguishes IPv4 from IPv6.
     pub const RAW: Self = Self(101);
     /// Cisco PPP with HDLC framing.
     pub const C_HDLC: Self = Self(104);
@@ -30,7 +31,7 @@ impl LinkType {
     pub const LOOP: Self = Self(108);
     /// Linux "cooked" capture, version 1.
     pub const LINUX_SLL: Self = Self(113);
-    /// PPP behind one byte of direction.
+    /// PPP after one byte of direction.
     pub const PPP_WITH_DIR: Self = Self(204);
     /// MPLS, from the first label on.
     pub const MPLS: Self = Self(219);

@@ -1,4 +1,4 @@
-//! Numbers of protocols behind IP and behind Ethernet (IANA "Protocol Numbers" and "EtherTypes" registries).
+//! Protocol numbers of IP and Ethernet (IANA "Protocol Numbers" and "EtherTypes" registries).
 
 #![expect(missing_docs, reason = "a name says it")]
 

@@ -1,15 +1,16 @@
-//! One line about a frame, for people.
+//! A one-line description of a frame for human readers.
 //!
-//! Close to what tcpdump prints without name resolution, but only as deep as this crate parses: no application data.
+//! The format is close to tcpdump's output without name resolution. It shows only the headers that
+//! this crate parses, no application data.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::parsed::Mac;
 use crate::proto::{ETHER_ARP, ICMP, ICMPV6, IGMP, SCTP, TCP, UDP};
-use crate::{Icmp, Ip, LinkProtocol, LinkType, Outcome, Parsed, Ports, parse};
+use crate::{Icmp, Ip, LinkProtocol, LinkType, ParseOutcome, Parsed, Ports, parse};
 
-/// Describes a frame of which `data` was captured and that was `wire_len` bytes long on the wire.
+/// Describes a frame. `data` are its captured bytes, `wire_len` is its length on the wire in bytes.
 ///
 /// ```
 /// use retroscope_packet::{LinkType, summary};
@@ -18,26 +19,27 @@ use crate::{Icmp, Ip, LinkProtocol, LinkType, Outcome, Parsed, Ports, parse};
 ///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
 ///     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
 /// ];
-/// assert_eq!(summary(LinkType::RAW, &udp, 28).to_string(), "IP 10.0.0.1.1234 > 10.0.0.2.53: UDP len 28");
+/// let line = summary(LinkType::RAW, &udp, 28).to_string();
+/// assert_eq!(line, "IP 10.0.0.1.1234 > 10.0.0.2.53: UDP len 28");
 /// ```
 #[must_use]
-pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> Summary<'_> {
-    Summary {
+pub fn summary(link_type: LinkType, data: &[u8], wire_len: u32) -> PacketSummary<'_> {
+    PacketSummary {
         parsed: parse(link_type, data),
         data,
         wire_len,
     }
 }
 
-/// The line that [`summary`] makes; printing it does not allocate.
+/// The line that [`summary`] makes. Printing it does not allocate.
 #[derive(Debug, Clone, Copy)]
-pub struct Summary<'d> {
+pub struct PacketSummary<'d> {
     parsed: Parsed,
     data: &'d [u8],
     wire_len: u32,
 }
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for PacketSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parsed = &self.parsed;
         for tag in parsed.vlan.tags() {
@@ -55,15 +57,15 @@ impl fmt::Display for Summary<'_> {
             write!(f, " captured {}", self.data.len())?;
         }
         match parsed.outcome {
-            Outcome::Truncated => f.write_str(" [headers truncated]"),
-            Outcome::Malformed => f.write_str(" [malformed]"),
-            Outcome::Complete | Outcome::UnknownLinkType => Ok(()),
+            ParseOutcome::Truncated => f.write_str(" [headers truncated]"),
+            ParseOutcome::Malformed => f.write_str(" [malformed]"),
+            ParseOutcome::Complete | ParseOutcome::UnknownLinkType => Ok(()),
         }
     }
 }
 
-impl Summary<'_> {
-    /// A frame whose IP header is absent or unknown.
+impl PacketSummary<'_> {
+    /// Prints a frame without a known IP header.
     fn link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parsed = &self.parsed;
         if let Some(arp) = self.arp() {
@@ -97,7 +99,8 @@ impl Summary<'_> {
         }
     }
 
-    /// The ARP message of the frame, if it holds one for IPv4 over 48-bit hardware addresses that was captured whole.
+    /// The frame's ARP message, if it is for IPv4 over 48-bit hardware addresses and was captured
+    /// whole.
     fn arp(&self) -> Option<&[u8; 28]> {
         if self.parsed.ether_type != Some(ETHER_ARP) {
             return None;
@@ -108,7 +111,7 @@ impl Summary<'_> {
     }
 }
 
-/// A frame with an IP header.
+/// Prints a frame with an IP header.
 fn network(f: &mut fmt::Formatter<'_>, parsed: &Parsed, ip: Ip) -> fmt::Result {
     f.write_str(if ip.src.is_ipv4() { "IP " } else { "IP6 " })?;
     match parsed.transport {
@@ -158,7 +161,7 @@ fn protocol(f: &mut fmt::Formatter<'_>, proto: u8) -> fmt::Result {
     write!(f, " {name}")
 }
 
-/// An ICMP message by name, or by number where it is not an everyday one.
+/// Prints a common ICMP message by name, other messages by number.
 fn icmp_message(f: &mut fmt::Formatter<'_>, icmp: Icmp, addr: IpAddr) -> fmt::Result {
     let name = match (addr, icmp.kind) {
         (IpAddr::V4(_), 0) | (IpAddr::V6(_), 129) => "echo reply",
@@ -240,7 +243,7 @@ fn arp_message(f: &mut fmt::Formatter<'_>, message: &[u8; 28]) -> fmt::Result {
 mod tests {
     use super::*;
 
-    /// An Ethernet header from 02:…:01 to 02:…:02.
+    /// A frame with an Ethernet header from 02:…:01 to 02:…:02.
     fn ethernet(types: &[u8], payload: &[u8]) -> Vec<u8> {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], types, payload].concat()
     }

@@ -1,11 +1,11 @@
-//! What is inside a tunnel, for who knows what is sought there: an IDS names the packet inside and the one on the wire.
+//! Packets inside tunnels. An IDS alert may name the inner packet, or the packet on the wire.
 
 use crate::proto::{ETHER_IPV4, ETHER_IPV6, UDP};
 use crate::{LinkType, Parsed, parse};
 
-/// Tunnels within one another that are looked into.
+/// Maximum number of nested tunnels that the search enters.
 const DEPTH: usize = 4;
-/// Protocol numbers of IP (IANA) and EtherTypes that carry packets.
+/// IP protocol numbers (IANA) and EtherTypes that carry packets.
 const IP_IN_IP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
 const GRE: u8 = 47;
@@ -13,37 +13,46 @@ const ETHER_BRIDGED: u16 = 0x6558;
 const ETHER_ERSPAN: u16 = 0x88be;
 const ETHER_ERSPAN_3: u16 = 0x22eb;
 const ETHER_PPP: u16 = 0x880b;
-/// Bytes before the frame in VXLAN (RFC 7348), ERSPAN II and III (draft-foschiano-erspan) and its optional part, and before options in Geneve (RFC 8926).
+/// Header bytes before the inner frame: VXLAN (RFC 7348), ERSPAN II and III
+/// (draft-foschiano-erspan) with III's optional part, and Geneve before its options (RFC 8926).
 const VXLAN: usize = 8;
 const ERSPAN_2: usize = 8;
 const ERSPAN_3: usize = 12;
 const ERSPAN_3_MORE: usize = 8;
 const GENEVE: usize = 8;
-/// Teredo (RFC 4380, section 5.1.1): an origin, and an authentication but for its identifier and value.
+/// Header bytes of Teredo (RFC 4380, section 5.1.1): the origin indication, and the authentication
+/// without its identifier and value.
 const TEREDO_ORIGIN: usize = 8;
 const TEREDO_AUTHENTICATION: usize = 13;
 
 /// A packet inside another.
 #[derive(Debug, Clone, Copy)]
-pub struct Inner<'d> {
-    /// Its headers, their places counted from its own start.
+pub struct InnerPacket<'d> {
+    /// Headers of the inner packet. Offsets count from the start of the inner packet.
     pub parsed: Parsed,
-    /// Its captured bytes.
+    /// Captured bytes of the inner packet.
     pub data: &'d [u8],
 }
 
-/// Shows `wants` what may be a packet inside a frame, whose headers are `parsed`, and inside that one, outer before inner, until it says `true`; whether it
-/// did. GRE (with Ethernet, ERSPAN or PPP in it), IP in IP, and over UDP, whatever the ports, VXLAN, Geneve and Teredo. What UDP carries does
-/// not tell which of these it is, so that some of what is shown may be none: `wants` is to know what it seeks.
-pub fn inner(parsed: &Parsed, data: &[u8], wants: &mut dyn FnMut(&Inner<'_>) -> bool) -> bool {
-    descend(parsed, data, DEPTH, wants)
+/// Calls `visit` with each candidate for a packet inside a frame, outer before inner, until `visit`
+/// returns `true`. Returns whether it did. `parsed` are the headers of the frame `data`.
+///
+/// The search enters GRE (with Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
+/// VXLAN, Geneve and Teredo, whatever the ports. A UDP payload does not say which tunnel it belongs
+/// to, so some candidates are not packets. `visit` must recognise the packet that it searches.
+pub fn find_inner(
+    parsed: &Parsed,
+    data: &[u8],
+    visit: &mut dyn FnMut(&InnerPacket<'_>) -> bool,
+) -> bool {
+    descend(parsed, data, DEPTH, visit)
 }
 
 fn descend(
     parsed: &Parsed,
     data: &[u8],
     depth: usize,
-    wants: &mut dyn FnMut(&Inner<'_>) -> bool,
+    visit: &mut dyn FnMut(&InnerPacket<'_>) -> bool,
 ) -> bool {
     let (Some(proto), Some(payload)) =
         (parsed.network.and_then(|ip| ip.proto), parsed.payload(data))
@@ -61,8 +70,8 @@ fn descend(
         if parsed.network.is_none() {
             return false;
         }
-        let inner = Inner { parsed, data };
-        wants(&inner) || descend(&parsed, data, depth - 1, wants)
+        let inner = InnerPacket { parsed, data };
+        visit(&inner) || descend(&parsed, data, depth - 1, visit)
     };
     match proto {
         IP_IN_IP | IPV6_IN_IP => look(LinkType::RAW, Some(payload)),
@@ -83,7 +92,7 @@ fn number(data: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// How what an EtherType names is parsed.
+/// The link type with which to parse data of an EtherType.
 fn link_type(ether_type: u16) -> Option<LinkType> {
     match ether_type {
         ETHER_IPV4 | ETHER_IPV6 => Some(LinkType::RAW),
@@ -92,7 +101,7 @@ fn link_type(ether_type: u16) -> Option<LinkType> {
     }
 }
 
-/// RFC 2784 and 2890; version 1 is RFC 2637.
+/// GRE: RFC 2784 and 2890. Version 1 is RFC 2637.
 fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
     let (flags, proto) = (number(data, 0)?, number(data, 2)?);
     let has = |bit: u16| usize::from(flags & bit != 0);
@@ -104,7 +113,7 @@ fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
     let acknowledgment = if flags & 7 == 1 { has(0x0080) } else { 0 };
     let rest = data.get(4 + 4 * (checksum + key + sequence + acknowledgment)..)?;
     Some(match proto {
-        // The first version has no header of its own, and no sequence number.
+        // The first version of ERSPAN has neither a header nor a sequence number.
         ETHER_ERSPAN if sequence == 0 => (LinkType::ETHERNET, rest),
         ETHER_ERSPAN => (LinkType::ETHERNET, rest.get(ERSPAN_2..)?),
         ETHER_ERSPAN_3 => {
@@ -123,12 +132,12 @@ fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
 fn geneve(data: &[u8]) -> Option<(LinkType, &[u8])> {
     let first = *data.first()?;
     let options = 4 * usize::from(first & 0x3f);
-    // Version 0 is the only one.
+    // Geneve has version 0 only.
     let rest = data.get(GENEVE + options..).filter(|_| first >> 6 == 0)?;
     Some((link_type(number(data, 2)?)?, rest))
 }
 
-/// The IPv6 packet behind what Teredo puts before it.
+/// The IPv6 packet after Teredo's headers.
 fn teredo(data: &[u8]) -> Option<&[u8]> {
     let mut rest = data;
     if number(rest, 0)? == 1 {
@@ -176,7 +185,7 @@ mod tests {
     /// The ports of UDP packets inside a raw IP packet, outer first.
     fn ports(packet: &[u8]) -> Vec<u16> {
         let mut seen = Vec::new();
-        let is_found = inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {
+        let is_found = find_inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {
             if let Some(FlowKey::Ports { low, high, .. }) = flow_of(&inner.parsed) {
                 seen.push(low.port.min(high.port));
             }
@@ -237,7 +246,7 @@ mod tests {
         for (number, packet) in cases.iter().enumerate() {
             assert_eq!(ports(packet).last(), Some(&53), "case {number}");
             for end in 0..packet.len() {
-                // Whatever is cut off, it finds no other.
+                // Truncated frames must not give other packets.
                 assert!(
                     ports(&packet[..end]).iter().all(|port| *port == 53),
                     "case {number} cut at {end}"
@@ -259,7 +268,7 @@ mod tests {
             packet = ip(4, &packet);
         }
         let mut levels = 0;
-        inner(&parse(LinkType::RAW, &packet), &packet, &mut |_| {
+        find_inner(&parse(LinkType::RAW, &packet), &packet, &mut |_| {
             levels += 1;
             false
         });

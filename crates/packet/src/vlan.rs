@@ -10,8 +10,8 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
-    /// EtherTypes of tags: those of IEEE 802.1Q and 802.1ad, which Linux takes out of frames, one more that pcap-filter's `vlan` finds, and
-    /// two more that [`crate::parse`] follows.
+    /// EtherTypes of tags. Linux strips the first two (IEEE 802.1Q and 802.1ad) from frames.
+    /// pcap-filter's `vlan` also finds the third; [`crate::parse()`] follows all five.
     pub const TPIDS: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
     /// VLAN identifier, 0 to 4095; 0 is a priority tag.
@@ -21,17 +21,18 @@ impl VlanTag {
     }
 }
 
-/// A frame's tags, outer to inner. It keeps the first [`VlanStack::CAPACITY`]; more are counted.
+/// VLAN tags of a frame, outer to inner. Keeps the first [`VlanStack::CAPACITY`] tags and counts
+/// all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VlanStack {
-    /// Those at `len..` are zero.
+    /// The kept tags. Unused elements are zero.
     tags: [VlanTag; Self::CAPACITY],
-    /// Tags seen, also beyond the capacity.
+    /// Number of tags in the frame, including those beyond the capacity. Saturates at 255.
     seen: u8,
 }
 
 impl VlanStack {
-    /// Tags that are kept.
+    /// Maximum number of kept tags.
     pub const CAPACITY: usize = 8;
 
     /// The kept tags, outer to inner.
@@ -46,7 +47,7 @@ impl VlanStack {
         usize::from(self.seen) > Self::CAPACITY
     }
 
-    /// The outermost tag: the one that pcap-filter's first `vlan` compares.
+    /// The outermost tag. pcap-filter's first `vlan` compares this tag.
     #[must_use]
     pub fn outer(&self) -> Option<VlanTag> {
         self.tags().first().copied()

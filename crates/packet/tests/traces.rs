@@ -1,5 +1,5 @@
-//! Real captures: flows and Community IDs agree with the tables of other tools, and cutting a frame short never
-//! changes a fact.
+//! Real captures. Flows and Community IDs must agree with the tables of other tools, and truncating
+//! a frame must never change a fact.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use retroscope_packet::{
-    CommonHeaders, FlowKey, LinkType, Outcome, Parsed, community_id, flow_of, fragment_of,
+    CommonHeaders, FlowKey, LinkType, ParseOutcome, Parsed, community_id, flow_of, fragment_of,
     may_be_fragment, parse,
     proto::{ETHER_ARP, SCTP, TCP, UDP},
     summary,
@@ -50,8 +50,9 @@ fn proto_number(name: &str) -> u8 {
     }
 }
 
-/// A capture in which some TCP runs inside GRE. The table counts those conversations, whereas a flow here is the outer
-/// one; the totals without them are from `tshark -Y 'tcp && !gre && !icmp && !icmpv6'`.
+/// A capture with TCP inside GRE. The table counts the inner conversations, whereas our flow is the
+/// outer flow. The totals without the tunnels are from `tshark -Y 'tcp && !gre && !icmp &&
+/// !icmpv6'`.
 const WITH_TUNNELS: (&str, [u64; 4]) =
     ("traces/large/mix-a.pcap", [1643, 55_762, 25_896_765, 7276]);
 
@@ -164,13 +165,13 @@ fn community_ids_agree_with_the_table() {
     }
 }
 
-/// Protocol, addresses and Community ID: what a row of the table tells.
+/// Protocol, addresses and Community ID, in the format of a table row.
 fn describe(parsed: &Parsed, id: &str) -> String {
     let ip = parsed.network.unwrap();
     format!("{} {} {} {id}", ip.proto.unwrap(), ip.src, ip.dst)
 }
 
-/// `1:` and base64 from `1:` and hexadecimal digits.
+/// Converts a Community ID from hexadecimal digits to base64. Both forms start with `1:`.
 fn from_hex(id: &str) -> String {
     let digits = id.strip_prefix("1:").unwrap();
     let bytes: Vec<u8> = (0..digits.len())
@@ -180,7 +181,7 @@ fn from_hex(id: &str) -> String {
     format!("1:{}", STANDARD.encode(bytes))
 }
 
-/// Fails unless every fact of `short` is a fact of `whole`.
+/// Fails unless each fact of `short` is also a fact of `whole`.
 fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> String) {
     macro_rules! same_or_unknown {
         ($($short:expr, $whole:expr;)*) => {
@@ -222,8 +223,8 @@ fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> Stri
         );
         same_or_unknown! { ip.proto, other.proto; ip.fragment, other.fragment; }
     }
-    if short.outcome == Outcome::Malformed {
-        assert_eq!(whole.outcome, Outcome::Malformed, "{}", context());
+    if short.outcome == ParseOutcome::Malformed {
+        assert_eq!(whole.outcome, ParseOutcome::Malformed, "{}", context());
     }
 }
 
@@ -234,7 +235,7 @@ fn a_shorter_capture_yields_the_same_facts_or_fewer() {
     };
     let (mut frames, mut complete) = (0, 0);
     for path in common::captures(&shared.join("traces")) {
-        // Headers end well before 300 bytes; of a large capture every so many frames will do.
+        // Headers end well before 300 bytes. From a large capture a sample of the frames is enough.
         let records = common::read(&path);
         let step = records.len().div_ceil(500).max(1);
         for (index, record) in records.iter().enumerate().step_by(step) {
@@ -245,7 +246,7 @@ fn a_shorter_capture_yields_the_same_facts_or_fewer() {
                     .is_none_or(|offset| offset <= record.data.len())
             );
             frames += 1;
-            complete += u32::from(whole.outcome == Outcome::Complete);
+            complete += u32::from(whole.outcome == ParseOutcome::Complete);
             for len in 0..record.data.len().min(300) {
                 let short = parse(record.link_type, &record.data[..len]);
                 assert!(short.payload_offset.is_none_or(|offset| offset <= len));
@@ -282,11 +283,9 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
     let mut frames = Vec::new();
     for folder in ["encap", "linktypes"] {
         for path in common::captures(&shared.join("traces").join(folder)) {
-            frames.extend(
-                common::read(&path).into_iter().take(20).filter(|record| {
-                    parse(record.link_type, &[]).outcome != Outcome::UnknownLinkType
-                }),
-            );
+            frames.extend(common::read(&path).into_iter().take(20).filter(|record| {
+                parse(record.link_type, &[]).outcome != ParseOutcome::UnknownLinkType
+            }));
         }
     }
     let mut common_frames = 0;
@@ -338,7 +337,7 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
     assert!(common_frames > 1000, "{common_frames} common frames");
 }
 
-/// What [`CommonHeaders::read`] has to say of an Ethernet frame, if anything.
+/// The result that [`CommonHeaders::read`] must give for an Ethernet frame, if it gives a result.
 fn as_common(parsed: &Parsed, data: &[u8]) -> CommonHeaders {
     let Some(ip) = parsed.network else {
         assert_eq!(parsed.ether_type, Some(ETHER_ARP));

@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 
 use retroscope_capture::quantity;
 use retroscope_filter::Template;
-use retroscope_packet::{Endpoint, FlowKey, is_community_id};
+use retroscope_packet::{FlowEndpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     ByHand, Handle, KnownFlow, NO_PACKET, RetentionLimit, Stretch, SubDirectory, TriggerRequest,
     parse_time,
@@ -131,7 +131,7 @@ impl FlowBody {
                 "`src_ip` and `dest_ip` are of one version of IP",
             ));
         }
-        let end = |addr, port: Option<u16>| Endpoint {
+        let end = |addr, port: Option<u16>| FlowEndpoint {
             addr,
             port: port.unwrap_or(0),
         };

@@ -9,7 +9,7 @@ use retroscope_capture::{
     Offer, Queue, Source,
     af_packet::{LiveConfig, LiveSource},
 };
-use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
+use retroscope_filter::{Aux, FilterMode, LinkContext, Program, compile};
 use retroscope_packet::LinkType;
 
 /// Opens `v1` with an offer. Returns whether the kernel filters.
@@ -24,7 +24,7 @@ fn program(expression: &str) -> Program {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 262_144,
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         optimize: true,
     };
     compile(expression, link).unwrap()

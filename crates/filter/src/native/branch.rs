@@ -1,4 +1,5 @@
-//! Instructions that decide: conditional jumps, and long chains of comparisons with constants.
+//! Translates instructions that decide: conditional jumps, and long chains of comparisons with
+//! constants.
 
 use cranelift_codegen::ir::{
     InstBuilder, Value,
@@ -11,26 +12,26 @@ use retroscope_bpf::{Instruction, op};
 
 use super::{
     constants::{self, ConstantSet},
-    known::{Bytes, Content, Known},
+    known::{KnownState, RawBytes, RegisterContent},
     operate::load_flags,
     translate::Translator,
 };
 
-/// Constants with the same target from which on a table is faster than comparing one by one.
+/// Number of constants with the same target from which a table is faster than single comparisons.
 const TABLE_MIN: usize = 6;
-/// Targets of a chain from which on it is searched instead of walked.
+/// Number of targets of a chain above which a search replaces the comparisons in order.
 const TARGETS_MAX: usize = 8;
 
-/// A condition.
-enum Test {
+/// Result of a comparison.
+enum Condition {
     Always(bool),
-    /// 1 or 0, of 8 bits.
+    /// 1 or 0, in 8 bits.
     Is(Value),
 }
 
 impl Translator<'_, '_> {
-    /// A conditional jump.
-    pub(super) fn branch(&mut self, index: usize, mut known: Known) {
+    /// Translates a conditional jump.
+    pub(super) fn branch(&mut self, index: usize, mut known: KnownState) {
         let instruction = self.program.instructions[index];
         let Some((if_true, if_false)) = instruction.targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
@@ -38,7 +39,7 @@ impl Translator<'_, '_> {
         if instruction.code == op::JEQ_K {
             let (cases, otherwise) = self.chain(index);
             if cases.len() > 1 {
-                return self.walk(cases, otherwise, &mut known);
+                return self.compare_in_order(cases, otherwise, &mut known);
             }
         }
         let test = self.test(&instruction, &mut known);
@@ -46,34 +47,39 @@ impl Translator<'_, '_> {
     }
 
     /// Ends the block with a jump to one of two targets.
-    fn decide(&mut self, test: Test, if_true: usize, if_false: usize, known: &Known) {
+    fn decide(&mut self, test: Condition, if_true: usize, if_false: usize, known: &KnownState) {
         let (if_true, if_false) = (self.through_jumps(if_true), self.through_jumps(if_false));
         let condition = match test {
-            _ if if_true == if_false => return self.go(if_true, known),
-            Test::Always(true) => return self.go(if_true, known),
-            Test::Always(false) => return self.go(if_false, known),
-            Test::Is(condition) => condition,
+            _ if if_true == if_false => return self.jump_to(if_true, known),
+            Condition::Always(true) => return self.jump_to(if_true, known),
+            Condition::Always(false) => return self.jump_to(if_false, known),
+            Condition::Is(condition) => condition,
         };
-        if let (Some(if_true), Some(if_false)) = (self.fate(if_true), self.fate(if_false)) {
+        if let (Some(if_true), Some(if_false)) =
+            (self.known_result(if_true), self.known_result(if_false))
+        {
             return self.exit_either(condition, if_true, if_false);
         }
-        let (if_true, if_false) = (self.way(if_true, known), self.way(if_false, known));
+        let (if_true, if_false) = (
+            self.block_for(if_true, known),
+            self.block_for(if_false, known),
+        );
         self.ins().brif(condition, if_true, &[], if_false, &[]);
     }
 
-    fn test(&mut self, instruction: &Instruction, known: &mut Known) -> Test {
+    fn test(&mut self, instruction: &Instruction, known: &mut KnownState) -> Condition {
         let code = instruction.code & !op::SOURCE_X;
-        let Content::Constant(number) = self.operand(instruction, known) else {
+        let RegisterContent::Constant(number) = self.operand(instruction, known) else {
             let (a, x) = (self.a(known), self.x(known));
             return self.compare(code, a, x);
         };
         match (known.a, code) {
-            (Content::Constant(a), op::JEQ_K) => Test::Always(a == number),
-            (Content::Constant(a), op::JGT_K) => Test::Always(a > number),
-            (Content::Constant(a), op::JGE_K) => Test::Always(a >= number),
-            (Content::Constant(a), _) => Test::Always(a & number != 0),
-            (Content::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
-            (Content::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
+            (RegisterContent::Constant(a), op::JEQ_K) => Condition::Always(a == number),
+            (RegisterContent::Constant(a), op::JGT_K) => Condition::Always(a > number),
+            (RegisterContent::Constant(a), op::JGE_K) => Condition::Always(a >= number),
+            (RegisterContent::Constant(a), _) => Condition::Always(a & number != 0),
+            (RegisterContent::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
+            (RegisterContent::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
             _ => {
                 let (a, number) = (self.a(known), self.number(number));
                 self.compare(code, a, number)
@@ -81,8 +87,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Compares as the operation with a constant does.
-    fn compare(&mut self, code: u16, a: Value, b: Value) -> Test {
+    /// Compares two values. `code` is the code of the operation with a constant operand.
+    fn compare(&mut self, code: u16, a: Value, b: Value) -> Condition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
             op::JGT_K => IntCC::UnsignedGreaterThan,
@@ -92,11 +98,11 @@ impl Translator<'_, '_> {
                 return self.is_not_zero(common);
             }
         };
-        Test::Is(self.ins().icmp(condition, a, b))
+        Condition::Is(self.ins().icmp(condition, a, b))
     }
 
-    fn is_not_zero(&mut self, value: Value) -> Test {
-        Test::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
+    fn is_not_zero(&mut self, value: Value) -> Condition {
+        Condition::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
     }
 
     fn is_number(&mut self, value: Value, number: u32) -> Value {
@@ -104,35 +110,36 @@ impl Translator<'_, '_> {
             .icmp_imm_u(IntCC::Equal, value, i64::from(number))
     }
 
-    /// Whether bytes of the packet are a number, without turning them around.
-    fn equals(&mut self, bytes: Bytes, number: u32) -> Test {
+    /// Whether bytes of the packet equal a number, without swapping the bytes.
+    fn equals(&mut self, bytes: RawBytes, number: u32) -> Condition {
         if number & !bytes.mask != 0 {
-            return Test::Always(false);
+            return Condition::Always(false);
         }
         let raw = self.masked(bytes, bytes.mask);
-        Test::Is(self.is_number(raw, bytes.turned(number)))
+        Condition::Is(self.is_number(raw, bytes.swapped(number)))
     }
 
-    /// Whether bytes of the packet have one of some bits.
-    fn has_bits(&mut self, bytes: Bytes, bits: u32) -> Test {
+    /// Whether bytes of the packet have any of `bits` set.
+    fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> Condition {
         if bits & bytes.mask == 0 {
-            return Test::Always(false);
+            return Condition::Always(false);
         }
         let raw = self.masked(bytes, bits & bytes.mask);
         self.is_not_zero(raw)
     }
 
-    /// Bytes as they were read, with the bits of `mask` left.
-    fn masked(&mut self, bytes: Bytes, mask: u32) -> Value {
+    /// The bytes in packet order, with the bits outside `mask` cleared.
+    fn masked(&mut self, bytes: RawBytes, mask: u32) -> Value {
         if mask == bytes.largest() {
             return bytes.raw;
         }
-        let mask = i64::from(bytes.turned(mask));
+        let mask = i64::from(bytes.swapped(mask));
         self.ins().band_imm_u(bytes.raw, mask)
     }
 
-    /// The comparisons that follow each other from `index` on as long as none holds, up to the head of a loop: that has a block
-    /// of its own. For each constant where it leads, and where all others lead.
+    /// The chain of comparisons from `index` on, each of which follows if the previous one does not
+    /// hold. The chain ends before a loop head, which has a separate block. Returns the target of
+    /// each constant, and the target if no comparison holds.
     fn chain(&self, index: usize) -> (Vec<(u32, usize)>, usize) {
         let mut cases: Vec<(u32, usize)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
@@ -146,7 +153,7 @@ impl Translator<'_, '_> {
             let Some((if_true, if_false)) = targets else {
                 break;
             };
-            // The first comparison with a constant counts.
+            // Only the first comparison with a constant can hold.
             if seen.insert(instruction.k) {
                 cases.push((instruction.k, self.through_jumps(if_true)));
             }
@@ -155,17 +162,23 @@ impl Translator<'_, '_> {
         (cases, at)
     }
 
-    /// Ends the block with a chain of comparisons. The constants are different, so any order is as good.
-    fn walk(&mut self, mut cases: Vec<(u32, usize)>, otherwise: usize, known: &mut Known) {
+    /// Ends the block with a chain of comparisons. The constants differ, so their order does not
+    /// matter.
+    fn compare_in_order(
+        &mut self,
+        mut cases: Vec<(u32, usize)>,
+        otherwise: usize,
+        known: &mut KnownState,
+    ) {
         let value = match known.a {
-            Content::Constant(a) => {
+            RegisterContent::Constant(a) => {
                 let case = cases.iter().find(|(number, _)| *number == a);
-                return self.go(case.map_or(otherwise, |(_, target)| *target), known);
+                return self.jump_to(case.map_or(otherwise, |(_, target)| *target), known);
             }
-            Content::Bytes(bytes) => {
+            RegisterContent::Bytes(bytes) => {
                 cases.retain(|(number, _)| number & !bytes.mask == 0);
                 for (number, _) in &mut cases {
-                    *number = bytes.turned(*number);
+                    *number = bytes.swapped(*number);
                 }
                 self.masked(bytes, bytes.mask)
             }
@@ -175,21 +188,21 @@ impl Translator<'_, '_> {
         if groups.len() > TARGETS_MAX {
             return self.search(value, &groups, otherwise, known);
         }
-        let mut tests: Vec<(Group, usize)> = Vec::new();
+        let mut tests: Vec<(ConstantGroup, usize)> = Vec::new();
         for (target, numbers) in groups {
             if numbers.len() < TABLE_MIN {
                 tests.extend(
                     numbers
                         .into_iter()
-                        .map(|number| (Group::One(number), target)),
+                        .map(|number| (ConstantGroup::One(number), target)),
                 );
                 continue;
             }
             for numbers in numbers.chunks(constants::CONSTANTS_MAX) {
                 match self.table(numbers) {
-                    Some(table) => tests.push((Group::Table(table), target)),
+                    Some(table) => tests.push((ConstantGroup::Table(table), target)),
                     None => {
-                        let one = |number: &u32| (Group::One(*number), target);
+                        let one = |number: &u32| (ConstantGroup::One(*number), target);
                         tests.extend(numbers.iter().map(one));
                     }
                 }
@@ -197,22 +210,23 @@ impl Translator<'_, '_> {
         }
         let last = tests.len().saturating_sub(1);
         if tests.is_empty() {
-            return self.go(otherwise, known);
+            return self.jump_to(otherwise, known);
         }
         for (index, (group, target)) in tests.into_iter().enumerate() {
             let is_in = match group {
-                Group::One(number) => self.is_number(value, number),
-                Group::Table(table) => self.look_up(value, table),
+                ConstantGroup::One(number) => self.is_number(value, number),
+                ConstantGroup::Table(table) => self.look_up(value, table),
             };
             if index == last {
-                return self.decide(Test::Is(is_in), target, otherwise, known);
+                return self.decide(Condition::Is(is_in), target, otherwise, known);
             }
-            let target = self.way(target, known);
-            self.leave_if(is_in, target);
+            let target = self.block_for(target, known);
+            self.jump_if(is_in, target);
         }
     }
 
-    /// The index of the table of some numbers, if one can be made. Source and destination are often compared with the same.
+    /// Index of the table for some numbers, if a table is possible. Programs often compare source
+    /// and destination with the same numbers, so tables are shared.
     fn table(&mut self, numbers: &[u32]) -> Option<usize> {
         let is_known = |table: &ConstantSet| *table.constants == *numbers;
         if let Some(known) = self.tables.iter().position(is_known) {
@@ -231,7 +245,7 @@ impl Translator<'_, '_> {
             ..
         } = &self.tables[table];
         let (multiplier, shift) = (*multiplier, *shift);
-        // The table will move into the code's own list; its slots stay where they are.
+        // The table moves to the code's own list later, but its slots keep their address.
         let address = slots.as_ptr().expose_provenance() as u64;
         let product = self.ins().imul_imm_u(value, i64::from(multiplier));
         let slot = self.ins().ushr_imm_u(product, i64::from(shift));
@@ -243,34 +257,34 @@ impl Translator<'_, '_> {
         self.ins().icmp(IntCC::Equal, value, constant)
     }
 
-    /// Many targets: a search among the constants.
+    /// Ends the block with a search among the constants, for a chain with many targets.
     fn search(
         &mut self,
         value: Value,
         groups: &[(usize, Vec<u32>)],
         otherwise: usize,
-        known: &Known,
+        known: &KnownState,
     ) {
         let mut switch = Switch::new();
         for (target, numbers) in groups {
-            let block = self.way(*target, known);
+            let block = self.block_for(*target, known);
             for number in numbers {
                 switch.set_entry(u128::from(*number), block);
             }
         }
-        let otherwise = self.way(otherwise, known);
+        let otherwise = self.block_for(otherwise, known);
         switch.emit(self.builder, value, otherwise);
     }
 }
 
-/// Constants that lead to the same place.
-enum Group {
+/// Constants with the same target.
+enum ConstantGroup {
     One(u32),
-    /// Index of their table.
+    /// Index of the table that holds the constants.
     Table(usize),
 }
 
-/// The constants of each target, in the order of the program.
+/// The constants of each target, in program order.
 fn by_target(cases: Vec<(u32, usize)>) -> Vec<(usize, Vec<u32>)> {
     let mut groups: Vec<(usize, Vec<u32>)> = Vec::new();
     let mut places = std::collections::HashMap::new();

@@ -1,7 +1,8 @@
-//! Memory for machine code, and calling it.
+//! Memory for machine code, and calls of machine code.
 //!
-//! Memory is written first and made executable then, never both at once. It belongs to its [`Code`], which gives it back once,
-//! when it is dropped; to run it is to borrow it, so no thread can be in it then.
+//! Memory is written first and then made executable, never both at once. It belongs to its
+//! [`MachineCode`], which unmaps it when dropped. A run borrows the [`MachineCode`], so no thread
+//! can be inside the code when it is unmapped.
 #![expect(
     unsafe_code,
     reason = "calls machine code: 5 to 10 times as fast as the interpreter"
@@ -13,46 +14,47 @@ use memmap2::{Mmap, MmapMut};
 
 use super::{
     NativeError, NativeInfo,
-    emit::{Compiled, Joined, One},
+    emit::{FusedFunction, GeneratedCode, ProgramFunction},
 };
-use crate::Frame;
+use crate::FilterFrame;
 
-/// The types of generated functions. Sealed: no other module may implement an unsafe trait.
+/// Types of generated functions. No other module may implement this unsafe trait.
 ///
 /// # Safety
 /// The type is a pointer to a function.
 pub(crate) unsafe trait FunctionPointer: Copy {}
 
 // SAFETY: a pointer to a function.
-unsafe impl FunctionPointer for One {}
+unsafe impl FunctionPointer for ProgramFunction {}
 // SAFETY: a pointer to a function.
-unsafe impl FunctionPointer for Joined {}
+unsafe impl FunctionPointer for FusedFunction {}
 
-/// Machine code of a function of type `F` that may run.
+/// Executable machine code of a function of type `F`.
 #[derive(Debug)]
-pub(crate) struct Code<F> {
+pub(crate) struct MachineCode<F> {
     function: F,
-    /// Where it lies.
+    /// Memory that holds the function.
     _memory: Mmap,
-    /// Where the code looks constants up; it knows their addresses.
+    /// Tables in which the code looks up constants. The code contains their addresses.
     _tables: Vec<Box<[u32]>>,
     pub(crate) info: NativeInfo,
 }
 
-// SAFETY: code and tables do not change once `Code::new` returned, belong to no thread, and are unmapped by whoever drops the
-// last reference.
-unsafe impl<F: Send> Send for Code<F> {}
-// SAFETY: as above; running writes nothing but the stack of the thread that runs it, and results that only it can reach.
-unsafe impl<F: Sync> Sync for Code<F> {}
+// SAFETY: code and tables do not change after `MachineCode::new` and belong to no thread. The
+// thread that drops the last reference unmaps the memory.
+unsafe impl<F: Send> Send for MachineCode<F> {}
+// SAFETY: as above. A run writes only to the stack of its own thread, and to results that only this
+// thread can reach.
+unsafe impl<F: Sync> Sync for MachineCode<F> {}
 
-impl<F: FunctionPointer> Code<F> {
-    /// Maps what the generator made, from `start` on.
+impl<F: FunctionPointer> MachineCode<F> {
+    /// Maps generated code. `start` is the time at which its compilation began.
     ///
     /// # Errors
     /// [`NativeError::Memory`]
-    pub(super) fn new(compiled: Compiled<F>, start: Instant) -> Result<Self, NativeError> {
+    pub(super) fn new(compiled: GeneratedCode<F>, start: Instant) -> Result<Self, NativeError> {
         const { assert!(size_of::<F>() == size_of::<*const u8>()) };
-        let Compiled { code, tables, .. } = compiled;
+        let GeneratedCode { code, tables, .. } = compiled;
         let failed = |call| {
             let bytes = code.len();
             move |source| NativeError::Memory {
@@ -71,11 +73,11 @@ impl<F: FunctionPointer> Code<F> {
             compile_time: start.elapsed(),
         };
         Ok(Self {
-            // SAFETY: `F` is a pointer to a function, as `entry` is, of the same size. `Compiled`
-            // says that the memory holds nothing but a function of this type, which `emit` or
-            // `joint_function` declared with this signature and calling convention. The function
-            // was generated for this processor, and stays mapped as long as `_memory`, which lives
-            // next to the pointer.
+            // SAFETY: `F` and `entry` are pointers of the same size. `GeneratedCode` guarantees
+            // that the memory holds a function of type `F`, which `emit` or `fused_function`
+            // declared with this signature and calling convention. The function was generated for
+            // this processor. It stays mapped as long as `_memory`, which lives next to the
+            // pointer.
             function: unsafe { mem::transmute_copy::<*const u8, F>(&entry) },
             _memory: memory,
             _tables: tables,
@@ -84,25 +86,29 @@ impl<F: FunctionPointer> Code<F> {
     }
 }
 
-impl Code<One> {
-    /// As [`Program::run_many`](crate::Program::run_many). Panics if there are more frames than bits in the result.
+impl MachineCode<ProgramFunction> {
+    /// See [`Program::run_many`](crate::Program::run_many). Panics if there are more frames than
+    /// bits in the result.
     #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
+    pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>]) -> u64 {
         assert!(frames.len() <= u64::BITS as usize);
-        // SAFETY: the code reads as many frames as there are, whose layout it was made for, captured bytes that it checked against
-        // the frame's length, and tables that live beside it; all of them are borrowed until it returns. It writes to its own
-        // stack frame only and calls nothing.
+        // SAFETY: the code reads `frames.len()` frames of the layout that it was generated for,
+        // captured bytes within each frame's checked length, and its tables. All of these are
+        // borrowed until the call returns. The code writes only to its own stack frame and calls
+        // nothing.
         unsafe { (self.function)(frames.as_ptr().cast(), frames.len() as u64) }
     }
 }
 
-impl Code<Joined> {
-    /// Fills the first of `results`, one for each frame: bit `n` says whether program `n` keeps any byte. Gives the bits of all
-    /// results. Panics if there are more frames than results.
+impl MachineCode<FusedFunction> {
+    /// Fills the first `frames.len()` elements of `results`. Bit `n` of a result tells whether
+    /// program `n` keeps any byte of the frame. Returns all bits that are set in any result. Panics
+    /// if there are more frames than results.
     #[inline]
-    pub(crate) fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64]) -> u64 {
+    pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
-        // SAFETY: as for one program; beside its stack frame the code writes one result for each frame, of which there are enough.
+        // SAFETY: as for one program. In addition the code writes one result for each frame, and
+        // there are enough results.
         unsafe {
             (self.function)(
                 frames.as_ptr().cast(),
@@ -115,9 +121,9 @@ impl Code<Joined> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Aux, Frame, Instruction, NativeError, Program, native};
+    use crate::{Aux, FilterFrame, Instruction, NativeError, Program, native};
 
-    /// The line of `/proc/self/maps` that `address` is in.
+    /// The line of `/proc/self/maps` for `address`.
     fn mapping(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
         let contains = |line: &&str| {
@@ -130,7 +136,7 @@ mod tests {
             .map(str::to_owned)
     }
 
-    /// Runs one of the tests below alone, in a process of its own; gives what it printed.
+    /// Runs one of the tests below in a separate process. Returns the text that it printed.
     fn alone(test: &str) -> String {
         let this = std::env::current_exe().expect("a test program");
         let output = std::process::Command::new(this)
@@ -142,13 +148,17 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs alone: other tests map code too, and one that does so between the end of this code and the look at its place
-    /// may get that place, with the same flags and length.
+    /// Runs in a separate process, because other tests map code too. A mapping of another test may
+    /// get the address of the unmapped code, with the same flags and length, before this test
+    /// checks the address.
     #[test]
     #[ignore = "started by code_is_never_writable_and_given_back"]
     fn mapped() {
         let native = native::compile(&[Instruction::ret(7)], false).expect("x86-64 Linux");
-        assert_eq!(native.run_many(&[Frame::new(&[], 0, Aux::default())]), 1);
+        assert_eq!(
+            native.run_many(&[FilterFrame::new(&[], 0, Aux::default())]),
+            1
+        );
         let address = native._memory.as_ptr().addr();
         let line = mapping(address).expect("mapped");
         assert_eq!(line.split(' ').nth(1), Some("r-xp"), "{line}");
@@ -160,7 +170,7 @@ mod tests {
         });
         assert_eq!(both, None, "writable and executable");
         drop(native);
-        // Memory of the test harness may be there by now, but none that is executable.
+        // The test harness may have reused the address, but not for executable memory.
         assert!(
             mapping(address).is_none_or(|new| new != line),
             "still mapped: {line}"
@@ -174,13 +184,13 @@ mod tests {
         assert!(said.contains("given back: "), "{said}");
     }
 
-    /// Runs alone in a process of its own, which takes away its right to make code.
+    /// Runs in a separate process, which gives up its right to make code.
     #[test]
     #[ignore = "started by where_code_is_refused_programs_are_interpreted"]
     fn refused() {
         const PR_SET_MDWE: libc::c_int = 65;
         const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
-        // SAFETY: takes numbers only; from here on this process may make no memory executable.
+        // SAFETY: takes numbers only. From here on this process cannot make memory executable.
         let status = unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
         if status != 0 {
             println!("SKIP: the kernel refuses no executable memory (before Linux 6.3)");

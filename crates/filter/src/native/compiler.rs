@@ -1,4 +1,4 @@
-//! A thread that makes machine code while the data path runs on with the interpreter.
+//! A thread that makes machine code while the data path continues with the interpreter.
 
 use std::{
     io,
@@ -11,17 +11,18 @@ use std::{
 };
 
 use super::NativeError;
-use crate::{Joint, Program};
+use crate::{FusedPrograms, Program};
 
-/// Programs in the queue at most: thousands of rules at the start, and then those of dumps.
+/// Maximum number of queued programs: thousands of rules at the start, and later those of dumps.
 const WAITING_MAX: u64 = 65_536;
-/// Failures that are kept for [`Compiler::failures`] at most; more are counted only.
+/// Maximum number of failures kept for [`Compiler::failures`]. Further failures are only counted.
 const FAILURES_MAX: usize = 16;
 
-/// The thread `filter-compiler`. Programs that are submitted run as machine code from some moment on, in every clone.
+/// The thread `filter-compiler`. A submitted program runs as machine code from some moment on, in
+/// every clone.
 ///
-/// Any thread may submit; nobody waits for the result. Dropping it finishes the program being compiled, leaves the others to the
-/// interpreter, and joins the thread.
+/// Any thread may submit, and none waits for the result. Dropping the compiler finishes the current
+/// program, leaves the other programs to the interpreter, and joins the thread.
 ///
 /// ```
 /// use retroscope_filter::{Compiler, Program};
@@ -33,21 +34,21 @@ const FAILURES_MAX: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Compiler {
-    /// `None` once the thread is told to end.
-    queue: Option<Sender<Work>>,
+    /// `None` once the thread must end.
+    queue: Option<Sender<CompileJob>>,
     thread: Option<JoinHandle<()>>,
-    shared: Arc<Counts>,
+    shared: Arc<CompilerState>,
 }
 
-/// What compiles something, and counts it.
-type Work = Box<dyn FnOnce(&Counts) + Send>;
+/// A closure that compiles something and counts the result.
+type CompileJob = Box<dyn FnOnce(&CompilerState) + Send>;
 
-// The counters and the flag order nothing else: Relaxed everywhere. What is compiled reaches other threads through the
-// program's own slot.
+// The counters and the flag order nothing else, so all accesses are Relaxed. Compiled code reaches
+// other threads through the program's own slot.
 #[derive(Debug, Default)]
-struct Counts {
+struct CompilerState {
     ends: AtomicBool,
-    /// Programs in the queue.
+    /// Number of queued programs.
     waiting: AtomicU64,
     made: AtomicU64,
     failed: AtomicU64,
@@ -55,16 +56,16 @@ struct Counts {
     failures: Mutex<Vec<NativeError>>,
 }
 
-/// What a [`Compiler`] did with the programs that were submitted.
+/// Numbers of submitted programs, by what a [`Compiler`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompilerCounts {
-    /// Programs that run as machine code now.
+    /// Programs that now run as machine code.
     pub made: u64,
     /// Programs that stay with the interpreter.
     pub failed: u64,
-    /// Programs that nobody had any more when their turn came, those that are too long to be joined, and those that found the
-    /// queue full.
+    /// Programs that were not compiled: nobody used them any more, or they are too long to share a
+    /// function, or the queue was full.
     pub skipped: u64,
 }
 
@@ -72,10 +73,10 @@ impl Compiler {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system's, if it gives no thread.
+    /// The system's error if the thread cannot start.
     pub fn new() -> io::Result<Self> {
-        let (queue, work) = channel::<Work>();
-        let shared = Arc::new(Counts::default());
+        let (queue, work) = channel::<CompileJob>();
+        let shared = Arc::new(CompilerState::default());
         let worker = Arc::clone(&shared);
         let thread = Builder::new()
             .name("filter-compiler".to_owned())
@@ -92,8 +93,8 @@ impl Compiler {
         })
     }
 
-    /// Queues a program. Nothing happens to one that runs as machine code already; where the queue is full it stays with the
-    /// interpreter.
+    /// Queues a program. Does nothing if the program has machine code already. If the queue is
+    /// full, the program stays with the interpreter.
     pub fn submit(&self, program: &Program) {
         if program.native().is_none() {
             let program = program.clone();
@@ -103,8 +104,9 @@ impl Compiler {
         }
     }
 
-    /// Queues programs that are to run as one function; they count as one. Nothing happens where they do so already.
-    pub fn submit_joint(&self, joint: &Joint) {
+    /// Queues programs that will run as one function. The group counts as one program. Does nothing
+    /// if they have machine code already.
+    pub fn submit_fused(&self, joint: &FusedPrograms) {
         if joint.native().is_none() {
             let joint = joint.clone();
             self.send(Box::new(move |shared| {
@@ -113,19 +115,19 @@ impl Compiler {
         }
     }
 
-    fn send(&self, work: Work) {
+    fn send(&self, work: CompileJob) {
         if self.shared.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.shared.skipped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        // The queue is there until `drop`, and the thread takes from it until the queue is gone.
+        // The queue exists until `drop`, and the thread receives until the queue is gone.
         if let Some(queue) = &self.queue {
             let _ = queue.send(work);
         }
     }
 
-    /// What was done so far.
+    /// Counts since the start.
     #[must_use]
     pub fn counts(&self) -> CompilerCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -136,7 +138,8 @@ impl Compiler {
         }
     }
 
-    /// The failures since this was last asked, the first 16 of them; a failure tells of no other program's.
+    /// Failures since the last call, at most 16. A failure of one program does not affect other
+    /// programs.
     #[must_use]
     pub fn failures(&self) -> Vec<NativeError> {
         let mut failures = self
@@ -153,13 +156,13 @@ impl Drop for Compiler {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // Nothing panics here: a panic of the code generator is caught.
+            // The thread does not panic: it catches panics of the code generator.
             let _ = thread.join();
         }
     }
 }
 
-impl Counts {
+impl CompilerState {
     fn make(&self, is_unwanted: bool, make: impl FnOnce() -> Result<(), NativeError>) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         if self.ends.load(Ordering::Relaxed) || is_unwanted {
@@ -170,8 +173,8 @@ impl Counts {
             Ok(()) => {
                 add(&self.made);
             }
-            // Each runs by itself, as machine code.
-            Err(NativeError::NotJoined { .. }) => {
+            // Each program still runs by itself, as machine code.
+            Err(NativeError::NotFused { .. }) => {
                 add(&self.skipped);
             }
             Err(error) => {
@@ -179,7 +182,8 @@ impl Counts {
                 if failures.len() < FAILURES_MAX {
                     failures.push(error);
                 }
-                // Counted while the list is locked, so that whoever sees the count finds the failure.
+                // Counted under the lock, so that a reader that sees the count also finds the
+                // failure.
                 add(&self.failed);
             }
         }
@@ -193,7 +197,7 @@ mod tests {
     use super::*;
     use crate::{Aux, Instruction};
 
-    /// Waits until the compiler did something with `total` programs.
+    /// Waits until the compiler has handled `total` programs.
     fn wait(compiler: &Compiler, total: u64) -> CompilerCounts {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -216,7 +220,7 @@ mod tests {
         assert_eq!((counts.made, counts.failed), (1, 0));
         assert!(clone.native().is_some() && compiler.failures().is_empty());
         assert_eq!(clone.run(&[], 0, Aux::default()), 5);
-        // Once more is nothing to do.
+        // A second submission does nothing.
         compiler.submit(&clone);
         assert_eq!(compiler.counts(), counts);
     }

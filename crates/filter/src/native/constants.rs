@@ -1,34 +1,37 @@
-//! Long lists of constants: is a number one of them? One multiplication and one look, however long the list.
+//! Long lists of constants: whether a number is in a list takes one multiplication and one memory
+//! access, however long the list is.
 //!
-//! `host a or host b or …` becomes a chain of comparisons in classic BPF, one for each host. In a table where each constant
-//! has a slot of its own a number can only be the constant in its slot.
+//! `host a or host b or …` becomes a chain of comparisons in classic BPF, one for each host. The
+//! table gives each constant its own slot, so a number can only equal the constant in its slot.
 
-/// A set of numbers without collisions.
+/// A hash set of numbers without collisions.
 #[derive(Debug)]
 pub(super) struct ConstantSet {
-    /// What it was made of, in that order.
+    /// The constants, in their original order.
     pub(super) constants: Box<[u32]>,
-    /// A power of two of them. Free ones hold a constant whose slot is another one, so nothing is found there.
+    /// Slots; their number is a power of two. A free slot holds a constant that belongs to another
+    /// slot, so no number matches in a free slot.
     pub(super) slots: Box<[u32]>,
     pub(super) multiplier: u32,
-    /// Bits of the product below the slot's index, in `1..32`.
+    /// Number of product bits below the slot's index, in `1..32`.
     pub(super) shift: u32,
 }
 
-/// Constants of one table at most. More would need a table out of proportion.
+/// Maximum number of constants in one table. More constants would need a table out of proportion.
 pub(super) const CONSTANTS_MAX: usize = 256;
-/// Slots of a table at least and at most.
+/// Minimum and maximum size of a table, as powers of two.
 const SLOT_BITS: std::ops::RangeInclusive<u32> = 3..=16;
-/// Multipliers that are tried for a size of table.
+/// Number of multipliers to try for each size.
 const TRIES: u32 = 400;
 
 impl ConstantSet {
-    /// A table of `constants`, which are different. `None` where no multiplier does it, which gets less likely the fewer
-    /// there are: below [`CONSTANTS_MAX`] it does not happen in practice.
+    /// A table of `constants`, which must differ. `None` if no multiplier works. Below
+    /// [`CONSTANTS_MAX`] that does not happen in practice; the fewer constants, the less likely.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
-        // Numbers that differ in their upper bits only, as addresses do on this side of the wire, need a mixing multiplier:
-        // odd ones from a fixed sequence (Knuth's 2^32 over the golden ratio), so that a program always gets the same code.
+        // Addresses on this side of the wire may differ in their upper bits only, so the multiplier
+        // must mix well. Odd multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio)
+        // give a program the same code each time.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
         let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
         for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {
@@ -52,7 +55,7 @@ fn slot(number: u32, multiplier: u32, shift: u32) -> usize {
     (number.wrapping_mul(multiplier) >> shift) as usize
 }
 
-/// The slots, if no two constants want the same.
+/// The slots, if no two constants need the same slot.
 fn place(constants: &[u32], first: u32, multiplier: u32, shift: u32) -> Option<Box<[u32]>> {
     let mut taken = vec![false; 1 << (32 - shift)];
     let mut slots = vec![first; taken.len()];

@@ -1,4 +1,4 @@
-//! A function around a program, with the loop over packets, and its machine code.
+//! Wraps a program into a function with a loop over packets, and generates its machine code.
 
 use std::{marker::PhantomData, sync::OnceLock};
 
@@ -17,25 +17,28 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use super::{
     NativeError,
     constants::ConstantSet,
-    known::Facts,
+    known::ClassFacts,
     operate::load_flags,
-    translate::{Exits, Packet, Program, Registers, Translator},
+    translate::{BpfRegisters, Exits, PacketValues, TranslatedProgram, Translator},
 };
 use crate::{Instruction, frame::layout};
 
-/// Longest program that is compiled, in instructions.
+/// Maximum length of a program in instructions.
 pub(super) const INSTRUCTIONS_MAX: usize = 4096;
 
-/// The function of a program: first frame and number of frames to the set of those that are kept.
-pub(crate) type One = unsafe extern "C" fn(*const u8, u64) -> u64;
-/// The function of joined programs: first frame, number of frames, as many words for the results; to the bits of all results.
-pub(crate) type Joined = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
+/// The function of one program. Parameters: the first frame and the number of frames. Returns the
+/// set of frames that the program keeps.
+pub(crate) type ProgramFunction = unsafe extern "C" fn(*const u8, u64) -> u64;
+/// The function of fused programs. Parameters: the first frame, the number of frames, and a word
+/// for the result of each frame. Returns the bits of all results.
+pub(crate) type FusedFunction = unsafe extern "C" fn(*const u8, u64, *mut u64) -> u64;
 
 /// Machine code of a function of type `F`.
-pub(super) struct Compiled<F> {
-    /// The function, from its first byte, no part of which depends on where it lies.
+pub(super) struct GeneratedCode<F> {
+    /// Position-independent code. The function begins at the first byte.
     pub(super) code: Vec<u8>,
-    /// What it reads beside packets; it must outlive the function, where it is.
+    /// Tables that the function reads in addition to packets. They must outlive the function and
+    /// must not move.
     pub(super) tables: Vec<Box<[u32]>>,
     function: PhantomData<F>,
 }
@@ -47,26 +50,27 @@ pub(super) struct Compiled<F> {
 pub(super) fn compile(
     instructions: &[Instruction],
     ancillary: bool,
-) -> Result<Compiled<One>, NativeError> {
+) -> Result<GeneratedCode<ProgramFunction>, NativeError> {
     if instructions.len() > INSTRUCTIONS_MAX {
         return Err(NativeError::TooLong {
             instructions: instructions.len(),
             limit: INSTRUCTIONS_MAX,
         });
     }
-    let program = Program::new(instructions, ancillary);
-    // `One` takes two words.
+    let program = TranslatedProgram::new(instructions, ancillary);
+    // `ProgramFunction` takes two words.
     function(2, |builder, tables| many(builder, &program, tables))
 }
 
-/// Machine code of a function from `params` words to a word, as `F` has it, whose body `body` writes.
+/// Generates a function of type `F`, with `params` words as parameters and a word as result. `body`
+/// writes its content.
 ///
 /// # Errors
 /// [`NativeError::Processor`], [`NativeError::Generator`]
 pub(super) fn function<F>(
     params: usize,
     body: impl FnOnce(&mut FunctionBuilder<'_>, &mut Vec<ConstantSet>),
-) -> Result<Compiled<F>, NativeError> {
+) -> Result<GeneratedCode<F>, NativeError> {
     let isa = isa()?;
     let mut frontend = FunctionBuilderContext::new();
     let mut tables = Vec::new();
@@ -85,19 +89,19 @@ pub(super) fn function<F>(
             message: format!("{:?}", error.inner),
         })?;
     if !compiled.buffer.relocs().is_empty() {
-        // Nothing is called and no data named, so no addresses are left to put in.
+        // The code calls nothing and names no data, so there are no addresses to fill in.
         return Err(NativeError::Generator {
             message: "code that needs relocation".to_owned(),
         });
     }
-    Ok(Compiled {
+    Ok(GeneratedCode {
         code: compiled.code_buffer().to_vec(),
         tables: tables.into_iter().map(|table| table.slots).collect(),
         function: PhantomData,
     })
 }
 
-/// Begins a function; gives what it is called with.
+/// Begins a function. Returns its parameters.
 pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Value; N] {
     let entry = builder.create_block();
     builder.append_block_params_for_function_params(entry);
@@ -106,29 +110,33 @@ pub(super) fn params<const N: usize>(builder: &mut FunctionBuilder<'_>) -> [Valu
     std::array::from_fn(|index| builder.block_params(entry)[index])
 }
 
-/// The function over many packets: the program stands in the loop.
-fn many(builder: &mut FunctionBuilder<'_>, program: &Program<'_>, tables: &mut Vec<ConstantSet>) {
+/// The function of one program: the loop over packets contains the program.
+fn many(
+    builder: &mut FunctionBuilder<'_>,
+    program: &TranslatedProgram<'_>,
+    tables: &mut Vec<ConstantSet>,
+) {
     let [frames, count] = params(builder);
-    let registers = Registers::new(builder);
+    let registers = BpfRegisters::new(builder);
     let zero = builder.ins().iconst(I64, 0);
-    // The number of the packet, and the packets kept so far.
+    // The packet's index, and the set of kept packets.
     let state = [zero, zero];
     let [_, kept] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [number, kept] = state;
-        let on = (packet, &Facts::default());
+        let on = (packet, &ClassFacts::default());
         let kept = with_program((builder, registers), program, on, (kept, number), tables);
         [builder.ins().iadd_imm_u(number, 1), kept]
     });
     builder.ins().return_(&[kept]);
 }
 
-/// A loop over `count` packets, whose frames begin at `frames`: `body` makes the state after a packet from that before it.
-/// Gives the last one, and leaves the builder after the loop.
+/// Writes a loop over `count` packets whose frames begin at `frames`. `body` makes the next state
+/// from the state before a packet. Returns the final state and leaves the builder after the loop.
 pub(super) fn each_packet<const N: usize>(
     builder: &mut FunctionBuilder<'_>,
     (frames, count): (Value, Value),
     state: [Value; N],
-    body: impl FnOnce(&mut FunctionBuilder<'_>, Packet, [Value; N]) -> [Value; N],
+    body: impl FnOnce(&mut FunctionBuilder<'_>, PacketValues, [Value; N]) -> [Value; N],
 ) -> [Value; N] {
     fn args(frame: Option<Value>, state: &[Value]) -> Vec<BlockArg> {
         let values = frame.into_iter().chain(state.iter().copied());
@@ -160,11 +168,12 @@ pub(super) fn each_packet<const N: usize>(
     last
 }
 
-/// A program on a packet of which `facts` are known: `kept` with bit `number` set where the packet is kept. Leaves the builder after it.
+/// Writes a program for a packet with known `facts`. Returns `kept`, with bit `number` set if the
+/// program keeps the packet. Leaves the builder after the program.
 pub(super) fn with_program(
-    (builder, registers): (&mut FunctionBuilder<'_>, Registers),
-    program: &Program<'_>,
-    (packet, facts): (Packet, &Facts),
+    (builder, registers): (&mut FunctionBuilder<'_>, BpfRegisters),
+    program: &TranslatedProgram<'_>,
+    (packet, facts): (PacketValues, &ClassFacts),
     (kept, number): (Value, Value),
     tables: &mut Vec<ConstantSet>,
 ) -> Value {
@@ -193,19 +202,20 @@ pub(super) fn with_program(
     kept_now
 }
 
-/// Reads where a packet is.
-fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> Packet {
+/// Loads the address and the length of a packet.
+fn packet(builder: &mut FunctionBuilder<'_>, frame: Value) -> PacketValues {
     let flags = load_flags();
     let data = builder.ins().load(I64, flags, frame, layout::DATA);
     let captured = builder.ins().uload32(flags, frame, layout::CAPTURED);
-    Packet {
+    PacketValues {
         frame,
         data,
         captured,
     }
 }
 
-/// The code generator for this processor, made once: to find out what the processor can do takes as long as a short program.
+/// The code generator for this processor. Made once, because detecting the processor's features
+/// takes as long as compiling a short program.
 fn isa() -> Result<OwnedTargetIsa, NativeError> {
     static ISA: OnceLock<OwnedTargetIsa> = OnceLock::new();
     if let Some(isa) = ISA.get() {
@@ -219,7 +229,8 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     let unknown = || NativeError::Processor {
         architecture: std::env::consts::ARCH,
     };
-    // The tests run on this one; others would need their instruction caches told about new code as well.
+    // The tests run on this platform only. Other processors would also need an instruction-cache
+    // flush for new code.
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Err(unknown());
     }
@@ -227,9 +238,10 @@ fn new_isa() -> Result<OwnedTargetIsa, NativeError> {
     let mut flags = settings::builder();
     let values = [
         ("opt_level", "speed"),
-        // A mistake of the translator is better found than run.
+        // It is better to find a mistake of the translator than to run the code.
         ("enable_verifier", "true"),
-        // A program without end of variables would grow its stack frame past the guard page otherwise, or call for help.
+        // A program with very many variables has a large stack frame, which could pass the guard
+        // page. Inline probes prevent that, and need no call.
         ("probestack_strategy", "inline"),
         ("unwind_info", "false"),
     ];

@@ -1,45 +1,47 @@
-//! Why there is no machine code for a program.
+//! Reasons why a program has no machine code.
 
 use std::io;
 
-/// Why a program stays with the interpreter. None of these is the program's fault, except its length.
+/// Why a program stays with the interpreter. Apart from its length, the program is not the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {
-    /// There is no code generator for this kind of processor; [`crate::Program::run`] interprets.
+    /// There is no code generator for this kind of processor. [`crate::Program::run`] interprets
+    /// the program.
     #[error("no machine code for {architecture} processors")]
     Processor {
-        /// As in [`std::env::consts::ARCH`].
+        /// Architecture, as in [`std::env::consts::ARCH`].
         architecture: &'static str,
     },
-    /// The program has more instructions than are compiled.
+    /// The program has too many instructions to compile.
     #[error("{instructions} instructions are too many to compile; the limit is {limit}")]
     TooLong {
         /// Instructions of the program.
         instructions: usize,
-        /// The limit.
+        /// Maximum number of instructions.
         limit: usize,
     },
-    /// Programs that were to run as one function are too long for that; each runs by itself.
+    /// The programs are too long to share one function. Each runs by itself.
     #[error("{programs} programs are too much for one function")]
-    NotJoined {
-        /// How many they are.
+    NotFused {
+        /// Number of programs.
         programs: usize,
     },
-    /// The code generator refused what the translator made: a bug in one of them.
+    /// The code generator rejected the translator's output: a bug in one of the two.
     #[error("the code generator failed: {message}")]
     Generator {
-        /// What it said.
+        /// Message of the code generator.
         message: String,
     },
-    /// The system gave no memory for code, or did not let it become executable: out of memory, or a security policy.
+    /// The system refused memory for code, or refused to make memory executable: out of memory, or
+    /// a security policy.
     #[error("{call} of {bytes} bytes for machine code failed")]
     Memory {
         /// Name of the system call.
         call: &'static str,
-        /// Bytes it was for.
+        /// Size of the memory in bytes.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,98 +1,99 @@
-//! What the translator knows when it stands at an instruction: on every way that leads there.
+//! Facts that the translator knows at an instruction, on every path to the instruction.
 
 use cranelift_codegen::ir::Value;
 
-/// Loads that are remembered at most, the latest ones: programs look at few places, and knowledge is compared where ways meet.
+/// Maximum number of remembered loads; the latest stay. Programs read few places, and the lists are
+/// compared where paths meet.
 const LOADS_MAX: usize = 24;
 
-/// What is known of every packet that a translation is for, wherever it stands.
+/// Facts about every packet of a class, valid in the whole translation.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
-    /// Captured bytes that there are at least.
+pub(super) struct ClassFacts {
+    /// Minimum number of captured bytes.
     pub(super) captured: u64,
-    /// What these loads give.
-    pub(super) loads: Vec<(Load, Content)>,
+    /// Known results of loads.
+    pub(super) loads: Vec<(PacketLoad, RegisterContent)>,
 }
 
-/// Facts that hold at an instruction, whatever way led there.
+/// Facts that hold at an instruction on every path.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
-    /// Captured bytes that were checked.
+pub(super) struct KnownState {
+    /// Number of captured bytes that the code has checked.
     pub(super) captured: u64,
-    /// Captured bytes behind the offset in `X` that were checked.
-    pub(super) behind_x: u64,
-    pub(super) a: Content,
-    pub(super) x: Content,
-    loads: Vec<(Load, Value)>,
+    /// Number of captured bytes after the offset in `X` that the code has checked.
+    pub(super) after_x: u64,
+    pub(super) a: RegisterContent,
+    pub(super) x: RegisterContent,
+    loads: Vec<(PacketLoad, Value)>,
 }
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Depends on the way; its variable has it.
+pub(super) enum RegisterContent {
+    /// The content depends on the path; the register's variable holds the value.
     Variable,
-    /// A value of 32 bits that is not known when the program is compiled.
+    /// A 32-bit value that is unknown when the program is compiled.
     Value(Value),
     /// A number.
     Constant(u32),
-    /// Bytes read and not yet turned around, and what is left of them.
-    Bytes(Bytes),
-    /// Four times the lower half of a byte read: the length of an IPv4 header.
+    /// Bytes of the packet, in packet order, restricted to a mask.
+    Bytes(RawBytes),
+    /// A byte whose lower half, times four, is the content: the length of an IPv4 header.
     HeaderLen(Value),
 }
 
-/// A load as the processor made it: its value has the first byte lowest. Comparing turns the constant around instead, when
-/// the program is compiled.
+/// The result of a load on a little-endian processor: the first byte is the lowest. A comparison
+/// swaps the constant when the program is compiled, instead of the bytes at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bytes {
-    /// Zero above the bytes that were read.
+pub(super) struct RawBytes {
+    /// The bytes; zero above these bytes.
     pub(super) raw: Value,
-    /// 1, 2 or 4.
+    /// Number of bytes: 1, 2 or 4.
     pub(super) bytes: u32,
-    /// Bits that count, as the program sees them. Never above [`Self::largest`].
+    /// Significant bits in the program's byte order. Never above [`Self::largest`].
     pub(super) mask: u32,
 }
 
-/// What a load reads.
+/// Place and size of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Load {
-    pub(super) base: Base,
+pub(super) struct PacketLoad {
+    pub(super) base: LoadBase,
     pub(super) offset: u32,
     pub(super) bytes: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum LoadBase {
     Start,
     /// The offset in `X`.
     X,
 }
 
-impl Load {
-    /// Bytes from `offset` on.
+impl PacketLoad {
+    /// A load of `bytes` bytes at a fixed offset.
     pub(super) fn at(offset: u32, bytes: u32) -> Self {
         Self {
-            base: Base::Start,
+            base: LoadBase::Start,
             offset,
             bytes,
         }
     }
 }
 
-impl Bytes {
-    /// All of what a load of `bytes` read.
+impl RawBytes {
+    /// All bits of a load of `bytes` bytes.
     pub(super) fn whole(raw: Value, bytes: u32) -> Self {
         let mask = largest(bytes);
         Self { raw, bytes, mask }
     }
 
-    /// The largest number that its bytes hold.
+    /// The largest number that these bytes can hold.
     pub(super) fn largest(self) -> u32 {
         largest(self.bytes)
     }
 
-    /// A number of the program as it would stand in `raw`.
-    pub(super) fn turned(self, number: u32) -> u32 {
+    /// Converts a number of the program to the byte order of `raw`.
+    pub(super) fn swapped(self, number: u32) -> u32 {
         number.swap_bytes() >> (32 - 8 * self.bytes)
     }
 
@@ -104,42 +105,43 @@ impl Bytes {
     }
 }
 
-impl Facts {
-    pub(super) fn load(&self, load: Load) -> Option<Content> {
+impl ClassFacts {
+    pub(super) fn load(&self, load: PacketLoad) -> Option<RegisterContent> {
         found(&self.loads, load)
     }
 }
 
-impl Known {
-    /// Nothing but what both registers hold: 0 at the start of a program; at the head of a loop whatever depends on the way, since
-    /// the way back may come from where no way through the head led.
-    pub(super) fn registers(content: Content) -> Self {
+impl KnownState {
+    /// Initial facts: both registers have the same content. At the start of a program that is 0. At
+    /// a loop head the content depends on the path, because the backward jump may bring other
+    /// facts.
+    pub(super) fn registers(content: RegisterContent) -> Self {
         Self {
             captured: 0,
-            behind_x: 0,
+            after_x: 0,
             a: content,
             x: content,
             loads: Vec::new(),
         }
     }
 
-    /// Keeps what `other` knows too: two ways meet.
-    pub(super) fn meet(&mut self, other: &Self) {
+    /// Keeps the facts that `other` has too, where two paths meet.
+    pub(super) fn merge(&mut self, other: &Self) {
         self.captured = self.captured.min(other.captured);
         if self.a != other.a {
-            self.a = Content::Variable;
+            self.a = RegisterContent::Variable;
         }
         self.loads.retain(|load| other.loads.contains(load));
-        if self.x == other.x && self.x != Content::Variable {
-            self.behind_x = self.behind_x.min(other.behind_x);
+        if self.x == other.x && self.x != RegisterContent::Variable {
+            self.after_x = self.after_x.min(other.after_x);
         } else {
             self.forget_x();
         }
     }
 
-    /// `X` gets a value.
-    pub(super) fn set_x(&mut self, x: Content) {
-        if x == self.x && x != Content::Variable {
+    /// Records a new content of `X`.
+    pub(super) fn set_x(&mut self, x: RegisterContent) {
+        if x == self.x && x != RegisterContent::Variable {
             return;
         }
         self.forget_x();
@@ -147,17 +149,17 @@ impl Known {
     }
 
     fn forget_x(&mut self) {
-        self.x = Content::Variable;
-        self.behind_x = 0;
-        self.loads.retain(|(load, _)| load.base == Base::Start);
+        self.x = RegisterContent::Variable;
+        self.after_x = 0;
+        self.loads.retain(|(load, _)| load.base == LoadBase::Start);
     }
 
-    /// What the same load gave before.
-    pub(super) fn load(&self, load: Load) -> Option<Value> {
+    /// The earlier result of the same load.
+    pub(super) fn load(&self, load: PacketLoad) -> Option<Value> {
         found(&self.loads, load)
     }
 
-    pub(super) fn remember(&mut self, load: Load, value: Value) {
+    pub(super) fn remember(&mut self, load: PacketLoad, value: Value) {
         if self.loads.len() == LOADS_MAX {
             self.loads.remove(0);
         }
@@ -165,14 +167,14 @@ impl Known {
     }
 }
 
-fn found<T: Copy>(loads: &[(Load, T)], load: Load) -> Option<T> {
+fn found<T: Copy>(loads: &[(PacketLoad, T)], load: PacketLoad) -> Option<T> {
     let mut loads = loads.iter();
     loads
         .find(|(known, _)| *known == load)
         .map(|(_, given)| *given)
 }
 
-/// The largest number that `bytes` bytes hold, 1 to 4.
+/// The largest number that `bytes` bytes can hold, for 1 to 4 bytes.
 fn largest(bytes: u32) -> u32 {
     u32::MAX >> (32 - 8 * bytes)
 }

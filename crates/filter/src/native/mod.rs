@@ -1,19 +1,22 @@
-//! Native code for programs: classic BPF through Cranelift to machine code.
+//! Machine code for programs, made from classic BPF by Cranelift.
 //!
-//! One file a pass:
-//! - `need` looks at the program backwards: how many captured bytes must there be for a packet to be accepted from here?
-//! - `known` is what the translator knows when it stands at an instruction: lengths that were checked, bytes that were read, and
-//!   what holds for all packets that a translation is for.
-//! - `translate` makes Cranelift's intermediate code from instructions, with `operate` for those that compute and `branch` for
-//!   those that decide; `constants` is for long lists of constants.
-//! - `emit` wraps that into a function with the loop over packets, and lets Cranelift compile it.
-//! - `code` maps the result and calls it: the only unsafe code here.
-//! - `joint_function` makes one function of many programs, and leaves out of them what is known of a class of packets.
-//! - `compiler` is a thread that does all this beside the data path.
+//! Each pass has one file:
 //!
-//! The meaning is that of the interpreter, to the bit. A load beyond the captured bytes ends with 0, so a check may be merged
-//! with a later and larger one wherever every way to an accepted packet leads through both: nobody can see the difference
-//! between two ways to be rejected.
+//! - `need` analyzes the program backwards: how many captured bytes must a packet have to be
+//!   accepted from an instruction on?
+//! - `known` holds the facts that the translator knows at an instruction: checked lengths, loaded
+//!   bytes, and facts about all packets of the translation.
+//! - `translate` makes Cranelift's intermediate code. `operate` translates instructions that
+//!   compute, `branch` those that decide, and `constants` makes tables for long lists of constants.
+//! - `emit` adds the function around the program and the loop over packets, and runs Cranelift.
+//! - `code` maps the result and calls it. It contains the only unsafe code here.
+//! - `fused_function` makes one function of many programs, and removes tests whose result a class
+//!   of packets determines.
+//! - `compiler` is a thread that does all this while the data path continues.
+//!
+//! The machine code gives exactly the interpreter's results. A load beyond the captured bytes gives
+//! 0. So one length check may include a later, larger one if every path to acceptance passes both:
+//! it makes no difference which of the two rejects the packet.
 
 mod branch;
 mod code;
@@ -21,7 +24,7 @@ mod compiler;
 mod constants;
 mod emit;
 mod error;
-mod joint_function;
+mod fused_function;
 mod known;
 mod need;
 mod operate;
@@ -33,23 +36,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use code::Code;
+pub(crate) use code::MachineCode;
 pub use compiler::{Compiler, CompilerCounts};
-pub(crate) use emit::{Joined, One};
+pub(crate) use emit::{FusedFunction, ProgramFunction};
 pub use error::NativeError;
-pub(crate) use joint_function::{EACH_MAX, compile_joint, has_room};
+pub(crate) use fused_function::{EACH_MAX, compile_fused, has_room};
 
 use crate::Instruction;
 
-/// What became of a program.
+/// Data about a program's machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NativeInfo {
     /// Bytes of machine code.
     pub code_bytes: usize,
-    /// Bytes of tables that the code looks constants up in.
+    /// Bytes of tables in which the code looks up constants.
     pub table_bytes: usize,
-    /// How long it took to make.
+    /// Time that the compilation took.
     pub compile_time: Duration,
 }
 
@@ -60,33 +63,34 @@ pub struct NativeInfo {
 pub(crate) fn compile(
     instructions: &[Instruction],
     ancillary: bool,
-) -> Result<Code<One>, NativeError> {
+) -> Result<MachineCode<ProgramFunction>, NativeError> {
     let start = Instant::now();
-    Code::new(emit::compile(instructions, ancillary)?, start)
+    MachineCode::new(emit::compile(instructions, ancillary)?, start)
 }
 
-/// Fills the place of code that `make` makes, unless that was done before.
+/// Stores the code that `make` makes in `place`, unless there is code already.
 ///
 /// # Errors
-/// Those of [`guarded`].
+/// Errors of [`guarded`].
 pub(crate) fn fill<F>(
-    place: &OnceLock<Code<F>>,
-    make: impl FnOnce() -> Result<Code<F>, NativeError>,
+    place: &OnceLock<MachineCode<F>>,
+    make: impl FnOnce() -> Result<MachineCode<F>, NativeError>,
 ) -> Result<(), NativeError> {
     if place.get().is_none() {
-        // Another thread may have been faster: its code is as good.
+        // If another thread was faster, its code is equivalent.
         let _ = place.set(guarded(make)?);
     }
     Ok(())
 }
 
-/// Runs `make`. A panic in it, a bug in the translator or in the code generator, is an error like others, and leaves the
-/// program to the interpreter: it must not end the compiling thread, in whose queue other programs wait.
+/// Runs `make` and turns a panic, which is a bug in the translator or in the code generator, into
+/// an error. The program then stays with the interpreter. A panic must not end the compiler's
+/// thread, which has other programs in its queue.
 ///
 /// # Errors
-/// Those of `make`; [`NativeError::Generator`] with the panic's message.
+/// Errors of `make`; [`NativeError::Generator`] with the panic's message.
 fn guarded<T>(make: impl FnOnce() -> Result<T, NativeError>) -> Result<T, NativeError> {
-    // What `make` leaves unfinished is dropped with it: nothing is shared until it succeeds.
+    // A panic drops everything that `make` has begun: nothing is shared before `make` succeeds.
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -102,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_code_generator_is_an_error() {
-        type Make = fn() -> Result<Code<One>, NativeError>;
+        type Make = fn() -> Result<MachineCode<ProgramFunction>, NativeError>;
         let cases: [(Make, &str); 3] = [
             (|| panic!("register {}", 7), "it panicked: register 7"),
             (|| panic!("bare"), "it panicked: bare"),

@@ -1,29 +1,30 @@
-//! What a program needs, seen from its ends.
+//! The captured bytes that a program needs, computed backwards from its ends.
 //!
-//! For each instruction: the captured bytes without which no way from here leads to an accepted packet. A check for that many
-//! is a check for every load it covers, and where the packet is shorter the answer is 0 whichever load would have failed.
+//! For each instruction: the number of captured bytes without which no path from here accepts the
+//! packet. One check for that number covers all loads up to it in the packet. If the packet is
+//! shorter, the result is 0 whichever load would have failed.
 
 use retroscope_bpf::{ANCILLARY, Instruction, load_bytes, op};
 
-/// Captured bytes that an accepted packet has, seen from an instruction.
+/// Captured bytes that every accepted packet has, seen from an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Bytes from the start of the packet; [`Self::NEVER`] where every way ends with 0.
+    /// Bytes from the start of the packet; [`Self::NEVER`] if every path ends with 0.
     pub(super) captured: u64,
-    /// Bytes after the offset in `X`, as long as that keeps its value.
-    pub(super) behind_x: u64,
+    /// Bytes after the offset in `X`, while `X` keeps its value.
+    pub(super) after_x: u64,
 }
 
 impl Need {
-    /// No packet is long enough.
+    /// No packet is this long.
     pub(super) const NEVER: u64 = u64::MAX;
 
     const NOTHING: Self = Self {
         captured: 0,
-        behind_x: 0,
+        after_x: 0,
     };
 
-    /// Whether every way from here ends with 0.
+    /// Whether every path from here ends with 0.
     pub(super) fn is_never(self) -> bool {
         self.captured == Self::NEVER
     }
@@ -31,52 +32,52 @@ impl Need {
     fn either(self, other: Self) -> Self {
         Self {
             captured: self.captured.min(other.captured),
-            behind_x: self.behind_x.min(other.behind_x),
+            after_x: self.after_x.min(other.after_x),
         }
     }
 
-    /// The need in front of an instruction that gives `X` another value.
+    /// The need before an instruction that changes `X`.
     fn before_new_x(self) -> Self {
-        let behind_x = if self.is_never() { Self::NEVER } else { 0 };
-        Self { behind_x, ..self }
+        let after_x = if self.is_never() { Self::NEVER } else { 0 };
+        Self { after_x, ..self }
     }
 }
 
-/// What is known of a program before it is translated.
+/// Facts about a program, found before its translation.
 #[derive(Debug)]
 pub(super) struct Outline {
-    /// What each instruction needs.
+    /// Need of each instruction.
     pub(super) needs: Vec<Need>,
-    pub(super) roles: Vec<Role>,
+    pub(super) roles: Vec<InstructionRole>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Role {
-    /// A jump leads here, or a jump stands before.
+pub(super) struct InstructionRole {
+    /// Whether a jump, conditional or not, has this instruction as a target.
     pub(super) starts_block: bool,
-    /// A jump from behind leads here.
+    /// Whether a later instruction, or this one, jumps here.
     pub(super) is_loop_head: bool,
 }
 
 impl Outline {
-    /// Looks at checked instructions.
+    /// Analyzes checked instructions.
     pub(super) fn new(instructions: &[Instruction], ancillary: bool) -> Self {
         let mut outline = Self {
             needs: vec![Need::NOTHING; instructions.len()],
-            roles: vec![Role::default(); instructions.len()],
+            roles: vec![InstructionRole::default(); instructions.len()],
         };
         for (index, instruction) in instructions.iter().enumerate().rev() {
-            outline.needs[index] = outline.look(index, instruction, ancillary);
+            outline.needs[index] = outline.need_before(index, instruction, ancillary);
             outline.mark(index, instruction);
         }
         outline
     }
 
-    /// The need before an instruction, from the needs after it.
-    fn look(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
+    /// The need before an instruction, from the needs of its successors.
+    fn need_before(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
         if let Some(targets) = instruction.targets(index) {
-            // What stands before is not known yet, and might need nothing.
+            // The need of an earlier target is still unknown and may be nothing.
             let need = |target: usize| {
                 if target > index {
                     self.needs[target]
@@ -88,14 +89,14 @@ impl Outline {
         }
         let never = Need {
             captured: Need::NEVER,
-            behind_x: Need::NEVER,
+            after_x: Need::NEVER,
         };
         match instruction.code {
             op::RET_K if k == 0 => return never,
             op::RET_K | op::RET_A => return Need::NOTHING,
             _ => {}
         }
-        // Checked instructions end with a return: another instruction follows this one.
+        // Checked instructions end with a return, so another instruction follows.
         let next = self.needs[index + 1];
         match instruction.code {
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS if ancillary && k >= ANCILLARY => next,
@@ -104,7 +105,7 @@ impl Outline {
                 ..next
             },
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => Need {
-                behind_x: next.behind_x.max(end(instruction)),
+                after_x: next.after_x.max(end(instruction)),
                 ..next
             },
             op::LDX_B_MSH => Need {
@@ -129,7 +130,7 @@ impl Outline {
     }
 }
 
-/// First byte behind what a load reads, from where it counts.
+/// End of the bytes that a load reads, counted from the load's base.
 pub(super) fn end(instruction: &Instruction) -> u64 {
     u64::from(instruction.k) + u64::from(load_bytes(instruction.code))
 }
@@ -142,8 +143,8 @@ mod tests {
         Instruction::new(code, 0, 0, k)
     }
 
-    fn need(captured: u64, behind_x: u64) -> Need {
-        Need { captured, behind_x }
+    fn need(captured: u64, after_x: u64) -> Need {
+        Need { captured, after_x }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Instructions that compute: loads, arithmetic, moves.
+//! Translates instructions that compute: loads, arithmetic, moves.
 
 use cranelift_codegen::ir::{
     InstBuilder, MemFlagsData, Value,
@@ -13,7 +13,7 @@ use retroscope_bpf::{
 };
 
 use super::{
-    known::{Base, Bytes, Content, Known, Load},
+    known::{KnownState, LoadBase, PacketLoad, RawBytes, RegisterContent},
     need,
     translate::Translator,
 };
@@ -22,15 +22,15 @@ use crate::{
     interpreter::arithmetic,
 };
 
-/// Longest IPv4 header in bytes: what [`Content::HeaderLen`] is at most.
+/// Longest IPv4 header in bytes: the maximum of [`RegisterContent::HeaderLen`].
 const HEADER_BYTES_MAX: u64 = 60;
 
-/// Flags of every load: it cannot fault, and stays where the translator puts it, behind its check.
+/// Flags of every load. The load cannot fault. It stays at its position after the check.
 pub(super) fn load_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
-/// Loads 1, 2 or 4 bytes, the first byte lowest.
+/// Loads 1, 2 or 4 bytes; the first byte becomes the lowest.
 pub(super) fn load_raw(
     builder: &mut FunctionBuilder<'_>,
     base: Value,
@@ -46,8 +46,9 @@ pub(super) fn load_raw(
 }
 
 impl Translator<'_, '_> {
-    /// Translates an instruction that is neither return nor jump; `None` if a run ends here in any case.
-    pub(super) fn operate(&mut self, index: usize, mut known: Known) -> Option<Known> {
+    /// Translates an instruction that is neither return nor jump. `None` if the run always ends
+    /// here.
+    pub(super) fn operate(&mut self, index: usize, mut known: KnownState) -> Option<KnownState> {
         let instruction = self.program.instructions[index];
         let k = instruction.k;
         let content = match instruction.code {
@@ -66,16 +67,16 @@ impl Translator<'_, '_> {
             }
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => self.load(index, k, &mut known),
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                self.load_behind_x(index, &instruction, &mut known)?
+                self.load_after_x(index, &instruction, &mut known)?
             }
             op::LDX_B_MSH => match self.load(index, k, &mut known) {
-                Content::Constant(byte) => Content::Constant((byte & 0x0f) << 2),
-                Content::Bytes(byte) => Content::HeaderLen(byte.raw),
+                RegisterContent::Constant(byte) => RegisterContent::Constant((byte & 0x0f) << 2),
+                RegisterContent::Bytes(byte) => RegisterContent::HeaderLen(byte.raw),
                 other => other, // cannot be: a load is one of these
             },
-            op::LD_LEN | op::LDX_LEN => Content::Value(self.wire_len()),
-            op::LD_IMM | op::LDX_IMM => Content::Constant(k),
-            op::LD_MEM | op::LDX_MEM => Content::Value(self.builder.use_var(self.word(k))),
+            op::LD_LEN | op::LDX_LEN => RegisterContent::Value(self.wire_len()),
+            op::LD_IMM | op::LDX_IMM => RegisterContent::Constant(k),
+            op::LD_MEM | op::LDX_MEM => RegisterContent::Value(self.builder.use_var(self.word(k))),
             op::TAX => {
                 self.a(&mut known);
                 known.a
@@ -86,7 +87,7 @@ impl Translator<'_, '_> {
             }
             op::NEG => {
                 let a = self.a(&mut known);
-                Content::Value(self.ins().ineg(a))
+                RegisterContent::Value(self.ins().ineg(a))
             }
             code => {
                 let operand = self.operand(&instruction, &mut known);
@@ -102,19 +103,23 @@ impl Translator<'_, '_> {
         Some(known)
     }
 
-    /// What arithmetic and comparisons join with `A`: the constant, or `X`.
-    pub(super) fn operand(&mut self, instruction: &Instruction, known: &mut Known) -> Content {
+    /// The operand that arithmetic and comparisons combine with `A`: the constant, or `X`.
+    pub(super) fn operand(
+        &mut self,
+        instruction: &Instruction,
+        known: &mut KnownState,
+    ) -> RegisterContent {
         if instruction.code & op::SOURCE_X == 0 {
-            return Content::Constant(instruction.k);
+            return RegisterContent::Constant(instruction.k);
         }
         self.x(known);
         known.x
     }
 
-    /// Bytes from `offset` on, as many as instruction `index` loads.
-    fn load(&mut self, index: usize, offset: u32, known: &mut Known) -> Content {
+    /// Loads bytes at `offset`, as many as instruction `index` loads.
+    fn load(&mut self, index: usize, offset: u32, known: &mut KnownState) -> RegisterContent {
         let bytes = load_bytes(self.program.instructions[index].code);
-        let load = Load::at(offset, bytes);
+        let load = PacketLoad::at(offset, bytes);
         if let Some(content) = self.facts.load(load) {
             return content;
         }
@@ -122,9 +127,9 @@ impl Translator<'_, '_> {
         self.read(load, self.packet.data, known)
     }
 
-    /// Ends the run where fewer than `end` bytes were captured: those that instruction `index` needs, and what any accepted
-    /// packet needs after it.
-    fn check(&mut self, index: usize, end: u64, known: &mut Known) {
+    /// Rejects the packet if it has fewer captured bytes than `end`, which instruction `index`
+    /// needs, or than any accepted packet needs from there on.
+    fn check(&mut self, index: usize, end: u64, known: &mut KnownState) {
         if known.captured.max(self.facts.captured) >= end {
             return;
         }
@@ -134,20 +139,20 @@ impl Translator<'_, '_> {
         known.captured = end;
     }
 
-    /// Ends the run where fewer bytes than `end`, of 64 bits, were captured.
+    /// Rejects the packet if it has fewer captured bytes than `end`, a 64-bit value.
     fn reject_if_shorter(&mut self, end: Value) {
         let captured = self.packet.captured;
         let is_short = self.ins().icmp(IntCC::UnsignedLessThan, captured, end);
         self.reject_if(is_short);
     }
 
-    fn load_behind_x(
+    fn load_after_x(
         &mut self,
         index: usize,
         instruction: &Instruction,
-        known: &mut Known,
-    ) -> Option<Content> {
-        if let Content::Constant(x) = known.x {
+        known: &mut KnownState,
+    ) -> Option<RegisterContent> {
+        if let RegisterContent::Constant(x) = known.x {
             let Some(offset) = x.checked_add(instruction.k) else {
                 self.exit(0);
                 return None;
@@ -156,9 +161,9 @@ impl Translator<'_, '_> {
         }
         let x = self.x(known);
         let x = self.ins().uextend(I64, x);
-        self.check_behind_x(index, x, known);
-        let load = Load {
-            base: Base::X,
+        self.check_after_x(index, x, known);
+        let load = PacketLoad {
+            base: LoadBase::X,
             offset: instruction.k,
             bytes: load_bytes(instruction.code),
         };
@@ -166,25 +171,27 @@ impl Translator<'_, '_> {
         Some(self.read(load, base, known))
     }
 
-    /// As [`Self::check`], for what lies behind the offset `x` of 64 bits. The sum does not wrap there, and no packet is as
-    /// long as one that would wrap in 32 bits.
-    fn check_behind_x(&mut self, index: usize, x: Value, known: &mut Known) {
+    /// Like [`Self::check`], for bytes after the 64-bit offset `x`. The 64-bit sum does not wrap. A
+    /// sum that would wrap in 32 bits exceeds the length of any packet.
+    fn check_after_x(&mut self, index: usize, x: Value, known: &mut KnownState) {
         let own_end = need::end(&self.program.instructions[index]);
-        if known.behind_x >= own_end {
+        if known.after_x >= own_end {
             return;
         }
-        let end = own_end.max(self.program.outline.needs[index].behind_x);
-        known.behind_x = end;
-        if matches!(known.x, Content::HeaderLen(_)) && known.captured >= HEADER_BYTES_MAX + end {
+        let end = own_end.max(self.program.outline.needs[index].after_x);
+        known.after_x = end;
+        if matches!(known.x, RegisterContent::HeaderLen(_))
+            && known.captured >= HEADER_BYTES_MAX + end
+        {
             return;
         }
         let end = self.ins().iadd_imm_u(x, end.cast_signed());
         self.reject_if_shorter(end);
     }
 
-    /// Reads bytes that were checked, or takes them from an earlier load.
-    fn read(&mut self, load: Load, base: Value, known: &mut Known) -> Content {
-        let whole = |raw| Content::Bytes(Bytes::whole(raw, load.bytes));
+    /// Loads bytes whose presence was checked, or reuses an earlier load.
+    fn read(&mut self, load: PacketLoad, base: Value, known: &mut KnownState) -> RegisterContent {
+        let whole = |raw| RegisterContent::Bytes(RawBytes::whole(raw, load.bytes));
         if let Some(raw) = known.load(load) {
             return whole(raw);
         }
@@ -200,8 +207,8 @@ impl Translator<'_, '_> {
         whole(raw)
     }
 
-    /// Bytes as the number that they are, most significant first.
-    pub(super) fn turned_around(&mut self, bytes: Bytes) -> Value {
+    /// Bytes as a number, most significant byte first.
+    pub(super) fn byte_swapped(&mut self, bytes: RawBytes) -> Value {
         let number = match bytes.bytes {
             1 => bytes.raw,
             2 => {
@@ -222,8 +229,8 @@ impl Translator<'_, '_> {
         self.ins().load(I32, flags, frame, layout::WIRE_LEN)
     }
 
-    /// Ancillary data; `None` if there is none of this kind.
-    fn load_ancillary(&mut self, k: u32) -> Option<Content> {
+    /// Loads ancillary data. `None` if there is no such data.
+    fn load_ancillary(&mut self, k: u32) -> Option<RegisterContent> {
         let (bit, shift, mask) = match k {
             ANCILLARY_PACKET_TYPE => (
                 PackedAux::HAS_TYPE,
@@ -244,32 +251,37 @@ impl Translator<'_, '_> {
         let value = self.ins().ushr_imm_u(aux, i64::from(shift));
         let value = self.ins().ireduce(I32, value);
         let value = self.ins().band_imm_u(value, i64::from(mask));
-        Some(Content::Value(value))
+        Some(RegisterContent::Value(value))
     }
 
-    /// `A` under an operation; `None` if that divides by a constant 0.
-    fn arithmetic(&mut self, code: u16, operand: Content, known: &mut Known) -> Option<Content> {
+    /// Applies an operation to `A`. `None` if that divides by a constant 0.
+    fn arithmetic(
+        &mut self,
+        code: u16,
+        operand: RegisterContent,
+        known: &mut KnownState,
+    ) -> Option<RegisterContent> {
         Some(match (known.a, operand) {
-            (Content::Constant(a), Content::Constant(operand)) => {
+            (RegisterContent::Constant(a), RegisterContent::Constant(operand)) => {
                 let Some(result) = arithmetic(code, a, operand) else {
                     self.exit(0);
                     return None;
                 };
-                Content::Constant(result)
+                RegisterContent::Constant(result)
             }
-            (Content::Bytes(bytes), Content::Constant(mask))
+            (RegisterContent::Bytes(bytes), RegisterContent::Constant(mask))
                 if matches!(code, op::AND_K | op::AND_X) =>
             {
-                Content::Bytes(bytes.masked(mask))
+                RegisterContent::Bytes(bytes.masked(mask))
             }
-            _ => Content::Value(self.compute(code, operand, known)),
+            _ => RegisterContent::Value(self.compute(code, operand, known)),
         })
     }
 
-    fn compute(&mut self, code: u16, operand: Content, known: &mut Known) -> Value {
+    fn compute(&mut self, code: u16, operand: RegisterContent, known: &mut KnownState) -> Value {
         let a = self.a(known);
         let b = match operand {
-            Content::Constant(number) => self.number(number),
+            RegisterContent::Constant(number) => self.number(number),
             _ => self.x(known),
         };
         match code & !op::SOURCE_X {
@@ -280,13 +292,13 @@ impl Translator<'_, '_> {
             op::MUL_K => self.ins().imul(a, b),
             op::AND_K => self.ins().band(a, b),
             op::OR_K => self.ins().bor(a, b),
-            // Checked instructions know nothing else.
+            // Checked instructions contain no other operation.
             _ => self.ins().bxor(a, b),
         }
     }
 
-    fn divide(&mut self, code: u16, a: Value, b: Value, operand: Content) -> Value {
-        if !matches!(operand, Content::Constant(1..)) {
+    fn divide(&mut self, code: u16, a: Value, b: Value, operand: RegisterContent) -> Value {
+        if !matches!(operand, RegisterContent::Constant(1..)) {
             let is_zero = self.ins().icmp_imm_u(IntCC::Equal, b, 0);
             self.reject_if(is_zero);
         }
@@ -296,7 +308,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// The processor takes a distance modulo 32, the program does not.
+    /// Shifts. The processor takes the distance modulo 32, the program does not.
     fn shift(&mut self, code: u16, a: Value, b: Value) -> Value {
         let shifted = match code {
             op::LSH_K | op::LSH_X => self.ins().ishl(a, b),

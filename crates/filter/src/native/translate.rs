@@ -1,8 +1,8 @@
-//! From instructions to Cranelift's intermediate code: blocks, and the ways between them.
+//! Translates instructions to Cranelift's intermediate code: blocks and the jumps between blocks.
 //!
-//! Instructions are translated in their order. Jumps lead forward, but for the loop of `ip6 protochain`, so what is known
-//! where ways meet is known when the translator comes there. `operate` does the instructions that compute, `branch` those
-//! that decide.
+//! Instructions are translated in order. Jumps lead forward, except for the loop of `ip6
+//! protochain`. So all facts that meet at an instruction are known when the translator reaches the
+//! instruction. `operate` translates instructions that compute, `branch` instructions that decide.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
@@ -15,21 +15,21 @@ use retroscope_bpf::{Instruction, MEMORY_WORDS, op};
 
 use super::{
     constants::ConstantSet,
-    known::{Content, Facts, Known},
+    known::{ClassFacts, KnownState, RegisterContent},
     need::Outline,
 };
 use crate::interpreter::BACKWARD_JUMPS_MAX;
 
-/// A checked program, and what was found out about it.
+/// A checked program and the facts found about the program.
 #[derive(Debug)]
-pub(super) struct Program<'p> {
+pub(super) struct TranslatedProgram<'p> {
     pub(super) instructions: &'p [Instruction],
-    /// Whether absolute loads far out ask for ancillary data.
+    /// Whether absolute loads at high offsets read ancillary data.
     pub(super) ancillary: bool,
     pub(super) outline: Outline,
 }
 
-impl<'p> Program<'p> {
+impl<'p> TranslatedProgram<'p> {
     pub(super) fn new(instructions: &'p [Instruction], ancillary: bool) -> Self {
         Self {
             instructions,
@@ -39,38 +39,39 @@ impl<'p> Program<'p> {
     }
 }
 
-/// The packet that the program runs on.
+/// The packet on which the program runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Packet {
-    /// Address of its [`crate::Frame`].
+pub(super) struct PacketValues {
+    /// Address of the packet's [`crate::FilterFrame`].
     pub(super) frame: Value,
-    /// Address of its bytes.
+    /// Address of the packet's bytes.
     pub(super) data: Value,
-    /// Captured bytes, of 64 bits.
+    /// Number of captured bytes, as a 64-bit value.
     pub(super) captured: Value,
 }
 
-/// Where a run ends. Whether any byte is kept is all that counts.
+/// Blocks at which a run ends. The number of kept bytes matters only as zero or not zero.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exits {
     pub(super) accept: Block,
     pub(super) reject: Block,
-    /// Takes 1 or 0, of 64 bits.
+    /// Block whose parameter decides: 1 or 0, in 64 bits.
     pub(super) decide: Block,
 }
 
-/// What a run changes, for all programs of a function one after the other: each variable takes memory for every block.
+/// Variables that a run changes. All programs of a function share them, because each variable takes
+/// memory for every block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Registers {
+pub(super) struct BpfRegisters {
     a: Variable,
     x: Variable,
     /// Scratch words.
     memory: [Variable; MEMORY_WORDS],
-    /// Backward jumps so far.
+    /// Number of backward jumps in this run.
     jumped_back: Variable,
 }
 
-impl Registers {
+impl BpfRegisters {
     pub(super) fn new(builder: &mut FunctionBuilder<'_>) -> Self {
         Self {
             a: builder.declare_var(I32),
@@ -83,25 +84,25 @@ impl Registers {
 
 /// The translation of one program into one function.
 pub(super) struct Translator<'t, 'f> {
-    pub(super) program: &'t Program<'t>,
+    pub(super) program: &'t TranslatedProgram<'t>,
     pub(super) builder: &'t mut FunctionBuilder<'f>,
-    pub(super) packet: Packet,
-    pub(super) facts: &'t Facts,
+    pub(super) packet: PacketValues,
+    pub(super) facts: &'t ClassFacts,
     pub(super) tables: &'t mut Vec<ConstantSet>,
     exits: Exits,
-    registers: Registers,
+    registers: BpfRegisters,
     /// Blocks by the index of their first instruction.
     blocks: Vec<Option<Block>>,
-    /// What all ways know that were found so far.
-    arrivals: Vec<Option<Known>>,
+    /// For each block that is not translated yet: the common facts of all known paths to the block.
+    arrivals: Vec<Option<KnownState>>,
 }
 
 impl<'t, 'f> Translator<'t, 'f> {
     pub(super) fn new(
-        program: &'t Program<'t>,
+        program: &'t TranslatedProgram<'t>,
         builder: &'t mut FunctionBuilder<'f>,
-        registers: Registers,
-        (packet, facts): (Packet, &'t Facts),
+        registers: BpfRegisters,
+        (packet, facts): (PacketValues, &'t ClassFacts),
         exits: Exits,
         tables: &'t mut Vec<ConstantSet>,
     ) -> Self {
@@ -119,7 +120,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// Translates the program, from the builder's place on. All ways end at an exit.
+    /// Translates the program from the builder's position on. All paths end at an exit.
     pub(super) fn translate(mut self) {
         let zero = self.number(0);
         for variable in self.registers.memory.into_iter().chain([
@@ -129,11 +130,11 @@ impl<'t, 'f> Translator<'t, 'f> {
         ]) {
             self.builder.def_var(variable, zero);
         }
-        let mut here = Some(Known::registers(Content::Constant(0)));
+        let mut here = Some(KnownState::registers(RegisterContent::Constant(0)));
         for index in 0..self.program.instructions.len() {
             if self.program.outline.roles[index].starts_block {
                 if let Some(known) = here.take() {
-                    self.go(index, &known);
+                    self.jump_to(index, &known);
                 }
                 here = self.enter(index);
             }
@@ -141,13 +142,13 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// Begins the block at an instruction; `None` if no way leads there.
-    fn enter(&mut self, index: usize) -> Option<Known> {
+    /// Begins the block at an instruction. `None` if no path leads to the instruction.
+    fn enter(&mut self, index: usize) -> Option<KnownState> {
         if self.program.outline.roles[index].is_loop_head {
-            // The only ways that lead here may be backward jumps.
+            // Perhaps only backward jumps lead here.
             let block = self.block(index);
             self.builder.switch_to_block(block);
-            return Some(Known::registers(Content::Variable));
+            return Some(KnownState::registers(RegisterContent::Variable));
         }
         let known = self.arrivals[index].take()?;
         let block = self.block(index);
@@ -156,8 +157,8 @@ impl<'t, 'f> Translator<'t, 'f> {
         Some(known)
     }
 
-    /// Translates an instruction; gives what is known behind it, if the next one follows.
-    fn instruction(&mut self, index: usize, known: Known) -> Option<Known> {
+    /// Translates an instruction. Returns the facts after it, if the next instruction follows.
+    fn instruction(&mut self, index: usize, known: KnownState) -> Option<KnownState> {
         let instruction = self.program.instructions[index];
         if self.program.outline.needs[index].is_never() {
             self.exit(0);
@@ -173,13 +174,13 @@ impl<'t, 'f> Translator<'t, 'f> {
         None
     }
 
-    /// An unconditional jump.
-    fn jump(&mut self, index: usize, known: &Known) {
+    /// Translates an unconditional jump.
+    fn jump(&mut self, index: usize, known: &KnownState) {
         let Some((target, _)) = self.program.instructions[index].targets(index) else {
             return self.exit(0); // cannot be: the instruction is a jump
         };
         if target > index {
-            return self.go(target, known);
+            return self.jump_to(target, known);
         }
         let count = self.builder.use_var(self.registers.jumped_back);
         let count = self.ins().iadd_imm_u(count, 1);
@@ -191,26 +192,27 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(head, &[]);
     }
 
-    /// Ends the block with a jump forward.
-    pub(super) fn go(&mut self, target: usize, known: &Known) {
-        let block = self.way(target, known);
+    /// Ends the block with a forward jump.
+    pub(super) fn jump_to(&mut self, target: usize, known: &KnownState) {
+        let block = self.block_for(target, known);
         self.builder.ins().jump(block, &[]);
     }
 
-    /// The block at a forward target, for a jump that takes `known` there.
-    pub(super) fn way(&mut self, target: usize, known: &Known) -> Block {
+    /// The block at a forward target, for a jump with the facts `known`.
+    pub(super) fn block_for(&mut self, target: usize, known: &KnownState) -> Block {
         let target = self.through_jumps(target);
-        if let Some(bytes) = self.fate(target) {
+        if let Some(bytes) = self.known_result(target) {
             return self.exit_block(bytes);
         }
         match &mut self.arrivals[target] {
-            Some(arrival) => arrival.meet(known),
+            Some(arrival) => arrival.merge(known),
             arrival => *arrival = Some(known.clone()),
         }
         self.block(target)
     }
 
-    /// Where a target leads that is nothing but a jump forward. The head of a loop is more: other ways lead there.
+    /// Follows forward jumps from a target that is only a jump. Stops at the head of a loop, to
+    /// which other paths lead.
     pub(super) fn through_jumps(&self, mut target: usize) -> usize {
         while let instruction = &self.program.instructions[target]
             && instruction.code == op::JA
@@ -223,8 +225,8 @@ impl<'t, 'f> Translator<'t, 'f> {
         target
     }
 
-    /// The number that a run returns from `target` on, if it is known to be the same for every packet.
-    pub(super) fn fate(&self, target: usize) -> Option<u32> {
+    /// The return value of a run from `target` on, if it is the same for every packet.
+    pub(super) fn known_result(&self, target: usize) -> Option<u32> {
         let instruction = &self.program.instructions[target];
         match instruction.code {
             op::RET_K => Some(instruction.k),
@@ -237,34 +239,34 @@ impl<'t, 'f> Translator<'t, 'f> {
         *self.blocks[index].get_or_insert_with(|| self.builder.create_block())
     }
 
-    /// Ends the run unless the condition is false.
+    /// Rejects the packet if the condition is true.
     pub(super) fn reject_if(&mut self, condition: Value) {
         let reject = self.exit_block(0);
-        self.leave_if(condition, reject);
+        self.jump_if(condition, reject);
     }
 
-    /// Goes to another block unless the condition is false.
-    pub(super) fn leave_if(&mut self, condition: Value, to: Block) {
+    /// Jumps to another block if the condition is true.
+    pub(super) fn jump_if(&mut self, condition: Value, to: Block) {
         let on = self.builder.create_block();
         self.ins().brif(condition, to, &[], on, &[]);
         self.builder.switch_to_block(on);
         self.builder.seal_block(on);
     }
 
-    /// Ends the run with a number of bytes.
+    /// Ends the run with `bytes` bytes to keep.
     pub(super) fn exit(&mut self, bytes: u32) {
         let block = self.exit_block(bytes);
         self.builder.ins().jump(block, &[]);
     }
 
-    fn exit_with_a(&mut self, mut known: Known) {
+    fn exit_with_a(&mut self, mut known: KnownState) {
         let a = self.a(&mut known);
         let Exits { accept, reject, .. } = self.exits;
         self.builder.ins().brif(a, accept, &[], reject, &[]);
     }
 
-    /// Ends the run with one of two numbers of bytes, whichever the condition (1 or 0, of 8 bits) says, without a jump that
-    /// the processor would have to guess.
+    /// Ends the run with one of two numbers of bytes, depending on the condition (1 or 0, in 8
+    /// bits). Uses no conditional jump, which the processor would have to predict.
     pub(super) fn exit_either(&mut self, condition: Value, if_true: u32, if_false: u32) {
         if (if_true == 0) == (if_false == 0) {
             return self.exit(if_true);
@@ -279,7 +281,7 @@ impl<'t, 'f> Translator<'t, 'f> {
         self.builder.ins().jump(decide, &[BlockArg::Value(bit)]);
     }
 
-    /// The block that ends the run with a number of bytes.
+    /// The block that ends the run with `bytes` bytes to keep.
     pub(super) fn exit_block(&self, bytes: u32) -> Block {
         match bytes {
             0 => self.exits.reject,
@@ -287,59 +289,60 @@ impl<'t, 'f> Translator<'t, 'f> {
         }
     }
 
-    /// To append an instruction.
+    /// The builder for the next instruction.
     pub(super) fn ins(&mut self) -> FuncInstBuilder<'_, 'f> {
         self.builder.ins()
     }
 
-    /// A number of 32 bits.
+    /// A 32-bit constant.
     pub(super) fn number(&mut self, number: u32) -> Value {
         self.builder.ins().iconst(I32, i64::from(number))
     }
 
     /// The value of `A`.
-    pub(super) fn a(&mut self, known: &mut Known) -> Value {
+    pub(super) fn a(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.a, self.registers.a);
-        if known.a == Content::Variable {
-            known.a = Content::Value(value);
+        if known.a == RegisterContent::Variable {
+            known.a = RegisterContent::Value(value);
         }
         value
     }
 
     /// The value of `X`.
-    pub(super) fn x(&mut self, known: &mut Known) -> Value {
+    pub(super) fn x(&mut self, known: &mut KnownState) -> Value {
         let value = self.value(known.x, self.registers.x);
-        if known.x == Content::Variable {
-            known.x = Content::Value(value);
+        if known.x == RegisterContent::Variable {
+            known.x = RegisterContent::Value(value);
         }
         value
     }
 
-    pub(super) fn set_a(&mut self, known: &mut Known, content: Content) {
+    pub(super) fn set_a(&mut self, known: &mut KnownState, content: RegisterContent) {
         known.a = content;
         let value = self.value(content, self.registers.a);
         self.builder.def_var(self.registers.a, value);
     }
 
-    pub(super) fn set_x(&mut self, known: &mut Known, content: Content) {
+    pub(super) fn set_x(&mut self, known: &mut KnownState, content: RegisterContent) {
         known.set_x(content);
         let value = self.value(content, self.registers.x);
         self.builder.def_var(self.registers.x, value);
     }
 
-    /// The scratch word that an instruction names.
+    /// The variable of a scratch word.
     pub(super) fn word(&self, k: u32) -> Variable {
         self.registers.memory[k as usize % MEMORY_WORDS]
     }
 
-    /// What a register holds, as a value of 32 bits. Cranelift makes code of it only where it is used.
-    pub(super) fn value(&mut self, content: Content, variable: Variable) -> Value {
+    /// Content of a register as a 32-bit value. Cranelift emits code for the value only if it is
+    /// used.
+    pub(super) fn value(&mut self, content: RegisterContent, variable: Variable) -> Value {
         match content {
-            Content::Variable => self.builder.use_var(variable),
-            Content::Value(value) => value,
-            Content::Constant(number) => self.number(number),
-            Content::Bytes(bytes) => self.turned_around(bytes),
-            Content::HeaderLen(byte) => {
+            RegisterContent::Variable => self.builder.use_var(variable),
+            RegisterContent::Value(value) => value,
+            RegisterContent::Constant(number) => self.number(number),
+            RegisterContent::Bytes(bytes) => self.byte_swapped(bytes),
+            RegisterContent::HeaderLen(byte) => {
                 let words = self.ins().band_imm_u(byte, 0x0f);
                 self.ins().ishl_imm_u(words, 2)
             }

@@ -1,17 +1,22 @@
-//! Strings of payload terms: `"GET \x00\r\n"`.
+//! String literals of payload terms: `"GET \x00\r\n"`.
 
-use super::Wrong;
+use super::PayloadProblem;
 
-/// What is said of a backslash that begins no escape of these strings.
+/// The error for a backslash that begins no escape of these strings.
 const UNKNOWN_ESCAPE: &str = r#"unknown escape; there are \xNN \n \r \t \\ \""#;
 
-/// Parses the string at `start`, which belongs to `operator`; gives its bytes and where the text goes on.
+/// Parses the string at `start`, which belongs to `operator`. Returns its bytes and the offset
+/// after the string.
 ///
-/// Between the quotes stands UTF-8 text, taken as its bytes, and the escapes `\xNN \n \r \t \\ \"`.
+/// The quotes contain UTF-8 text, which means its bytes, and the escapes `\xNN \n \r \t \\ \"`.
 ///
 /// # Errors
-/// What is wrong, and where.
-pub(super) fn parse(text: &str, start: usize, operator: &str) -> Result<(Vec<u8>, usize), Wrong> {
+/// The problem and its place.
+pub(super) fn parse(
+    text: &str,
+    start: usize,
+    operator: &str,
+) -> Result<(Vec<u8>, usize), PayloadProblem> {
     if !text[start..].starts_with('"') {
         let message = format!("write a string in double quotes, as in payload {operator} \"text\"");
         return Err((start..start, message.into()));
@@ -39,8 +44,8 @@ pub(super) fn parse(text: &str, start: usize, operator: &str) -> Result<(Vec<u8>
     Err((start..start + 1, message.into()))
 }
 
-/// The byte that the escape at `at` stands for, and the bytes of the escape.
-fn escape(text: &str, at: usize) -> Result<(u8, usize), Wrong> {
+/// The byte that the escape at `at` means, and the length of the escape.
+fn escape(text: &str, at: usize) -> Result<(u8, usize), PayloadProblem> {
     let unknown = || (at..at + 2, UNKNOWN_ESCAPE.into());
     let bytes = &text.as_bytes()[at + 1..];
     let simple = match bytes.first() {
@@ -92,7 +97,7 @@ mod tests {
         ] {
             let (span, _) = parse(text, 0, "startswith").expect_err(text);
             assert_eq!(
-                crate::FilterError::new(crate::Problem::Syntax, text, span).span(),
+                crate::FilterError::new(crate::FilterProblem::Syntax, text, span).span(),
                 {
                     let start = text.find(marked).unwrap();
                     start..start + marked.len()

@@ -1,11 +1,12 @@
-//! Terms about the payload: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
+//! Payload terms: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
 //!
-//! They are ours, not libpcap's. They stand where a primitive stands, joined by `and or not ( )`, and are decided on the
-//! bytes that [`retroscope_packet::Parsed::payload`] gives; a packet without payload matches none of them. libpcap never
-//! sees them: `payload` with one of the three words behind it is no pcap-filter text.
+//! These terms are Retroscope's, not libpcap's. A payload term may replace any primitive, joined by
+//! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns; a
+//! packet without payload does not match. libpcap never sees a payload term: in pcap-filter text,
+//! none of the three operators can follow `payload`.
 //!
-//! Strings are searched with memchr's `memmem`, patterns with regex, which takes time linear in the payload and the
-//! pattern, whatever both are; a pattern may therefore not grow without bound: see [`pattern`].
+//! memchr's `memmem` searches strings. The regex crate searches patterns in time linear in the
+//! payload and in the pattern, so the size of a pattern is bounded: see [`pattern`].
 
 mod literal;
 mod pattern;
@@ -13,31 +14,32 @@ mod test;
 
 use std::{borrow::Cow, ops::Range};
 
-use crate::{FilterError, Problem, scan::first_word_len};
+use crate::{FilterError, FilterProblem, scan::first_word_len};
 
-pub(crate) use test::{AnyString, Test};
+pub(crate) use test::{AnyString, PayloadTest};
 
-/// The word that begins a term.
+/// First word of a payload term.
 pub(crate) const KEYWORD: &str = "payload";
-/// Most patterns of one expression. Compiling one takes up to some milliseconds, and their memory adds up.
+/// Maximum number of patterns in one expression. Compiling one takes up to some milliseconds, and
+/// their memory adds up.
 const PATTERNS_MAX: usize = 100;
 
-/// What is wrong with a payload term, and where.
-type Wrong = (Range<usize>, Cow<'static, str>);
+/// Place and description of a problem in a payload term.
+type PayloadProblem = (Range<usize>, Cow<'static, str>);
 
-/// The tests of an expression, as they are found.
+/// Tests of an expression, in the order of parsing.
 #[derive(Debug, Default)]
-pub(crate) struct Tests {
-    pub(crate) tests: Vec<Test>,
+pub(crate) struct PayloadTests {
+    pub(crate) tests: Vec<PayloadTest>,
     patterns: usize,
 }
 
-impl Tests {
-    /// Parses the term at the word `payload` that starts at `start`, and gives its bytes; `None` if that word is
-    /// something else, such as the name of a host.
+impl PayloadTests {
+    /// Parses the term whose word `payload` starts at `start`. Returns the length of the term, or
+    /// `None` if the word is something else, such as a host name.
     ///
     /// # Errors
-    /// [`Problem::Payload`].
+    /// [`FilterProblem::Payload`].
     pub(crate) fn parse(&mut self, text: &str, start: usize) -> Result<Option<usize>, FilterError> {
         let operator_start = skip_blanks(text, start + KEYWORD.len());
         let operator_end = operator_start + first_word_len(&text[operator_start..]);
@@ -45,11 +47,11 @@ impl Tests {
         let parsed = match &text[operator_start..operator_end] {
             name @ "contains" => {
                 let string = literal::parse(text, operand, name);
-                string.map(|(bytes, end)| (Test::contains(&bytes), end))
+                string.map(|(bytes, end)| (PayloadTest::contains(&bytes), end))
             }
             name @ "startswith" => {
                 let string = literal::parse(text, operand, name);
-                string.map(|(bytes, end)| (Test::StartsWith(bytes.into()), end))
+                string.map(|(bytes, end)| (PayloadTest::StartsWith(bytes.into()), end))
             }
             "matches" if self.patterns == PATTERNS_MAX => {
                 let message = format!(
@@ -59,7 +61,8 @@ impl Tests {
             }
             "matches" => {
                 self.patterns += 1;
-                pattern::parse(text, operand).map(|(pattern, end)| (Test::Matches(pattern), end))
+                pattern::parse(text, operand)
+                    .map(|(pattern, end)| (PayloadTest::Matches(pattern), end))
             }
             _ if is_almost_a_term(text, operator_start..operator_end) => {
                 let message = "after 'payload' comes 'contains', 'startswith' or 'matches'";
@@ -67,14 +70,16 @@ impl Tests {
             }
             _ => return Ok(None),
         };
-        let (test, end) = parsed
-            .map_err(|(span, message)| FilterError::new(Problem::Payload(message), text, span))?;
+        let (test, end) = parsed.map_err(|(span, message)| {
+            FilterError::new(FilterProblem::Payload(message), text, span)
+        })?;
         self.tests.push(test);
         Ok(Some(end - start))
     }
 }
 
-/// Whether a string or pattern follows, so that the user meant a term: there is neither in pcap-filter text.
+/// Whether a string or pattern follows. pcap-filter text contains neither, so the user meant a
+/// payload term.
 fn is_almost_a_term(text: &str, word: Range<usize>) -> bool {
     let behind = &text[skip_blanks(text, word.end)..];
     let is_word = text[word.clone()].starts_with(|c: char| c.is_ascii_alphabetic());

@@ -1,28 +1,30 @@
 //! Patterns of payload terms: `/^GET [^ ]*\.exe/i`.
 //!
-//! The language is that of the regex crate, over bytes: `.` is any byte but a line feed, `\xNN` is one byte, classes such
-//! as `\w` are ASCII. There are no back references and no look-around, so no pattern takes more than linear time. A slash
-//! inside is written `\/`.
+//! The language is that of the regex crate, applied to bytes. `.` is any byte except a line feed,
+//! `\xNN` is one byte, and classes such as `\w` are ASCII. There are no back references and no
+//! look-around, so every pattern takes linear time. Inside a pattern a slash is written `\/`.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 
-use super::Wrong;
+use super::PayloadProblem;
 
-/// Longest pattern in bytes.
+/// Maximum length of a pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
-/// Parentheses and the like inside each other.
+/// Maximum nesting of parentheses and the like.
 const NEST_MAX: u32 = 50;
-/// Largest program that a pattern may make, in bytes. One pass over a payload may look at all of it for each byte.
+/// Maximum size of a pattern's program in bytes. For each byte of a payload, a search may read the
+/// whole program.
 const PROGRAM_BYTES_MAX: usize = 256 << 10;
-/// Memory for what a search remembers between payloads, in bytes.
+/// Memory, in bytes, for the cache that a search keeps between payloads.
 const CACHE_BYTES_MAX: usize = 1 << 20;
 
-/// Parses the pattern at `start` and compiles it; gives it and where the text goes on.
+/// Parses and compiles the pattern at `start`. Returns the compiled pattern and the offset after
+/// its text.
 ///
 /// # Errors
-/// What is wrong, and where.
-pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), Wrong> {
+/// The problem and its place.
+pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), PayloadProblem> {
     if !text[start..].starts_with('/') {
         let message = "write a pattern between slashes, as in payload matches /text/";
         return Err((start..start, message.into()));
@@ -54,7 +56,7 @@ pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), Wrong> {
     Ok((pattern, flags_end))
 }
 
-/// Bytes before the slash that ends a pattern.
+/// Length in bytes up to the slash that ends a pattern.
 fn len(pattern: &str) -> Option<usize> {
     let mut is_escaped = false;
     pattern.bytes().position(|byte| {
@@ -64,7 +66,7 @@ fn len(pattern: &str) -> Option<usize> {
     })
 }
 
-fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
+fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, PayloadProblem> {
     let whole = 0..pattern.len();
     if pattern.len() > PATTERN_BYTES_MAX {
         let bytes = pattern.len();
@@ -72,7 +74,7 @@ fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
             format!("a pattern of {bytes} bytes is too long; the limit is {PATTERN_BYTES_MAX}");
         return Err((whole, message.into()));
     }
-    // The parser alone tells where a pattern is wrong.
+    // Only the parser reports the place of an error.
     let syntax = ParserBuilder::new()
         .unicode(false)
         .utf8(false)
@@ -101,8 +103,8 @@ fn compile(pattern: &str, ignores_case: bool) -> Result<Regex, Wrong> {
     })
 }
 
-/// The place that the parser names, and its message in one line.
-fn bad(pattern: &str, error: &regex_syntax::Error) -> Wrong {
+/// Place and one-line message of the parser's error.
+fn bad(pattern: &str, error: &regex_syntax::Error) -> PayloadProblem {
     let (span, message) = match error {
         regex_syntax::Error::Parse(error) => (Some(error.span()), error.kind().to_string()),
         regex_syntax::Error::Translate(error) => (Some(error.span()), error.kind().to_string()),
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn patterns_that_would_cost_too_much_are_refused_quickly() {
-        // This thread's processor time: others do not count.
+        // Processor time of this thread, independent of other threads.
         let cpu_time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
         let start = cpu_time();
         let nested = format!("/{}{}/", "(".repeat(60), ")".repeat(60));

@@ -1,14 +1,15 @@
-//! The primitives of pcap-filter(7) that look-ups understand, and the boolean expressions made of them.
+//! The primitives of pcap-filter(7) that look-ups understand, and boolean expressions of
+//! primitives.
 
 use std::ops::RangeInclusive;
 
 use crate::{filled::FlowTerm, structure::Joiner};
 
-use super::key::{Key, View, has, kind, proto_trait, traits};
+use super::key::{HeaderKey, TagView, frame_flags, has, kind, proto_flag};
 
-/// Which end of a packet a primitive looks at.
+/// The ends of a packet that a primitive compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Ends {
+pub(super) enum EndQualifier {
     Src,
     Dst,
     Either,
@@ -20,33 +21,41 @@ pub(super) enum Ends {
 pub(super) enum Atom {
     /// `ip`, `ip6`, `arp`, `rarp`: one of these [`kind`]s.
     Kinds(u8),
-    /// `tcp`, `proto 17`, `ip proto 1`: IPv4's protocol, IPv6's next header, also behind one fragment header.
+    /// `tcp`, `proto 17`, `ip proto 1`: IPv4's protocol, or IPv6's next header, also after one
+    /// fragment header.
     Proto { number: u8, kinds: u8 },
-    /// `host`, `net` with an IPv4 address: `bits` of it, 1 to 32, in these [`kind`]s.
+    /// `host`, `net` with an IPv4 address: its first `bits` bits, 1 to 32, in packets of these
+    /// [`kind`]s.
     V4 {
-        ends: Ends,
+        ends: EndQualifier,
         addr: u32,
         bits: u8,
         kinds: u8,
     },
-    /// `host`, `net` with an IPv6 address: `bits` of it, 1 to 128.
-    V6 { ends: Ends, addr: u128, bits: u8 },
-    /// `port`, `portrange`: `low <= high`, in a packet of one of these protocols (bits of [`traits`]).
+    /// `host`, `net` with an IPv6 address: its first `bits` bits, 1 to 128.
+    V6 {
+        ends: EndQualifier,
+        addr: u128,
+        bits: u8,
+    },
+    /// `port`, `portrange`: `low <= high`, in a packet of one of these protocols (bits of
+    /// [`frame_flags`]).
     Ports {
-        ends: Ends,
+        ends: EndQualifier,
         low: u16,
         high: u16,
         protos: u16,
     },
     /// `ether host`.
-    Mac { ends: Ends, addr: u64 },
-    /// `vlan`, with an identifier or any.
+    Mac { ends: EndQualifier, addr: u64 },
+    /// `vlan`, with or without an identifier.
     Vlan(Option<u16>),
     /// `$iface`.
     Interface(u16),
-    /// `$flow`, or `$communityId` of a flow with ports. May hold: fragments need the caller's state.
+    /// `$flow`, or `$communityId` of a flow with ports. May hold: only the caller's state decides
+    /// about fragments.
     Flow(FlowTerm),
-    /// Anything else. May hold.
+    /// Any other primitive. May hold.
     Opaque,
 }
 
@@ -59,16 +68,16 @@ pub(super) enum Expr {
     Or(Vec<Expr>),
 }
 
-/// A frame with what primitives ask beside its headers.
+/// A frame with everything that primitives test.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Subject<'p> {
-    pub(super) key: &'p Key,
+pub(super) struct AtomInput<'p> {
+    pub(super) key: &'p HeaderKey,
     pub(super) data: &'p [u8],
     pub(super) interface: u16,
 }
 
 impl Expr {
-    /// Calls `see` with every primitive.
+    /// Calls `see` with each primitive.
     pub(super) fn atoms(&self, see: &mut impl FnMut(&Atom)) {
         match self {
             Self::Atom(atom) => see(atom),
@@ -77,18 +86,19 @@ impl Expr {
         }
     }
 
-    /// Whether a packet matches, as libpcap's program without optimization tells it: primitives are asked from left to
-    /// right, as far as needed, and a load beyond the captured bytes (`None`) rejects the packet whatever stands around.
-    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
+    /// Whether a packet matches, with the result of libpcap's program without optimization.
+    /// Primitives are tested from left to right, as far as needed. A load beyond the captured bytes
+    /// (`None`) rejects the packet wherever it happens in the expression.
+    pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
         match self {
-            Self::Atom(atom) => atom.holds(view, subject),
-            Self::Not(inner) => inner.holds(view, subject).map(|holds| !holds),
-            Self::And(list) => settled(list, false, view, subject),
-            Self::Or(list) => settled(list, true, view, subject),
+            Self::Atom(atom) => atom.holds(view, input),
+            Self::Not(inner) => inner.holds(view, input).map(|holds| !holds),
+            Self::And(list) => settled(list, false, view, input),
+            Self::Or(list) => settled(list, true, view, input),
         }
     }
 
-    /// The expression and another one behind it, joined from the left.
+    /// This expression joined with `right`, which follows it in the text.
     pub(super) fn joined(self, joiner: Joiner, right: Self) -> Self {
         match (self, joiner) {
             (Self::And(mut list), Joiner::And) => {
@@ -113,10 +123,11 @@ impl Expr {
     }
 }
 
-/// Asks expressions in turn, until one says what settles their joint answer.
-fn settled(list: &[Expr], settles: bool, view: View, subject: &Subject<'_>) -> Option<bool> {
+/// Evaluates expressions in order, until one of them has the value `settles`, which decides the
+/// result.
+fn settled(list: &[Expr], settles: bool, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
     for expr in list {
-        if expr.holds(view, subject)? == settles {
+        if expr.holds(view, input)? == settles {
             return Some(settles);
         }
     }
@@ -124,10 +135,10 @@ fn settled(list: &[Expr], settles: bool, view: View, subject: &Subject<'_>) -> O
 }
 
 impl Atom {
-    /// Whether the primitive holds; `None` where it needs bytes that were not captured. [`Atom::Opaque`] and
-    /// [`Atom::Flow`] are taken to hold.
-    pub(super) fn holds(&self, view: View, subject: &Subject<'_>) -> Option<bool> {
-        let Subject { key, data, .. } = *subject;
+    /// Whether the primitive holds. `None` if it needs bytes that were not captured.
+    /// [`Atom::Opaque`] and [`Atom::Flow`] always hold here.
+    pub(super) fn holds(&self, view: TagView, input: &AtomInput<'_>) -> Option<bool> {
+        let AtomInput { key, data, .. } = *input;
         match *self {
             Self::Kinds(kinds) => Some(key.kind_in(view)? & kinds != 0),
             Self::Proto { number, kinds } => {
@@ -180,16 +191,16 @@ impl Atom {
             Self::Vlan(None) => Some(key.is_tagged()),
             Self::Vlan(Some(_)) if !key.is_tagged() => Some(false),
             Self::Vlan(Some(id)) => key.has(has::VLAN).then_some(key.vlan == id),
-            Self::Interface(interface) => Some(subject.interface == interface),
+            Self::Interface(interface) => Some(input.interface == interface),
             Self::Flow(_) | Self::Opaque => Some(true),
         }
     }
 }
 
 fn ports(
-    key: &Key,
-    view: View,
-    ends: Ends,
+    key: &HeaderKey,
+    view: TagView,
+    ends: EndQualifier,
     protos: u16,
     range: RangeInclusive<u16>,
 ) -> Option<bool> {
@@ -199,9 +210,10 @@ fn ports(
     if !key.has(has::PROTO) {
         return None;
     }
-    let is_asked = proto_trait(key.proto) & protos != 0;
-    // A later fragment has no ports; one that was cut before its header tells is `NO_PORTS` as well, and short.
-    if !is_asked || key.traits & traits::NO_PORTS != 0 {
+    let is_asked = proto_flag(key.proto) & protos != 0;
+    // A later fragment has no ports. A fragment that was cut before its fragment header is
+    // `NO_PORTS` too, and short.
+    if !is_asked || key.frame_flags & frame_flags::NO_PORTS != 0 {
         return Some(false);
     }
     ends.hold(
@@ -216,8 +228,8 @@ fn ports(
     )
 }
 
-impl Ends {
-    /// Both ends in libpcap's order: the source first.
+impl EndQualifier {
+    /// Tests the ends in libpcap's order: the source first.
     fn hold(self, src: impl Fn() -> Option<bool>, dst: impl Fn() -> Option<bool>) -> Option<bool> {
         match self {
             Self::Src => src(),

@@ -1,11 +1,12 @@
-//! An array whose versions share memory: chunks behind pointers, copied when they change.
+//! An array whose versions share memory. The array holds pointers to chunks, and a chunk is copied
+//! when it changes.
 
 use std::{ops::Range, sync::Arc};
 
-/// Elements of a chunk.
+/// Number of elements in a chunk.
 const CHUNK: usize = 256;
 
-/// See the module.
+/// An array of chunks. A clone copies only pointers.
 #[derive(Debug, Clone)]
 pub(super) struct Chunked<T> {
     chunks: Vec<Arc<[T]>>,
@@ -16,7 +17,7 @@ impl<T: Clone + Default> Chunked<T> {
         Self { chunks: Vec::new() }
     }
 
-    /// `elements` default values.
+    /// An array of `elements` default values.
     pub(super) fn of(elements: usize) -> Self {
         let empty: Arc<[T]> = vec![T::default(); CHUNK].into();
         Self {
@@ -24,14 +25,14 @@ impl<T: Clone + Default> Chunked<T> {
         }
     }
 
-    /// An element below the highest that was ever asked for with [`Self::get_mut`].
+    /// An element. `None` beyond the chunks that [`Self::get_mut`] or [`Self::of`] made.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&T> {
         let index = index as usize;
         self.chunks.get(index / CHUNK)?.get(index % CHUNK)
     }
 
-    /// An element to be changed. The array grows as far as it must.
+    /// An element for a change. The array grows as needed.
     pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
         let index = index as usize;
         while self.chunks.len() <= index / CHUNK {
@@ -41,7 +42,7 @@ impl<T: Clone + Default> Chunked<T> {
         &mut Arc::make_mut(&mut self.chunks[index / CHUNK])[index % CHUNK]
     }
 
-    /// Changes elements that are there, a chunk at a time.
+    /// Changes existing elements, one chunk at a time.
     pub(super) fn change(&mut self, range: Range<u32>, mut change: impl FnMut(&mut T)) {
         let (start, end) = (range.start as usize, range.end as usize);
         for number in start / CHUNK..end.div_ceil(CHUNK) {
@@ -52,20 +53,20 @@ impl<T: Clone + Default> Chunked<T> {
         }
     }
 
-    /// Bytes of memory, without what the elements point to.
+    /// Bytes of memory, excluding what the elements point to.
     pub(super) fn bytes(&self) -> usize {
         self.chunks.len() * (CHUNK * size_of::<T>() + size_of::<Arc<[T]>>())
     }
 }
 
-/// Numbers for elements of a [`Chunked`], used again when they are given back.
+/// Indexes for elements of a [`Chunked`]. Returned indexes are reused.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct NumberPool {
     free: Vec<u32>,
     next: u32,
 }
 
-impl Numbers {
+impl NumberPool {
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.next += 1;

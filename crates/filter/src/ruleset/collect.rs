@@ -1,36 +1,37 @@
-//! From entries found to rules that match.
+//! Decides which of the found entries are rules that match.
 
 use retroscope_packet::LinkType;
 
-use crate::Frame;
+use crate::FilterFrame;
 
 use super::{
     Matches,
-    atom::Subject,
-    index::{Index, RuleInfo, flags},
+    atom::AtomInput,
+    index::{RuleIndex, RuleInfo, flags},
     key::has,
-    search_memory::{Found, SearchMemory},
+    search_memory::{FoundEntry, SearchMemory},
 };
 
-/// Decides about what the look-ups found.
+/// Turns the results of look-ups into matches.
 pub(super) struct Collector<'c> {
-    pub(super) index: &'c Index,
+    pub(super) index: &'c RuleIndex,
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
-    /// What was found, in the order of frames.
+    /// Found entries, in the order of frames.
     pub(super) memory: &'c SearchMemory,
-    pub(super) frames: &'c [Frame<'c>],
+    pub(super) frames: &'c [FilterFrame<'c>],
 }
 
 impl Collector<'_> {
-    /// Tells `matches` every rule that matches. `is_unread`: no headers were read.
+    /// Adds every matching rule to `matches`. `is_unread`: the headers of these frames were not
+    /// read.
     pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
         let asked = always.chain(elsewhere);
         let mut found = &self.memory.found[..self.memory.count];
         if asked.clone().next().is_none() {
-            // Only frames of which something was found.
+            // Visits only frames with found entries.
             while let Some(first) = found.first() {
                 let number = usize::from(first.frame);
                 found = self.frame(number, found, matches);
@@ -53,19 +54,19 @@ impl Collector<'_> {
         }
     }
 
-    /// What was found of one frame; gives what was found of those behind it.
+    /// Handles the found entries of one frame. Returns the entries of the following frames.
     #[inline]
     fn frame<'f>(
         &self,
         number: usize,
-        mut found: &'f [Found],
+        mut found: &'f [FoundEntry],
         matches: &mut Matches,
-    ) -> &'f [Found] {
+    ) -> &'f [FoundEntry] {
         while let Some((first, behind)) = found.split_first()
             && usize::from(first.frame) == number
         {
             found = behind;
-            if first.is_sure {
+            if first.is_certain {
                 self.add(number, first.value, false, matches);
             } else if first.is_group {
                 self.group(number, first, matches);
@@ -77,15 +78,15 @@ impl Collector<'_> {
     }
 
     #[inline(never)]
-    fn group(&self, number: usize, found: &Found, matches: &mut Matches) {
-        let subject = self.subject(number);
+    fn group(&self, number: usize, found: &FoundEntry, matches: &mut Matches) {
+        let input = self.input(number);
         for entry in self.index.group(found.value) {
-            if found.traits & !entry.need == 0
-                && found.way & !entry.ways == 0
+            if found.frame_flags & !entry.need == 0
+                && found.orientation & !entry.orientations == 0
                 && entry
                     .remainder
                     .as_ref()
-                    .is_none_or(|remainder| remainder.holds(&subject))
+                    .is_none_or(|remainder| remainder.holds(&input))
             {
                 self.rule(number, entry.rule, matches);
             }
@@ -104,7 +105,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Whether a rule that was found matches: `Some(true)` where the caller must be asked.
+    /// Whether a found rule matches: `Some(true)` if the caller must evaluate the filter.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;
@@ -123,13 +124,13 @@ impl Collector<'_> {
         let matches = match body.program(self.link_type) {
             Some(program) => program.keeps(frame),
             None if body.is_opaque => false,
-            None => body.expr.holds(body.view, &self.subject(number)) == Some(true),
+            None => body.expr.holds(body.view, &self.input(number)) == Some(true),
         };
         matches.then_some(false)
     }
 
-    fn subject(&self, number: usize) -> Subject<'_> {
-        Subject {
+    fn input(&self, number: usize) -> AtomInput<'_> {
+        AtomInput {
             key: &self.memory.keys[number],
             data: self.frames[number].data(),
             interface: self.interface,

@@ -1,4 +1,4 @@
-//! What became of a rule, for people.
+//! How packets find a rule, for human readers.
 
 use retroscope_packet::LinkType;
 
@@ -6,36 +6,38 @@ use crate::{FilterError, Program};
 
 /// How packets find a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// By look-ups alone.
-    LookedUp,
-    /// By look-ups, and then its program is run, on those packets only.
-    Narrowed,
-    /// Its program is run on every packet, together with those of others where it can be joined.
-    Compiled,
-    /// By look-ups, and then the caller is asked ([`Sure::Ask`](super::Sure::Ask)).
-    NarrowedAsked,
-    /// The caller is asked about every packet.
-    Asked,
+pub enum RulePlacement {
+    /// Look-ups find the rule and decide.
+    LookUp,
+    /// Look-ups find the rule. Its program then runs on the found packets only.
+    LookUpThenProgram,
+    /// The rule's program runs on every packet, together with the programs of other rules if
+    /// possible.
+    Program,
+    /// Look-ups find the rule. The caller then evaluates the filter
+    /// ([`Certainty::AskFilter`](super::Certainty::AskFilter)).
+    LookUpThenCaller,
+    /// The caller evaluates the filter for every packet.
+    Caller,
 }
 
-/// Where [`RuleSet::insert`](super::RuleSet::insert) put a rule.
+/// Result of [`RuleSet::insert`](super::RuleSet::insert).
 #[derive(Debug)]
 #[must_use]
-pub struct Placed {
-    /// How packets find it.
-    pub placement: Placement,
-    /// Link types of the set whose packets it does not match, because libpcap refuses it there.
+pub struct InsertedRule {
+    /// How packets find the rule.
+    pub placement: RulePlacement,
+    /// Link types of the set for which libpcap rejects the rule. Their packets do not match.
     pub refused: Vec<(LinkType, FilterError)>,
 }
 
-/// What became of a rule.
+/// Description of a rule in a set.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// How packets find it.
-    pub placement: Placement,
-    /// What it is looked up by, and how many primitives are compared after that.
+    /// How packets find the rule.
+    pub placement: RulePlacement,
+    /// Look-up keys, and how many primitives are compared after each look-up.
     pub look_ups: Vec<(String, usize)>,
-    /// Its programs, by link type, where it has any.
+    /// Compiled programs of the rule, by link type.
     pub programs: Vec<(LinkType, Program)>,
 }

@@ -1,58 +1,63 @@
-//! The addresses without which no packet matches, for who keeps an index of them.
+//! The addresses that a packet must have to match an expression, for a caller with an index of
+//! addresses.
 //!
-//! Both sides read what libpcap's programs read: [`hosts_of`] by [`Key`], the expression by `parse`, which takes only what is certain. So a packet
-//! that an expression takes has the addresses that [`NeededHosts`] names, whatever else it is: ARP and RARP too, behind a tag where
-//! the expression says `vlan`, never in a tunnel or behind an extension header's addresses.
+//! Both sides read what libpcap's programs read. [`hosts_of`] reads a frame with [`HeaderKey`];
+//! `parse` reads the expression and accepts only what is certain. So a packet that matches has the
+//! addresses in [`NeededHosts`], in ARP and RARP too, and after a tag if the expression says
+//! `vlan`. Addresses inside a tunnel or after an extension header never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Mode};
+use crate::{FilledExpression, FilterMode};
 
 use super::{
     atom::Atom,
-    key::{Key, Shape, has, kind},
+    key::{HeaderKey, LinkHeaderKind, has, kind},
     look_ups::conjunctions,
     understand::understand,
 };
 
-/// Ways of an expression to match, at most.
-const WAYS_MAX: usize = 256;
+/// Maximum number of alternatives in which an expression can match.
+const ALTERNATIVES_MAX: usize = 256;
 
-/// Addresses of which a packet that an expression takes has some.
+/// Addresses that every packet matching an expression has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededHosts {
-    /// Any of these ways, each with all of its addresses, as source or destination. None of them is empty.
-    pub ways: Vec<Vec<IpAddr>>,
-    /// That is certain of Ethernet frames only: the expression asks for their tags or hardware addresses.
+    /// Ways in which the expression can match. A packet has all addresses of at least one
+    /// alternative, as source or destination. No alternative is empty.
+    pub alternatives: Vec<Vec<IpAddr>>,
+    /// Whether the addresses are certain for Ethernet frames only, because the expression tests
+    /// tags or hardware addresses.
     pub is_of_ethernet: bool,
 }
 
 impl NeededHosts {
-    /// Those of an expression; `None`: some packets may match without, or that is not certain.
+    /// Addresses that an expression needs. `None` if some packets may match without addresses, or
+    /// if that is not certain.
     #[must_use]
-    pub fn of(filled: &Filled) -> Option<Self> {
+    pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
         let mut is_of_ethernet = false;
         expr.atoms(&mut |atom| {
             is_of_ethernet |= matches!(atom, Atom::Mac { .. } | Atom::Vlan(_));
         });
-        let all = conjunctions(&expr, false, WAYS_MAX)?;
-        let ways = all.iter().map(|conjunction| {
+        let all = conjunctions(&expr, false, ALTERNATIVES_MAX)?;
+        let alternatives = all.iter().map(|conjunction| {
             let needed = conjunction.iter().filter(|literal| !literal.negated);
             let hosts: Vec<IpAddr> = needed.filter_map(|literal| host(&literal.atom)).collect();
             (!hosts.is_empty()).then_some(hosts)
         });
-        let ways: Vec<_> = ways.collect::<Option<_>>()?;
+        let alternatives: Vec<_> = alternatives.collect::<Option<_>>()?;
         Some(Self {
-            ways,
+            alternatives,
             is_of_ethernet,
         })
     }
 }
 
-/// The address that a primitive asks for.
+/// The address that a primitive tests.
 fn host(atom: &Atom) -> Option<IpAddr> {
     match *atom {
         Atom::V4 { addr, bits: 32, .. } => Some(Ipv4Addr::from_bits(addr).into()),
@@ -63,13 +68,13 @@ fn host(atom: &Atom) -> Option<IpAddr> {
     }
 }
 
-/// The addresses of a frame that primitives with a whole address compare, as far as they were captured: source and destination.
-/// `None`: frames of this link type are not read here, and may have any.
+/// Source and destination address of a frame, as primitives with a whole address compare them, if
+/// captured. `None` if frames of this link type cannot be read here and may have any address.
 #[must_use]
 #[inline]
-pub fn hosts_of(link_type: LinkType, mode: Mode, data: &[u8]) -> Option<[Option<IpAddr>; 2]> {
-    let mut key = Key::default();
-    key.read(Shape::of(link_type, mode)?, data);
+pub fn hosts_of(link_type: LinkType, mode: FilterMode, data: &[u8]) -> Option<[Option<IpAddr>; 2]> {
+    let mut key = HeaderKey::default();
+    key.read(LinkHeaderKind::of(link_type, mode)?, data);
     let v4 = |bit, addr: u32| key.has(bit).then(|| Ipv4Addr::from_bits(addr).into());
     let v6 = |is_dst| {
         let addr = key.v6_address(data, is_dst);
@@ -89,14 +94,14 @@ mod tests {
 
     fn needed(text: &str) -> Option<Vec<Vec<String>>> {
         let filled = Template::parse(text).unwrap().into_plain().unwrap();
-        let ways = NeededHosts::of(&filled)?.ways;
-        let names = |way: Vec<IpAddr>| way.iter().map(IpAddr::to_string).collect();
-        Some(ways.into_iter().map(names).collect())
+        let alternatives = NeededHosts::of(&filled)?.alternatives;
+        let names = |alternative: Vec<IpAddr>| alternative.iter().map(IpAddr::to_string).collect();
+        Some(alternatives.into_iter().map(names).collect())
     }
 
     #[test]
     fn expressions_that_need_hosts_say_which() {
-        for (text, ways) in [
+        for (text, alternatives) in [
             ("host 10.0.0.1", &[&["10.0.0.1"][..]][..]),
             ("src 10.0.0.1 and port 53", &[&["10.0.0.1"]]),
             (
@@ -114,11 +119,11 @@ mod tests {
             ("host 10.0.0.1 and payload contains \"x\"", &[&["10.0.0.1"]]),
             ("ip[8] < 5 and host 10.0.0.1", &[&["10.0.0.1"]]),
         ] {
-            let ways: Vec<Vec<String>> = ways
+            let alternatives: Vec<Vec<String>> = alternatives
                 .iter()
-                .map(|way| way.iter().map(|host| (*host).to_owned()).collect())
+                .map(|alternative| alternative.iter().map(|host| (*host).to_owned()).collect())
                 .collect();
-            assert_eq!(needed(text), Some(ways), "{text}");
+            assert_eq!(needed(text), Some(alternatives), "{text}");
         }
     }
 

@@ -1,56 +1,57 @@
-//! All rules in tables: one version of them, shared by the writer and every reader that still uses it.
+//! All rules in tables. The writer and the readers share each version of the tables.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use retroscope_packet::LinkType;
 
-use crate::{Mode, Program};
+use crate::{FilterMode, Program};
 
 use super::{
     atom::Expr,
-    chunked::{Chunked, Numbers},
-    key::{View, traits},
-    look_ups::{Part, Remainder},
+    chunked::{Chunked, NumberPool},
+    key::{TagView, frame_flags},
+    look_up_key::{Flow4Slot, LookUpKey, SmallSlot, TableKey, tag, tag_of},
+    look_ups::{Remainder, RulePart},
     masks::{MaskCounts, Masks},
-    residue::Residue,
-    sought::{Flow4Slot, SmallSlot, Sought, TableKey, tag, tag_of},
-    table::{Seeds, Slot, Table},
+    table::{LookUpTable, Seeds, TableSlot},
+    unindexed::UnindexedRules,
 };
 
-/// What a rule found by a look-up still needs.
+/// Work that remains for a rule that a look-up found.
 pub(super) mod flags {
     /// The caller must evaluate the filter.
     pub(in crate::ruleset) const ASK: u8 = 1;
-    /// The whole expression must be asked about every packet found.
+    /// The whole expression must be evaluated for every found packet.
     pub(in crate::ruleset) const PARTIAL: u8 = 2;
-    /// The whole expression must be asked about short frames: what `or` and `not` make of loads beyond the captured bytes
-    /// depends on their order.
+    /// The whole expression must be evaluated for short frames, because the result of `or` and
+    /// `not` with loads beyond the captured bytes depends on the order.
     pub(in crate::ruleset) const ORDERED: u8 = 4;
-    /// libpcap refuses the expression where there are no Ethernet addresses and tags.
+    /// libpcap rejects the expression on link types without Ethernet addresses and tags.
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
-/// A rule as the data path needs it.
+/// The data path's view of a rule.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleInfo {
     pub(super) id: u64,
     pub(super) flags: u8,
-    /// Set where [`flags`] say that it is needed.
-    pub(super) body: Option<Arc<Body>>,
+    /// The whole rule, if [`flags`] require the whole rule.
+    pub(super) body: Option<Arc<FullRule>>,
 }
 
-/// The whole of a rule.
+/// A whole rule.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct FullRule {
     pub(super) expr: Expr,
-    pub(super) view: View,
-    /// By link type; none where nothing of it is opaque and nobody compiled it.
+    pub(super) view: TagView,
+    /// Programs by link type. Empty if no part is opaque and the rule was not compiled.
     pub(super) programs: Vec<(LinkType, Program)>,
-    /// Whether a part of the expression is opaque: without a program it matches nothing.
+    /// Whether a part of the expression is opaque. An opaque rule without a program matches
+    /// nothing.
     pub(super) is_opaque: bool,
 }
 
-impl Body {
+impl FullRule {
     pub(super) fn program(&self, link_type: LinkType) -> Option<&Program> {
         let mut programs = self.programs.iter();
         programs
@@ -61,97 +62,98 @@ impl Body {
 
 /// One of the rules under a key.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct RuleEntry {
     pub(super) rule: u32,
     pub(super) need: u16,
-    pub(super) ways: u8,
+    pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// One version of the tables. Cloning it copies some thousand pointers, whatever it holds.
+/// One version of the tables. A clone copies some thousand pointers, whatever the number of rules.
 #[derive(Debug, Clone)]
-pub(super) struct Index {
-    pub(super) mode: Mode,
+pub(super) struct RuleIndex {
+    pub(super) mode: FilterMode,
     pub(super) seeds: Seeds,
-    pub(super) flows: Table<Flow4Slot>,
-    pub(super) small: Table<SmallSlot>,
+    pub(super) flows: LookUpTable<Flow4Slot>,
+    pub(super) small: LookUpTable<SmallSlot>,
     pub(super) addresses: Masks,
     pub(super) ports: Masks,
-    groups: Chunked<Arc<Vec<Entry>>>,
+    groups: Chunked<Arc<Vec<RuleEntry>>>,
     pub(super) rules: Chunked<RuleInfo>,
-    /// Keys of each [`tag`].
+    /// Number of keys with each [`tag`].
     present: [u32; tag::COUNT],
-    /// The prefix lengths of IPv6 that rules ask for.
+    /// IPv6 prefix lengths in rules.
     v6_lengths: Vec<u8>,
-    /// Rules that ask for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
-    pub(super) followed: u32,
-    pub(super) residues: Arc<Vec<Residue>>,
-    /// Rules whose filter must be evaluated on every packet.
+    /// Number of rules with a flow that may not be at libpcap's fixed offsets. The frames of these
+    /// flows must be parsed whole.
+    pub(super) parsed_rules: u32,
+    pub(super) unindexed: Arc<Vec<UnindexedRules>>,
+    /// Rules whose filter the caller evaluates for every packet.
     pub(super) asked_always: Arc<Vec<u32>>,
-    /// Rules whose filter must be evaluated on every packet of a link type that look-ups do not know.
+    /// Rules whose filter the caller evaluates for every packet of a link type without look-ups.
     pub(super) asked_elsewhere: Arc<Vec<u32>>,
 }
 
-/// What only the writer needs.
+/// Counters that only the writer needs.
 #[derive(Debug, Default)]
-pub(super) struct Books {
-    groups: Numbers,
+pub(super) struct RefCounts {
+    groups: NumberPool,
     addresses: MaskCounts,
     ports: MaskCounts,
-    /// Keys of each prefix length of IPv6 that there are.
+    /// Number of keys with each IPv6 prefix length.
     v6_lengths: BTreeMap<u8, u32>,
 }
 
-impl Index {
-    pub(super) fn new(mode: Mode, seeds: Seeds) -> Self {
+impl RuleIndex {
+    pub(super) fn new(mode: FilterMode, seeds: Seeds) -> Self {
         Self {
             mode,
             seeds,
-            flows: Table::new(seeds),
-            small: Table::new(seeds),
+            flows: LookUpTable::new(seeds),
+            small: LookUpTable::new(seeds),
             addresses: Masks::new(),
             ports: Masks::new(),
             groups: Chunked::new(),
             rules: Chunked::new(),
             present: [0; tag::COUNT],
             v6_lengths: Vec::new(),
-            followed: 0,
-            residues: Arc::default(),
+            parsed_rules: 0,
+            unindexed: Arc::default(),
             asked_always: Arc::default(),
             asked_elsewhere: Arc::default(),
         }
     }
 
-    /// Whether any rule is looked up by keys of this tag.
+    /// Whether any rule has a key with this tag.
     #[inline]
     pub(super) fn has(&self, tag: u8) -> bool {
         self.present[usize::from(tag)] != 0
     }
 
-    /// Whether any rule is looked up by anything.
+    /// Whether any rule has look-ups.
     pub(super) fn has_any(&self) -> bool {
-        self.followed != 0 || self.present != [0; tag::COUNT]
+        self.parsed_rules != 0 || self.present != [0; tag::COUNT]
     }
 
-    /// Whether any rule is looked up by more than flows, addresses and ports of IPv4.
+    /// Whether any rule has look-ups other than IPv4 flows, IPv4 addresses and ports.
     pub(super) fn has_more(&self) -> bool {
         let is_more = |tag: usize| tag > usize::from(tag::PORT) && self.present[tag] != 0;
-        self.followed != 0 || (0..tag::COUNT).any(is_more)
+        self.parsed_rules != 0 || (0..tag::COUNT).any(is_more)
     }
 
-    /// The prefix lengths of IPv6 that rules ask for.
+    /// IPv6 prefix lengths in rules.
     pub(super) fn v6_lengths(&self) -> impl Iterator<Item = u8> {
         self.v6_lengths.iter().copied()
     }
 
     #[inline]
-    pub(super) fn group(&self, group: u32) -> &[Entry] {
+    pub(super) fn group(&self, group: u32) -> &[RuleEntry] {
         self.groups.get(group).map_or(&[], |group| group.as_slice())
     }
 
-    /// How many entries there are for what is sought.
-    pub(super) fn crowd(&self, sought: &Sought) -> usize {
-        let Some(key) = sought.keys(self.seeds).first().copied() else {
+    /// Number of entries under a look-up key.
+    pub(super) fn entries_under(&self, look_up: &LookUpKey) -> usize {
+        let Some(key) = look_up.keys(self.seeds).first().copied() else {
             return 0;
         };
         match self.filed(key) {
@@ -160,30 +162,35 @@ impl Index {
         }
     }
 
-    /// Files a part of a rule under its keys.
-    pub(super) fn add(&mut self, books: &mut Books, rule: u32, part: &Part) {
-        for key in part.sought.keys(self.seeds) {
-            let entry = Entry {
+    /// Adds a part of a rule under all of its keys.
+    pub(super) fn add(&mut self, ref_counts: &mut RefCounts, rule: u32, part: &RulePart) {
+        for key in part.look_up.keys(self.seeds) {
+            let entry = RuleEntry {
                 rule,
                 need: part.need,
-                ways: part.ways,
+                orientations: part.orientations,
                 remainder: part.remainder.clone(),
             };
-            self.change(books, key, |entries| entries.push(entry));
+            self.change(ref_counts, key, |entries| entries.push(entry));
         }
     }
 
-    /// Takes all of a rule's entries away from the keys of one of its parts.
-    pub(super) fn remove(&mut self, books: &mut Books, rule: u32, sought: &Sought) {
-        for key in sought.keys(self.seeds) {
-            self.change(books, key, |entries| {
+    /// Removes all entries of a rule from the keys of one of its parts.
+    pub(super) fn remove(&mut self, ref_counts: &mut RefCounts, rule: u32, look_up: &LookUpKey) {
+        for key in look_up.keys(self.seeds) {
+            self.change(ref_counts, key, |entries| {
                 entries.retain(|entry| entry.rule != rule)
             });
         }
     }
 
     /// Changes the entries under a key.
-    fn change(&mut self, books: &mut Books, key: TableKey, change: impl FnOnce(&mut Vec<Entry>)) {
+    fn change(
+        &mut self,
+        ref_counts: &mut RefCounts,
+        key: TableKey,
+        change: impl FnOnce(&mut Vec<RuleEntry>),
+    ) {
         let filed = self.filed(key);
         let is_there = filed.is_some();
         let entries = match filed {
@@ -194,7 +201,7 @@ impl Index {
                 if entries.len() > 1 || entries.len() == before {
                     return;
                 }
-                books.groups.give_back(group);
+                ref_counts.groups.give_back(group);
                 std::mem::take(entries)
             }
             one => {
@@ -207,13 +214,13 @@ impl Index {
             }
         };
         if is_there == entries.is_empty() {
-            self.count(books, key, !is_there);
+            self.count(ref_counts, key, !is_there);
         }
-        self.file(books, key, entries);
+        self.file(ref_counts, key, entries);
     }
 
-    /// Notes a key that is new, or gone.
-    fn count(&mut self, books: &mut Books, key: TableKey, is_new: bool) {
+    /// Counts a new or removed key.
+    fn count(&mut self, ref_counts: &mut RefCounts, key: TableKey, is_new: bool) {
         let add = |count: &mut u32| {
             *count = if is_new { *count + 1 } else { *count - 1 };
         };
@@ -225,28 +232,31 @@ impl Index {
         let [_, bits_v6, _, bits, a, b, _, _] = key.to_be_bytes();
         let (masks, counts) = match tag {
             tag::V6 => {
-                add(books.v6_lengths.entry(bits_v6).or_default());
-                books.v6_lengths.retain(|_, count| *count != 0);
-                self.v6_lengths = books.v6_lengths.keys().copied().collect();
+                add(ref_counts.v6_lengths.entry(bits_v6).or_default());
+                ref_counts.v6_lengths.retain(|_, count| *count != 0);
+                self.v6_lengths = ref_counts.v6_lengths.keys().copied().collect();
                 return;
             }
-            tag::V4 => (&mut self.addresses, &mut books.addresses),
-            tag::PORT => (&mut self.ports, &mut books.ports),
+            tag::V4 => (&mut self.addresses, &mut ref_counts.addresses),
+            tag::PORT => (&mut self.ports, &mut ref_counts.ports),
             _ => return,
         };
         masks.note(counts, u16::from_be_bytes([a, b]), bits, is_new);
     }
 
-    /// The entry under a key; `Err` with the group of them.
-    fn filed(&self, key: TableKey) -> Option<Result<Entry, u32>> {
-        fn filed<S: Slot>(table: &Table<S>, key: S::Key) -> Option<Result<Entry, u32>> {
+    /// The entry under a key. `Err` is the index of a group of entries.
+    fn filed(&self, key: TableKey) -> Option<Result<RuleEntry, u32>> {
+        fn filed<S: TableSlot>(
+            table: &LookUpTable<S>,
+            key: S::Key,
+        ) -> Option<Result<RuleEntry, u32>> {
             let slot = table.find(key)?;
             let (rule, is_group) = slot.parts();
-            let (need, ways) = slot.need();
-            let entry = Entry {
+            let (need, orientations) = slot.need();
+            let entry = RuleEntry {
                 rule,
                 need,
-                ways,
+                orientations,
                 remainder: None,
             };
             Some(if is_group { Err(rule) } else { Ok(entry) })
@@ -257,8 +267,8 @@ impl Index {
         }
     }
 
-    /// Makes these the entries of a key which has no group.
-    fn file(&mut self, books: &mut Books, key: TableKey, entries: Vec<Entry>) {
+    /// Stores the entries of a key that has no group.
+    fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<RuleEntry>) {
         match key {
             TableKey::Flow(key) => self.flows.remove(key),
             TableKey::Small(key) => self.small.remove(key),
@@ -266,14 +276,14 @@ impl Index {
         match (key, entries.as_slice()) {
             (_, []) => {}
             (TableKey::Flow(key), [one]) if is_simple_flow(one) => {
-                let slot = Flow4Slot::one(key, one.rule, one.need, one.ways);
+                let slot = Flow4Slot::one(key, one.rule, one.need, one.orientations);
                 self.flows.insert(slot);
             }
             (TableKey::Small(key), [one]) if one.remainder.is_none() => {
                 self.small.insert(SmallSlot::one(key, one.rule, one.need));
             }
             _ => {
-                let group = books.groups.take();
+                let group = ref_counts.groups.take();
                 *self.groups.get_mut(group) = Arc::new(entries);
                 match key {
                     TableKey::Flow(key) => self.flows.insert(Flow4Slot::group(key, group)),
@@ -294,24 +304,24 @@ impl Index {
     }
 }
 
-/// Entries that say the same of one flow, as one.
-fn merged(mut entries: Vec<Entry>) -> Vec<Entry> {
+/// Merges two entries with the same content for one flow.
+fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
     if let [one, other] = entries.as_mut_slice()
         && one.rule == other.rule
         && one.need == other.need
         && one.remainder.is_none()
         && other.remainder.is_none()
     {
-        one.ways |= other.ways;
+        one.orientations |= other.orientations;
         entries.truncate(1);
     }
     entries
 }
 
-/// Whether a slot has room for all that an entry says.
-fn is_simple_flow(entry: &Entry) -> bool {
-    let views = traits::PLAIN | traits::TAGGED;
+/// Whether an entry fits into a slot.
+fn is_simple_flow(entry: &RuleEntry) -> bool {
+    let views = frame_flags::PLAIN | frame_flags::TAGGED;
     entry.remainder.is_none()
-        && entry.need | views == traits::ALL
+        && entry.need | views == frame_flags::ALL
         && entry.rule <= Flow4Slot::VALUE_MAX
 }

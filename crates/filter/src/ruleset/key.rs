@@ -1,35 +1,38 @@
-//! What the look-ups ask a frame: its headers as libpcap's programs see them, read once for all rules.
+//! Headers of a frame as libpcap's programs see them, read once for all rules. Look-ups use these
+//! headers as keys.
 //!
-//! This is not [`retroscope_packet::parse`]: pcap-filter(7) looks at fixed places. It follows no IPv6 extension header, skips
-//! no VLAN tag unless the expression says `vlan`, checks no length and no version, and takes the ports of first fragments
-//! only. A load beyond the captured bytes rejects the packet; so a field that was not captured is absent here, and a frame
-//! that lacks any that its headers promise is *short*.
+//! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
+//! offsets. It follows no IPv6 extension header and skips no VLAN tag unless the expression says
+//! `vlan`. It checks no length and no version. It reads the ports of first fragments only. A load
+//! beyond the captured bytes rejects the packet, so a field that was not captured is absent here. A
+//! frame without a field that its headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,
     proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
 };
 
-use crate::{Mode, link::LinkLayout, tagged::TPIDS};
+use crate::{FilterMode, link::LinkLayout, tagged::TPIDS};
 
-/// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
+/// Protocols with ports, which have the bits `TCP`, `UDP` and `SCTP`.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
 
-/// A set of network protocols or one of them, as bits.
+/// Bits for network protocols. A value is one protocol or a set.
 pub(super) mod kind {
     pub(in crate::ruleset) const V4: u8 = 1;
     pub(in crate::ruleset) const V6: u8 = 2;
     pub(in crate::ruleset) const ARP: u8 = 4;
     pub(in crate::ruleset) const RARP: u8 = 8;
-    /// Something else; never part of a set that a rule asks for.
+    /// Any other protocol. Never in a set that a rule uses.
     pub(in crate::ruleset) const OTHER: u8 = 16;
-    /// The field that tells it was not captured.
+    /// The field that names the protocol was not captured.
     pub(in crate::ruleset) const UNKNOWN: u8 = 0;
 }
 
-/// Facts of a frame as bits, for one comparison with what an entry allows: see [`Key::traits`].
-pub(super) mod traits {
-    /// The low bits are those of [`super::kind`], without `OTHER`.
+/// Facts about a frame as bits, compared at once with the bits that an entry allows: see
+/// [`HeaderKey::frame_flags`].
+pub(super) mod frame_flags {
+    /// The low bits, which are the bits of [`super::kind`] without `OTHER`.
     pub(in crate::ruleset) const KINDS: u16 = 0x000f;
     pub(in crate::ruleset) const PLAIN: u16 = 0x0010;
     pub(in crate::ruleset) const TAGGED: u16 = 0x0020;
@@ -37,39 +40,39 @@ pub(super) mod traits {
     pub(in crate::ruleset) const TCP: u16 = 0x0080;
     pub(in crate::ruleset) const UDP: u16 = 0x0100;
     pub(in crate::ruleset) const SCTP: u16 = 0x0200;
-    /// One of the protocols with ports.
+    /// All protocols with ports. A bit is set even if the ports were not captured.
     pub(in crate::ruleset) const ANY_PORTS: u16 = TCP | UDP | SCTP;
-    /// The look-up was made with the source's address or port.
+    /// The look-up uses the source's address or port.
     pub(in crate::ruleset) const SRC: u16 = 0x0400;
-    /// The look-up was made with the destination's.
+    /// The look-up uses the destination's address or port.
     pub(in crate::ruleset) const DST: u16 = 0x0800;
     pub(in crate::ruleset) const ALL: u16 = 0x0fff;
 }
 
-/// The place of rules' primitives: right behind the link header, or behind one VLAN tag.
+/// Place of a rule's primitives: directly after the link header, or after one VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum TagView {
     Plain,
     Tagged,
 }
 
-/// The link headers that [`Key::read`] knows.
+/// Link headers that [`HeaderKey::read`] can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum LinkHeaderKind {
     Layout(LinkLayout),
-    /// Four bytes of address family, in the byte order of this machine or in the network's.
+    /// Four bytes with an address family, in the byte order of this machine or in network order.
     Family {
         is_native: bool,
-        mode: Mode,
+        mode: FilterMode,
     },
 }
 
 /// Untagged or tagged Ethernet.
-const ETHERNET: Shape = Shape::Layout(LinkLayout::ETHERNET);
+const ETHERNET: LinkHeaderKind = LinkHeaderKind::Layout(LinkLayout::ETHERNET);
 
-impl Shape {
-    /// The link header of a link type; `None`: each rule's own program decides.
-    pub(super) fn of(link_type: LinkType, mode: Mode) -> Option<Self> {
+impl LinkHeaderKind {
+    /// The link header of a link type. `None` if each rule's own program must decide.
+    pub(super) fn of(link_type: LinkType, mode: FilterMode) -> Option<Self> {
         match link_type {
             LinkType::NULL | LinkType::LOOP => {
                 let is_native = link_type == LinkType::NULL;
@@ -82,31 +85,33 @@ impl Shape {
     }
 }
 
-/// The headers of one frame.
+/// Headers of one frame.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Key {
-    /// IPv4 addresses, or the protocol addresses of ARP and RARP.
+pub(super) struct HeaderKey {
+    /// IPv4 source address, or the source protocol address of ARP and RARP.
     pub(super) src: u32,
     pub(super) dst: u32,
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
-    /// Bits of [`traits`], without `SRC` and `DST`. The kind is what is behind a tag, if there is one.
-    pub(super) traits: u16,
-    /// Identifier of the tag right behind an Ethernet header.
+    /// Bits of [`frame_flags`], without `SRC` and `DST`. The network protocol is the one after a
+    /// tag, if there is a tag.
+    pub(super) frame_flags: u16,
+    /// Identifier of the tag directly after an Ethernet header.
     pub(super) vlan: u16,
-    /// Where the network header starts.
+    /// Offset of the network header.
     pub(super) network: u8,
-    /// One bit of [`kind`], or `UNKNOWN`. Behind the tag, if there is one.
+    /// One bit of [`kind`], or `UNKNOWN`. After the tag, if there is a tag.
     pub(super) kind: u8,
     /// IPv4 protocol or IPv6 next header.
     pub(super) proto: u8,
-    /// The next header of a fragment header right behind the IPv6 header, else [`Key::proto`].
+    /// Next header of a fragment header that directly follows the IPv6 header, else
+    /// [`HeaderKey::proto`].
     pub(super) inner_proto: u8,
     /// Bits of [`has`].
     pub(super) has: u16,
 }
 
-/// What of a frame was captured, and what it is.
+/// Which fields of a frame were captured, and kinds of frames.
 pub(super) mod has {
     pub(in crate::ruleset) const SRC: u16 = 1;
     pub(in crate::ruleset) const DST: u16 = 2;
@@ -119,19 +124,19 @@ pub(super) mod has {
     pub(in crate::ruleset) const VLAN: u16 = 0x100;
     /// A VLAN tag follows the Ethernet addresses, captured or not.
     pub(in crate::ruleset) const TAG: u16 = 0x200;
-    /// A load that some primitive makes of such a frame lies beyond the captured bytes.
+    /// Some primitive makes a load beyond the captured bytes of this frame.
     pub(in crate::ruleset) const SHORT: u16 = 0x400;
     /// An IPv4 fragment, first or later.
     pub(in crate::ruleset) const FRAGMENT: u16 = 0x800;
-    /// `retroscope-packet` may see another flow than the fields here tell.
+    /// `retroscope-packet` may see another flow than these fields show.
     pub(in crate::ruleset) const UNUSUAL: u16 = 0x1000;
-    /// A field with ports should be there: its protocol is in [`super::traits`], whether captured or not.
+    /// Both addresses were captured.
     pub(in crate::ruleset) const ADDRESSES: u16 = SRC | DST;
     pub(in crate::ruleset) const PORTS: u16 = SRC_PORT | DST_PORT;
     pub(in crate::ruleset) const FLOW: u16 = ADDRESSES | PORTS;
 }
 
-impl Key {
+impl HeaderKey {
     pub(super) fn has(&self, bits: u16) -> bool {
         self.has & bits == bits
     }
@@ -140,42 +145,45 @@ impl Key {
         self.has & has::TAG != 0
     }
 
-    /// The network protocol as a rule of that view sees it; `None` where the bytes that tell it were not captured.
-    pub(super) fn kind_in(&self, view: View) -> Option<u8> {
+    /// The network protocol that a rule of this view sees. `None` if the field that names it was
+    /// not captured.
+    pub(super) fn kind_in(&self, view: TagView) -> Option<u8> {
         match (view, self.is_tagged()) {
-            // A tag's EtherType is no network protocol to a program that does not look behind tags.
-            (View::Plain, true) => Some(kind::OTHER),
-            (View::Tagged, false) => Some(kind::OTHER),
+            // A program that does not look after tags sees the tag's EtherType, which is no network
+            // protocol.
+            (TagView::Plain, true) => Some(kind::OTHER),
+            (TagView::Tagged, false) => Some(kind::OTHER),
             _ => (self.kind != kind::UNKNOWN).then_some(self.kind),
         }
     }
 
-    /// Reads a frame. Writes in place, field by field: a key made elsewhere and moved here in wider pieces waits for its own
-    /// stores.
+    /// Reads a frame. Writes the fields in place: a key that is made elsewhere and moved here with
+    /// wider stores would have to wait for its own stores.
     #[inline]
-    pub(super) fn read(&mut self, shape: Shape, data: &[u8]) {
-        if shape == ETHERNET
+    pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
+        if link_header == ETHERNET
             && let Some(common) = CommonHeaders::read(data)
             && (common.version, common.transport, common.fragment) == (4, 34, 0)
             && let Some(header) = data.first_chunk()
         {
             self.read_common(&common, header);
         } else {
-            *self = Self::any(shape, data);
+            *self = Self::any(link_header, data);
         }
     }
 
-    /// Most frames: Ethernet, IPv4 without options, no fragment; `header` ends with the ports. Takes no branch.
+    /// Reads the most common frames: Ethernet, IPv4 without options, no fragment. `header` ends
+    /// after the ports. Has no branch.
     #[inline]
     fn read_common(&mut self, common: &CommonHeaders, header: &[u8; 38]) {
         let word = |at| word(header, at).unwrap_or_default();
         let half = |at| half(header, at).unwrap_or_default();
-        let (ports_trait, ports_has) = ports_of(common.proto);
+        let (ports_flag, ports_has) = ports_of(common.proto);
         self.src = word(common.addresses);
         self.dst = word(common.addresses + 4);
         self.src_port = half(common.transport);
         self.dst_port = half(common.transport + 2);
-        self.traits = u16::from(kind::V4) | traits::PLAIN | ports_trait;
+        self.frame_flags = u16::from(kind::V4) | frame_flags::PLAIN | ports_flag;
         self.vlan = 0;
         self.network = 14;
         self.kind = kind::V4;
@@ -190,23 +198,23 @@ impl Key {
     }
 
     #[cold]
-    fn any(shape: Shape, data: &[u8]) -> Self {
+    fn any(link_header: LinkHeaderKind, data: &[u8]) -> Self {
         let mut key = Self {
-            traits: traits::NO_PORTS,
+            frame_flags: frame_flags::NO_PORTS,
             ..Self::default()
         };
-        key.link(shape, data);
-        key.traits |= if key.is_tagged() {
-            traits::TAGGED
+        key.link(link_header, data);
+        key.frame_flags |= if key.is_tagged() {
+            frame_flags::TAGGED
         } else {
-            traits::PLAIN
+            frame_flags::PLAIN
         };
-        key.traits |= u16::from(key.kind) & traits::KINDS;
+        key.frame_flags |= u16::from(key.kind) & frame_flags::KINDS;
         let no_link = matches!(
-            shape,
-            Shape::Layout(LinkLayout::Raw | LinkLayout::Ipv4 | LinkLayout::Ipv6)
+            link_header,
+            LinkHeaderKind::Layout(LinkLayout::Raw | LinkLayout::Ipv4 | LinkLayout::Ipv6)
         );
-        let is_usual = (no_link || shape == ETHERNET)
+        let is_usual = (no_link || link_header == ETHERNET)
             && match key.kind {
                 kind::V4 => key.proto != AH,
                 kind::V6 => matches!(key.proto, TCP | UDP | SCTP | ICMPV6),
@@ -218,12 +226,16 @@ impl Key {
         key
     }
 
-    fn link(&mut self, shape: Shape, data: &[u8]) {
-        let (type_at, network) = match shape {
-            Shape::Layout(LinkLayout::EtherType { at, bytes }) => (usize::from(at), bytes),
-            Shape::Layout(LinkLayout::Ipv4) => return self.network(Some(kind::V4), 0, data),
-            Shape::Layout(LinkLayout::Ipv6) => return self.network(Some(kind::V6), 0, data),
-            Shape::Layout(LinkLayout::Raw) => {
+    fn link(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
+        let (type_at, network) = match link_header {
+            LinkHeaderKind::Layout(LinkLayout::EtherType { at, bytes }) => (usize::from(at), bytes),
+            LinkHeaderKind::Layout(LinkLayout::Ipv4) => {
+                return self.network(Some(kind::V4), 0, data);
+            }
+            LinkHeaderKind::Layout(LinkLayout::Ipv6) => {
+                return self.network(Some(kind::V6), 0, data);
+            }
+            LinkHeaderKind::Layout(LinkLayout::Raw) => {
                 let version = byte(data, 0).map(|byte| match byte >> 4 {
                     4 => kind::V4,
                     6 => kind::V6,
@@ -231,7 +243,7 @@ impl Key {
                 });
                 return self.network(version, 0, data);
             }
-            Shape::Family { is_native, mode } => {
+            LinkHeaderKind::Family { is_native, mode } => {
                 let family = word(data, 0).map(|family| {
                     if is_native {
                         u32::from_ne_bytes(family.to_be_bytes())
@@ -242,13 +254,13 @@ impl Key {
                 return self.network(family.map(|family| kind_of_family(family, mode)), 4, data);
             }
         };
-        if shape == ETHERNET {
+        if link_header == ETHERNET {
             for (end, bit) in [(6, has::DST_MAC), (12, has::SRC_MAC)] {
                 self.has |= if data.len() >= end { bit } else { 0 };
             }
         }
         let ether_type = half(data, type_at);
-        if shape == ETHERNET && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
+        if link_header == ETHERNET && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
             self.has |= has::TAG;
             match half(data, 14) {
                 Some(tci) => {
@@ -300,7 +312,7 @@ impl Key {
     }
 
     fn v6(&mut self, at: usize, data: &[u8]) {
-        // The addresses stay where they are: `Key::v6_address`.
+        // IPv6 addresses stay in the packet: see `HeaderKey::v6_address`.
         for (end, bit) in [(at + 24, has::SRC), (at + 40, has::DST)] {
             self.has |= if data.len() >= end { bit } else { has::SHORT };
         }
@@ -318,11 +330,11 @@ impl Key {
     }
 
     fn ports(&mut self, at: usize, data: &[u8]) {
-        let (ports_trait, ports_has) = ports_of(self.proto);
+        let (ports_flag, ports_has) = ports_of(self.proto);
         if ports_has == 0 {
             return;
         }
-        self.traits = self.traits & !traits::NO_PORTS | ports_trait;
+        self.frame_flags = self.frame_flags & !frame_flags::NO_PORTS | ports_flag;
         self.src_port = self.take(half(data, at), has::SRC_PORT);
         self.dst_port = self.take(half(data, at + 2), has::DST_PORT);
     }
@@ -332,15 +344,16 @@ impl Key {
         value.unwrap_or_default()
     }
 
-    /// The source or destination address of an IPv6 frame that has it.
+    /// The source or destination address of an IPv6 frame, if captured.
     pub(super) fn v6_address(&self, data: &[u8], is_dst: bool) -> Option<u128> {
         let at = usize::from(self.network) + if is_dst { 24 } else { 8 };
         let bytes = data.get(at..)?.first_chunk()?;
         Some(u128::from_be_bytes(*bytes))
     }
 
-    /// Whether an address of an IPv6 frame has these first bits. libpcap compares word by word, up to the first difference or
-    /// the last bit; `None`: up to the end of the captured bytes.
+    /// Whether an address of an IPv6 frame begins with these bits. Compares word by word, like
+    /// libpcap, up to the first difference or the last bit. `None` if the captured bytes end before
+    /// that.
     pub(super) fn v6_begins_with(
         &self,
         data: &[u8],
@@ -366,7 +379,7 @@ impl Key {
         Some(true)
     }
 
-    /// The destination or source hardware address of an Ethernet frame that has it.
+    /// The source or destination hardware address of an Ethernet frame, if captured.
     pub(super) fn mac(&self, data: &[u8], is_dst: bool) -> Option<u64> {
         if !self.has(if is_dst { has::DST_MAC } else { has::SRC_MAC }) {
             return None;
@@ -376,38 +389,39 @@ impl Key {
     }
 }
 
-/// The trait of each protocol: a table, because TCP and UDP come as they like, which no branch predicts.
+/// Flag of each protocol. A table, because no branch predictor can tell TCP from UDP.
 static PORTS: [u16; 256] = {
-    let mut table = [traits::NO_PORTS; 256];
-    table[TCP as usize] = traits::TCP;
-    table[UDP as usize] = traits::UDP;
-    table[SCTP as usize] = traits::SCTP;
+    let mut table = [frame_flags::NO_PORTS; 256];
+    table[TCP as usize] = frame_flags::TCP;
+    table[UDP as usize] = frame_flags::UDP;
+    table[SCTP as usize] = frame_flags::SCTP;
     table
 };
 
-/// The trait of a protocol.
+/// The flag of a protocol.
 #[inline]
-pub(super) fn proto_trait(proto: u8) -> u16 {
+pub(super) fn proto_flag(proto: u8) -> u16 {
     PORTS[usize::from(proto)]
 }
 
-/// The trait of a protocol, and whether it has ports.
+/// The flag of a protocol, and `has::PORTS` if the protocol has ports.
 #[inline]
 fn ports_of(proto: u8) -> (u16, u16) {
-    let its = proto_trait(proto);
-    const { assert!(traits::NO_PORTS == 0x40) };
+    let its = proto_flag(proto);
+    const { assert!(frame_flags::NO_PORTS == 0x40) };
     // All ones for a protocol with ports, else 0.
     let mask = (its >> 6 & 1).wrapping_sub(1);
     (its, mask & has::PORTS)
 }
 
-/// As libpcap has it: IPv6 is what the system calls it on an interface, and what any of the BSDs calls it in a file.
-fn kind_of_family(family: u32, mode: Mode) -> u8 {
+/// The network protocol of an address family, with libpcap's numbers. IPv6 is the system's own
+/// number on an interface, and the number of any BSD in a file.
+fn kind_of_family(family: u32, mode: FilterMode) -> u8 {
     const V4: u32 = 2;
     const V6_LIVE: u32 = libc::AF_INET6.cast_unsigned();
     match (family, mode) {
         (V4, _) => kind::V4,
-        (V6_LIVE, Mode::Live) | (24 | 28 | 30, Mode::Savefile) => kind::V6,
+        (V6_LIVE, FilterMode::Live) | (24 | 28 | 30, FilterMode::Savefile) => kind::V6,
         _ => kind::OTHER,
     }
 }

@@ -1,9 +1,12 @@
-//! From an expression to entries of tables.
+//! Turns an expression into entries of tables.
 //!
-//! An expression becomes an `or` of conjunctions. Of each, the part that fewest packets and fewest other rules share is
-//! looked up; what remains of the conjunction is compared with the headers. Where an expression would become too many
-//! conjunctions, they are taken from one operand of each `and` only, and the whole expression is asked about what they find.
-//! An expression of which some conjunction has nothing to look up (`not port 22`, `ip[8] < 5`) is left to its program.
+//! An expression becomes an `or` of conjunctions. One part of each conjunction is looked up: the
+//! part that the fewest packets and the fewest other rules share. The rest of the conjunction is
+//! compared with the headers.
+//!
+//! If an expression would give too many conjunctions, only one operand of each `and` is used, and
+//! the whole expression is evaluated for the found packets. If some conjunction has nothing to look
+//! up (`not port 22`, `ip[8] < 5`), the rule's program decides.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -12,85 +15,91 @@ use retroscope_packet::FlowKey;
 use crate::filled::FlowTerm;
 
 use super::{
-    atom::{Atom, Ends, Expr, Subject},
-    key::{SCTP, TCP, UDP, View, kind, proto_trait, traits},
-    sought::{ALL_WAYS, Flow, Flow4Key, Sought},
+    atom::{Atom, AtomInput, EndQualifier, Expr},
+    key::{SCTP, TCP, TagView, UDP, frame_flags, kind, proto_flag},
+    look_up_key::{ALL_ORIENTATIONS, FiveTuple, Flow4Key, LookUpKey},
 };
 
-/// Conjunctions that an expression of few primitives may become.
+/// Maximum number of conjunctions of a short expression. Longer expressions may have two more for
+/// each primitive.
 const CONJUNCTIONS: usize = 64;
 
-/// A primitive or its opposite.
+/// A primitive, negated or not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Literal {
     pub(super) atom: Atom,
     pub(super) negated: bool,
 }
 
-/// What a look-up leaves to be compared.
+/// The part of a conjunction that is compared after the look-up.
 #[derive(Debug, Clone)]
 pub(super) struct Remainder {
-    pub(super) view: View,
+    pub(super) view: TagView,
     pub(super) literals: Box<[Literal]>,
 }
 
 /// One look-up of a rule.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
-    pub(super) sought: Sought,
-    /// Traits beyond which a packet does not match.
+pub(super) struct RulePart {
+    pub(super) look_up: LookUpKey,
+    /// Bit mask: a frame matches only if its flags are a subset of these bits.
     pub(super) need: u16,
-    /// Of flows over IPv4: which of the four ways match.
-    pub(super) ways: u8,
+    /// For IPv4 flows: the orientations that match, of the four orientations.
+    pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }
 
-/// What becomes of an expression.
+/// How an expression is looked up.
 #[derive(Debug)]
 pub(super) struct LookUps {
-    /// Its look-ups; `None`: it has none, every packet must be asked.
-    pub(super) parts: Option<Vec<Part>>,
-    /// Finding a part does not decide: the whole expression must be asked.
+    /// The look-ups. `None` if every packet must be tested.
+    pub(super) parts: Option<Vec<RulePart>>,
+    /// Whether a look-up does not decide, so that the whole expression must be evaluated.
     pub(super) is_partial: bool,
 }
 
-impl Part {
-    fn new(sought: Sought, need: u16) -> Self {
+impl RulePart {
+    fn new(look_up: LookUpKey, need: u16) -> Self {
         Self {
-            sought,
+            look_up,
             need,
-            ways: ALL_WAYS,
+            orientations: ALL_ORIENTATIONS,
             remainder: None,
         }
     }
 
-    /// How many primitives are compared after the look-up.
+    /// Number of primitives that are compared after the look-up.
     pub(super) fn compared(&self) -> usize {
         self.remainder
             .as_ref()
             .map_or(0, |remainder| remainder.literals.len())
     }
 
-    /// Whether it is one of `$flow`, made on every link type and under any tags.
+    /// Whether this part belongs to `$flow`, and thus applies to every link type, under any tags.
     pub(super) fn is_of_term(&self) -> bool {
-        !matches!(self.sought, Sought::One(_)) && self.need == traits::ALL
+        !matches!(self.look_up, LookUpKey::One(_)) && self.need == frame_flags::ALL
     }
 }
 
 impl Remainder {
-    /// Whether all of it holds, with every byte that it needs.
+    /// Whether all literals hold. A literal whose bytes were not captured does not hold.
     #[inline]
-    pub(super) fn holds(&self, subject: &Subject<'_>) -> bool {
+    pub(super) fn holds(&self, input: &AtomInput<'_>) -> bool {
         self.literals
             .iter()
-            .all(|literal| literal.atom.holds(self.view, subject) == Some(!literal.negated))
+            .all(|literal| literal.atom.holds(self.view, input) == Some(!literal.negated))
     }
 }
 
 pub(super) type Conjunction = Vec<Literal>;
 
-/// The look-ups of an expression. `crowd` tells how many entries there are under a key already.
-pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> LookUps {
+/// Plans the look-ups of an expression. `entries_under` returns the number of existing entries
+/// under a key.
+pub(super) fn look_ups(
+    expr: &Expr,
+    view: TagView,
+    entries_under: &dyn Fn(&LookUpKey) -> usize,
+) -> LookUps {
     let mut atoms = 0;
     let mut has_opaque = false;
     expr.atoms(&mut |atom| {
@@ -101,7 +110,10 @@ pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize
     let whole = conjunctions(expr, false, limit);
     let is_partial = has_opaque || whole.is_none();
     let covering = whole.or_else(|| covering(expr, limit));
-    let planner = Planner { view, crowd };
+    let planner = Planner {
+        view,
+        entries_under,
+    };
     let parts = covering.and_then(|covering| {
         let mut parts = Vec::with_capacity(covering.len());
         for conjunction in &covering {
@@ -112,7 +124,7 @@ pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize
     LookUps { parts, is_partial }
 }
 
-/// The expression as an `or` of at most `limit` conjunctions.
+/// The expression as an `or` of at most `limit` conjunctions. `None` if there are more.
 pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
     let (list, is_or) = match expr {
         Expr::Atom(atom) => {
@@ -151,7 +163,8 @@ pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<V
     Some(all)
 }
 
-/// Conjunctions one of which holds wherever the expression does, though not only there.
+/// Conjunctions of which at least one holds whenever the expression holds. They may hold for other
+/// packets too.
 fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     if let Some(all) = conjunctions(expr, false, limit) {
         let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);
@@ -180,7 +193,8 @@ fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
 /// The [`rank`] of a primitive that cannot be looked up.
 const RANKS: usize = 1 << 20;
 
-/// How many packets a primitive lets through compared with others: a rank, not a count. [`RANKS`]: it cannot be looked up.
+/// Relative number of packets that a primitive matches: a rank, not a count. [`RANKS`] if the
+/// primitive cannot be looked up.
 fn rank(literal: &Literal) -> usize {
     if literal.negated {
         return RANKS;
@@ -204,55 +218,56 @@ fn rank(literal: &Literal) -> usize {
 }
 
 struct Planner<'c> {
-    view: View,
-    crowd: &'c dyn Fn(&Sought) -> usize,
+    view: TagView,
+    entries_under: &'c dyn Fn(&LookUpKey) -> usize,
 }
 
-/// A way to find a conjunction: the look-up, and the literals that it takes care of.
-type Candidate = (Part, Vec<usize>);
+/// A look-up for a conjunction, and the indexes of the literals that it decides.
+type PlannedLookUp = (RulePart, Vec<usize>);
 
 impl Planner<'_> {
-    /// The look-ups of a conjunction, without those that others make needless; `None` if it has none.
-    fn parts(&self, conjunction: &Conjunction) -> Option<Vec<Part>> {
+    /// The look-ups of a conjunction. `None` if it has no look-up.
+    fn parts(&self, conjunction: &Conjunction) -> Option<Vec<RulePart>> {
         let term = conjunction.iter().find_map(|literal| match literal.atom {
             Atom::Flow(term) if !literal.negated => Some(term),
             _ => None,
         });
         if let Some(term) = term {
-            return Some(followed(term));
+            return Some(parts_of_flow(term));
         }
         let (part, done) = self.flow(conjunction).or_else(|| self.least(conjunction))?;
         let left = conjunction.iter().enumerate().filter(|(index, literal)| {
-            !done.contains(index) && !self.is_implied(literal, &part.sought)
+            !done.contains(index) && !self.is_implied(literal, &part.look_up)
         });
         let literals: Box<[Literal]> = left.map(|(_, literal)| *literal).collect();
         let view = self.view;
         let remainder = (!literals.is_empty()).then(|| Arc::new(Remainder { view, literals }));
-        Some(vec![Part { remainder, ..part }])
+        Some(vec![RulePart { remainder, ..part }])
     }
 
-    /// Whether a packet found by `sought` in this view cannot but satisfy the literal.
-    fn is_implied(&self, literal: &Literal, sought: &Sought) -> bool {
-        // The whole expression is asked about what is opaque.
+    /// Whether every packet that `look_up` finds in this view satisfies the literal.
+    fn is_implied(&self, literal: &Literal, look_up: &LookUpKey) -> bool {
+        // For opaque primitives the whole expression is evaluated later.
         if matches!(literal.atom, Atom::Opaque) {
             return true;
         }
         if literal.negated {
             return false;
         }
-        match (literal.atom, *sought) {
-            // Only packets of the view are found.
-            (Atom::Vlan(None), sought) => {
-                self.view == View::Tagged && !matches!(sought, Sought::One(Atom::Interface(_)))
+        match (literal.atom, *look_up) {
+            // A look-up finds only packets of this view.
+            (Atom::Vlan(None), look_up) => {
+                self.view == TagView::Tagged
+                    && !matches!(look_up, LookUpKey::One(Atom::Interface(_)))
             }
-            (Atom::Kinds(kinds), Sought::Flow4(_)) => kinds & kind::V4 != 0,
-            (Atom::Kinds(kinds), Sought::Flow6(_) | Sought::One(Atom::V6 { .. })) => {
+            (Atom::Kinds(kinds), LookUpKey::Flow4(_)) => kinds & kind::V4 != 0,
+            (Atom::Kinds(kinds), LookUpKey::Flow6(_) | LookUpKey::One(Atom::V6 { .. })) => {
                 kinds & kind::V6 != 0
             }
-            (Atom::Proto { number, kinds }, Sought::Flow4(flow)) => {
+            (Atom::Proto { number, kinds }, LookUpKey::Flow4(flow)) => {
                 number == flow.proto && kinds & kind::V4 != 0
             }
-            (Atom::Proto { number, kinds }, Sought::Flow6(flow)) => {
+            (Atom::Proto { number, kinds }, LookUpKey::Flow6(flow)) => {
                 number == flow.proto && kinds & kind::V6 != 0
             }
             _ => false,
@@ -261,13 +276,13 @@ impl Planner<'_> {
 
     fn need(&self, of_view: u16) -> u16 {
         let view = match self.view {
-            View::Plain => traits::PLAIN,
-            View::Tagged => traits::TAGGED,
+            TagView::Plain => frame_flags::PLAIN,
+            TagView::Tagged => frame_flags::TAGGED,
         };
-        of_view & !(traits::PLAIN | traits::TAGGED) | view
+        of_view & !(frame_flags::PLAIN | frame_flags::TAGGED) | view
     }
 
-    fn flow(&self, conjunction: &Conjunction) -> Option<Candidate> {
+    fn flow(&self, conjunction: &Conjunction) -> Option<PlannedLookUp> {
         let v4 = |literal: &Literal| match literal.atom {
             Atom::V4 {
                 ends,
@@ -285,26 +300,26 @@ impl Planner<'_> {
             } => Some((ends, addr)),
             _ => None,
         };
-        let need = self.need(traits::ALL);
-        if let Some((flow, ways, done)) = flow(conjunction, v4) {
-            let part = Part {
-                ways,
-                ..Part::new(Sought::Flow4(flow), need)
+        let need = self.need(frame_flags::ALL);
+        if let Some((flow, orientations, done)) = flow(conjunction, v4) {
+            let part = RulePart {
+                orientations,
+                ..RulePart::new(LookUpKey::Flow4(flow), need)
             };
             return Some((part, done));
         }
-        // IPv6 flows are found by a hash, so all that the conjunction says is compared.
+        // A hash finds IPv6 flows, so the whole conjunction is compared afterwards.
         let (flow, _, _) = flow(conjunction, v6)?;
-        Some((Part::new(Sought::Flow6(flow), need), Vec::new()))
+        Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
 
-    /// The one literal that lets the fewest packets and rules through.
-    fn least(&self, conjunction: &Conjunction) -> Option<Candidate> {
+    /// The look-up by the literal that the fewest packets and rules share.
+    fn least(&self, conjunction: &Conjunction) -> Option<PlannedLookUp> {
         let useful = (0..conjunction.len()).filter(|index| rank(&conjunction[*index]) < RANKS);
         let candidates = useful.filter_map(|index| {
             let (part, is_done) = self.by_literal(&conjunction[index])?;
-            let crowd = (self.crowd)(&part.sought);
-            let weight = rank(&conjunction[index]).saturating_mul(1 + crowd);
+            let entries_under = (self.entries_under)(&part.look_up);
+            let weight = rank(&conjunction[index]).saturating_mul(1 + entries_under);
             let done = if is_done { vec![index] } else { Vec::new() };
             Some((weight, (part, done)))
         });
@@ -312,18 +327,21 @@ impl Planner<'_> {
         least.map(|(_, candidate)| candidate)
     }
 
-    /// The look-up of a literal, and whether nothing of the literal remains.
-    fn by_literal(&self, literal: &Literal) -> Option<(Part, bool)> {
-        let any = traits::ALL;
+    /// The look-up of a literal, and whether the look-up decides the literal.
+    fn by_literal(&self, literal: &Literal) -> Option<(RulePart, bool)> {
+        let any = frame_flags::ALL;
         let (need, is_done) = match literal.atom {
             Atom::V4 { ends, kinds, .. } => {
                 let (sides, is_done) = sides(ends);
-                (sides & (u16::from(kinds) | any & !traits::KINDS), is_done)
+                (
+                    sides & (u16::from(kinds) | any & !frame_flags::KINDS),
+                    is_done,
+                )
             }
             Atom::V6 { ends, .. } => (sides(ends).0, false),
             Atom::Ports { ends, protos, .. } => {
                 let (sides, is_done) = sides(ends);
-                let others = any & !(traits::ANY_PORTS | traits::NO_PORTS);
+                let others = any & !(frame_flags::ANY_PORTS | frame_flags::NO_PORTS);
                 (sides & (others | protos), is_done)
             }
             Atom::Mac { ends, .. } => sides(ends),
@@ -333,26 +351,27 @@ impl Planner<'_> {
             }
         };
         let need = match (literal.atom, self.view) {
-            // Hardware addresses stand in front of tags.
-            (Atom::Interface(_), _) | (Atom::Mac { .. }, View::Plain) => need,
+            // Hardware addresses precede the tags.
+            (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };
-        Some((Part::new(Sought::One(literal.atom), need), is_done))
+        Some((RulePart::new(LookUpKey::One(literal.atom), need), is_done))
     }
 }
 
-/// Which look-ups find a literal about these ends, and whether that decides it.
-fn sides(ends: Ends) -> (u16, bool) {
-    let other = traits::ALL & !(traits::SRC | traits::DST);
+/// Which sides' look-ups find a literal with these ends, and whether the look-up decides the
+/// literal.
+fn sides(ends: EndQualifier) -> (u16, bool) {
+    let other = frame_flags::ALL & !(frame_flags::SRC | frame_flags::DST);
     match ends {
-        Ends::Src => (other | traits::SRC, true),
-        Ends::Dst => (other | traits::DST, true),
-        Ends::Either => (traits::ALL, true),
-        Ends::Both => (other | traits::SRC, false),
+        EndQualifier::Src => (other | frame_flags::SRC, true),
+        EndQualifier::Dst => (other | frame_flags::DST, true),
+        EndQualifier::Either => (frame_flags::ALL, true),
+        EndQualifier::Both => (other | frame_flags::SRC, false),
     }
 }
 
-fn port(literal: &Literal) -> Option<(Ends, u16)> {
+fn port(literal: &Literal) -> Option<(EndQualifier, u16)> {
     match literal.atom {
         Atom::Ports {
             ends, low, high, ..
@@ -363,51 +382,52 @@ fn port(literal: &Literal) -> Option<(Ends, u16)> {
 
 /// The only protocol with ports that a conjunction allows.
 fn proto(conjunction: &Conjunction) -> Option<u8> {
-    let mut allowed = traits::ANY_PORTS;
+    let mut allowed = frame_flags::ANY_PORTS;
     for literal in conjunction.iter().filter(|literal| !literal.negated) {
         match literal.atom {
-            Atom::Proto { number, .. } => allowed &= proto_trait(number),
+            Atom::Proto { number, .. } => allowed &= proto_flag(number),
             Atom::Ports { protos, .. } => allowed &= protos,
             _ => {}
         }
     }
     [TCP, UDP, SCTP]
         .into_iter()
-        .find(|proto| allowed == proto_trait(*proto))
+        .find(|proto| allowed == proto_flag(*proto))
 }
 
-/// Two values that a conjunction fixes at both ends.
-struct Fixed<T> {
+/// Two values that a conjunction requires, one at each end.
+struct RequiredPair<T> {
     values: [T; 2],
-    /// Bit 0: the source has the low one; bit 1: the high one.
-    ways: u8,
-    /// Literals that say so.
+    /// Bit 0: the source may have the low value. Bit 1: the source may have the high value.
+    orientations: u8,
+    /// Indexes of the literals that require the values.
     done: Vec<usize>,
 }
 
-/// The flow that a conjunction fixes, the ways of it that match, and literals that say so.
+/// The flow that a conjunction requires, the orientations that match, and the indexes of the
+/// literals that require the flow.
 fn flow<A: Copy + Ord>(
     conjunction: &Conjunction,
-    address: impl Fn(&Literal) -> Option<(Ends, A)>,
-) -> Option<(Flow<A>, u8, Vec<usize>)> {
+    address: impl Fn(&Literal) -> Option<(EndQualifier, A)>,
+) -> Option<(FiveTuple<A>, u8, Vec<usize>)> {
     let proto = proto(conjunction)?;
-    let hosts = fixed(conjunction, address)?;
-    let ports = fixed(conjunction, port)?;
-    // Bit `addresses exchanged + 2 * ports exchanged`.
-    let mut ways = 0;
+    let hosts = required_pair(conjunction, address)?;
+    let ports = required_pair(conjunction, port)?;
+    // Bit number: 1 if addresses are exchanged, plus 2 if ports are exchanged.
+    let mut orientations = 0;
     for (bit, exchanged) in [(1, 0), (2, 1)] {
-        if ports.ways & bit != 0 {
-            ways |= hosts.ways << (2 * exchanged);
+        if ports.orientations & bit != 0 {
+            orientations |= hosts.orientations << (2 * exchanged);
         }
     }
-    let flow = Flow::new(proto, hosts.values, ports.values);
-    Some((flow, ways, [hosts.done, ports.done].concat()))
+    let flow = FiveTuple::new(proto, hosts.values, ports.values);
+    Some((flow, orientations, [hosts.done, ports.done].concat()))
 }
 
-fn fixed<T: Copy + Ord>(
+fn required_pair<T: Copy + Ord>(
     conjunction: &Conjunction,
-    value: impl Fn(&Literal) -> Option<(Ends, T)>,
-) -> Option<Fixed<T>> {
+    value: impl Fn(&Literal) -> Option<(EndQualifier, T)>,
+) -> Option<RequiredPair<T>> {
     let mut src: Option<(usize, T)> = None;
     let mut dst: Option<(usize, T)> = None;
     let mut either: Vec<(usize, T)> = Vec::new();
@@ -416,10 +436,10 @@ fn fixed<T: Copy + Ord>(
             continue;
         };
         match ends {
-            Ends::Src => _ = src.get_or_insert((index, value)),
-            Ends::Dst => _ = dst.get_or_insert((index, value)),
-            Ends::Either => either.push((index, value)),
-            Ends::Both => {}
+            EndQualifier::Src => _ = src.get_or_insert((index, value)),
+            EndQualifier::Dst => _ = dst.get_or_insert((index, value)),
+            EndQualifier::Either => either.push((index, value)),
+            EndQualifier::Both => {}
         }
     }
     let other = |than: T| either.iter().copied().find(|(_, value)| *value != than);
@@ -432,53 +452,56 @@ fn fixed<T: Copy + Ord>(
             (first, other(first.1)?, false)
         }
     };
-    let ways = match (is_directed, a.1 > b.1) {
+    let orientations = match (is_directed, a.1 > b.1) {
         (false, _) => 0b11,
         (true, false) => 0b01,
         (true, true) => 0b10,
     };
-    Some(Fixed {
+    Some(RequiredPair {
         values: [a.1, b.1],
-        ways,
+        orientations,
         done: vec![a.0, b.0],
     })
 }
 
-/// Where packets of a flow are found, and those that may be its fragments.
-fn followed(term: FlowTerm) -> Vec<Part> {
-    let part = |sought| Part::new(sought, traits::ALL);
+/// Look-ups for the packets of a flow, and for packets that may be its fragments.
+fn parts_of_flow(term: FlowTerm) -> Vec<RulePart> {
+    let part = |look_up| RulePart::new(look_up, frame_flags::ALL);
     let key = match term {
         FlowTerm::Datagram(datagram) => {
-            return vec![part(Sought::Pair([datagram.src, datagram.dst]))];
+            return vec![part(LookUpKey::Pair([datagram.src, datagram.dst]))];
         }
         FlowTerm::Key { key, .. } => key,
     };
     match key {
-        FlowKey::Ip { low, high, .. } => vec![part(Sought::Pair([low, high]))],
-        FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(Sought::Link(key))],
+        FlowKey::Ip { low, high, .. } => vec![part(LookUpKey::Pair([low, high]))],
+        FlowKey::Mac { .. } | FlowKey::Link { .. } => vec![part(LookUpKey::Link(key))],
         FlowKey::Ports { proto, low, high } => {
             let (hosts, ports) = ([low.addr, high.addr], [low.port, high.port]);
-            // Forth and back.
-            let mut ways = ALL_WAYS;
+            // Both directions match.
+            let mut orientations = ALL_ORIENTATIONS;
             let flow = match hosts {
                 [IpAddr::V4(a), IpAddr::V4(b)] => {
                     let hosts = [a.to_bits(), b.to_bits()];
-                    let way = |[src, dst]: [usize; 2]| {
+                    let orientation = |[src, dst]: [usize; 2]| {
                         let ports = (ports[src], ports[dst]);
-                        Flow4Key::new(proto_trait(proto), hosts[src], hosts[dst], ports).1
+                        Flow4Key::new(proto_flag(proto), hosts[src], hosts[dst], ports).1
                     };
-                    ways = way([0, 1]) | way([1, 0]);
-                    Sought::Flow4(Flow::new(proto, hosts, ports))
+                    orientations = orientation([0, 1]) | orientation([1, 0]);
+                    LookUpKey::Flow4(FiveTuple::new(proto, hosts, ports))
                 }
                 [IpAddr::V6(a), IpAddr::V6(b)] => {
                     let hosts = [a.to_bits(), b.to_bits()];
-                    Sought::Flow6(Flow::new(proto, hosts, ports))
+                    LookUpKey::Flow6(FiveTuple::new(proto, hosts, ports))
                 }
-                // Keys of packets have one family.
-                _ => return vec![part(Sought::Pair(hosts))],
+                // The key of a packet has addresses of one family only.
+                _ => return vec![part(LookUpKey::Pair(hosts))],
             };
-            let flow = Part { ways, ..part(flow) };
-            vec![flow, part(Sought::Fragments(hosts))]
+            let flow = RulePart {
+                orientations,
+                ..part(flow)
+            };
+            vec![flow, part(LookUpKey::Fragments(hosts))]
         }
     }
 }

@@ -1,18 +1,19 @@
-//! Which prefix lengths are worth a look-up for an address.
+//! Tells which prefix lengths need a look-up for an address.
 //!
-//! Prefixes of all lengths live in one hash table; an address must be looked up once for each length. This array says, for
-//! the first 16 bits of an address, which lengths any rule has there: nearly always none, one or two. Ports are 16-bit
-//! addresses, and ranges of them prefixes: for these the array is exact.
+//! One hash table holds prefixes of all lengths, so an address needs one look-up for each length.
+//! For the first 16 bits of an address, this array holds the lengths of all prefixes in rules:
+//! nearly always none, one or two. A port is a 16-bit address and a port range consists of
+//! prefixes, so the array is exact for ports.
 
 use std::collections::HashMap;
 
 use super::chunked::Chunked;
 
-/// For the first 16 bits of an address the set of lengths: bit `n` is the length `n + 1`.
+/// Set of prefix lengths for the first 16 bits of an address. Bit `n` means length `n + 1`.
 #[derive(Debug, Clone)]
 pub(super) struct Masks(Chunked<u32>);
 
-/// How many prefixes of each length begin with the same 16 bits; kept by the writer.
+/// Number of prefixes with the same first 16 bits and length. Only the writer has these counters.
 pub(super) type MaskCounts = HashMap<(u16, u8), u32>;
 
 impl Masks {
@@ -25,7 +26,7 @@ impl Masks {
         self.0.get(u32::from(first)).copied().unwrap_or(0)
     }
 
-    /// Notes a prefix of `bits` bits (1 to 32) that begins with `first` and is new, or gone.
+    /// Records that a prefix of `bits` bits (1 to 32), which begins with `first`, is new or gone.
     pub(super) fn note(&mut self, counts: &mut MaskCounts, first: u16, bits: u8, is_new: bool) {
         let count = counts.entry((first, bits)).or_default();
         let was_there = *count != 0;
@@ -37,7 +38,7 @@ impl Masks {
         if was_there == is_there {
             return;
         }
-        // The sets of all addresses that the prefix covers.
+        // Updates the sets of all addresses that the prefix covers.
         let first = u32::from(first);
         let covered = first..first + (1 << 16_u8.saturating_sub(bits));
         self.0.change(covered, |set| *set ^= 1 << (bits - 1));

@@ -1,83 +1,89 @@
-//! What matched.
+//! The result of matching: rules for each frame.
 
-/// The caller's number for a rule.
+/// The caller's identifier of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
 
-/// How sure a look-up is.
+/// Whether a match is certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sure {
+pub enum Certainty {
     /// The rule matches the packet.
-    Yes,
-    /// It may: evaluate the [`Filter`](crate::Filter), with its state where it has one.
-    Ask,
+    Certain,
+    /// The rule may match. The caller must evaluate the [`Filter`](crate::Filter), with the
+    /// filter's state if it has state.
+    AskFilter,
 }
 
-/// The rules that match each frame of one [`RuleReader::match_many`](super::RuleReader::match_many). Kept and used again,
-/// so that matching allocates nothing once it has seen as many matches as there are.
+/// The rules that match each frame of one
+/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value: matching does not
+/// allocate unless there are more matches than ever before.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
-    hits: Vec<Hit>,
-    /// Where the hits of the frame being looked at start.
+    list: Vec<RuleMatch>,
+    /// Index of the current frame's first match.
     open: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Hit {
+struct RuleMatch {
     id: u64,
     frame: u8,
     ask: bool,
 }
 
 impl Matches {
-    /// Every match once: the index of the frame, the rule, and how sure that is. Frames come in their order, and a frame's
-    /// rules by their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, RuleId, Sure)> {
-        self.hits.iter().map(|hit| {
-            let sure = if hit.ask { Sure::Ask } else { Sure::Yes };
-            (usize::from(hit.frame), RuleId(hit.id), sure)
+    /// All matches: the index of the frame, the rule, and whether the match is certain. Each occurs
+    /// once, in the order of frames, and for each frame in the order of rule identifiers.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, RuleId, Certainty)> {
+        self.list.iter().map(|found| {
+            let sure = if found.ask {
+                Certainty::AskFilter
+            } else {
+                Certainty::Certain
+            };
+            (usize::from(found.frame), RuleId(found.id), sure)
         })
     }
 
     pub(super) fn clear(&mut self) {
-        self.hits.clear();
+        self.list.clear();
         self.open = 0;
     }
 
-    /// Adds a match of the frame being looked at; one rule may be added several times.
+    /// Adds a match of the current frame. A rule may be added several times.
     #[inline]
     pub(super) fn add(&mut self, frame: usize, id: u64, ask: bool) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
         let frame = frame as u8;
-        self.hits.push(Hit { id, frame, ask });
+        self.list.push(RuleMatch { id, frame, ask });
     }
 
-    /// Ends a frame.
+    /// Ends the current frame.
     #[inline]
     pub(super) fn end(&mut self) {
-        if self.hits.len() == self.open {
+        if self.list.len() == self.open {
             return;
         }
-        if self.hits.len() - self.open > 1 {
+        if self.list.len() - self.open > 1 {
             self.sort();
         }
-        self.open = self.hits.len();
+        self.open = self.list.len();
     }
 
     #[inline(never)]
     fn sort(&mut self) {
-        let hits = &mut self.hits[self.open..];
-        if hits.is_sorted_by(|one, next| one < next) {
+        let list = &mut self.list[self.open..];
+        if list.is_sorted_by(|one, next| one < next) {
             return;
         }
-        hits.sort_unstable();
+        list.sort_unstable();
         let mut kept = 1;
-        for at in 1..hits.len() {
-            if hits[at] != hits[kept - 1] {
-                hits[kept] = hits[at];
+        for at in 1..list.len() {
+            if list[at] != list[kept - 1] {
+                list[kept] = list[at];
                 kept += 1;
             }
         }
-        self.hits.truncate(self.open + kept);
+        self.list.truncate(self.open + kept);
     }
 }

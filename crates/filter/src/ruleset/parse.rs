@@ -1,10 +1,13 @@
-//! From pcap-filter(7) text to primitives, as far as we are certain what libpcap makes of it.
+//! Turns pcap-filter(7) text into primitives, as far as libpcap's meaning is certain.
 //!
-//! Taken are lists of primitives such as `tcp`, `host 10.0.0.1`, `dst net 10.0.0.0/8`, `udp src port 53`, `ether host
-//! 0:1:2:3:4:5`, with `and`, `or`, `not`, parentheses, and values that leave out their qualifiers (`port 80 or 443`); `vlan`
-//! only as the first of primitives that `and` joins. Numbers are decimal, addresses complete. Everything else is
-//! [`Atom::Opaque`]: names, other spellings of numbers, offsets into headers. Nothing is refused here: whether a text with
-//! opaque parts is an expression at all is libpcap's to say.
+//! The parser accepts lists of primitives such as `tcp`, `host 10.0.0.1`, `dst net 10.0.0.0/8`,
+//! `udp src port 53`, `ether host 0:1:2:3:4:5`. Lists may have `and`, `or`, `not`, parentheses, and
+//! values without qualifiers (`port 80 or 443`). `vlan` may only be the first of primitives that
+//! `and` joins. Numbers must be decimal and addresses complete.
+//!
+//! Everything else becomes [`Atom::Opaque`]: names, other notations of numbers, offsets into
+//! headers. The parser rejects nothing. Only libpcap decides whether a text with opaque parts is an
+//! expression.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -17,33 +20,33 @@ use crate::{
 };
 
 use super::{
-    atom::{Atom, Ends, Expr},
-    key::{View, kind, traits},
+    atom::{Atom, EndQualifier, Expr},
+    key::{TagView, frame_flags, kind},
 };
 
-/// Reads a piece of pcap-filter text.
-pub(super) fn parse(text: &str) -> (Expr, View) {
-    let opaque = (Expr::Atom(Atom::Opaque), View::Plain);
+/// Parses a piece of pcap-filter text.
+pub(super) fn parse(text: &str) -> (Expr, TagView) {
+    let opaque = (Expr::Atom(Atom::Opaque), TagView::Plain);
     let words = words(text);
     let Ok(structure) = Structure::parse(text, &words) else {
         return opaque;
     };
-    let parser = Parser(&structure);
+    let parser = PrimitiveParser(&structure);
     let expr = match structure.last_shift() {
         None => parser
             .chain(&structure.clauses)
-            .map(|expr| (expr, View::Plain)),
-        Some(0) if structure.word(0) == Some("vlan") => parser.behind_tag(),
+            .map(|expr| (expr, TagView::Plain)),
+        Some(0) if structure.word(0) == Some("vlan") => parser.after_tag(),
         Some(_) => None,
     };
     expr.unwrap_or(opaque)
 }
 
-/// The qualifiers of a primitive, which the next ones may leave out.
+/// The qualifiers of a primitive, which the next primitives may omit.
 #[derive(Debug, Clone, Copy)]
-struct Head<'t> {
+struct PrimitiveQualifiers<'t> {
     proto: Option<&'t str>,
-    ends: Option<Ends>,
+    ends: Option<EndQualifier>,
     kind: ValueKind,
 }
 
@@ -57,16 +60,16 @@ enum ValueKind {
     Mac,
 }
 
-struct Parser<'t>(&'t Structure<'t>);
+struct PrimitiveParser<'t>(&'t Structure<'t>);
 
-impl<'t> Parser<'t> {
+impl<'t> PrimitiveParser<'t> {
     fn word(&self, index: usize) -> Option<&'t str> {
         self.0.word(index)
     }
 
-    /// `vlan`, an identifier or none, and what `and` joins to it. An `or` beside it would be tried on frames without a tag
-    /// too, at offsets behind one.
-    fn behind_tag(&self) -> Option<(Expr, View)> {
+    /// Parses `vlan`, an optional identifier, and the primitives that follow with `and`. With `or`,
+    /// libpcap would also test frames without a tag, at the offsets after a tag.
+    fn after_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
         let id = match tag.words.len() {
             1 => None,
@@ -81,10 +84,10 @@ impl<'t> Parser<'t> {
             Some(rest) => tag.joined(Joiner::And, rest),
             None => tag,
         };
-        Some((expr, View::Tagged))
+        Some((expr, TagView::Tagged))
     }
 
-    /// Clauses, from left to right; `None` of none.
+    /// Joins clauses from left to right. `None` if there are no clauses.
     fn chain(&self, clauses: &[Clause]) -> Option<Expr> {
         let mut head = None;
         join(clauses, |clause| {
@@ -99,12 +102,13 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// The words of `range` as one primitive, with the qualifiers it leaves to those behind it.
+    /// Parses the words of `range` as one primitive. Also returns the qualifiers that the next
+    /// primitives may inherit.
     fn primitive(
         &self,
         range: Range<usize>,
-        before: Option<Head<'t>>,
-    ) -> Option<(Expr, Option<Head<'t>>)> {
+        before: Option<PrimitiveQualifiers<'t>>,
+    ) -> Option<(Expr, Option<PrimitiveQualifiers<'t>>)> {
         if range.len() == 1
             && let Some(atom) = protocol(self.word(range.start)?)
         {
@@ -142,7 +146,7 @@ impl<'t> Parser<'t> {
         if at >= range.end {
             return None;
         }
-        let head = Head { proto, ends, kind };
+        let head = PrimitiveQualifiers { proto, ends, kind };
         if self.0.is_in_parentheses(at..range.end) {
             return Some((self.values(at + 1..range.end - 1, head)?, None));
         }
@@ -150,7 +154,7 @@ impl<'t> Parser<'t> {
     }
 
     /// `src`, `dst`, `src or dst`, `src and dst`.
-    fn ends(&self, at: &mut usize) -> Option<Ends> {
+    fn ends(&self, at: &mut usize) -> Option<EndQualifier> {
         let side = |index| {
             self.word(index)
                 .filter(|word| matches!(*word, "src" | "dst"))
@@ -158,26 +162,30 @@ impl<'t> Parser<'t> {
         let first = side(*at)?;
         let joined = side(*at + 2).filter(|second| *second != first);
         let ends = match (first, self.word(*at + 1), joined) {
-            (_, Some("or" | "||"), Some(_)) => Some(Ends::Either),
-            (_, Some("and" | "&&"), Some(_)) => Some(Ends::Both),
+            (_, Some("or" | "||"), Some(_)) => Some(EndQualifier::Either),
+            (_, Some("and" | "&&"), Some(_)) => Some(EndQualifier::Both),
             _ => None,
         };
         *at += if ends.is_some() { 3 } else { 1 };
-        ends.or(Some(if first == "src" { Ends::Src } else { Ends::Dst }))
+        ends.or(Some(if first == "src" {
+            EndQualifier::Src
+        } else {
+            EndQualifier::Dst
+        }))
     }
 
-    /// Values in parentheses, which share the qualifiers in front of them.
-    fn values(&self, range: Range<usize>, head: Head<'t>) -> Option<Expr> {
+    /// Parses values in parentheses, which share the qualifiers before the parentheses.
+    fn values(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Expr> {
         let values = self.0.clauses_in(range, 0).ok()?;
         join(&values, |value| {
             self.value(value.words.clone(), head).map(Expr::Atom)
         })
     }
 
-    /// The words of `range` as a value of these qualifiers.
-    fn value(&self, range: Range<usize>, head: Head<'t>) -> Option<Atom> {
+    /// Parses the words of `range` as a value with these qualifiers.
+    fn value(&self, range: Range<usize>, head: PrimitiveQualifiers<'t>) -> Option<Atom> {
         let first = self.word(range.start).filter(|_| !range.is_empty())?;
-        let ends = head.ends.unwrap_or(Ends::Either);
+        let ends = head.ends.unwrap_or(EndQualifier::Either);
         let is_alone = range.len() == 1;
         match head.kind {
             ValueKind::Host | ValueKind::Net if is_alone => address(head.proto, ends, first, None),
@@ -206,7 +214,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What clauses say together. `None` of none, or where one says nothing.
+/// Joins the expressions of clauses. `None` if there are no clauses, or if one has no expression.
 fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Option<Expr> {
     let (first, rest) = clauses.split_first()?;
     rest.iter().try_fold(expr(first)?, |left, clause| {
@@ -214,7 +222,7 @@ fn join(clauses: &[Clause], mut expr: impl FnMut(&Clause) -> Option<Expr>) -> Op
     })
 }
 
-/// A protocol's name as a primitive of its own.
+/// A protocol name that is a complete primitive.
 fn protocol(word: &str) -> Option<Atom> {
     let both = kind::V4 | kind::V6;
     let (number, kinds) = match word {
@@ -236,8 +244,8 @@ fn protocol(word: &str) -> Option<Atom> {
     Some(Atom::Proto { number, kinds })
 }
 
-/// A complete address; `bits` of it where a prefix length stands behind it.
-fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Option<Atom> {
+/// A complete address. `bits` is the prefix length, if one follows the address.
+fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16>) -> Option<Atom> {
     if let Ok(addr) = word.parse::<Ipv4Addr>() {
         let kinds = match proto {
             None => kind::V4 | kind::ARP | kind::RARP,
@@ -264,21 +272,21 @@ fn address(proto: Option<&str>, ends: Ends, word: &str, bits: Option<u16>) -> Op
     Some(Atom::V6 { ends, addr, bits })
 }
 
-/// The length of a prefix whose bits are the upper ones of `addr`; without a length it is the whole address. Bits behind the prefix
-/// are an error, which is libpcap's to report.
+/// The prefix length; without a length, the width of the address. `None` if `addr` has bits set
+/// after the prefix: libpcap must report that error.
 fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
     let behind = addr.checked_shl(bits.into()).unwrap_or(0);
     ((1..=width).contains(&bits) && behind == 0).then_some(bits)
 }
 
-fn ports(proto: Option<&str>, ends: Ends, (low, high): (&str, &str)) -> Option<Atom> {
+fn ports(proto: Option<&str>, ends: EndQualifier, (low, high): (&str, &str)) -> Option<Atom> {
     let (low, high) = (number(low, u16::MAX)?, number(high, u16::MAX)?);
     let protos = match proto {
-        None => traits::ANY_PORTS,
-        Some("tcp") => traits::TCP,
-        Some("udp") => traits::UDP,
-        Some("sctp") => traits::SCTP,
+        None => frame_flags::ANY_PORTS,
+        Some("tcp") => frame_flags::TCP,
+        Some("udp") => frame_flags::UDP,
+        Some("sctp") => frame_flags::SCTP,
         _ => return None,
     };
     (low <= high).then_some(Atom::Ports {
@@ -297,7 +305,7 @@ fn number(word: &str, max: u16) -> Option<u16> {
     (number <= max).then_some(number)
 }
 
-/// Six bytes of one or two hexadecimal digits between colons.
+/// Six bytes of one or two hexadecimal digits, separated by colons.
 fn mac(word: &str) -> Option<u64> {
     let mut addr = 0;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! The data path's side: packets in, rules out.
+//! The reader of a rule set: packets in, rules out.
 
 use std::{
     fmt,
@@ -10,66 +10,66 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Joint};
+use crate::{FilterFrame, FusedPrograms};
 
 use super::{
     Matches,
     collect::Collector,
     finder::Finder,
-    index::Index,
-    key::Shape,
-    residue::Residue,
+    index::RuleIndex,
+    key::LinkHeaderKind,
+    look_up_key::tag,
     search::touch,
     search_memory::{MANY, SearchMemory},
-    sought::tag,
+    unindexed::UnindexedRules,
 };
 
-const _: () = assert!(MANY == Joint::MANY);
+const _: () = assert!(MANY == FusedPrograms::MANY);
 
-/// Where the writer leaves versions for readers.
+/// The place where the writer publishes versions for readers.
 #[derive(Debug)]
-pub(super) struct Published {
-    /// Number of the version under the mutex.
+pub(super) struct PublishedIndex {
+    /// Number of the version in `current`.
     version: AtomicU64,
-    /// Held for the time of copying or replacing one pointer.
-    current: Mutex<Arc<Index>>,
+    /// The current version. The lock is held only while a pointer is copied or replaced.
+    current: Mutex<Arc<RuleIndex>>,
 }
 
-impl Published {
-    pub(super) fn new(index: Arc<Index>) -> Self {
+impl PublishedIndex {
+    pub(super) fn new(index: Arc<RuleIndex>) -> Self {
         Self {
             version: AtomicU64::new(0),
             current: Mutex::new(index),
         }
     }
 
-    /// Makes `index` the version for readers; gives the one before.
-    pub(super) fn publish(&self, index: Arc<Index>) -> Arc<Index> {
+    /// Makes `index` the current version. Returns the previous version.
+    pub(super) fn publish(&self, index: Arc<RuleIndex>) -> Arc<RuleIndex> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, index);
-        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders what is under it; this makes a reader that
-        // sees the number look there.
+        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders the version itself.
+        // This ordering makes a reader that sees the number check the mutex.
         self.version.fetch_add(1, Ordering::Release);
         before
     }
 
-    pub(super) fn current(&self) -> (u64, Arc<Index>) {
+    pub(super) fn current(&self) -> (u64, Arc<RuleIndex>) {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: the number changes under the mutex only.
+        // Relaxed: the number changes only under the mutex.
         (self.version.load(Ordering::Relaxed), Arc::clone(&current))
     }
 }
 
-/// Matches packets against a [`RuleSet`](super::RuleSet); made by [`RuleSet::reader`](super::RuleSet::reader), one for each
-/// thread of the data path.
+/// Matches packets against a [`RuleSet`](super::RuleSet). Made by
+/// [`RuleSet::reader`](super::RuleSet::reader), one for each thread of the data path.
 ///
-/// A reader keeps using the version of the rules that it saw last, until [`Self::refresh`].
+/// A reader uses one version of the rules until [`Self::refresh`].
 pub struct RuleReader {
-    shared: Arc<Published>,
-    index: Arc<Index>,
+    shared: Arc<PublishedIndex>,
+    index: Arc<RuleIndex>,
     version: u64,
     memory: Box<SearchMemory>,
-    /// What programs that run together say of each frame at hand.
+    /// Results of programs that run together, one for each current frame.
     results: Box<[u64; MANY]>,
 }
 
@@ -82,10 +82,10 @@ impl fmt::Debug for RuleReader {
 }
 
 impl RuleReader {
-    /// Frames of one [`Self::match_many`] at most.
+    /// Maximum number of frames in one [`Self::match_many`].
     pub const MANY: usize = MANY;
 
-    pub(super) fn new(shared: Arc<Published>) -> Self {
+    pub(super) fn new(shared: Arc<PublishedIndex>) -> Self {
         let (version, index) = shared.current();
         Self {
             shared,
@@ -96,20 +96,21 @@ impl RuleReader {
         }
     }
 
-    /// Looks for a newer version of the rules and takes it up; whether there was one. One atomic load where nothing changed.
-    /// Never waits: while the writer is replacing the pointer, the old version stays for another call.
+    /// Switches to a newer version of the rules. Returns whether the version changed. Takes one
+    /// atomic load if nothing changed. Never waits: while the writer replaces the pointer, the old
+    /// version stays in use until the next call.
     #[inline]
     pub fn refresh(&mut self) -> bool {
-        // V1: Acquire, pairs with V0 in `Published::publish`.
+        // V1: Acquire, pairs with V0 in `PublishedIndex::publish`.
         if self.shared.version.load(Ordering::Acquire) == self.version {
             return false;
         }
-        self.take_up()
+        self.try_refresh()
     }
 
-    /// As [`Self::refresh`], for a reader whose result must not depend on when the writer has its turn: every update that
-    /// happened before this call is taken up. Where the writer is replacing the pointer just now it waits for that.
-    pub fn catch_up(&mut self) -> bool {
+    /// Like [`Self::refresh`], but sees every update that happened before this call, so that the
+    /// result does not depend on the writer's timing. Waits while the writer replaces the pointer.
+    pub fn refresh_blocking(&mut self) -> bool {
         // V1, as in `refresh`.
         let is_behind = self.shared.version.load(Ordering::Acquire) != self.version;
         if is_behind {
@@ -119,13 +120,13 @@ impl RuleReader {
     }
 
     #[cold]
-    fn take_up(&mut self) -> bool {
+    fn try_refresh(&mut self) -> bool {
         let current = match self.shared.current.try_lock() {
             Ok(current) => current,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        // Relaxed: the number changes under the mutex only.
+        // Relaxed: the number changes only under the mutex.
         self.version = self.shared.version.load(Ordering::Relaxed);
         self.index = Arc::clone(&current);
         true
@@ -139,7 +140,7 @@ impl RuleReader {
         &mut self,
         link_type: LinkType,
         interface: u16,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
         matches: &mut Matches,
     ) {
         assert!(frames.len() <= Self::MANY);
@@ -148,13 +149,13 @@ impl RuleReader {
         let memory = &mut *self.memory;
         memory.count = 0;
         touch(frames);
-        let its = |residue: &&Residue| residue.link_type == link_type;
-        for residue in index.residues.iter().filter(its) {
-            residue.find(frames, &mut self.results, memory);
+        let its = |unindexed: &&UnindexedRules| unindexed.link_type == link_type;
+        for unindexed in index.unindexed.iter().filter(its) {
+            unindexed.find(frames, &mut self.results, memory);
         }
-        let shape = Shape::of(link_type, index.mode);
-        if let Some(shape) = shape.filter(|_| index.has_any()) {
-            memory.read(shape, frames);
+        let link_header = LinkHeaderKind::of(link_type, index.mode);
+        if let Some(link_header) = link_header.filter(|_| index.has_any()) {
+            memory.read(link_header, frames);
             if index.has(tag::FLOW4) {
                 memory.flows(index, frames.len());
             }
@@ -168,7 +169,7 @@ impl RuleReader {
             interface,
             memory,
         };
-        if shape.is_none() {
+        if link_header.is_none() {
             finder.find_without_keys(frames);
         } else if index.has_more() {
             finder.find_more(frames);
@@ -181,7 +182,7 @@ impl RuleReader {
             memory,
             frames,
         };
-        collector.collect(shape.is_none(), matches);
+        collector.collect(link_header.is_none(), matches);
     }
 }
 
@@ -190,25 +191,25 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::{Filter, Mode, RuleId, RuleSet};
+    use crate::{Filter, FilterMode, RuleId, RuleSet};
 
     #[test]
     fn who_catches_up_misses_no_update_and_who_refreshes_never_waits() {
-        let mut rules = RuleSet::new(Mode::Savefile);
+        let mut rules = RuleSet::new(FilterMode::Savefile);
         let mut reader = rules.reader();
         let filter = Filter::plain("udp port 53").expect("it is right");
         let _ = rules.insert(RuleId(1), &filter).expect("it is right");
-        // As if the writer were replacing the pointer.
+        // The test acts as a writer that is replacing the pointer.
         let shared = Arc::clone(&reader.shared);
         let writer = shared.current.lock().expect("nobody panicked");
         assert!(!reader.refresh());
         assert_eq!(reader.version, 0);
         thread::scope(|scope| {
-            let reading = scope.spawn(|| reader.catch_up());
+            let reading = scope.spawn(|| reader.refresh_blocking());
             drop(writer);
             assert!(reading.join().expect("it does not panic"));
         });
         assert_eq!(reader.version, 1);
-        assert!(!reader.catch_up() && !reader.refresh());
+        assert!(!reader.refresh_blocking() && !reader.refresh());
     }
 }

@@ -1,58 +1,60 @@
-//! The look-ups that nearly every packet needs, of 64 packets at a time.
+//! Look-ups that nearly every packet needs, for up to 64 packets at a time.
 //!
-//! A packet alone would wait for its header, then for a line of a table, then for the next, and its branches (TCP or UDP,
-//! found or not) are a toss. So each step is done for all packets before the next begins: the processor waits for many
-//! lines at once, and what is found is collected without a branch.
+//! A single packet would wait for its header, then for a cache line of a table, then for the next
+//! line. Its branches (TCP or UDP, found or not) are unpredictable. So each step runs for all
+//! packets before the next step begins. The processor then waits for many lines at once, and the
+//! results are collected without a branch.
 
-use crate::Frame;
+use crate::FilterFrame;
 
 use super::{
-    index::Index,
-    key::{has, kind, traits},
-    search_memory::{Found, Probe, SearchMemory, Span},
-    sought::{Flow4Key, prefix_key, tag},
-    table::{Slot, Table},
+    index::RuleIndex,
+    key::{frame_flags, has, kind},
+    look_up_key::{Flow4Key, prefix_key, tag},
+    search_memory::{FoundEntry, PrefixSpan, Probe, SearchMemory},
+    table::{LookUpTable, TableSlot},
 };
 
-/// Appends where `is_one`, without a branch: the place is written in any case, so there must be one.
+/// Appends `value` if `is_one`, without a branch. Always writes the next place, so that place must
+/// exist.
 #[inline]
 fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     list[*count] = value;
     *count += usize::from(is_one);
 }
 
-/// Makes some searches: what they wait for in memory, they wait for together.
+/// Runs probes. Their memory accesses overlap.
 #[inline]
-fn search<S: Slot>(
-    table: &Table<S>,
+fn search<S: TableSlot>(
+    table: &LookUpTable<S>,
     probes: &[Probe<S::Key>],
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundEntry>,
     count: &mut usize,
 ) {
     let touch = |all, probe: &Probe<S::Key>| all ^ table.touch(probe.hash);
     std::hint::black_box(probes.iter().fold(false, touch));
     let most = *count + probes.len() + 1;
     if found.len() < most {
-        found.resize(most, Found::default());
+        found.resize(most, FoundEntry::default());
     }
     for probe in probes {
-        let (one, takes) = probe.look_up(table);
-        append(found, count, one, takes);
+        let (one, accepts) = probe.look_up(table);
+        append(found, count, one, accepts);
     }
 }
 
 impl SearchMemory {
-    /// Looks up flows over IPv4, of the first `count` frames.
-    pub(super) fn flows(&mut self, index: &Index, count: usize) {
+    /// Looks up the IPv4 flows of the first `count` frames.
+    pub(super) fn flows(&mut self, index: &RuleIndex, count: usize) {
         let mut probes = 0;
         for (frame, key) in (0..).zip(&self.keys[..count]) {
             let ports = (key.src_port, key.dst_port);
-            let (flow, way) = Flow4Key::new(key.traits, key.src, key.dst, ports);
+            let (flow, orientation) = Flow4Key::new(key.frame_flags, key.src, key.dst, ports);
             let probe = Probe {
                 hash: index.flows.hash(flow),
                 key: flow,
-                traits: key.traits,
-                way,
+                frame_flags: key.frame_flags,
+                orientation,
                 frame,
             };
             let is_flow = (key.kind == kind::V4) & key.has(has::FLOW);
@@ -62,11 +64,11 @@ impl SearchMemory {
         search(&index.flows, probes, &mut self.found, &mut self.count);
     }
 
-    /// Looks up IPv4 addresses and ports, of the first `count` frames.
-    pub(super) fn prefixes(&mut self, index: &Index, count: usize) {
+    /// Looks up the IPv4 addresses and ports of the first `count` frames.
+    pub(super) fn prefixes(&mut self, index: &RuleIndex, count: usize) {
         let spans = self.spans_of(index, count);
         let spans = &self.spans[..spans];
-        let lengths = |sum, span: &Span| sum + span.lengths.count_ones() as usize;
+        let lengths = |sum, span: &PrefixSpan| sum + span.lengths.count_ones() as usize;
         let most = spans.iter().fold(0, lengths) + 1;
         if self.probes.len() < most {
             self.probes.resize(most, Probe::default());
@@ -82,8 +84,8 @@ impl SearchMemory {
                 let probe = Probe {
                     key,
                     hash: index.small.hash(key),
-                    traits: span.traits,
-                    way: 0,
+                    frame_flags: span.frame_flags,
+                    orientation: 0,
                     frame: span.frame,
                 };
                 let may_be = index.small.may_have(probe.hash);
@@ -94,19 +96,19 @@ impl SearchMemory {
         search(&index.small, probes, &mut self.found, &mut self.count);
     }
 
-    /// The addresses and ports that any rule may look for; gives how many.
-    fn spans_of(&mut self, index: &Index, count: usize) -> usize {
+    /// Collects the addresses and ports that any rule may look up. Returns their number.
+    fn spans_of(&mut self, index: &RuleIndex, count: usize) -> usize {
         let (has_addresses, has_ports) = (index.has(tag::V4), index.has(tag::PORT));
         let mut spans = 0;
         for (frame, key) in (0..).zip(&self.keys[..count]) {
-            let sides = [(traits::SRC, 0), (traits::DST, 1)];
+            let sides = [(frame_flags::SRC, 0), (frame_flags::DST, 1)];
             for (side, bit) in sides.into_iter().filter(|_| has_addresses) {
                 let value = [key.src, key.dst][bit];
                 let lengths = index.addresses.lengths((value >> 16) as u16);
-                let span = Span {
+                let span = PrefixSpan {
                     value,
                     lengths,
-                    traits: key.traits | side,
+                    frame_flags: key.frame_flags | side,
                     tag: tag::V4,
                     frame,
                 };
@@ -117,10 +119,10 @@ impl SearchMemory {
             for (side, bit) in sides.into_iter().filter(|_| has_ports) {
                 let port = [key.src_port, key.dst_port][bit];
                 let lengths = index.ports.lengths(port);
-                let span = Span {
+                let span = PrefixSpan {
                     value: u32::from(port) << 16,
                     lengths,
-                    traits: key.traits | side,
+                    frame_flags: key.frame_flags | side,
                     tag: tag::PORT,
                     frame,
                 };
@@ -132,11 +134,12 @@ impl SearchMemory {
     }
 }
 
-/// Loads the first and the last byte of the headers that are read next; see [`super::table::Table::touch`].
-pub(super) fn touch(frames: &[Frame<'_>]) {
-    /// Of Ethernet, IPv4 and ports.
+/// Loads the first and the last byte of the headers that are read next: see
+/// [`super::table::LookUpTable::touch`].
+pub(super) fn touch(frames: &[FilterFrame<'_>]) {
+    /// Bytes of Ethernet, IPv4 and ports.
     const HEADERS: usize = 38;
-    let touch = |all: u8, frame: &Frame<'_>| {
+    let touch = |all: u8, frame: &FilterFrame<'_>| {
         let data = frame.data();
         let last = data.len().min(HEADERS).saturating_sub(1);
         let byte = |at: usize| data.get(at).copied().unwrap_or(0);

@@ -1,94 +1,97 @@
-//! What the look-ups of 64 packets at a time work in, and what they find.
+//! Working memory and results of the look-ups for up to 64 packets at a time.
 
-use crate::Frame;
+use crate::FilterFrame;
 
 use super::{
-    key::{Key, Shape},
-    sought::Flow4Key,
-    table::{Slot, Table},
+    key::{HeaderKey, LinkHeaderKind},
+    look_up_key::Flow4Key,
+    table::{LookUpTable, TableSlot},
 };
 
-/// Packets of one batch at most.
+/// Maximum number of packets in a batch.
 pub(super) const MANY: usize = 64;
 
-/// An entry found for a packet.
+/// An entry that a packet found.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Found {
-    /// A rule, or a group of entries.
+pub(super) struct FoundEntry {
+    /// Number of a rule, or of a group of entries.
     pub(super) value: u32,
     pub(super) is_group: bool,
-    /// `value` is a rule, and it matches: there is nothing left to decide.
-    pub(super) is_sure: bool,
-    /// The packet's traits, with the side that was looked up.
-    pub(super) traits: u16,
-    /// The way of a flow over IPv4, else none.
-    pub(super) way: u8,
-    /// Number of the packet.
+    /// Whether `value` is a rule that certainly matches, so that nothing remains to decide.
+    pub(super) is_certain: bool,
+    /// The packet's flags, with the side that was looked up.
+    pub(super) frame_flags: u16,
+    /// The orientation of an IPv4 flow, else 0.
+    pub(super) orientation: u8,
+    /// Index of the packet.
     pub(super) frame: u8,
 }
 
-/// A search in a table.
+/// One search in a table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probe<K> {
     pub(super) key: K,
     pub(super) hash: u64,
-    pub(super) traits: u16,
-    pub(super) way: u8,
+    pub(super) frame_flags: u16,
+    pub(super) orientation: u8,
     pub(super) frame: u8,
 }
 
 impl<K: Copy> Probe<K> {
-    /// What is found, and whether anything is that takes such a packet.
+    /// The found entry, and whether there is an entry that matches such a packet.
     #[inline(always)]
-    pub(super) fn look_up<S: Slot<Key = K>>(&self, table: &Table<S>) -> (Found, bool) {
+    pub(super) fn look_up<S: TableSlot<Key = K>>(
+        &self,
+        table: &LookUpTable<S>,
+    ) -> (FoundEntry, bool) {
         let (slot, is_found) = table.get(self.key, self.hash);
         let (value, is_group) = slot.parts();
-        let found = Found {
+        let found = FoundEntry {
             value,
             is_group,
-            is_sure: false,
-            traits: self.traits,
-            way: self.way,
+            is_certain: false,
+            frame_flags: self.frame_flags,
+            orientation: self.orientation,
             frame: self.frame,
         };
-        let takes = is_found & (is_group | slot.takes(self.traits, self.way));
-        (found, takes)
+        let accepts = is_found & (is_group | slot.accepts(self.frame_flags, self.orientation));
+        (found, accepts)
     }
 }
 
-/// An address or a port, and the prefix lengths to look it up with.
+/// An address or a port, and the prefix lengths to look up.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Span {
-    /// The address; a port in the upper half.
+pub(super) struct PrefixSpan {
+    /// The address, or a port in the upper half.
     pub(super) value: u32,
     pub(super) lengths: u32,
-    pub(super) traits: u16,
+    pub(super) frame_flags: u16,
     pub(super) tag: u8,
     pub(super) frame: u8,
 }
 
-/// Memory for the steps, used again for each batch.
+/// Memory for the steps, reused for each batch.
 #[derive(Debug)]
 pub(super) struct SearchMemory {
-    pub(super) keys: [Key; MANY],
+    pub(super) keys: [HeaderKey; MANY],
     pub(super) flows: [Probe<Flow4Key>; MANY],
-    /// Both addresses, then both ports of each packet at most.
-    pub(super) spans: [Span; 4 * MANY],
-    /// Only the first that [`Self::prefixes`] counts.
+    /// At most both addresses and both ports of each packet.
+    pub(super) spans: [PrefixSpan; 4 * MANY],
+    /// Probes of [`Self::prefixes`], which counts the valid ones.
     pub(super) probes: Vec<Probe<u64>>,
-    /// What was found; only the first `count`.
-    pub(super) found: Vec<Found>,
+    /// Found entries; only the first `count` are valid.
+    pub(super) found: Vec<FoundEntry>,
     pub(super) count: usize,
-    /// Room for [`Self::sort`].
-    sorted: Vec<Found>,
+    /// Buffer for [`Self::sort`].
+    sorted: Vec<FoundEntry>,
 }
 
 impl Default for SearchMemory {
     fn default() -> Self {
         Self {
-            keys: [Key::default(); MANY],
+            keys: [HeaderKey::default(); MANY],
             flows: [Probe::default(); MANY],
-            spans: [Span::default(); 4 * MANY],
+            spans: [PrefixSpan::default(); 4 * MANY],
             probes: Vec::new(),
             found: Vec::new(),
             count: 0,
@@ -99,13 +102,13 @@ impl Default for SearchMemory {
 
 impl SearchMemory {
     /// Reads the headers of at most [`MANY`] frames.
-    pub(super) fn read(&mut self, shape: Shape, frames: &[Frame<'_>]) {
+    pub(super) fn read(&mut self, link_header: LinkHeaderKind, frames: &[FilterFrame<'_>]) {
         for (key, frame) in self.keys.iter_mut().zip(frames) {
-            key.read(shape, frame.data());
+            key.read(link_header, frame.data());
         }
     }
 
-    /// Puts what was found into the order of frames.
+    /// Sorts the found entries by frame.
     pub(super) fn sort(&mut self) {
         let found = &self.found[..self.count];
         if found.is_sorted_by_key(|found| found.frame) {
@@ -119,7 +122,7 @@ impl SearchMemory {
             starts[frame + 1] += starts[frame];
         }
         self.sorted
-            .resize(self.count.max(self.sorted.len()), Found::default());
+            .resize(self.count.max(self.sorted.len()), FoundEntry::default());
         for one in found {
             let place = &mut starts[usize::from(one.frame)];
             self.sorted[*place] = *one;
@@ -128,8 +131,8 @@ impl SearchMemory {
         std::mem::swap(&mut self.found, &mut self.sorted);
     }
 
-    /// Adds something found in another way.
-    pub(super) fn push(&mut self, found: Found) {
+    /// Adds an entry that was found by other means.
+    pub(super) fn push(&mut self, found: FoundEntry) {
         if self.found.len() == self.count {
             self.found.push(found);
         } else {
@@ -138,16 +141,16 @@ impl SearchMemory {
         self.count += 1;
     }
 
-    /// Adds a rule that is known to match a frame below [`MANY`].
+    /// Adds a rule that certainly matches a frame below [`MANY`].
     #[inline]
     pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
         let frame = frame as u8;
-        self.push(Found {
+        self.push(FoundEntry {
             value: rule,
-            is_sure: true,
+            is_certain: true,
             frame,
-            ..Found::default()
+            ..FoundEntry::default()
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The control side: rules in and out.
+//! The control side of rule sets: inserts and removes rules.
 
 use std::{
     borrow::Borrow,
@@ -10,32 +10,35 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use crate::{Filled, Filter, FilterError, Joint, LinkContext, Mode, Program, filled::Piece};
-
-use super::{
-    Explanation, Placed, Placement, RuleReader,
-    chunked::Numbers,
-    index::{Body, Books, Index, RuleInfo, flags},
-    key::Shape,
-    look_ups::{LookUps, Part, look_ups},
-    matches::RuleId,
-    reader::Published,
-    residue::Residue,
-    table::Seeds,
-    understand::{Understood, understand},
+use crate::{
+    FilledExpression, Filter, FilterError, FilterMode, FusedPrograms, LinkContext, Program,
+    filled::FilterPiece,
 };
 
-/// Snap length told to libpcap; it makes no difference to what matches.
+use super::{
+    Explanation, InsertedRule, RulePlacement, RuleReader,
+    chunked::NumberPool,
+    index::{FullRule, RefCounts, RuleIndex, RuleInfo, flags},
+    key::LinkHeaderKind,
+    look_ups::{LookUps, RulePart, look_ups},
+    matches::RuleId,
+    reader::PublishedIndex,
+    table::Seeds,
+    understand::{RuleMeaning, understand},
+    unindexed::UnindexedRules,
+};
+
+/// Snap length for libpcap. It does not change which packets match.
 const SNAPLEN: u32 = 262_144;
 
-/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes it; [`RuleReader`]s on other threads
-/// use what it published last.
+/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes the set.
+/// [`RuleReader`]s on other threads use the latest version that it published.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleSet};
+/// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};
 /// use retroscope_packet::LinkType;
 ///
-/// let mut rules = RuleSet::new(Mode::Savefile);
+/// let mut rules = RuleSet::new(FilterMode::Savefile);
 /// rules.insert(RuleId(1), &Filter::plain("udp port 53")?)?;
 /// rules.insert(RuleId(2), &Filter::plain("net 10.0.0.0/8")?)?;
 /// let mut reader = rules.reader();
@@ -44,7 +47,7 @@ const SNAPLEN: u32 = 262_144;
 ///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 1, // IPv4
 ///     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
 /// ];
-/// let frames = [Frame::new(&packet, 28, Aux::default())];
+/// let frames = [FilterFrame::new(&packet, 28, Aux::default())];
 /// let mut matches = Matches::default();
 /// reader.match_many(LinkType::RAW, 0, &frames, &mut matches);
 /// let rules: Vec<RuleId> = matches.iter().map(|(_, rule, _)| rule).collect();
@@ -52,34 +55,34 @@ const SNAPLEN: u32 = 262_144;
 /// # Ok::<(), retroscope_filter::FilterError>(())
 /// ```
 pub struct RuleSet {
-    mode: Mode,
+    mode: FilterMode,
     link_types: Vec<LinkType>,
-    /// The tables as they are changed; readers get clones.
-    work: Index,
-    books: Books,
-    numbers: Numbers,
-    /// With the numbers of rules in the tables. In boxes, so that little is moved when the map grows.
-    rules: HashMap<RuleId, (u32, Box<Kept>)>,
-    /// Joints made since [`Self::take_joints`], without those that nobody needs.
-    joints: Vec<Joint>,
-    shared: Arc<Published>,
-    /// Versions that a reader may still use.
-    retired: Vec<Arc<Index>>,
+    /// The writer's tables. Readers get clones.
+    work: RuleIndex,
+    ref_counts: RefCounts,
+    numbers: NumberPool,
+    /// Rules and their numbers in the tables. Boxed, so that a growing map moves little memory.
+    rules: HashMap<RuleId, (u32, Box<KeptRule>)>,
+    /// Programs fused since [`Self::take_fused`], except those that are not needed any more.
+    fused: Vec<FusedPrograms>,
+    shared: Arc<PublishedIndex>,
+    /// Old versions that a reader may still use.
+    retired: Vec<Arc<RuleIndex>>,
 }
 
-/// Link types that a rule does not apply to.
-type Refused = Vec<(LinkType, FilterError)>;
+/// Link types to which a rule does not apply.
+type RefusedLinks = Vec<(LinkType, FilterError)>;
 
-/// What the control side keeps of a rule.
-struct Kept {
-    /// To compile it for more link types; none where the caller is asked.
-    piece: Option<Arc<Piece>>,
-    placement: Placement,
-    /// Its look-ups.
-    parts: Vec<Part>,
+/// Data of a rule on the control side.
+struct KeptRule {
+    /// Text to compile the rule for more link types. `None` if the caller evaluates the filter.
+    piece: Option<Arc<FilterPiece>>,
+    placement: RulePlacement,
+    /// Look-ups of the rule.
+    parts: Vec<RulePart>,
     /// Bits of [`flags`].
     flags: u8,
-    body: Arc<Body>,
+    body: Arc<FullRule>,
 }
 
 impl fmt::Debug for RuleSet {
@@ -92,21 +95,21 @@ impl fmt::Debug for RuleSet {
 }
 
 impl RuleSet {
-    /// No rules yet.
+    /// An empty set.
     #[must_use]
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: FilterMode) -> Self {
         let random = RandomState::new();
         let seeds = Seeds(random.hash_one(0), random.hash_one(1));
-        let work = Index::new(mode, seeds);
-        let shared = Arc::new(Published::new(Arc::new(work.clone())));
+        let work = RuleIndex::new(mode, seeds);
+        let shared = Arc::new(PublishedIndex::new(Arc::new(work.clone())));
         Self {
             mode,
             link_types: Vec::new(),
             work,
-            books: Books::default(),
-            numbers: Numbers::default(),
+            ref_counts: RefCounts::default(),
+            numbers: NumberPool::default(),
             rules: HashMap::new(),
-            joints: Vec::new(),
+            fused: Vec::new(),
             shared,
             retired: Vec::new(),
         }
@@ -118,8 +121,9 @@ impl RuleSet {
         RuleReader::new(Arc::clone(&self.shared))
     }
 
-    /// Makes the set ready for packets of a link type: compiles the rules that need a program there. Rules that look-ups
-    /// decide match without it, on Ethernet, raw IP, Linux cooked capture and BSD loopback. Gives the rules that libpcap refuses there.
+    /// Prepares the set for packets of a link type: compiles the rules that need a program for it.
+    /// Rules that look-ups decide match without this call on Ethernet, raw IP, Linux cooked capture
+    /// and BSD loopback. Returns the rules that libpcap rejects for the link type.
     pub fn add_link_type(&mut self, link_type: LinkType) -> Vec<(RuleId, FilterError)> {
         if self.link_types.contains(&link_type) {
             return Vec::new();
@@ -136,7 +140,7 @@ impl RuleSet {
         let mut refused = Vec::new();
         for (id, piece, body) in all {
             let known = |link_type| body.program(link_type).cloned();
-            match self.put(id, &Filled::of_piece(piece), &known) {
+            match self.insert_into_tables(id, &FilledExpression::of_piece(piece), &known) {
                 Ok(placed) => {
                     let mut its = placed.refused.into_iter();
                     let here = its.find(|(of, _)| *of == link_type);
@@ -150,29 +154,31 @@ impl RuleSet {
         refused
     }
 
-    /// Adds a rule, in the place of one of the same number. Readers see it at their next [`RuleReader::refresh`].
+    /// Adds a rule, or replaces the rule with the same identifier. Readers see the rule after their
+    /// next [`RuleReader::refresh`].
     ///
-    /// Programs that the filter was prepared with are used; others that the rule needs are compiled here, for the link types
-    /// of [`Self::add_link_type`]. A rule that look-ups decide needs none.
+    /// Uses the programs with which the filter was prepared. Compiles other programs that the rule
+    /// needs, for the link types of [`Self::add_link_type`]. A rule that look-ups decide needs no
+    /// program.
     ///
     /// # Errors
-    /// The first [`FilterError`] if the rule needs programs and libpcap refuses it for every link type of the set; the set is
-    /// as before then.
-    pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
-        let placed = self.put_filter(id, filter)?;
+    /// The first [`FilterError`] if the rule needs programs and libpcap rejects the rule for every
+    /// link type of the set. The set then stays as before.
+    pub fn insert(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
+        let placed = self.insert_filter(id, filter)?;
         self.publish();
         Ok(placed)
     }
 
-    /// Adds many rules; readers see all of them at once. Gives those that could not be added, with the errors of
-    /// [`Self::insert`].
+    /// Adds many rules at once; readers see all of these at the same time. Returns the rules that
+    /// could not be added, with the errors of [`Self::insert`].
     pub fn insert_many<F: Borrow<Filter>>(
         &mut self,
         rules: impl IntoIterator<Item = (RuleId, F)>,
     ) -> Vec<(RuleId, FilterError)> {
         let mut failed = Vec::new();
         for (id, filter) in rules {
-            if let Err(error) = self.put_filter(id, filter.borrow()) {
+            if let Err(error) = self.insert_filter(id, filter.borrow()) {
                 failed.push((id, error));
             }
         }
@@ -180,21 +186,21 @@ impl RuleSet {
         failed
     }
 
-    /// Takes a rule out; whether it was there.
+    /// Removes a rule. Returns whether it existed.
     pub fn remove(&mut self, id: RuleId) -> bool {
-        let was_there = self.take_out(id);
+        let was_there = self.remove_from_tables(id);
         if was_there {
             self.publish();
         }
         was_there
     }
 
-    /// What became of a rule.
+    /// How packets find a rule, and its programs.
     #[must_use]
     pub fn explain(&self, id: RuleId) -> Option<Explanation> {
         let (_, kept) = self.rules.get(&id)?;
         let look_ups = kept.parts.iter();
-        let look_ups = look_ups.map(|part| (part.sought.to_string(), part.compared()));
+        let look_ups = look_ups.map(|part| (part.look_up.to_string(), part.compared()));
         Some(Explanation {
             placement: kept.placement,
             look_ups: look_ups.collect(),
@@ -202,41 +208,43 @@ impl RuleSet {
         })
     }
 
-    /// The programs of a rule that the data path may run: those worth compiling to machine code.
+    /// The programs of a rule that the data path may run, and that are thus worth compiling to
+    /// machine code.
     pub fn programs(&self, id: RuleId) -> impl Iterator<Item = &Program> {
         let kept = self.rules.get(&id);
         let programs = kept.map_or(&[][..], |(_, kept)| &kept.body.programs);
         programs.iter().map(|(_, program)| program)
     }
 
-    /// Takes the joints that the set made since the last call: programs that see the same packets.
-    /// They are worth compiling, after [`Self::programs`]. The programs of a joint run one by one
-    /// until the joint is compiled. A joint that is replaced before its turn need not be compiled.
-    pub fn take_joints(&mut self) -> Vec<Joint> {
-        std::mem::take(&mut self.joints)
+    /// Returns the programs that were fused since the last call because they see the same packets.
+    /// The caller should compile these after [`Self::programs`]. The programs run one by one until
+    /// their common function is compiled. A value that has been replaced meanwhile need not be
+    /// compiled.
+    pub fn take_fused(&mut self) -> Vec<FusedPrograms> {
+        std::mem::take(&mut self.fused)
     }
 
-    /// Bytes of memory in tables, without expressions, programs, and what old versions still hold.
+    /// Bytes of memory in tables, without expressions, programs and old versions.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         self.work.bytes()
     }
 
-    fn put_filter(&mut self, id: RuleId, filter: &Filter) -> Result<Placed, FilterError> {
+    fn insert_filter(&mut self, id: RuleId, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let mode = self.mode;
         let known = |link_type| filter.program(link_type, mode).cloned();
-        self.put(id, filter.filled(), &known)
+        self.insert_into_tables(id, filter.filled(), &known)
     }
 
-    /// Changes the tables, not yet for readers. `known` are programs that need not be compiled.
-    fn put(
+    /// Changes the tables without publishing. `known` returns programs that need not be compiled.
+    fn insert_into_tables(
         &mut self,
         id: RuleId,
-        filled: &Filled,
+        filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<Placed, FilterError> {
+    ) -> Result<InsertedRule, FilterError> {
         let (kept, refused) = self.prepare(filled, known)?;
-        self.take_out(id);
+        self.remove_from_tables(id);
         let rule = self.numbers.take();
         let needs_body = kept.flags & (flags::PARTIAL | flags::ORDERED) != 0;
         *self.work.rules.get_mut(rule) = RuleInfo {
@@ -245,51 +253,52 @@ impl RuleSet {
             body: needs_body.then(|| Arc::clone(&kept.body)),
         };
         for part in &kept.parts {
-            self.work.add(&mut self.books, rule, part);
+            self.work.add(&mut self.ref_counts, rule, part);
         }
         let placement = kept.placement;
-        self.add_residue(rule, &kept);
-        if kept.is_followed() {
-            self.work.followed += 1;
+        self.add_unindexed(rule, &kept);
+        if kept.needs_parsing() {
+            self.work.parsed_rules += 1;
         }
         self.rules.insert(id, (rule, Box::new(kept)));
-        Ok(Placed { placement, refused })
+        Ok(InsertedRule { placement, refused })
     }
 
-    /// Notes a rule where every packet of a link type must be shown to it.
-    fn add_residue(&mut self, rule: u32, kept: &Kept) {
+    /// Adds a rule to the lists for which every packet of a link type is tested.
+    fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
-            Placement::Asked => Arc::make_mut(&mut self.work.asked_always).push(rule),
-            Placement::NarrowedAsked if !kept.is_flow_only() => {
+            RulePlacement::Caller => Arc::make_mut(&mut self.work.asked_always).push(rule),
+            RulePlacement::LookUpThenCaller if !kept.is_flow_only() => {
                 Arc::make_mut(&mut self.work.asked_elsewhere).push(rule);
             }
-            Placement::NarrowedAsked => {}
-            Placement::LookedUp | Placement::Narrowed | Placement::Compiled => {
+            RulePlacement::LookUpThenCaller => {}
+            RulePlacement::LookUp | RulePlacement::LookUpThenProgram | RulePlacement::Program => {
                 for (link_type, program) in &kept.body.programs {
                     if !sees_all(kept.placement, kept.flags, *link_type) {
                         continue;
                     }
-                    let residues = Arc::make_mut(&mut self.work.residues);
-                    let at = residues.iter().position(|one| one.link_type == *link_type);
+                    let unindexed = Arc::make_mut(&mut self.work.unindexed);
+                    let at = unindexed.iter().position(|one| one.link_type == *link_type);
                     let at = at.unwrap_or_else(|| {
-                        residues.push(Residue::new(*link_type));
-                        residues.len() - 1
+                        unindexed.push(UnindexedRules::new(*link_type));
+                        unindexed.len() - 1
                     });
-                    residues[at].add(rule, program.clone());
+                    unindexed[at].add(rule, program.clone());
                 }
             }
         }
     }
 
-    /// Those of some link types for which [`Self::insert`], [`Self::add_link_type`] or the evaluation that the set asks for would wait
-    /// for libpcap longer than a moment: see [`Filter::prepares_at_once`].
+    /// The link types of `link_types` for which libpcap takes longer than a moment: in
+    /// [`Self::insert`], in [`Self::add_link_type`], or in the evaluation that the set asks for.
+    /// See [`Filter::prepares_quickly`].
     #[must_use]
     pub fn slow_link_types(&self, filter: &Filter, link_types: &[LinkType]) -> Vec<LinkType> {
-        let is_slow = |link_type: &LinkType| !filter.prepares_at_once(self.context(*link_type));
+        let is_slow = |link_type: &LinkType| !filter.prepares_quickly(self.context(*link_type));
         let mut slow: Vec<LinkType> = link_types.iter().copied().filter(is_slow).collect();
         if !slow.is_empty() {
-            let (understood, _, placement) = self.place(filter.filled());
-            let its_flags = understood.flags;
+            let (meaning, _, placement) = self.plan(filter.filled());
+            let its_flags = meaning.flags;
             slow.retain(|link_type| {
                 its_flags & flags::ASK != 0 || needs_program(placement, its_flags, *link_type)
             });
@@ -301,26 +310,31 @@ impl RuleSet {
         LinkContext::new(link_type, SNAPLEN, self.mode)
     }
 
-    /// Takes a rule out of the tables, not yet for readers; whether it was there.
-    fn take_out(&mut self, id: RuleId) -> bool {
+    /// Removes a rule from the tables without publishing. Returns whether it existed.
+    fn remove_from_tables(&mut self, id: RuleId) -> bool {
         let Some((rule, kept)) = self.rules.remove(&id) else {
             return false;
         };
         for part in &kept.parts {
-            self.work.remove(&mut self.books, rule, &part.sought);
+            self.work.remove(&mut self.ref_counts, rule, &part.look_up);
         }
-        if kept.is_followed() {
-            self.work.followed -= 1;
+        if kept.needs_parsing() {
+            self.work.parsed_rules -= 1;
         }
-        if kept.placement == Placement::Asked {
+        if kept.placement == RulePlacement::Caller {
             Arc::make_mut(&mut self.work.asked_always).retain(|one| *one != rule);
         }
-        if kept.placement == Placement::NarrowedAsked && !kept.is_flow_only() {
+        if kept.placement == RulePlacement::LookUpThenCaller && !kept.is_flow_only() {
             Arc::make_mut(&mut self.work.asked_elsewhere).retain(|one| *one != rule);
         }
-        if self.work.residues.iter().any(|residue| residue.has(rule)) {
-            for residue in Arc::make_mut(&mut self.work.residues) {
-                residue.remove(rule);
+        if self
+            .work
+            .unindexed
+            .iter()
+            .any(|unindexed| unindexed.has(rule))
+        {
+            for unindexed in Arc::make_mut(&mut self.work.unindexed) {
+                unindexed.remove(rule);
             }
         }
         *self.work.rules.get_mut(rule) = RuleInfo::default();
@@ -328,35 +342,37 @@ impl RuleSet {
         true
     }
 
-    /// What look-ups make of an expression.
-    fn place(&self, filled: &Filled) -> (Understood, LookUps, Placement) {
-        let mut understood = understand(filled);
-        let body = &understood.body;
-        let look_ups = look_ups(&body.expr, body.view, &|sought| self.work.crowd(sought));
-        let asks = understood.flags & flags::ASK != 0;
+    /// Plans the look-ups of an expression.
+    fn plan(&self, filled: &FilledExpression) -> (RuleMeaning, LookUps, RulePlacement) {
+        let mut meaning = understand(filled);
+        let body = &meaning.body;
+        let look_ups = look_ups(&body.expr, body.view, &|look_up| {
+            self.work.entries_under(look_up)
+        });
+        let asks = meaning.flags & flags::ASK != 0;
         let placement = match (look_ups.parts.is_some(), asks) {
-            (true, true) => Placement::NarrowedAsked,
-            (false, true) => Placement::Asked,
-            (true, false) if body.is_opaque => Placement::Narrowed,
-            (true, false) => Placement::LookedUp,
-            (false, false) => Placement::Compiled,
+            (true, true) => RulePlacement::LookUpThenCaller,
+            (false, true) => RulePlacement::Caller,
+            (true, false) if body.is_opaque => RulePlacement::LookUpThenProgram,
+            (true, false) => RulePlacement::LookUp,
+            (false, false) => RulePlacement::Program,
         };
         if look_ups.is_partial {
-            understood.flags |= flags::PARTIAL;
+            meaning.flags |= flags::PARTIAL;
         }
-        (understood, look_ups, placement)
+        (meaning, look_ups, placement)
     }
 
     fn prepare(
         &self,
-        filled: &Filled,
+        filled: &FilledExpression,
         known: &dyn Fn(LinkType) -> Option<Program>,
-    ) -> Result<(Kept, Refused), FilterError> {
-        let (understood, look_ups, placement) = self.place(filled);
-        let Understood {
+    ) -> Result<(KeptRule, RefusedLinks), FilterError> {
+        let (meaning, look_ups, placement) = self.plan(filled);
+        let RuleMeaning {
             flags: its_flags,
             mut body,
-        } = understood;
+        } = meaning;
         let mut parts = look_ups.parts.unwrap_or_default();
         let (mut piece, mut refused) = (None, Vec::new());
         if its_flags & flags::ASK == 0 {
@@ -364,10 +380,11 @@ impl RuleSet {
             (body.programs, refused) = self.programs_of(only, known, placement, its_flags)?;
             piece = Some(Arc::clone(only));
         } else {
-            // The caller evaluates the filter, which judges missing bytes by itself, so nothing is compared after the look-up.
+            // The caller evaluates the filter, which handles missing bytes by itself. So nothing is
+            // compared after the look-up.
             parts.iter_mut().for_each(|part| part.remainder = None);
         }
-        let kept = Kept {
+        let kept = KeptRule {
             piece,
             placement,
             parts,
@@ -377,14 +394,14 @@ impl RuleSet {
         Ok((kept, refused))
     }
 
-    /// The programs that a rule needs, or has already, and link types that it does not apply to.
+    /// Programs that a rule needs or already has, and link types to which it does not apply.
     fn programs_of(
         &self,
-        piece: &Piece,
+        piece: &FilterPiece,
         known: &dyn Fn(LinkType) -> Option<Program>,
-        placement: Placement,
+        placement: RulePlacement,
         its_flags: u8,
-    ) -> Result<(Vec<(LinkType, Program)>, Refused), FilterError> {
+    ) -> Result<(Vec<(LinkType, Program)>, RefusedLinks), FilterError> {
         let (mut programs, mut refused) = (Vec::new(), Vec::new());
         for link_type in &self.link_types {
             let program = match known(*link_type) {
@@ -405,44 +422,54 @@ impl RuleSet {
         Ok((programs, refused))
     }
 
-    /// Shows readers the tables as they are.
+    /// Publishes the current tables.
     fn publish(&mut self) {
-        if self.work.residues.iter().any(|residue| residue.is_changed) {
-            let residues = Arc::make_mut(&mut self.work.residues);
-            let changed = residues.iter_mut().filter(|residue| residue.is_changed);
-            let new = changed.flat_map(Residue::arrange);
-            self.joints.extend(new);
-            self.joints.retain(|joint| !joint.is_given_up());
-            residues.retain(|residue| !residue.is_empty());
+        if self
+            .work
+            .unindexed
+            .iter()
+            .any(|unindexed| unindexed.is_changed)
+        {
+            let unindexed = Arc::make_mut(&mut self.work.unindexed);
+            let changed = unindexed
+                .iter_mut()
+                .filter(|unindexed| unindexed.is_changed);
+            let new = changed.flat_map(UnindexedRules::arrange);
+            self.fused.extend(new);
+            self.fused.retain(|fused| !fused.is_given_up());
+            unindexed.retain(|unindexed| !unindexed.is_empty());
         }
         let before = self.shared.publish(Arc::new(self.work.clone()));
         self.retired.push(before);
-        // A version that only this list holds is used by no reader, and none can take it up any more.
+        // If only this list holds a version, no reader uses the version, and none can get it any
+        // more.
         self.retired
             .retain(|version| Arc::strong_count(version) > 1);
     }
 }
 
-/// Whether a rule that is not left to the caller needs its program for packets of a link type.
-fn needs_program(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == Placement::Narrowed || sees_all(placement, its_flags, link_type)
+/// Whether a rule that the set evaluates needs its program for packets of a link type.
+fn needs_program(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == RulePlacement::LookUpThenProgram || sees_all(placement, its_flags, link_type)
 }
 
-/// Whether look-ups cannot find a rule in packets of a link type, so that its program there must see all of them.
-fn sees_all(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
-    placement == Placement::Compiled
-        || Shape::of(link_type, Mode::Savefile).is_none()
+/// Whether look-ups cannot find a rule in packets of a link type, so that its program must see all
+/// of these packets.
+fn sees_all(placement: RulePlacement, its_flags: u8, link_type: LinkType) -> bool {
+    placement == RulePlacement::Program
+        || LinkHeaderKind::of(link_type, FilterMode::Savefile).is_none()
         || (its_flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
 }
 
-impl Kept {
-    /// Whether its look-ups are those of `$flow`, which know every link type.
+impl KeptRule {
+    /// Whether all look-ups belong to `$flow`, and thus apply to every link type.
     fn is_flow_only(&self) -> bool {
-        self.parts.iter().all(Part::is_of_term)
+        self.parts.iter().all(RulePart::is_of_term)
     }
 
-    /// Whether it asks for a flow that the fixed places which libpcap reads may not show: such frames are parsed whole.
-    fn is_followed(&self) -> bool {
-        self.flags & flags::ASK != 0 && self.parts.iter().any(Part::is_of_term)
+    /// Whether the rule has a flow that may not be at libpcap's fixed offsets, so that such frames
+    /// must be parsed whole.
+    fn needs_parsing(&self) -> bool {
+        self.flags & flags::ASK != 0 && self.parts.iter().any(RulePart::is_of_term)
     }
 }

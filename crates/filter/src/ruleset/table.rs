@@ -1,48 +1,52 @@
 //! Hash tables whose versions share memory.
 //!
-//! A table is cut into shards, each an array of cache lines of four 16-byte slots with linear probing over lines. A new
-//! version copies the array of pointers and, when it changes, the shards that changed: some KiB, whatever the size of the
-//! table. A look-up reads the pointer (the array of them stays in the first-level cache) and, nearly always, one line.
+//! A table has shards. A shard is an array of cache lines of four 16-byte slots, with linear
+//! probing over lines. A new version copies the array of pointers and the shards that changed: some
+//! KiB, whatever the size of the table. A look-up reads one pointer (the array of pointers stays in
+//! the first-level cache) and nearly always one line.
 //!
-//! Most keys that prefixes make of an address are in no table. A bit for each hash says so of most of them, in a few KiB that
-//! stay near ([`Table::may_have`]), where a line of the table would have to be fetched.
+//! Most prefix keys of an address are in no table. A bit for each hash shows that for most of these
+//! keys ([`LookUpTable::may_have`]). The bits take a few KiB that stay in the cache, so no line of
+//! the table must be fetched.
 
 use std::sync::Arc;
 
-/// Shards of a table, a power of two.
+/// Number of shards of a table, a power of two.
 const SHARDS: usize = 256;
 const LINE: usize = 4;
-/// Slots used before a shard grows: five eighths.
+/// Share of used slots at which a shard grows: five eighths.
 const LOAD: (usize, usize) = (5, 8);
 
-/// Bits of the filter for each key when it is made, before rounding up: an eighth of them are set then.
+/// Filter bits for each key when the filter is built, before rounding up. About an eighth of the
+/// bits are then set.
 const FILTER_KEY_BITS: usize = 8;
-/// Fewer bits for each key, and it is made anew.
+/// The filter is rebuilt when it has fewer bits than this for each key.
 const FILTER_KEY_BITS_MIN: usize = 6;
 const FILTER_WORDS_MIN: usize = 16;
 
-/// 16 bytes with a key in them. All zeros: no key.
-pub(super) trait Slot: Copy + Default {
+/// A slot: 16 bytes that contain a key. All zeros means no key.
+pub(super) trait TableSlot: Copy + Default {
     type Key: Copy;
 
     fn key(&self) -> Self::Key;
     fn is_empty(&self) -> bool;
     fn has_key(&self, key: Self::Key) -> bool;
     fn hash(key: Self::Key, seeds: Seeds) -> u64;
-    /// The rule or group of entries, and whether it is a group.
+    /// Number of the rule or group of entries, and whether it is a group.
     fn parts(&self) -> (u32, bool);
-    /// Whether a slot of one entry takes packets of these traits and this way.
-    fn takes(&self, traits: u16, way: u8) -> bool;
-    /// What [`Self::takes`] compares with.
+    /// Whether a slot with one entry matches packets with these flags and this orientation.
+    fn accepts(&self, frame_flags: u16, orientation: u8) -> bool;
+    /// The values with which [`Self::accepts`] compares.
     fn need(&self) -> (u16, u8);
 }
 
-/// What hashes are keyed with, so that nobody who chooses packets, and through `$flow` rules, chooses collisions.
+/// Random keys of the hashes. A sender chooses packets, and by `$flow` also rules, but without the
+/// seeds cannot choose collisions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seeds(pub(super) u64, pub(super) u64);
 
 impl Seeds {
-    /// Multiplies to 128 bits and folds them: two words into one.
+    /// Multiplies to 128 bits and folds the product: two words become one word.
     #[inline]
     pub(super) fn hash(self, a: u64, b: u64) -> u64 {
         let product = u128::from(a ^ self.0) * u128::from(b ^ self.1);
@@ -54,26 +58,27 @@ impl Seeds {
 
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-struct Line<S>([S; LINE]);
+struct CacheLine<S>([S; LINE]);
 
-/// A table from keys to slots, at most one a key. Cloning it is making a version.
+/// A table from keys to slots, at most one slot for each key. A clone is a new version.
 #[derive(Debug, Clone)]
-pub(super) struct Table<S> {
-    shards: Vec<Arc<[Line<S>]>>,
+pub(super) struct LookUpTable<S> {
+    shards: Vec<Arc<[CacheLine<S>]>>,
     used: Vec<u32>,
-    /// A bit for hashes that are there, and for some that were: `FILTER_KEY_BITS` bits a key.
+    /// Bits of the hashes of all keys, and of some removed keys. [`FILTER_KEY_BITS`] bits for each
+    /// key.
     filter: Arc<[u64]>,
-    /// Keys in the table.
+    /// Number of keys in the table.
     keys: usize,
-    /// Keys that were taken out since the filter was made.
+    /// Number of keys that were removed since the filter was built.
     gone: usize,
     seeds: Seeds,
 }
 
-impl<S: Slot> Table<S> {
+impl<S: TableSlot> LookUpTable<S> {
     pub(super) fn new(seeds: Seeds) -> Self {
         const { assert!(size_of::<S>() == 16) };
-        let empty: Arc<[Line<S>]> = Arc::new([Line::default()]);
+        let empty: Arc<[CacheLine<S>]> = Arc::new([CacheLine::default()]);
         Self {
             shards: vec![empty; SHARDS],
             used: vec![0; SHARDS],
@@ -84,15 +89,15 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Whether a key of this hash may be there; of one that is it is true.
+    /// Whether a key with this hash may exist. Always true for an existing key.
     #[inline(always)]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         let (word, bit) = filter_place(hash, self.filter.len());
         self.filter[word] >> bit & 1 == 1
     }
 
-    /// Notes a hash that was put in. Makes the filter anew where it is full of hashes that are gone, or too small: seldom
-    /// enough that it costs an insertion some ns.
+    /// Adds a hash to the filter. Rebuilds the filter if it is too small or full of removed hashes.
+    /// That is rare enough to cost only some ns for each insertion.
     fn note(&mut self, hash: u64) {
         self.keys += 1;
         if (self.keys + self.gone) * FILTER_KEY_BITS_MIN <= self.filter.len() * 64 {
@@ -125,8 +130,8 @@ impl<S: Slot> Table<S> {
         (hash >> 56) as usize
     }
 
-    /// The slot of a key, or any slot and `false`. Takes no branch that depends on where in a line the key is, or on whether it
-    /// is there: neither can be predicted.
+    /// The slot of a key and `true`, or any slot and `false`. No branch depends on the place of the
+    /// key in a line or on its existence, because neither is predictable.
     #[inline(always)]
     pub(super) fn get(&self, key: S::Key, hash: u64) -> (S, bool) {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -139,7 +144,7 @@ impl<S: Slot> Table<S> {
             for (bit, slot) in slots.iter().enumerate() {
                 found |= u32::from(slot.has_key(key)) << bit;
             }
-            // Slots of a line are filled in order. One branch, which is hardly ever taken.
+            // Slots of a line are filled in order. This is the only branch, and it is rarely taken.
             let goes_on = u32::from(found == 0) & u32::from(!slots[LINE - 1].is_empty());
             if goes_on == 0 {
                 let slot = slots[found.trailing_zeros() as usize % LINE];
@@ -149,8 +154,8 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Loads the line where a search begins, so that it is near when that comes: made for a run of keys, the loads wait for
-    /// memory together.
+    /// Loads the line where a search begins, before the search. For many keys in a row, these loads
+    /// overlap.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> bool {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -159,13 +164,13 @@ impl<S: Slot> Table<S> {
         lines[at].0[0].is_empty()
     }
 
-    /// The slot of a key.
+    /// The slot of a key, if it exists.
     pub(super) fn find(&self, key: S::Key) -> Option<S> {
         let (slot, is_found) = self.get(key, self.hash(key));
         is_found.then_some(slot)
     }
 
-    /// Adds a slot whose key is not there yet.
+    /// Adds a slot with a new key.
     pub(super) fn insert(&mut self, slot: S) {
         let hash = self.hash(slot.key());
         let index = Self::shard_of(hash);
@@ -179,7 +184,7 @@ impl<S: Slot> Table<S> {
         self.note(hash);
     }
 
-    /// Takes a key's slot out.
+    /// Removes the slot of a key.
     pub(super) fn remove(&mut self, key: S::Key) {
         let hash = self.hash(key);
         if self.find(key).is_none() {
@@ -197,9 +202,14 @@ impl<S: Slot> Table<S> {
         self.gone += 1;
     }
 
-    /// A shard with those of its slots that are to stay.
-    fn rebuilt(&self, index: usize, lines: usize, stays: impl Fn(&S) -> bool) -> Arc<[Line<S>]> {
-        let mut rebuilt = vec![Line::default(); lines];
+    /// A shard with the slots for which `stays` holds.
+    fn rebuilt(
+        &self,
+        index: usize,
+        lines: usize,
+        stays: impl Fn(&S) -> bool,
+    ) -> Arc<[CacheLine<S>]> {
+        let mut rebuilt = vec![CacheLine::default(); lines];
         let old = self.shards[index].iter().flat_map(|line| &line.0);
         for slot in old.filter(|slot| !slot.is_empty() && stays(slot)) {
             place(&mut rebuilt, *slot, self.hash(slot.key()));
@@ -210,13 +220,14 @@ impl<S: Slot> Table<S> {
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         let lines: usize = self.shards.iter().map(|shard| shard.len()).sum();
-        lines * size_of::<Line<S>>()
+        lines * size_of::<CacheLine<S>>()
             + self.filter.len() * size_of::<u64>()
-            + SHARDS * (size_of::<Arc<[Line<S>]>>() + size_of::<u32>())
+            + SHARDS * (size_of::<Arc<[CacheLine<S>]>>() + size_of::<u32>())
     }
 }
 
-/// The bit of a hash in a filter of `words` words, a power of two. Not of the bits that choose shards and lines.
+/// Word and bit of a hash in a filter of `words` words, a power of two. Uses hash bits from 24 on,
+/// apart from the bits that select the shard and the line.
 #[inline(always)]
 fn filter_place(hash: u64, words: usize) -> (usize, u32) {
     let at = (hash >> 24) as usize & (words * 64 - 1);
@@ -225,8 +236,9 @@ fn filter_place(hash: u64, words: usize) -> (usize, u32) {
     (at / 64, bit)
 }
 
-/// Puts a slot into the first free place of its line or those behind it. There is one: the load is bounded.
-fn place<S: Slot>(lines: &mut [Line<S>], slot: S, hash: u64) {
+/// Puts a slot into the first free place of its line or the following lines. The load factor
+/// guarantees a free place.
+fn place<S: TableSlot>(lines: &mut [CacheLine<S>], slot: S, hash: u64) {
     let mask = lines.len() - 1;
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     let mut at = hash as usize & mask;
@@ -244,19 +256,20 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::ruleset::sought::SmallSlot;
+    use crate::ruleset::look_up_key::SmallSlot;
 
-    /// Whatever comes and goes: a key that is there is found, its hash is in the filter, and few of others are.
+    /// With random insertions and removals, every existing key is found and is in the filter, and
+    /// few other hashes are.
     #[test]
     fn the_filter_knows_all_keys_and_few_others() {
         let mut random = fastrand::Rng::with_seed(9);
-        let mut table = Table::<SmallSlot>::new(Seeds(random.u64(..), random.u64(..)));
+        let mut table = LookUpTable::<SmallSlot>::new(Seeds(random.u64(..), random.u64(..)));
         let space: Vec<u64> = (0..40_000).map(|_| random.u64(1..)).collect();
         let others: Vec<u64> = (0..10_000).map(|_| random.u64(1..)).collect();
         let mut keys = HashSet::new();
         for round in 0..60_000_u32 {
             let key = space[random.usize(0..space.len())];
-            // It grows to thousands, and shrinks again.
+            // The table grows to thousands of keys, and then shrinks.
             let grows = if round < 40_000 { 0.8 } else { 0.1 };
             if random.f64() < grows {
                 if keys.insert(key) {

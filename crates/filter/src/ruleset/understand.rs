@@ -1,29 +1,29 @@
-//! From a filled-in expression to what the planner works on.
+//! Reads a filled-in expression for the planner of look-ups.
 
-use crate::{Filled, Variable, plan::Plan};
+use crate::{FilledExpression, Variable, plan::EvaluationPlan};
 
 use super::{
     atom::{Atom, Expr},
-    index::{Body, flags},
-    key::View,
+    index::{FullRule, flags},
+    key::TagView,
     parse::parse,
 };
 
-/// An expression as far as look-ups understand it.
+/// The part of an expression that look-ups understand.
 #[derive(Debug)]
-pub(super) struct Understood {
-    /// Bits of [`flags`]; `PARTIAL` is the planner's to set.
+pub(super) struct RuleMeaning {
+    /// Bits of [`flags`]. The planner sets `PARTIAL`.
     pub(super) flags: u8,
-    /// Without programs.
-    pub(super) body: Body,
+    /// The whole rule, without programs.
+    pub(super) body: FullRule,
 }
 
 /// Reads an expression.
-pub(super) fn understand(filled: &Filled) -> Understood {
-    // Terms of our own have state, and several pieces have no program that decides alone.
+pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
+    // Own terms have state. For several pieces, no single program decides.
     let asks = !filled.is_plain();
     let (expr, view) = if asks {
-        (read(filled, &filled.plan, false), View::Plain)
+        (read(filled, &filled.plan, false), TagView::Plain)
     } else {
         parse(&filled.pieces[0].text)
     };
@@ -37,9 +37,9 @@ pub(super) fn understand(filled: &Filled) -> Understood {
         Atom::Mac { .. } | Atom::Vlan(_) => its_flags |= flags::ETHERNET,
         _ => {}
     });
-    Understood {
+    RuleMeaning {
         flags: its_flags,
-        body: Body {
+        body: FullRule {
             expr,
             view,
             programs: Vec::new(),
@@ -48,37 +48,39 @@ pub(super) fn understand(filled: &Filled) -> Understood {
     }
 }
 
-/// Whether the order in which it is evaluated can make a difference: it holds `or`, `not` or two loads for one question.
+/// Whether the evaluation order can change the result: the expression has `or`, `not` or a test
+/// with two loads.
 fn is_ordered(expr: &Expr) -> bool {
     match expr {
-        // The source is loaded first; without it the destination does not count.
+        // The source is loaded first. If it was not captured, the destination does not count.
         Expr::Atom(Atom::Mac { .. }) | Expr::Not(_) | Expr::Or(_) => true,
         Expr::Atom(_) => false,
         Expr::And(list) => list.iter().any(is_ordered),
     }
 }
 
-/// An expression with terms of our own. The caller is asked about it, so that the order makes no difference.
-fn read(filled: &Filled, plan: &Plan, is_negated: bool) -> Expr {
-    let all = |parts: &[Plan]| {
+/// Reads an expression with own terms. The caller evaluates it, so the order does not matter.
+fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> Expr {
+    let all = |parts: &[EvaluationPlan]| {
         parts
             .iter()
             .map(|part| read(filled, part, is_negated))
             .collect()
     };
     let atom = match plan {
-        Plan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
-        Plan::All(parts) => return Expr::And(all(parts)),
-        Plan::Any(parts) => return Expr::Or(all(parts)),
-        // A load beyond the captured bytes makes a piece false. Then its opposite is true, whatever stands in it.
-        Plan::Piece(index) if !is_negated => {
+        EvaluationPlan::Not(inner) => return Expr::Not(Box::new(read(filled, inner, !is_negated))),
+        EvaluationPlan::All(parts) => return Expr::And(all(parts)),
+        EvaluationPlan::Any(parts) => return Expr::Or(all(parts)),
+        // A load beyond the captured bytes makes a piece false. The negated piece is then true,
+        // whatever its content.
+        EvaluationPlan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
             match piece.map(|piece| parse(&piece.text)) {
-                Some((expr, View::Plain)) => return expr,
+                Some((expr, TagView::Plain)) => return expr,
                 _ => Atom::Opaque,
             }
         }
-        Plan::Term(term) => {
+        EvaluationPlan::Term(term) => {
             let terms = &filled.terms;
             match term {
                 Variable::Iface => terms.interface.map(Atom::Interface),
@@ -87,7 +89,9 @@ fn read(filled: &Filled, plan: &Plan, is_negated: bool) -> Expr {
             }
             .unwrap_or(Atom::Opaque)
         }
-        Plan::Piece(_) | Plan::Payload(_) | Plan::AnyString(_) => Atom::Opaque,
+        EvaluationPlan::Piece(_) | EvaluationPlan::Payload(_) | EvaluationPlan::AnyString(_) => {
+            Atom::Opaque
+        }
     };
     Expr::Atom(atom)
 }

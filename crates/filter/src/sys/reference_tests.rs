@@ -1,4 +1,4 @@
-//! libpcap's own interpreter and printer, as the yardsticks of this crate's tests and of the fuzz targets.
+//! libpcap's own interpreter and printer, as the reference for this crate's tests and fuzz targets.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -28,7 +28,8 @@ pub(crate) fn validate(instructions: &[Instruction]) -> bool {
 pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) -> u32 {
     assert!(validate(instructions), "libpcap refuses the program");
     let captured_len = c_uint::try_from(packet.len()).expect("a short packet");
-    // SAFETY: the program validates, so it stays inside `instructions`; it reads at most `captured_len` bytes.
+    // SAFETY: the program validates, so it stays inside `instructions`; it reads at most
+    // `captured_len` bytes.
     unsafe {
         bpf_filter(
             instructions.as_ptr(),
@@ -39,14 +40,15 @@ pub(crate) fn run(instructions: &[Instruction], packet: &[u8], wire_len: u32) ->
     }
 }
 
-/// libpcap's text of one instruction. One test thread at a time: the text lies in a static buffer.
+/// libpcap's text of one instruction. Only one test thread at a time, because the text is in a
+/// static buffer.
 pub(crate) fn image(instruction: &Instruction, index: usize) -> String {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME
         .lock()
         .expect("no test panics while it holds the lock");
     let index = c_int::try_from(index).expect("a short program");
-    // SAFETY: one readable instruction; the lock keeps others from the static buffer.
+    // SAFETY: one readable instruction; the lock keeps other threads from the static buffer.
     let text = unsafe { bpf_image(instruction, index) };
     // SAFETY: the buffer is NUL-terminated and ours until the lock is dropped.
     unsafe { CStr::from_ptr(text) }

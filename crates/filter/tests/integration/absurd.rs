@@ -1,24 +1,24 @@
-//! Texts that nobody means: they are refused within a second, and none crashes.
+//! Texts that no user means. Each must be rejected within a second, without a crash.
 
 use std::time::Duration;
 
 use crate::common::savefile;
-use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, Problem, Template};
+use retroscope_filter::{EXPRESSION_BYTES_MAX, Filter, FilterError, FilterProblem, Template};
 use retroscope_packet::LinkType;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a refusal may take of the processor. One that took more is tried again: where the processor is a virtual one, what others
-/// had of it may count too.
+/// Maximum processor time of a rejection. A slower attempt is repeated, because on a virtual
+/// processor the time of other guests may count too.
 const TIME_MAX: Duration = Duration::from_secs(1);
 const MIB: usize = 1 << 20;
 
-/// `bytes` or a little less of `unit`, between `start` and `end`.
+/// Repeats `unit` between `start` and `end`, up to about `bytes` bytes.
 fn filled(bytes: usize, (start, unit, end): (&str, &str, &str)) -> String {
     let count = (bytes - start.len() - end.len()) / unit.len();
     [start, &unit.repeat(count), end].concat()
 }
 
-/// Everything that is done with an expression before the first packet.
+/// Does everything that happens with an expression before the first packet.
 fn try_all(text: &str) -> Result<(), FilterError> {
     let link = savefile(LinkType::ETHERNET, 65_535);
     let template = Template::parse(text)?;
@@ -27,13 +27,13 @@ fn try_all(text: &str) -> Result<(), FilterError> {
     filter.prepare(link)
 }
 
-/// What the calling thread has used of a processor.
+/// Processor time of the calling thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.try_into().expect("it is not negative")
 }
 
-/// Tries a text; gives the error, which can be shown and came within the time.
+/// Tries a text. Returns the error, which must render and must come within the time limit.
 fn tried(what: &str, text: &str) -> Option<FilterError> {
     for _ in 0..3 {
         let start = cpu_time();
@@ -101,10 +101,10 @@ fn long_texts_are_refused_or_compiled_quickly() {
             let error = tried(&format!("{bytes} bytes of {text:?}"), &filled(bytes, text));
             let is_too_long = error
                 .as_ref()
-                .is_some_and(|error| matches!(error.problem(), Problem::TooLong { .. }));
+                .is_some_and(|error| matches!(error.problem(), FilterProblem::TooLong { .. }));
             assert!(is_too_long, "{bytes} bytes of {text:?}: {error:?}");
         }
-        // What is long and right takes its time.
+        // A long valid text may take longer.
         if tried(&format!("16 KiB of {text:?}"), &filled(16 << 10, text)).is_some() {
             let what = format!("as much as may be of {text:?}");
             tried(&what, &filled(EXPRESSION_BYTES_MAX, text));
@@ -137,7 +137,7 @@ fn depth_is_no_matter() {
                 assert!(error.is_some(), "{depth} times {open} {inner}");
             }
         }
-        // From the left, each change puts what came before it a level down.
+        // Operands group from the left, so each change of the joiner adds a level.
         let text = r#"payload contains "a" or ip6 and "#.repeat(depth) + "udp";
         let error = tried(&format!("{depth} changes"), &text);
         assert_eq!(error.is_some(), depth > 50, "{depth} changes: {error:?}");

@@ -1,16 +1,18 @@
-//! Compiling: places of errors, files and interfaces, odd texts.
+//! Compilation: places of errors, files and interfaces, unusual texts.
 
-use retroscope_filter::{Aux, FilterError, LinkContext, Mode, Problem, Program, Template, compile};
+use retroscope_filter::{
+    Aux, FilterError, FilterMode, FilterProblem, LinkContext, Program, Template, compile,
+};
 use retroscope_packet::{Direction, LinkType};
 
 const ETHERNET: LinkContext = LinkContext {
     link_type: LinkType::ETHERNET,
     snaplen: 0,
-    mode: Mode::Savefile,
+    mode: FilterMode::Savefile,
     optimize: true,
 };
 const LIVE: LinkContext = LinkContext {
-    mode: Mode::Live,
+    mode: FilterMode::Live,
     ..ETHERNET
 };
 
@@ -98,7 +100,7 @@ fn places_are_found_in_long_expressions() {
 #[test]
 fn an_empty_expression_takes_everything_on_any_link_type() {
     for number in [0, 1, 101, 239, 276, 60_000, 65_535] {
-        for mode in [Mode::Savefile, Mode::Live] {
+        for mode in [FilterMode::Savefile, FilterMode::Live] {
             let link = LinkContext {
                 link_type: LinkType(number),
                 snaplen: 96,
@@ -123,7 +125,10 @@ fn an_empty_expression_takes_everything_on_any_link_type() {
         link_type: LinkType(239),
         ..ETHERNET
     };
-    assert!(matches!(error("ip", nflog).problem(), Problem::Refused(_)));
+    assert!(matches!(
+        error("ip", nflog).problem(),
+        FilterProblem::Refused(_)
+    ));
 }
 
 #[test]
@@ -154,7 +159,7 @@ fn live_filters_ask_for_direction_and_interface() {
         assert!(!run(expr, way(Direction::Unknown)), "{expr}");
         assert!(matches!(
             error(expr, ETHERNET).problem(),
-            Problem::Refused(_)
+            FilterProblem::Refused(_)
         ));
     }
     assert!(run("ifindex 7", way(Direction::Unknown)));
@@ -162,17 +167,17 @@ fn live_filters_ask_for_direction_and_interface() {
     assert!(!run("ifindex 7", Aux::default()) && !run("not ifindex 7", Aux::default()));
     assert!(matches!(
         error("ifindex 7", ETHERNET).problem(),
-        Problem::Refused(_)
+        FilterProblem::Refused(_)
     ));
     assert!(matches!(
         error("ip broadcast", LIVE).problem(),
-        Problem::Refused(_)
+        FilterProblem::Refused(_)
     ));
     program("ip broadcast", ETHERNET);
-    // The kernel would answer this for a live socket; a recorded packet cannot.
+    // The kernel answers this for a live socket, but a recorded packet cannot.
     assert!(matches!(
         error("ether[0xfffff02c:2] = 5", LIVE).problem(),
-        Problem::Program(_)
+        FilterProblem::Program(_)
     ));
 }
 
@@ -200,7 +205,7 @@ fn many_threads_compile_at_once() {
     });
 }
 
-/// Words in any order; none that a resolver would be asked for.
+/// Words for random texts. A resolver is never asked for any of these.
 const VOCABULARY: [&str; 40] = [
     "tcp", "udp", "ip", "ip6", "vlan", "mpls", "host", "net", "port", "src", "dst", "and", "or",
     "not", "(", ")", "[", "]", "1.2.3.4", "fe80::1", "80", "70000", "-", "&", "<<", "=", "!",

@@ -1,4 +1,4 @@
-//! `Program::disassemble` against the text of `tcpdump -d`.
+//! Compares `Program::disassemble` with the output of `tcpdump -d`.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::common::{rows, savefile, shared};
 use retroscope_filter::compile;
 use retroscope_packet::LinkType;
 
-/// Every how manieth filter of the table is compared.
+/// Only each `STEP`th filter of the table is compared.
 const STEP: usize = 5;
 
 #[test]
@@ -30,7 +30,7 @@ fn programs_read_as_tcpdump_prints_them() {
             .output();
         let theirs = output.expect("tcpdump runs");
         if !theirs.status.success() {
-            // What a savefile may ask and a device may not, such as `ip broadcast` without a netmask.
+            // Valid for a savefile but not for a device, such as `ip broadcast` without a netmask.
             continue;
         }
         let program = compile(filter, savefile(LinkType::ETHERNET, 262_144))

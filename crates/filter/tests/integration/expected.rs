@@ -1,12 +1,15 @@
-//! The tables of expected results, every row: which expressions compile, and how many packets of real captures match.
+//! Tables of expected results: which expressions compile, and how many packets of real captures
+//! match. Tests every row.
 
 use std::collections::BTreeMap;
 
 use crate::common::{Capture, rows, savefile, shared};
-use retroscope_filter::{Aux, Filter, FilterError, Frame, PacketView, Program, Template, compile};
+use retroscope_filter::{
+    Aux, Filter, FilterError, FilterFrame, PacketView, Program, Template, compile,
+};
 use retroscope_packet::LinkType;
 
-/// `LINKTYPE_` values of the names that `filters.tsv` uses.
+/// Names of link types in `filters.tsv`, and their `LINKTYPE_` values.
 const LINK_TYPES: [(&str, u16); 39] = [
     ("EN10MB", 1),
     ("RAW", 101),
@@ -49,8 +52,8 @@ const LINK_TYPES: [(&str, u16); 39] = [
     ("USB_LINUX", 189),
 ];
 
-/// Counts the matches, compiling for each interface; an error if it compiles for none. Interpreter, machine code and its
-/// loop must agree on each packet.
+/// Counts the matches, with programs for each interface. Returns an error if no interface compiles.
+/// Interpreter, machine code and its loop must agree on each packet.
 fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
     let mut filter = Filter::new(Template::parse(expr)?.into_plain()?);
     let mut first_error = None;
@@ -88,9 +91,9 @@ fn count(capture: &Capture, expr: &str) -> Result<usize, FilterError> {
             continue;
         };
         for packets in run.chunks(Program::MANY) {
-            let frames: Vec<Frame<'_>> = packets
+            let frames: Vec<FilterFrame<'_>> = packets
                 .iter()
-                .map(|packet| Frame::new(&packet.data, packet.wire_len, Aux::default()))
+                .map(|packet| FilterFrame::new(&packet.data, packet.wire_len, Aux::default()))
                 .collect();
             let kept = program.run_many(&frames);
             for (index, packet) in packets.iter().enumerate() {

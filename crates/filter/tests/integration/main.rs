@@ -1,4 +1,4 @@
-//! The crate through its public functions.
+//! Tests of the crate through its public functions.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,

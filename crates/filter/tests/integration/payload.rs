@@ -1,10 +1,12 @@
-//! Payload terms against a naive twin, on packets made by hand and on real ones, through the public API.
+//! Payload terms compared with a naive implementation, on hand-made and real packets, through the
+//! public API.
 
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::{Capture, savefile, shared};
 use fastrand::Rng;
 use retroscope_filter::{
-    Aux, Decision, Filter, Frame, Mode, PacketView, Problem, Program, Template, TriggerFacts,
+    Aux, Decision, Filter, FilterFrame, FilterMode, FilterProblem, PacketView, Program, Template,
+    TriggerFacts,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -12,7 +14,7 @@ const ENDS: Ends = Ends {
     src: (1, 1111),
     dst: (2, 53),
 };
-const LINK: (LinkType, Mode) = (LinkType::ETHERNET, Mode::Savefile);
+const LINK: (LinkType, FilterMode) = (LinkType::ETHERNET, FilterMode::Savefile);
 
 fn filter(text: &str) -> Filter {
     let mut filter = Filter::plain(text).unwrap_or_else(|error| panic!("{}", error.render()));
@@ -25,7 +27,7 @@ fn filter(text: &str) -> Filter {
 fn view(link_type: LinkType, data: &[u8]) -> PacketView<'_> {
     PacketView {
         link_type,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         interface: 0,
         aux: Aux::default(),
         data,
@@ -33,13 +35,13 @@ fn view(link_type: LinkType, data: &[u8]) -> PacketView<'_> {
     }
 }
 
-/// The verdict, asked in each way that there is.
+/// The answer of a filter, which must be the same for all methods.
 fn matches(filter: &Filter, data: &[u8]) -> bool {
     let view = view(LinkType::ETHERNET, data);
     let alone = filter.matches(&view);
     let decision = filter.evaluate(&mut filter.state(), &view).decision;
     assert_eq!(decision == Decision::Take, alone, "{data:02x?}");
-    let frames = [Frame::new(data, view.wire_len, Aux::default()); Program::MANY];
+    let frames = [FilterFrame::new(data, view.wire_len, Aux::default()); Program::MANY];
     for count in [1, Program::MANY] {
         let many = filter.matches_many(LINK, 0, &frames[..count]);
         let expected = if alone {
@@ -83,7 +85,7 @@ fn terms_ask_for_the_payload_and_nothing_else() {
         (r#"not payload contains "index""#, false),
         (r#"! ! payload contains "index" && port 53"#, true),
         (r#"tcp or (udp and (payload contains "x.h" or ip6))"#, true),
-        // From the left: (udp or search) and tcp.
+        // Operands group from the left: (udp or search) and tcp.
         (r#"udp or payload contains "index" and tcp"#, false),
         (
             r#"payload contains "no" or payload contains "nor" or payload contains "html""#,
@@ -106,7 +108,7 @@ fn a_packet_without_payload_matches_no_term() {
     for frame in [cut, &[]] {
         assert!(!matches(&any, frame) && matches(&negated, frame));
     }
-    // An empty payload is one, and so is what follows the link header.
+    // An empty payload is a payload, and so are the bytes after a link header.
     for frame in [udp6(ENDS), arp(), ipv4(ENDS, 17, (9, 3, false), &[7])] {
         assert!(matches(&any, &frame), "{frame:02x?}");
     }
@@ -144,7 +146,7 @@ fn terms_about_the_trigger_packet_join_in() {
         &filter,
         &datagram(b"the text $srcIP, as it stands")
     ));
-    // A later fragment of an unknown datagram: the flow is not known, the payload is.
+    // A later fragment of an unknown datagram: the flow is unknown, but there is a payload.
     let later = ipv4(ENDS, 17, (77, 100, false), &[]);
     let decide = |text: &str| {
         let template = Template::parse(text).expect("a template");
@@ -175,7 +177,7 @@ fn payload_is_a_name_where_no_term_follows() {
         let template = Template::parse(text).expect("pcap-filter text");
         assert_eq!(template.variables(), []);
     }
-    // The words of a term mean nothing in another order, or to libpcap.
+    // The words of a term have no meaning in another order, or to libpcap.
     for (text, marked) in [
         ("host payload contains \"a\"", "payload contains \"a\""),
         ("payload contains payload", ""),
@@ -209,16 +211,22 @@ fn errors_point_into_the_term() {
     ];
     for (text, span) in kinds {
         let error = Template::parse(text).expect_err(text);
-        assert!(matches!(error.problem(), Problem::Payload(_)), "{text}");
+        assert!(
+            matches!(error.problem(), FilterProblem::Payload(_)),
+            "{text}"
+        );
         assert_eq!(error.span(), span, "{text}: {error}");
     }
     let patterns = |count| vec!["payload matches /a/"; count].join(" or ");
     let hundred = patterns(100);
     assert!(Template::parse(&hundred).is_ok());
     let error = Template::parse(&patterns(101)).expect_err("101 patterns");
-    assert!(matches!(error.problem(), Problem::Payload(_)), "{error}");
+    assert!(
+        matches!(error.problem(), FilterProblem::Payload(_)),
+        "{error}"
+    );
     assert!(error.span().start > hundred.len(), "{error}");
-    // What libpcap says about a piece is marked in the whole text.
+    // libpcap's error about a piece is marked in the whole text.
     let text = r#"payload contains "port 70000" and port 70000"#;
     let mut refused = Filter::plain(text).expect("the structure is right");
     let error = refused
@@ -228,30 +236,30 @@ fn errors_point_into_the_term() {
 }
 
 /// An expression that the tests evaluate themselves.
-enum Naive {
-    /// pcap-filter text, and what it says.
-    Pcap(&'static str, Says),
+enum OracleExpression {
+    /// pcap-filter text, and its meaning.
+    Pcap(&'static str, PcapPredicate),
     Contains(Vec<u8>),
     StartsWith(Vec<u8>),
-    /// Letters in any case.
+    /// A string in upper or lower case.
     Ignoring(Vec<u8>),
-    Not(Box<Naive>),
-    /// Operands from left to right, with what joins them.
-    Chain(Vec<(bool, Naive)>),
+    Not(Box<OracleExpression>),
+    /// Operands from left to right, each with its joiner.
+    Chain(Vec<(bool, OracleExpression)>),
 }
 
-/// A packet, and what was put into it.
+/// A packet, and the values that were put into it.
 struct Packet {
     frame: Vec<u8>,
     payload: Vec<u8>,
     is_tagged: bool,
 }
 
-/// What a pcap-filter text says.
-type Says = fn(&Packet) -> bool;
+/// The meaning of a pcap-filter text.
+type PcapPredicate = fn(&Packet) -> bool;
 
-/// pcap-filter text about packets of [`random_packet`].
-const PCAP: [(&str, Says); 4] = [
+/// pcap-filter texts for packets of [`random_packet`].
+const PCAP: [(&str, PcapPredicate); 4] = [
     ("udp", |packet| !packet.is_tagged),
     ("tcp or port 54", |_| false),
     ("greater 60", |packet| packet.frame.len() >= 60),
@@ -260,7 +268,7 @@ const PCAP: [(&str, Says); 4] = [
     }),
 ];
 
-impl Naive {
+impl OracleExpression {
     fn random(random: &mut Rng, depth: u32) -> Self {
         let mut string = || {
             let len = random.usize(1..4);
@@ -332,7 +340,7 @@ impl Naive {
     }
 }
 
-/// A UDP datagram with a tag or without, behind padding or not.
+/// A UDP datagram with or without a tag, and with or without padding.
 fn random_packet(random: &mut Rng) -> Packet {
     let len = random.usize(..40);
     let payload: Vec<u8> = (0..len)
@@ -360,16 +368,16 @@ fn generated_expressions_agree_with_the_naive_twin() {
     let packets: Vec<Packet> = (0..Program::MANY)
         .map(|_| random_packet(&mut random))
         .collect();
-    let frames: Vec<Frame<'_>> = packets
+    let frames: Vec<FilterFrame<'_>> = packets
         .iter()
         .map(|packet| {
             let wire_len = u32::try_from(packet.frame.len()).expect("a short frame");
-            Frame::new(&packet.frame, wire_len, Aux::default())
+            FilterFrame::new(&packet.frame, wire_len, Aux::default())
         })
         .collect();
     let mut matched = 0;
     for _ in 0..400 {
-        let naive = Naive::random(&mut random, 3);
+        let naive = OracleExpression::random(&mut random, 3);
         let text = naive.text();
         let filter = filter(&text);
         let found = filter.matches_many(LINK, 0, &frames);
@@ -403,7 +411,7 @@ fn real_packets_agree_with_the_naive_twin() {
             continue;
         };
         for _ in 0..20 {
-            // Words that are in the capture: from anywhere in a packet, headers and padding too.
+            // Strings from the capture: from any place in a packet, headers and padding included.
             let Some(packet) = random.choice(&capture.packets) else {
                 break;
             };

@@ -1,12 +1,12 @@
-//! Templates, terms of our own, and fragments, through the public API.
+//! Templates, own terms, and fragments, through the public API.
 
 use std::collections::HashSet;
 
 use crate::common::frames::{Ends, arp, ipv4, udp, udp6};
 use crate::common::savefile;
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, FilterError, FlowState, LinkContext, Mode, PacketView, Problem,
-    Template, TriggerFacts, Variable, Verdict,
+    Aux, Decision, FilledExpression, Filter, FilterAnswer, FilterError, FilterMode, FilterProblem,
+    FlowState, LinkContext, PacketView, Template, TriggerFacts, Variable,
 };
 use retroscope_packet::{FragmentKey, LinkType, flow_of, fragment_of, parse};
 
@@ -27,8 +27,8 @@ fn facts(frame: &[u8], interface: u16) -> TriggerFacts {
     }
 }
 
-/// Filled in by a later fragment whose first one was seen before.
-fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> Filled {
+/// Fills a template with a later fragment whose first fragment was seen before.
+fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> FilledExpression {
     let facts = TriggerFacts {
         first_fragment: flow_of(&parse(LinkType::ETHERNET, first)),
         ..facts(trigger, 3)
@@ -39,7 +39,7 @@ fn fill_later(template: &str, trigger: &[u8], first: &[u8]) -> Filled {
         .expect("the flow is known")
 }
 
-fn fill(template: &str, trigger: &[u8]) -> Filled {
+fn fill(template: &str, trigger: &[u8]) -> FilledExpression {
     Template::parse(template)
         .unwrap_or_else(|error| panic!("{}", error.render()))
         .fill(&facts(trigger, 3))
@@ -50,7 +50,7 @@ fn filter(template: &str, trigger: &[u8]) -> Filter {
     prepared(fill(template, trigger))
 }
 
-fn prepared(filled: Filled) -> Filter {
+fn prepared(filled: FilledExpression) -> Filter {
     let mut filter = Filter::new(filled);
     filter
         .prepare(savefile(LinkType::ETHERNET, 65_535))
@@ -61,7 +61,7 @@ fn prepared(filled: Filled) -> Filter {
 fn view(data: &[u8], interface: u16) -> PacketView<'_> {
     PacketView {
         link_type: LinkType::ETHERNET,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         interface,
         aux: Aux::default(),
         data,
@@ -236,7 +236,10 @@ fn errors_point_into_the_template() {
     assert_eq!(error("$flow and and tcp").span(), 10..13);
     assert_eq!(error("$flow or").span(), 8..8);
     let deep = format!("{}$flow{}", "(".repeat(5_000), ")".repeat(5_000));
-    assert!(matches!(error(&deep).problem(), Problem::Misplaced(_)));
+    assert!(matches!(
+        error(&deep).problem(),
+        FilterProblem::Misplaced(_)
+    ));
 }
 
 #[test]
@@ -253,12 +256,13 @@ fn variables_are_listed_and_need_a_trigger() {
     );
 }
 
-/// Feeds frames in order; what a dump would hold in the end, as indexes, and the most that was kept aside.
+/// Evaluates frames in order. Returns the indexes of the frames that a dump would contain in the
+/// end, and the maximum number of frames set aside.
 fn dump(filter: &Filter, frames: &[Vec<u8>]) -> (Vec<usize>, usize) {
     let mut state: FlowState = filter.state();
     let (mut taken, mut aside, mut most) = (Vec::new(), Vec::new(), 0);
     for (index, frame) in frames.iter().enumerate() {
-        let Verdict { decision, resolves } = filter.evaluate(&mut state, &view(frame, 3));
+        let FilterAnswer { decision, resolves } = filter.evaluate(&mut state, &view(frame, 3));
         match decision {
             Decision::Take => taken.push(index),
             Decision::Skip => {}
@@ -289,13 +293,13 @@ fn later_fragments_follow_their_first() {
         ipv4(ENDS, 17, (1, 2, true), &[]),
         ipv4(OTHER, 17, (2, 0, true), &[]),
         ipv4(OTHER, 17, (2, 2, false), &[]),
-        // The last piece first, both for this flow and for the other one.
+        // The last fragment comes first, both for this flow and for the other flow.
         ipv4(ENDS.reversed(), 17, (3, 2, false), &[5]),
         ipv4(OTHER.reversed(), 17, (4, 2, false), &[]),
         ipv4(ENDS.reversed(), 17, (3, 0, true), &[]),
         ipv4(OTHER.reversed(), 17, (4, 0, true), &[]),
         ipv4(ENDS, 17, (1, 4, false), &[]),
-        // Another protocol, other hosts, and one whose first piece never comes.
+        // Another protocol, other hosts, and a datagram whose first fragment never comes.
         ipv4(ENDS, 6, (1, 2, false), &[]),
         ipv4(
             Ends {
@@ -346,19 +350,20 @@ fn a_fragment_as_trigger_brings_its_datagram() {
         udp(OTHER, &[]),
         ipv4(ENDS, 17, (2, 2, false), &[]),
     ];
-    // A later fragment: what came before its flow was known is not there.
+    // The trigger is a later fragment, so frames before its first fragment are missing.
     let (taken, _) = dump(&filter("$flow", &frames[1]), &frames);
     assert_eq!(taken, [1, 2, 3, 4]);
-    // The first fragment tells the flow, and its later pieces need nothing more.
+    // The trigger is the first fragment, which shows the flow; its later fragments need nothing
+    // else.
     let first = filter("$flow", &frames[2]);
     assert!(first.matches(&view(&frames[3], 3)));
     let verdict = first.evaluate(&mut first.state(), &view(&frames[6], 3));
     assert_eq!(verdict.decision, Decision::Maybe(datagram(&frames[6])));
-    // Pieces of one datagram fill in equally.
+    // All fragments of one datagram fill the template equally.
     assert_eq!(fill("$flow", &frames[1]), fill("$flow", &frames[3]));
 }
 
-/// Hits are told apart by their values, before anything is formatted.
+/// Hits are distinguished by their values, without formatting anything.
 #[test]
 fn values_are_equal_where_the_filled_in_texts_are() {
     let other_first = ipv4(OTHER, 17, (3, 0, true), &[]);
@@ -415,7 +420,7 @@ fn a_later_fragment_whose_first_is_known_stands_for_its_flow() {
     let frames = [
         udp(ENDS.reversed(), &[]),
         udp(OTHER, &[]),
-        // The first fragment, which was before the window, is not here.
+        // The first fragment was before the window and is missing here.
         ipv4(ENDS, 17, (1, 2, true), &[]),
         ipv4(ENDS, 17, (1, 4, false), &[]),
         ipv4(ENDS, 17, (2, 2, false), &[]),
@@ -424,12 +429,12 @@ fn a_later_fragment_whose_first_is_known_stands_for_its_flow() {
     for template in ["$flow", "$communityId"] {
         let filled = fill_later(template, &frames[3], &first);
         assert_eq!(dump(&prepared(filled.clone()), &frames).0, [0, 2, 3, 5]);
-        // One flow is one expression, whichever packet of it triggers.
+        // One flow gives one expression, whichever of its packets triggers.
         for trigger in [&frames[0], &first] {
             assert_eq!(filled, fill(template, trigger));
         }
     }
-    // Packets that tell their own flow are believed.
+    // A packet that shows its own flow counts more than a remembered first fragment.
     assert_eq!(
         fill_later("$flow", &udp(OTHER, &[]), &first),
         fill("$flow", &udp(OTHER, &[]))
@@ -457,23 +462,24 @@ fn link_types_that_are_not_prepared_match_nothing() {
     let mut filter = Filter::plain("vlan or not vlan").expect("an expression");
     assert!(!filter.matches(&view(&arp(), 0)));
     assert!(filter.prepare(savefile(LinkType::RAW, 0)).is_err());
-    assert!(!filter.is_prepared(LinkType::RAW, Mode::Savefile));
+    assert!(!filter.is_prepared(LinkType::RAW, FilterMode::Savefile));
     filter
         .prepare(savefile(LinkType::ETHERNET, 0))
         .expect("Ethernet has tags");
-    assert!(filter.is_prepared(LinkType::ETHERNET, Mode::Savefile));
+    assert!(filter.is_prepared(LinkType::ETHERNET, FilterMode::Savefile));
     assert!(filter.matches(&view(&arp(), 0)));
     assert!(!filter.matches(&PacketView {
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         ..view(&arp(), 0)
     }));
 }
 
-/// A name of a host beside a variable would have to be looked up for each trigger. Ports have numbers.
+/// A host name next to a variable would have to be looked up for each trigger. Port names become
+/// numbers.
 #[test]
 fn names_and_variables_do_not_mix() {
     let refused = |text: &str| match Template::parse(text).unwrap().resolve() {
-        Err(error) if matches!(error.problem(), Problem::NameAndVariable { .. }) => {
+        Err(error) if matches!(error.problem(), FilterProblem::NameAndVariable { .. }) => {
             text[error.span()].to_owned()
         }
         other => panic!("{text}: {other:?}"),
@@ -499,36 +505,38 @@ fn names_and_variables_do_not_mix() {
         let template = Template::parse(text).unwrap().resolve().unwrap();
         assert_eq!(template.has_names(), has_names, "{text}");
         let late = Template::parse(text).unwrap().without_names();
-        let is_name = late.is_err_and(|late| matches!(late.problem(), Problem::NameTooLate(_)));
+        let is_name =
+            late.is_err_and(|late| matches!(late.problem(), FilterProblem::NameTooLate(_)));
         assert_eq!(is_name, !text.contains("type"), "{text}");
     }
 }
 
-/// What was compiled before names were looked up no more stays; the rest is refused, and the name is pointed at.
+/// A piece that was compiled before sealing stays usable. Other compilations fail, and the error
+/// points at the name.
 #[test]
 fn a_sealed_name_is_not_compiled_again() {
     let link = |link_type| LinkContext {
         link_type,
         snaplen: 0,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let mut filter = Filter::resolved("udp and port ssh or 80").unwrap();
     filter.prepare(link(LinkType::RAW)).unwrap();
     filter.seal();
-    // A clone, and whatever else is made of the same expression, shares what was compiled.
+    // A clone, and any other filter of the same expression, shares the compiled programs.
     let mut other = Filter::new(filter.filled().clone());
     other.prepare(link(LinkType::RAW)).unwrap();
     let error = other.prepare(link(LinkType::ETHERNET)).unwrap_err();
     let problem = error.problem();
-    assert!(matches!(problem, Problem::NameTooLate(_)), "{error}");
+    assert!(matches!(problem, FilterProblem::NameTooLate(_)), "{error}");
     assert_eq!(&error.text()[error.span()], "ssh");
     let mut numbers = Filter::resolved("udp and port domain and host localhost").unwrap();
     numbers.seal();
     numbers.prepare(link(LinkType::ETHERNET)).unwrap();
 }
 
-/// Names of hosts and networks are refused; names of ports and protocols pass.
+/// Names of hosts and networks are rejected; names of ports and protocols pass.
 #[test]
 fn names_of_hosts_are_told_from_those_of_ports() {
     for (text, host) in [
@@ -546,7 +554,8 @@ fn names_of_hosts_are_told_from_those_of_ports() {
         match (checked, host) {
             (Ok(_), None) => {}
             (Err(error), Some(host)) => {
-                let is_it = matches!(error.problem(), Problem::HostName(name) if name == host);
+                let is_it =
+                    matches!(error.problem(), FilterProblem::HostName(name) if name == host);
                 assert!(is_it, "{text}: {error}");
             }
             (checked, _) => panic!("{text}: {checked:?}"),

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use retroscope_packet::proto::{TCP, UDP};
-use retroscope_packet::{Endpoint, FlowKey};
+use retroscope_packet::{FlowEndpoint, FlowKey};
 
 use super::*;
 use crate::{BiflowKey, DirectedKey, TcpState, TimeOutStage, index};
@@ -12,7 +12,7 @@ const FINE: i64 = 1 << 27;
 
 /// The flow between ports of 10.0.0.1 and `addr`.
 fn key(proto: u8, addr: u32, port: u16) -> BiflowKey {
-    let end = |addr: u32, port| Endpoint {
+    let end = |addr: u32, port| FlowEndpoint {
         addr: std::net::Ipv4Addr::from(addr).into(),
         port,
     };

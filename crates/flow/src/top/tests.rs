@@ -1,14 +1,14 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
+use retroscope_packet::{FlowEndpoint, FlowKey, proto::UDP};
 
 use super::*;
 use crate::DirectedKey;
 
 /// A packet of a flow between two of the first hosts of 10.0.0.0/24, or its reverse.
 fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> FlowPacket {
-    let end = |host: u16, port| Endpoint {
+    let end = |host: u16, port| FlowEndpoint {
         addr: Ipv4Addr::from(0x0a00_0000 | u32::from(host)).into(),
         port,
     };

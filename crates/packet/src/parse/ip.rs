@@ -1,8 +1,8 @@
-//! IPv4 (RFC 791), IPv6 (RFC 8200) with extension headers, and the first bytes of the transport.
+//! IPv4 (RFC 791), IPv6 (RFC 8200) with extension headers, and the start of the transport header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Stop;
+use super::ParseStop;
 use super::bytes::{array, u8_at, u16_at, u32_at, within};
 use crate::proto::{
     AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, ICMP, ICMPV6, MOBILITY, ROUTING, SCTP, SHIM6, TCP,
@@ -10,8 +10,8 @@ use crate::proto::{
 };
 use crate::{Fragment, Icmp, Ip, Parsed, Ports};
 
-/// Extension headers followed before the chain counts as nonsense. Real packets have at most four or five, libpcap's
-/// own test capture has a hundred.
+/// Maximum number of extension headers; a longer chain counts as malformed. Real packets have at
+/// most four or five extension headers, libpcap's own test capture has a hundred.
 const CHAIN_MAX: usize = 128;
 
 /// Bytes of the fixed IPv6 header.
@@ -23,22 +23,22 @@ const UDP_HEADER: usize = 8;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 
-/// Parses IPv4 or IPv6 at `at`, as the version nibble tells.
-pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+/// Parses IPv4 or IPv6 at `at`, depending on the version nibble.
+pub(super) fn either(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     match u8_at(data, at)? >> 4 {
         4 => v4(parsed, data, at),
         6 => v6(parsed, data, at),
-        _ => Err(Stop::Malformed),
+        _ => Err(ParseStop::Malformed),
     }
 }
 
-/// Parses an IPv4 packet at `at` and what it carries.
+/// Parses an IPv4 packet at `at` and its content.
 #[inline]
-pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; 20] = array(data, at)?;
     let header_len = usize::from(header[0] & 0x0f) * 4;
     if header[0] >> 4 != 4 || header_len < header.len() {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let total_len = u16::from_be_bytes([header[2], header[3]]);
     let bits = u16::from_be_bytes([header[6], header[7]]);
@@ -58,7 +58,8 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
         dst: IpAddr::V4(Ipv4Addr::new(
             header[16], header[17], header[18], header[19],
         )),
-        // An authentication header is followed below; until then the protocol behind it is not known.
+        // `chain` follows an authentication header below. Until then the protocol after that header
+        // is unknown.
         proto: (proto != AH).then_some(proto),
         fragment,
         len: (total_len != 0).then_some(u32::from(total_len)),
@@ -71,7 +72,7 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
     };
     let body = at + header_len;
     if body > end {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     within(data, body)?;
     if total_len != 0 {
@@ -90,12 +91,12 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
     })
 }
 
-/// Parses an IPv6 packet at `at` and what it carries.
+/// Parses an IPv6 packet at `at` and its content.
 #[inline]
-pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let header: [u8; IPV6_HEADER] = array(data, at)?;
     if header[0] >> 4 != 6 {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let payload_len = u16::from_be_bytes([header[4], header[5]]);
     let next = header[6];
@@ -115,8 +116,9 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
         parsed.ends_at(end);
         end
     } else {
-        // A jumbogram (RFC 2675) or a segment before offload ends with the frame. The latter must show a whole TCP
-        // header, which Ethernet's padding of at most 6 bytes behind IPv6 cannot imitate.
+        // A jumbogram (RFC 2675), or a TCP segment before offload, ends with the frame. A segment
+        // must show a whole TCP header. Ethernet pads at most 6 bytes after an IPv6 header, too few
+        // for a TCP header.
         if next == TCP {
             within(data, body + TCP_HEADER)?;
         }
@@ -131,22 +133,23 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
     })
 }
 
-/// Runs `parse` on the bytes before the packet's own `end`, so that padding behind it is never read. Running out of
-/// bytes inside is the packet's fault where the capture reaches that end, else the capture's.
+/// Runs `parse` on the bytes before the packet's own `end`, so that `parse` never reads padding. If
+/// `parse` runs out of bytes although the capture reaches `end`, the packet is malformed. Otherwise
+/// the capture is truncated.
 #[inline]
 fn bounded(
     data: &[u8],
     end: usize,
-    parse: impl FnOnce(&[u8]) -> Result<usize, Stop>,
-) -> Result<usize, Stop> {
+    parse: impl FnOnce(&[u8]) -> Result<usize, ParseStop>,
+) -> Result<usize, ParseStop> {
     match data.get(..end) {
-        Some(packet) => parse(packet).map_err(|_| Stop::Malformed),
+        Some(packet) => parse(packet).map_err(|_| ParseStop::Malformed),
         None => parse(data),
     }
 }
 
-/// Whether `next` is an extension header that IPv6 packets chain. Encapsulating security payload (50) and "no next
-/// header" (59) end the chain: they are what the packet carries.
+/// Whether `next` is an extension header of the IPv6 chain. Encapsulating security payload (50) and
+/// "no next header" (59) end the chain: both count as content of the packet.
 fn is_v6_extension(next: u8) -> bool {
     matches!(
         next,
@@ -154,14 +157,17 @@ fn is_v6_extension(next: u8) -> bool {
     )
 }
 
-/// IPv4 knows the authentication header only; the other numbers mean nothing there.
+/// Whether `next` is an extension header in IPv4. Only the authentication header is; the other
+/// numbers have no such meaning in IPv4.
 fn is_v4_extension(next: u8) -> bool {
     next == AH
 }
 
-/// Follows extension headers from `at`, the first of which is `next`, and returns the upper-layer protocol and where it
-/// starts. `end` is the end of the packet on the wire. A next header counts only once the header naming it was captured
-/// whole. Returns early at a later fragment, whose bytes are no headers.
+/// Follows the extension headers from `at`; the first header has the number `next`. Returns the
+/// upper-layer protocol and its offset. `end` is the end of the packet on the wire.
+///
+/// A next-header number counts only once the header that holds it was captured whole. A later
+/// fragment ends the chain early, because the bytes after its fragment header are no headers.
 fn chain(
     parsed: &mut Parsed,
     data: &[u8],
@@ -169,7 +175,7 @@ fn chain(
     end: usize,
     mut next: u8,
     is_extension: fn(u8) -> bool,
-) -> Result<(u8, usize), Stop> {
+) -> Result<(u8, usize), ParseStop> {
     for _ in 0..=CHAIN_MAX {
         if !is_extension(next) {
             set_proto(parsed, next);
@@ -182,7 +188,7 @@ fn chain(
             _ => (usize::from(units) + 1) * 8,
         };
         if len > end.saturating_sub(at) {
-            return Err(Stop::Malformed);
+            return Err(ParseStop::Malformed);
         }
         let header = at;
         at = within(data, at + len)?;
@@ -203,30 +209,31 @@ fn chain(
         }
         next = following;
     }
-    Err(Stop::Malformed)
+    Err(ParseStop::Malformed)
 }
 
-/// Notes the upper-layer protocol.
+/// Stores the upper-layer protocol.
 fn set_proto(parsed: &mut Parsed, proto: u8) {
     if let Some(ip) = &mut parsed.network {
         ip.proto = Some(proto);
     }
 }
 
-/// Notes a fragment header and tells whether it belongs to a later piece. A second one is refused.
-fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, Stop> {
+/// Stores a fragment header. Returns whether it belongs to a later fragment. A second fragment
+/// header is an error.
+fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, ParseStop> {
     let Some(ip) = &mut parsed.network else {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     };
     if ip.fragment.is_some() {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     ip.fragment = (piece.more || piece.is_later()).then_some(piece);
     Ok(piece.is_later())
 }
 
-/// Reads what this crate wants of the transport header at `at`; returns where its payload starts. `icmp` is the number
-/// of the control protocol that belongs to the IP version.
+/// Reads ports, or ICMP type and code, from the transport header at `at`. Returns the offset of the
+/// payload. `icmp` is the number of the control protocol that belongs to the IP version.
 #[inline]
 fn transport(
     parsed: &mut Parsed,
@@ -234,7 +241,7 @@ fn transport(
     at: usize,
     proto: u8,
     icmp: u8,
-) -> Result<usize, Stop> {
+) -> Result<usize, ParseStop> {
     match proto {
         TCP | UDP | SCTP => {
             let [s0, s1, d0, d1] = array(data, at)?;
@@ -259,9 +266,10 @@ fn transport(
     }
 }
 
-/// Reads the length in a UDP header (RFC 768). One that cannot be (0 is a jumbogram's or an offload's) tells no end.
+/// Reads the length in a UDP header (RFC 768). An impossible length gives no end; jumbograms and
+/// offload have length 0.
 #[inline]
-fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let body = within(data, at + UDP_HEADER)?;
     let len = usize::from(u16_at(data, at + 4)?);
     if len >= UDP_HEADER {
@@ -272,13 +280,13 @@ fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
 
 /// Reads the sequence number, the flags and the length of a TCP header (RFC 9293).
 #[inline]
-fn tcp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
+fn tcp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop> {
     let [offset, flags] = array(data, at + 12)?;
     parsed.tcp_flags = Some(flags);
     parsed.tcp_seq = Some(u32::from_be_bytes(array(data, at + 4)?));
     let len = usize::from(offset >> 4) * 4;
     if len < TCP_HEADER {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     within(data, at + len)
 }

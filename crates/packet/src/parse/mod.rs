@@ -1,20 +1,21 @@
-//! From bytes to [`Parsed`]: one pass, outermost header first.
+//! From bytes to [`Parsed`] in one pass, outermost header first.
 //!
-//! Each function reads at an offset into the captured bytes and writes the facts it finds at once, so that a frame cut
-//! short keeps what came before the cut. Reads are checked; nothing is read beyond `data`.
+//! Each function reads at an offset into the captured bytes and stores each fact as soon as it is
+//! found. A truncated frame therefore keeps the facts before the cut. All reads are bounds-checked;
+//! nothing beyond `data` is read.
 
 mod bytes;
 mod ip;
 mod link;
 
-use crate::{LinkType, Outcome, Parsed};
+use crate::{LinkType, ParseOutcome, Parsed};
 
-/// Why parsing ended before the payload.
+/// Why the parser stopped before the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum ParseStop {
     /// The captured bytes end here.
     Truncated,
-    /// A header cannot be right.
+    /// A header is inconsistent.
     Malformed,
     /// The link type is unknown.
     UnknownLinkType,
@@ -22,8 +23,8 @@ enum Stop {
 
 /// Parses the captured bytes of one frame.
 ///
-/// Any input is fine: a frame that is cut short, damaged or of an unknown link type has fewer facts, and
-/// [`Parsed::outcome`] says why. Neither allocates nor panics.
+/// Accepts any input. A frame that is truncated, malformed or of an unknown link type gives fewer
+/// facts, and [`Parsed::outcome`] gives the reason. Never allocates or panics.
 ///
 /// ```
 /// use retroscope_packet::{LinkType, Ports, parse};
@@ -45,11 +46,11 @@ pub fn parse(link_type: LinkType, data: &[u8]) -> Parsed {
     parsed.outcome = match link::frame(&mut parsed, data) {
         Ok(payload) => {
             parsed.payload_offset = Some(payload);
-            Outcome::Complete
+            ParseOutcome::Complete
         }
-        Err(Stop::Truncated) => Outcome::Truncated,
-        Err(Stop::Malformed) => Outcome::Malformed,
-        Err(Stop::UnknownLinkType) => Outcome::UnknownLinkType,
+        Err(ParseStop::Truncated) => ParseOutcome::Truncated,
+        Err(ParseStop::Malformed) => ParseOutcome::Malformed,
+        Err(ParseStop::UnknownLinkType) => ParseOutcome::UnknownLinkType,
     };
     if parsed.payload_offset.is_none() {
         parsed.payload_end = None;

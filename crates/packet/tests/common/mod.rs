@@ -11,7 +11,8 @@ pub(crate) struct Record {
     pub(crate) wire_len: u32,
 }
 
-/// The folder of shared captures, or `None` with a note on stderr where the checkout has none.
+/// The folder of shared captures. `None`, with a note on stderr, if the checkout has no such
+/// folder.
 pub(crate) fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -33,7 +34,7 @@ pub(crate) fn table(path: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Every capture below a folder, in order of path.
+/// All captures in a folder and below, in order of path.
 pub(crate) fn captures(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -54,7 +55,7 @@ pub(crate) fn captures(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The records before the end or the first damage.
+/// The records before the end of the file or the first damage.
 pub(crate) fn read(path: &Path) -> Vec<Record> {
     let file = std::fs::read(path).unwrap();
     let mut records = Vec::new();

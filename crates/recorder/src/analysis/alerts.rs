@@ -6,9 +6,10 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use retroscope_alert::{Alert, Tuple};
-use retroscope_filter::{Filled, FilterError, KnownFlow, Template};
+use retroscope_filter::{FilledExpression, FilterError, KnownFlow, Template};
 use retroscope_packet::{
-    Datagrams, FlowKey, Inner, LinkType, Parsed, VlanStack, flow_of, fragment_of, inner, parse,
+    Datagrams, FlowKey, InnerPacket, LinkType, Parsed, VlanStack, find_inner, flow_of, fragment_of,
+    parse,
 };
 
 use crate::intake::interfaces::Interface;
@@ -66,7 +67,7 @@ impl Sought {
     }
 
     /// Where packets are found that [`Narrow::takes`] is to be asked about.
-    pub(crate) fn filled(&self) -> Result<Filled, FilterError> {
+    pub(crate) fn filled(&self) -> Result<FilledExpression, FilterError> {
         match &self.outer {
             Outer::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
             Outer::Hosts(hosts) => {
@@ -85,7 +86,7 @@ impl Sought {
     }
 
     /// Whether the headers are of the flow inside, under its VLAN stack, which goes on where `outer` ends.
-    fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &Inner<'_>) -> bool {
+    fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }
 
@@ -178,7 +179,7 @@ impl Narrow {
         if let Some(fragment) = fragment.filter(|_| parsed.is_later_fragment()) {
             return self.datagrams.get(&fragment).copied().unwrap_or(false);
         }
-        let is_inside = inner(&parsed, data, &mut |inside| {
+        let is_inside = find_inner(&parsed, data, &mut |inside| {
             sought.is_inside(key, &parsed.vlan, inside)
         });
         if let Some(fragment) = fragment {
@@ -195,7 +196,8 @@ pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> boo
     };
     let parsed = parse(link_type, data);
     let is_it = |parsed: &Parsed| goes(&tuple, parsed) && has_icmp(alert, parsed);
-    is_it(&parsed) || alert.tunnel.is_some() && inner(&parsed, data, &mut |it| is_it(&it.parsed))
+    is_it(&parsed)
+        || alert.tunnel.is_some() && find_inner(&parsed, data, &mut |it| is_it(&it.parsed))
 }
 
 /// In the direction of the tuple.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use retroscope_filter::{Aux, Frame, Program};
+use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::Packet;
 
@@ -17,7 +17,7 @@ pub(crate) const MANY: usize = Program::MANY;
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
     /// Filled up to `len`, as the other arrays are.
-    frames: [Frame<'r>; MANY],
+    frames: [FilterFrame<'r>; MANY],
     times_ns: [i64; MANY],
     interfaces: [u16; MANY],
     len: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Chunk<'r> {
 impl<'r> Chunk<'r> {
     pub(crate) fn new() -> Self {
         Self {
-            frames: [Frame::new(&[], 0, Aux::default()); MANY],
+            frames: [FilterFrame::new(&[], 0, Aux::default()); MANY],
             times_ns: [0; MANY],
             interfaces: [0; MANY],
             len: 0,
@@ -48,7 +48,7 @@ impl<'r> Chunk<'r> {
             let Some(packet) = packets.next() else {
                 break;
             };
-            *frame = Frame::new(
+            *frame = FilterFrame::new(
                 packet.data,
                 packet.wire_len,
                 Direction::from_bits(packet.direction).into(),
@@ -62,12 +62,15 @@ impl<'r> Chunk<'r> {
     }
 
     /// The frames at `range`.
-    pub(crate) fn frames(&self, range: Range<usize>) -> &[Frame<'r>] {
+    pub(crate) fn frames(&self, range: Range<usize>) -> &[FilterFrame<'r>] {
         &self.frames[range]
     }
 
     /// The times of the records at `range`, ns, and their frames.
-    pub(crate) fn packets(&self, range: Range<usize>) -> impl Iterator<Item = (i64, &Frame<'r>)> {
+    pub(crate) fn packets(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (i64, &FilterFrame<'r>)> {
         let times = self.times_ns[range.clone()].iter().copied();
         times.zip(&self.frames[range])
     }
@@ -121,7 +124,7 @@ impl<I: Iterator> Walk<I> {
 }
 
 /// The frames that may be fragments.
-pub(crate) fn fragments(link_type: LinkType, frames: &[Frame<'_>]) -> u64 {
+pub(crate) fn fragments(link_type: LinkType, frames: &[FilterFrame<'_>]) -> u64 {
     frames.iter().enumerate().fold(0, |set, (index, frame)| {
         let may_be = may_be_fragment(link_type, frame.data());
         set | u64::from(may_be) << index

@@ -134,7 +134,7 @@ impl TextTemplates {
                 let template = template.without_names()?;
                 let link = context(link_type, mode(!live));
                 // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
-                if !live || template.checks_at_once(link) {
+                if !live || template.checks_quickly(link) {
                     template.check(link)?;
                 }
                 Ok(Arc::new(template))

@@ -9,18 +9,18 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
-use retroscope_filter::{Compiler, Joint, Program};
+use retroscope_filter::{Compiler, FusedPrograms, Program};
 
 use crate::control::lock;
 
 /// Programs compiled before the start at most, at some tenths of a millisecond each. More go to the thread.
 const AT_START_MAX: usize = 1000;
 
-/// What a program of a [`Joint`] costs, in programs compiled by themselves: of 64 short ones some 0.5 ms each, and more of long ones.
+/// What a program of a [`FusedPrograms`] costs, in programs compiled by themselves: of 64 short ones some 0.5 ms each, and more of long ones.
 const JOINED_COST: usize = 4;
 
 /// See the module. Shared by all threads that meet new filters; none of its functions takes long but
-/// [`Self::submit`] and [`Self::submit_joint`] before [`Self::start`].
+/// [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
 #[derive(Debug)]
 pub(crate) struct NativeCode {
     /// The thread, from the start on. `None`: the system gave none.
@@ -38,7 +38,7 @@ pub(crate) struct NativeCode {
 #[derive(Debug)]
 enum Work {
     One(Program),
-    Together(Joint),
+    Together(FusedPrograms),
 }
 
 // The atomics order nothing else: Relaxed.
@@ -80,7 +80,7 @@ impl NativeCode {
     }
 
     /// Sees to it that programs run as one function, in every clone: now, or some time after the start.
-    pub(crate) fn submit_joint(&self, joint: &Joint) {
+    pub(crate) fn submit_fused(&self, joint: &FusedPrograms) {
         if self.is_at_once(JOINED_COST * joint.programs().len()) {
             // Where they cannot be joined each runs by itself; if that is as an interpreter, `submit` said so.
             let _ = joint.make_native();
@@ -106,7 +106,7 @@ impl NativeCode {
             (None, work) => lock(&self.later).push(work),
             (Some(None), _) => {}
             (Some(Some(compiler)), Work::One(program)) => compiler.submit(&program),
-            (Some(Some(compiler)), Work::Together(joint)) => compiler.submit_joint(&joint),
+            (Some(Some(compiler)), Work::Together(joint)) => compiler.submit_fused(&joint),
         }
     }
 
@@ -169,8 +169,8 @@ mod tests {
         let native = NativeCode::new();
         native.at_once.store(JOINED_COST * 3, Relaxed);
         let programs = || vec![Program::constant(1); 2];
-        let joints = [(); 2].map(|()| Joint::new(LinkType::ETHERNET, programs()));
-        joints.iter().for_each(|joint| native.submit_joint(joint));
+        let joints = [(); 2].map(|()| FusedPrograms::new(LinkType::ETHERNET, programs()));
+        joints.iter().for_each(|joint| native.submit_fused(joint));
         assert!(joints[0].native().is_some() && joints[1].native().is_none());
         native.start();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use retroscope_filter::{
-    Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, Template, TriggerFacts,
-    TriggerValues, Verdict,
+    Decision, FillError, FilledExpression, Filter, FilterAnswer, FilterError, FilterMode,
+    FlowState, Template, TriggerFacts, TriggerValues,
 };
 use retroscope_flow::BiflowKey;
 use retroscope_packet::{LinkType, parse};
@@ -47,7 +47,7 @@ enum What {
     Values(Arc<Template>, Arc<TriggerValues>),
     /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
     /// and the second part decides which packets the alert is about.
-    Plain(Arc<Filled>, Option<Arc<Sought>>),
+    Plain(Arc<FilledExpression>, Option<Arc<Sought>>),
     Script(ScriptPredicate),
 }
 
@@ -80,7 +80,7 @@ impl Expression {
     }
 
     /// An expression that asks for no trigger packet.
-    pub(crate) fn plain(filled: Filled) -> Self {
+    pub(crate) fn plain(filled: FilledExpression) -> Self {
         Self::of(What::Plain(Arc::new(filled), None), 0)
     }
 
@@ -99,7 +99,7 @@ impl Expression {
     pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
         let (filled, sought) = match &self.what {
             What::Values(template, values) => (template.filled(values), None),
-            What::Plain(filled, sought) => (Filled::clone(filled), sought.as_ref()),
+            What::Plain(filled, sought) => (FilledExpression::clone(filled), sought.as_ref()),
             What::Script(predicate) => {
                 let text = predicate.name.to_string();
                 return (text, Predicate::Script(predicate.clone()));
@@ -154,7 +154,7 @@ pub(crate) struct FilterPredicate {
 }
 
 impl Predicate {
-    fn new(filled: Filled, offline: bool, sought: Option<&Arc<Sought>>) -> Self {
+    fn new(filled: FilledExpression, offline: bool, sought: Option<&Arc<Sought>>) -> Self {
         let filter = Filter::new(filled);
         let state = filter.state();
         Self::Filter(Box::new(FilterPredicate {
@@ -212,9 +212,9 @@ impl Predicate {
         };
         let prepared = &filter.prepared;
         let link = context(link_type, prepared.mode);
-        prepared.mode == Mode::Savefile
+        prepared.mode == FilterMode::Savefile
             || prepared.knows(link_type)
-            || prepared.filter.prepares_at_once(link)
+            || prepared.filter.prepares_quickly(link)
     }
 
     /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
@@ -223,7 +223,7 @@ impl Predicate {
         interface: &Interface,
         packet: &Packet<'_>,
         offset_ns: i64,
-    ) -> Verdict {
+    ) -> FilterAnswer {
         match self {
             Self::Filter(filter) => {
                 let FilterPredicate {
@@ -250,7 +250,7 @@ impl Predicate {
                 } else {
                     Decision::Take
                 };
-                Verdict {
+                FilterAnswer {
                     decision,
                     resolves: None,
                 }

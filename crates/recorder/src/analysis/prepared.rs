@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use retroscope_filter::{
-    Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program, Template,
+    Filter, FilterError, FilterFrame, FilterMode, LinkContext, PacketView, Program, Template,
 };
 use retroscope_packet::{Direction, LinkType};
 use retroscope_ring::Packet;
@@ -16,11 +16,15 @@ use crate::analysis::native::NativeCode;
 /// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
 const SNAPLEN: u32 = 262_144;
 
-pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
+pub(crate) fn context(link_type: LinkType, mode: FilterMode) -> LinkContext {
     LinkContext::new(link_type, SNAPLEN, mode)
 }
 
-pub(crate) fn view<'p>(link_type: LinkType, packet: &Packet<'p>, mode: Mode) -> PacketView<'p> {
+pub(crate) fn view<'p>(
+    link_type: LinkType,
+    packet: &Packet<'p>,
+    mode: FilterMode,
+) -> PacketView<'p> {
     PacketView {
         link_type,
         mode,
@@ -31,8 +35,12 @@ pub(crate) fn view<'p>(link_type: LinkType, packet: &Packet<'p>, mode: Mode) -> 
     }
 }
 
-pub(crate) fn mode(offline: bool) -> Mode {
-    if offline { Mode::Savefile } else { Mode::Live }
+pub(crate) fn mode(offline: bool) -> FilterMode {
+    if offline {
+        FilterMode::Savefile
+    } else {
+        FilterMode::Live
+    }
 }
 
 /// The link types of the sources.
@@ -82,7 +90,7 @@ impl<'a> LinkTypes<'a> {
 pub(crate) fn template(
     text: &str,
     link_types: &LinkTypes<'_>,
-    mode: Mode,
+    mode: FilterMode,
 ) -> Result<Arc<Template>, FilterError> {
     let template = Template::parse(text)?.resolve()?;
     link_types.first_or_any(|link_type| template.check(context(link_type, mode)))?;
@@ -98,14 +106,14 @@ pub(crate) fn template(
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
     pub(crate) filter: Filter,
-    pub(crate) mode: Mode,
+    pub(crate) mode: FilterMode,
     tried: Vec<LinkType>,
     /// Link types for which it was refused, and why.
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 
 impl Prepared {
-    pub(crate) fn new(filter: Filter, mode: Mode) -> Self {
+    pub(crate) fn new(filter: Filter, mode: FilterMode) -> Self {
         Self {
             filter,
             mode,
@@ -204,7 +212,7 @@ impl Prepared {
         &self,
         link_type: LinkType,
         interface: u16,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
     ) -> u64 {
         let link = (link_type, self.mode);
         self.filter.matches_many(link, interface, frames)

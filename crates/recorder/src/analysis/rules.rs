@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use retroscope_filter::{Filter, FilterError, Mode, Placed, RuleId, RuleReader, RuleSet};
+use retroscope_filter::{
+    Filter, FilterError, FilterMode, InsertedRule, RuleId, RuleReader, RuleSet,
+};
 use retroscope_packet::LinkType;
 
 use crate::analysis::native::NativeCode;
@@ -21,7 +23,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(mode: Mode, native: Arc<NativeCode>) -> Self {
+    pub(crate) fn new(mode: FilterMode, native: Arc<NativeCode>) -> Self {
         Self {
             set: RuleSet::new(mode),
             ids: BTreeSet::new(),
@@ -37,7 +39,7 @@ impl Rules {
 
     /// Adds a rule under a number of its own, for the link types that are known. The error is libpcap's, if it refuses the
     /// rule for all of them.
-    pub(crate) fn insert(&mut self, id: u64, filter: &Filter) -> Result<Placed, FilterError> {
+    pub(crate) fn insert(&mut self, id: u64, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.set.insert(RuleId(id), filter)?;
         self.ids.insert(id);
         self.compile(id);
@@ -55,8 +57,8 @@ impl Rules {
 
     /// Sees to it that rules which see the same packets run together. To be called when a number of rules is in.
     pub(crate) fn join(&mut self) {
-        for joint in self.set.take_joints() {
-            self.native.submit_joint(&joint);
+        for joint in self.set.take_fused() {
+            self.native.submit_fused(&joint);
         }
     }
 

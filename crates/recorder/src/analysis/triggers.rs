@@ -14,7 +14,8 @@ use std::{
 };
 
 use retroscope_filter::{
-    Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure, Template,
+    Certainty, Filter, FilterError, FilterFrame, FilterMode, FusedPrograms, Matches, RulePlacement,
+    RuleReader, Template,
 };
 use retroscope_packet::LinkType;
 
@@ -110,9 +111,9 @@ pub(crate) struct Triggers {
     /// All rules run as their programs.
     is_direct: bool,
     /// Their programs for a link type, where each has one of its own. The bits are the rules' places.
-    joints: Vec<(LinkType, Joint)>,
+    joints: Vec<(LinkType, FusedPrograms)>,
     /// What these say of each frame.
-    results: Box<[u64; Joint::MANY]>,
+    results: Box<[u64; FusedPrograms::MANY]>,
     is_offline: bool,
 }
 
@@ -120,7 +121,7 @@ pub(crate) struct Triggers {
 type Refused = (u64, LinkType, FilterError);
 
 /// A rule that the set does not decide alone.
-type Asked = (u64, Filter, Mode);
+type Asked = (u64, Filter, FilterMode);
 
 /// The rule set, for whoever changes it.
 #[derive(Debug, Clone)]
@@ -234,7 +235,8 @@ impl Triggers {
             }));
         }
         let known = link_types.known;
-        let joints: Vec<(LinkType, Joint)> = if may_be_direct && made.len() >= TOGETHER_MIN {
+        let joints: Vec<(LinkType, FusedPrograms)> = if may_be_direct && made.len() >= TOGETHER_MIN
+        {
             let joints = known.iter();
             joints
                 .filter_map(|link_type| Some((*link_type, joint(&made, *link_type)?)))
@@ -246,7 +248,7 @@ impl Triggers {
         if is_joined {
             joints
                 .iter()
-                .for_each(|(_, joint)| native.submit_joint(joint));
+                .for_each(|(_, joint)| native.submit_fused(joint));
         }
         // Without code each would run by itself.
         let is_native = || joints.iter().all(|(_, joint)| joint.native().is_some());
@@ -256,7 +258,7 @@ impl Triggers {
         }
         Ok(Self {
             joints,
-            results: Box::new([0; Joint::MANY]),
+            results: Box::new([0; FusedPrograms::MANY]),
             at_start: made.len(),
             any_disabled: false,
             may_have_notices: true,
@@ -284,7 +286,7 @@ impl Triggers {
     /// dropping thousands of rules is not cheap.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
         // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
-        self.reader.catch_up();
+        self.reader.refresh_blocking();
         let (mut removed, mut may_be_enabled) = (Vec::new(), false);
         for change in changes {
             match change {
@@ -358,7 +360,7 @@ impl Triggers {
     /// found must not depend on the moment.
     pub(crate) fn refresh(&mut self) {
         if self.is_offline {
-            self.reader.catch_up();
+            self.reader.refresh_blocking();
         } else {
             self.reader.refresh();
         }
@@ -370,7 +372,7 @@ impl Triggers {
         &mut self,
         link_type: LinkType,
         interface: u16,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
     ) -> u64 {
         self.hits.clear();
         let any = if self.is_direct && self.rules.iter().all(|rule| rule.prepared.knows(link_type))
@@ -386,7 +388,7 @@ impl Triggers {
         self.hits.iter().fold(0, |any, hit| any | 1 << hit.frame)
     }
 
-    fn run(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
+    fn run(&mut self, link_type: LinkType, interface: u16, frames: &[FilterFrame<'_>]) -> u64 {
         if let Some((_, joint)) = self.joints.iter().find(|(of, _)| *of == link_type) {
             return run_joint(joint, frames, &mut self.results, &mut self.hits);
         }
@@ -410,7 +412,7 @@ impl Triggers {
         any
     }
 
-    fn look_up(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
+    fn look_up(&mut self, link_type: LinkType, interface: u16, frames: &[FilterFrame<'_>]) -> u64 {
         let mut any = 0;
         self.reader
             .match_many(link_type, interface, frames, &mut self.matches);
@@ -420,7 +422,7 @@ impl Triggers {
                 continue;
             };
             let rule = &mut self.rules[place];
-            let is_hit = sure == Sure::Yes || {
+            let is_hit = sure == Certainty::Certain || {
                 self.may_have_notices |= rule.prepared.prepare(link_type);
                 let one = std::slice::from_ref(&frames[frame]);
                 rule.prepared.matches_many(link_type, interface, one) == 1
@@ -457,19 +459,19 @@ impl Triggers {
 }
 
 /// The programs of all rules for a link type, in their order, if each has one of its own.
-fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<Joint> {
+fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<FusedPrograms> {
     let programs = rules
         .iter()
         .map(|rule| rule.prepared.program(link_type).cloned())
         .collect::<Option<_>>()?;
-    Some(Joint::new(link_type, programs))
+    Some(FusedPrograms::new(link_type, programs))
 }
 
 /// The hits of rules that run as one function, and the frames that have any.
 fn run_joint(
-    joint: &Joint,
-    frames: &[Frame<'_>],
-    results: &mut [u64; Joint::MANY],
+    joint: &FusedPrograms,
+    frames: &[FilterFrame<'_>],
+    results: &mut [u64; FusedPrograms::MANY],
     hits: &mut Vec<RuleHit>,
 ) -> u64 {
     let mut any = 0;
@@ -489,8 +491,11 @@ fn run_joint(
 }
 
 /// Whether a rule's own filter is asked about what the set finds.
-fn is_asked(placement: Placement) -> bool {
-    matches!(placement, Placement::Asked | Placement::NarrowedAsked)
+fn is_asked(placement: RulePlacement) -> bool {
+    matches!(
+        placement,
+        RulePlacement::Caller | RulePlacement::LookUpThenCaller
+    )
 }
 
 /// Adds a rule that is looked up. Where libpcap refuses it for all link types, those further inside the files count too.
@@ -499,7 +504,7 @@ fn insert(
     id: u64,
     prepared: &mut Prepared,
     link_types: &LinkTypes<'_>,
-) -> Result<Placement, FilterError> {
+) -> Result<RulePlacement, FilterError> {
     let placed = rules.insert(id, &prepared.filter).or_else(|error| {
         for link_type in (link_types.more)() {
             rules.add_link_type(link_type);

@@ -9,7 +9,7 @@ use std::{
     thread::Builder,
 };
 
-use retroscope_filter::{Filter, Mode};
+use retroscope_filter::{Filter, FilterMode};
 use retroscope_packet::LinkType;
 
 use super::{active::Active, dumps::Dumps, order::DumpOrder, scan::Scanner};
@@ -162,7 +162,7 @@ fn start() -> io::Result<(mpsc::Sender<Work>, mpsc::Receiver<u64>)> {
         for mut one in work {
             for link_type in one.link_types {
                 // What it makes, or why not, is found where the filter is used.
-                let _ = one.filter.prepare(context(link_type, Mode::Live));
+                let _ = one.filter.prepare(context(link_type, FilterMode::Live));
             }
             if done.send(one.id).is_err() {
                 return;

@@ -4,7 +4,7 @@
 
 use std::{ops::Range, rc::Rc};
 
-use retroscope_filter::{Matches, RuleId, RuleReader, Sure};
+use retroscope_filter::{Certainty, Matches, RuleId, RuleReader};
 use retroscope_packet::LinkType;
 use retroscope_ring::BucketView;
 
@@ -129,7 +129,7 @@ impl Scanner {
             }
         }
         // This thread changes the rules itself: nobody else holds them.
-        self.reader.catch_up();
+        self.reader.refresh_blocking();
     }
 }
 
@@ -151,8 +151,8 @@ impl Run<'_> {
                 }
                 let (packet, found) = (self.view.packet(index), self.found(index, stamps));
                 match sure {
-                    Sure::Yes => dump.take(&packet, found, self.interface),
-                    Sure::Ask => dump.ask(&packet, found, self.interface, names),
+                    Certainty::Certain => dump.take(&packet, found, self.interface),
+                    Certainty::AskFilter => dump.ask(&packet, found, self.interface, names),
                 }
             });
         }

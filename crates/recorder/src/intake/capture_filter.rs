@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use retroscope_capture::{Burst, FrameMeta, Instruction};
-use retroscope_filter::{Aux, Frame, PacketView, Program};
+use retroscope_filter::{Aux, FilterFrame, PacketView, Program};
 use retroscope_packet::{Direction, LinkType};
 
 use crate::{
@@ -61,10 +61,10 @@ impl CaptureFilter {
         frames: &[FrameMeta],
     ) -> u64 {
         self.prepare(link_type);
-        let mut views = [Frame::new(&[], 0, Aux::default()); Self::MANY];
+        let mut views = [FilterFrame::new(&[], 0, Aux::default()); Self::MANY];
         for (view, meta) in views.iter_mut().zip(frames) {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-            *view = Frame::new(data, meta.wire_len, meta.direction.into());
+            *view = FilterFrame::new(data, meta.wire_len, meta.direction.into());
         }
         // A capture filter is no template, so it does not ask for interfaces.
         self.prepared

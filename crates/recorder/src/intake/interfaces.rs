@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
-use retroscope_filter::Mode;
+use retroscope_filter::FilterMode;
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
@@ -31,7 +31,7 @@ pub(crate) struct Interface {
 }
 
 /// Trigger rules and dump templates of the start, and how they are made ready.
-type Expressions = (SharedRules, Templates, Mode);
+type Expressions = (SharedRules, Templates, FilterMode);
 
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let filter = Filter::plain("ether src 00:00:00:00:00:01 or ip").unwrap();
         let interfaces = Interfaces {
-            filter: Mutex::new(Some(Prepared::new(filter, Mode::Live))),
+            filter: Mutex::new(Some(Prepared::new(filter, FilterMode::Live))),
             ..Interfaces::default()
         };
         let told = [LinkType::ETHERNET, LinkType::RAW, LinkType::RAW].map(|link_type| {

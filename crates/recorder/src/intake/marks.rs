@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use retroscope_filter::{Filter, Frame, Matches, RuleReader, Sure};
+use retroscope_filter::{Filter, FilterFrame, Matches, RuleReader, Certainty};
 use retroscope_flow::{BiflowKey, DirectedKey, Feed, FeedCursor, FeedItem, LfnTable, Mark, Secret};
 use retroscope_packet::{LinkType, parse};
 
@@ -63,11 +63,11 @@ pub(crate) struct DumpFilters {
 
 impl DumpFilters {
     /// Whether an open dump certainly takes a frame, whatever its window. Where that depends on others of its datagram the dumper tells.
-    fn take(&mut self, link_type: LinkType, interface: u16, frame: Frame<'_>) -> bool {
+    fn take(&mut self, link_type: LinkType, interface: u16, frame: FilterFrame<'_>) -> bool {
         let matches = &mut self.matches;
         self.reader
             .match_many(link_type, interface, &[frame], matches);
-        matches.iter().any(|(.., sure)| sure == Sure::Yes)
+        matches.iter().any(|(.., sure)| sure == Certainty::Certain)
     }
 }
 
@@ -145,7 +145,7 @@ impl Marks {
     /// From files: an inserter has waited, and takes up which dumps are open.
     pub(crate) fn settle_filters(&self, filters: &mut DumpFilters) {
         filters.any = self.open.load(Relaxed) > 0;
-        filters.reader.catch_up();
+        filters.reader.refresh_blocking();
     }
 
     /// From files: the inserter waits, and all that was stored was looked at.
@@ -189,7 +189,7 @@ impl Marks {
         &self,
         key: &BiflowKey,
         (link_type, interface): (LinkType, u16),
-        frame: Frame<'_>,
+        frame: FilterFrame<'_>,
         filters: &mut DumpFilters,
     ) -> Option<Mark> {
         if matches!(self.flows, Flows::Shared { .. }) {
@@ -261,7 +261,7 @@ mod tests {
         thread,
     };
 
-    use retroscope_filter::Mode;
+    use retroscope_filter::FilterMode;
 
     use super::*;
     use crate::analysis::native::NativeCode;
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
-        let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
+        let marks = Marks::new(true, Rules::new(FilterMode::Live, Arc::new(NativeCode::new())));
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let (marks, found) = (&marks, AtomicUsize::new(0));
         thread::scope(|scope| {
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
         const ROUNDS: i64 = 50_000;
-        let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
+        let marks = Marks::new(true, Rules::new(FilterMode::Live, Arc::new(NativeCode::new())));
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
         // Both threads leave at once, which they do not where one has to wake the other.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use retroscope_capture::{Queue, Shunt, ShuntedFlow};
-use retroscope_filter::Frame;
+use retroscope_filter::FilterFrame;
 use retroscope_flow::{
     BiflowKey, Cutoff, DirectedKey, FeedCursor, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep,
     Secret, ShedCause, Shedder, ShedderConfig, TailDrop, TrackerConfig,
@@ -386,7 +386,7 @@ impl Shedding {
                 *settled = number;
                 marks.settle_filters(dump_filters);
             }
-            let seen = Frame::new(
+            let seen = FilterFrame::new(
                 data,
                 frame.wire_len,
                 Direction::from_bits(frame.direction).into(),
@@ -430,14 +430,14 @@ mod tests {
     use retroscope_capture::{
         Burst, FrameMeta, InterfaceInfo, QueueStatus, SourceError, SourceEvent, SourceStatistics,
     };
-    use retroscope_filter::Mode;
+    use retroscope_filter::FilterMode;
     use retroscope_ring::{GroupKind, Record, RingConfig};
 
     use super::*;
     use crate::analysis::{native::NativeCode, rules::Rules};
 
     fn marks() -> Arc<Marks> {
-        let rules = Rules::new(Mode::Live, Arc::new(NativeCode::new()));
+        let rules = Rules::new(FilterMode::Live, Arc::new(NativeCode::new()));
         Arc::new(Marks::new(true, rules))
     }
 

@@ -22,7 +22,7 @@ use std::{
 };
 
 use fastbloom::{BloomFilter, BuilderWithBits};
-use retroscope_filter::{Mode, NeededHosts, hosts_of};
+use retroscope_filter::{FilterMode, NeededHosts, hosts_of};
 use retroscope_packet::{FlowKey, LinkType, community_id, community_id_of, flow_of, parse};
 use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
@@ -57,7 +57,7 @@ pub(crate) struct Index {
 struct Filters {
     generation: u64,
     /// How frames were read.
-    mode: Option<Mode>,
+    mode: Option<FilterMode>,
     hosts: Part,
     ids: Part,
 }
@@ -77,7 +77,7 @@ enum Part {
 pub(super) struct Needed {
     pub(super) part: NeededPart,
     /// How the query's program reads frames.
-    pub(super) mode: Mode,
+    pub(super) mode: FilterMode,
 }
 
 /// The filter that a query asks.
@@ -155,7 +155,7 @@ impl Index {
         let has = |filter: &BloomFilter| match &needed.part {
             NeededPart::Hosts(hosts) => {
                 let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
-                hosts.ways.iter().any(|way| way.iter().all(has))
+                hosts.alternatives.iter().any(|hosts| hosts.iter().all(has))
             }
             NeededPart::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use retroscope_capture::TimeDomain;
-use retroscope_filter::{Filter, Mode, NeededHosts};
+use retroscope_filter::{Filter, FilterMode, NeededHosts};
 use retroscope_packet::{
     FlowKey, LinkType, community_id, community_id_of, flow_of, is_community_id, parse,
 };
@@ -164,7 +164,7 @@ impl Matching {
             None => hosts()?,
         };
         let filter = self.filter.as_ref();
-        let mode = filter.map_or(Mode::Live, |filter| filter.mode);
+        let mode = filter.map_or(FilterMode::Live, |filter| filter.mode);
         Some(Needed { part, mode })
     }
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use retroscope_filter::{Filled, Filter, FilterError, KnownFlow, Template};
+use retroscope_filter::{FilledExpression, Filter, FilterError, KnownFlow, Template};
 
 use crate::{
     analysis::{
@@ -228,12 +228,16 @@ impl RuleBook {
     }
 
     /// Compiles an expression about a flow.
-    pub(super) fn about(&self, text: &str, flow: &KnownFlow) -> Result<Filled, FilterError> {
+    pub(super) fn about(
+        &self,
+        text: &str,
+        flow: &KnownFlow,
+    ) -> Result<FilledExpression, FilterError> {
         self.compile(text)?.filled_for(flow)
     }
 
     /// Compiles an expression about an interface.
-    pub(super) fn on(&self, text: &str, interface: u16) -> Result<Filled, FilterError> {
+    pub(super) fn on(&self, text: &str, interface: u16) -> Result<FilledExpression, FilterError> {
         self.compile(text)?.filled_on(interface)
     }
 

@@ -1,7 +1,7 @@
 //! Runs the rewritten program against the original, on a model of the frame that the kernel
 //! presents to a socket's program.
 
-use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
+use retroscope_filter::{Aux, FilterMode, LinkContext, Program, compile};
 use retroscope_packet::LinkType;
 
 use super::*;
@@ -115,7 +115,7 @@ fn compiled(expression: &str, optimize: bool) -> Program {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 262_144,
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         optimize,
     };
     compile(expression, link).unwrap()

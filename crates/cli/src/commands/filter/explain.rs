@@ -2,7 +2,9 @@
 
 use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 
-use retroscope_filter::{Filter, FilterError, LinkContext, Placement, Program, RuleId, RuleSet};
+use retroscope_filter::{
+    Filter, FilterError, LinkContext, Program, RuleId, RulePlacement, RuleSet,
+};
 use retroscope_packet::LinkType;
 
 use super::{Prepared, link_type::name, program, refused, say_refused};
@@ -48,16 +50,16 @@ fn rule(text: &mut String, prepared: &Prepared) -> Result<(), FilterError> {
         return Ok(());
     };
     let found_by = match explanation.placement {
-        Placement::LookedUp => "by look-ups alone",
-        Placement::Narrowed => "by look-ups; its program is run on what they find",
-        Placement::Compiled if explanation.programs.iter().all(|(_, one)| one.joins()) => {
+        RulePlacement::LookUp => "by look-ups alone",
+        RulePlacement::LookUpThenProgram => "by look-ups; its program is run on what they find",
+        RulePlacement::Program if explanation.programs.iter().all(|(_, one)| one.can_fuse()) => {
             "by its program, which is run on every packet, as one function with those of other such rules"
         }
-        Placement::Compiled => "by its program, which is run on every packet, by itself",
-        Placement::NarrowedAsked => {
+        RulePlacement::Program => "by its program, which is run on every packet, by itself",
+        RulePlacement::LookUpThenCaller => {
             "by look-ups; the whole expression is evaluated on what they find"
         }
-        Placement::Asked => "by evaluating the whole expression on every packet",
+        RulePlacement::Caller => "by evaluating the whole expression on every packet",
     };
     let _ = writeln!(text, "as one rule of many, found {found_by}");
     let shown = LOOK_UPS_SHOWN.min(explanation.look_ups.len());

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, path::Path};
 
-use retroscope_filter::{Aux, Frame, LinkContext, Program};
+use retroscope_filter::{Aux, FilterFrame, LinkContext, Program};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
@@ -39,7 +39,7 @@ pub(super) struct Packet {
 pub(super) struct Run<'p> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
-    pub(super) frames: Vec<Frame<'p>>,
+    pub(super) frames: Vec<FilterFrame<'p>>,
     /// Number of the first of them in the file, from 0.
     pub(super) first: u64,
 }
@@ -89,7 +89,7 @@ impl Packets {
             let interface = packets[0].interface;
             let frame = |packet: &Packet| {
                 let data = &self.bytes[packet.captured.clone()];
-                Frame::new(data, packet.wire_len, Aux::default())
+                FilterFrame::new(data, packet.wire_len, Aux::default())
             };
             let run = Run {
                 link_type: self.interfaces[usize::from(interface)],

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use retroscope_filter::{Filter, LinkContext, Mode, compile};
+use retroscope_filter::{Filter, FilterMode, LinkContext, compile};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface};
 
@@ -54,7 +54,7 @@ pub(super) fn print(
 pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
     let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
     let live = LinkContext {
-        mode: Mode::Live,
+        mode: FilterMode::Live,
         ..savefile
     };
     let compiles = |context| {

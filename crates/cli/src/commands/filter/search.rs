@@ -2,7 +2,9 @@
 
 use std::io::Read;
 
-use retroscope_filter::{Aux, Filter, FilterError, LinkContext, Mode, PacketView, Problem};
+use retroscope_filter::{
+    Aux, Filter, FilterError, FilterMode, FilterProblem, LinkContext, PacketView,
+};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface, ReadError};
 
@@ -70,7 +72,7 @@ pub(super) fn search<R: Read>(
             let data = &memory[record.offset..record.offset + record.captured_len as usize];
             let packet = PacketView {
                 link_type: interface.link_type,
-                mode: Mode::Savefile,
+                mode: FilterMode::Savefile,
                 interface: record.interface,
                 aux: Aux::default(),
                 data,
@@ -113,7 +115,7 @@ impl Links {
             }
             match self.filter.prepare(context(link_type, interface.snaplen)) {
                 Ok(()) => self.compiled = true,
-                Err(error) if *error.problem() == Problem::Syntax => return Err(error),
+                Err(error) if *error.problem() == FilterProblem::Syntax => return Err(error),
                 Err(error) => self.refused.push((link_type, error)),
             }
         }
@@ -126,7 +128,7 @@ impl Links {
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
             && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))
-            && *error.problem() == Problem::Syntax
+            && *error.problem() == FilterProblem::Syntax
         {
             return Err(error);
         }
@@ -139,5 +141,5 @@ impl Links {
 
 /// What an expression is compiled for, as `tcpdump -r` does it.
 pub(super) fn context(link_type: LinkType, snaplen: u32) -> LinkContext {
-    LinkContext::new(link_type, snaplen, Mode::Savefile)
+    LinkContext::new(link_type, snaplen, FilterMode::Savefile)
 }

@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_filter::{Filter, LinkContext, Matches, Mode, Program, RuleId, RuleSet, Sure};
+use retroscope_filter::{
+    Certainty, Filter, FilterMode, LinkContext, Matches, Program, RuleId, RuleSet,
+};
 use retroscope_packet::LinkType;
 
 use super::{
@@ -58,7 +60,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     for error in compile(&native, &packets) {
         say(&format!("without machine code: {error}"));
     }
-    let mut rules = RuleSet::new(Mode::Savefile);
+    let mut rules = RuleSet::new(FilterMode::Savefile);
     for context in contexts {
         rules.add_link_type(context.link_type);
     }
@@ -74,7 +76,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     let is_plain = |context: &LinkContext| is_plain(&interpreted, context.link_type);
     if contexts.iter().all(is_plain) {
         ways.push(Way::new("libpcap", |run| {
-            let program = interpreted.program(run.link_type, Mode::Savefile);
+            let program = interpreted.program(run.link_type, FilterMode::Savefile);
             program.map_or(0, |program| program.run_many_in_libpcap(&run.frames))
         }));
     }
@@ -83,8 +85,8 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         let (mut found, mut asked) = (0, 0);
         for (index, _, sure) in of_set.iter() {
             match sure {
-                Sure::Yes => found |= 1 << index,
-                Sure::Ask => asked |= 1 << index,
+                Certainty::Certain => found |= 1 << index,
+                Certainty::AskFilter => asked |= 1 << index,
             }
         }
         if asked == 0 {
@@ -134,7 +136,7 @@ impl Run<'_> {
     #[inline]
     fn matches(&self, filter: &Filter) -> u64 {
         filter.matches_many(
-            (self.link_type, Mode::Savefile),
+            (self.link_type, FilterMode::Savefile),
             self.interface,
             &self.frames,
         )
@@ -152,8 +154,8 @@ fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
 
 /// Whether a program alone decides, or nothing does.
 fn is_plain(filter: &Filter, link_type: LinkType) -> bool {
-    filter.program(link_type, Mode::Savefile).is_some()
-        || !filter.is_prepared(link_type, Mode::Savefile)
+    filter.program(link_type, FilterMode::Savefile).is_some()
+        || !filter.is_prepared(link_type, FilterMode::Savefile)
 }
 
 /// How many packets match. All ways must say so of each.

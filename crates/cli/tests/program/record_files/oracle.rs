@@ -3,7 +3,8 @@
 use std::{collections::HashMap, path::Path};
 
 use retroscope_filter::{
-    Aux, Decision, Filled, Filter, LinkContext, Mode, PacketView, Template, TriggerFacts,
+    Aux, Decision, FilledExpression, Filter, FilterMode, LinkContext, PacketView, Template,
+    TriggerFacts,
 };
 use retroscope_packet::{FlowKey, FragmentKey, LinkType, flow_of, fragment_of, parse};
 use retroscope_pcapfile::CaptureReader;
@@ -104,7 +105,7 @@ pub(crate) fn merge(files: Vec<Vec<Packet>>) -> Vec<Packet> {
 fn view(packet: &Packet) -> PacketView<'_> {
     PacketView {
         link_type: packet.link_type,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         interface: 0,
         aux: Aux::default(),
         data: &packet.data,
@@ -119,7 +120,7 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     let context = |link_type| LinkContext {
         link_type,
         snaplen: 262_144,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let compiled = link_types
@@ -157,7 +158,7 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
         rules.push(prepared(Filter::plain(text).ok()?, packets)?);
     }
     let first_fragments = first_fragments(packets);
-    let mut open: Vec<(usize, Filled, i64)> = Vec::new();
+    let mut open: Vec<(usize, FilledExpression, i64)> = Vec::new();
     let mut dumps = Vec::new();
     for (index, packet) in order.iter().zip(&in_order) {
         for (rule, filter) in rules.iter().enumerate() {
@@ -198,7 +199,7 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
 
 /// What a filter takes of a closed interval, in order of time. A fragment that came before its first one is found too:
 /// the packets are asked again once everything is known.
-fn window(in_order: &[&Packet], filled: Filled, from_ns: i64, to_ns: i64) -> Vec<Packet> {
+fn window(in_order: &[&Packet], filled: FilledExpression, from_ns: i64, to_ns: i64) -> Vec<Packet> {
     let inside: Vec<Packet> = in_order
         .iter()
         .filter(|p| (from_ns..=to_ns).contains(&p.time_ns))

@@ -1,4 +1,4 @@
-//! What was found, or feared, and must stay right: one small program each.
+//! Small programs, one for each bug that was found or expected.
 
 use super::{Judges, Libpcap, packets::Packet};
 use retroscope_bpf::{Instruction, op};
@@ -18,7 +18,8 @@ fn jump(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
     }
 }
 
-/// Asks everybody about packets of `byte`, of every length up to `len`; how many are kept.
+/// Runs all implementations on packets filled with `byte`, of every length up to `len`. Returns how
+/// many packets are kept.
 fn compare(program: &[Instruction], libpcap: Libpcap, byte: u8, len: usize) -> u64 {
     let mut judges = Judges::new();
     compare_with(&mut judges, program, libpcap, byte, len)
@@ -42,7 +43,7 @@ fn compare_with(
 
 #[test]
 fn a_later_load_on_one_way_does_not_reject_the_other() {
-    // 30 bytes are needed where the first is 1, one byte is enough where it is not.
+    // If the first byte is 1, the program needs 30 bytes; otherwise one byte is enough.
     let program = [
         plain(op::LD_B_ABS, 0),
         jump(op::JEQ_K, 1, 0, 1),
@@ -55,7 +56,7 @@ fn a_later_load_on_one_way_does_not_reject_the_other() {
 
 #[test]
 fn a_packet_may_end_between_two_ports() {
-    // As `port 257`: the first port decides, and the second need not be there.
+    // Like `port 257`: the first port decides, and the second port need not be captured.
     let program = [
         plain(op::LDX_B_MSH, 0),
         plain(op::LD_H_IND, 4),
@@ -119,13 +120,15 @@ fn a_check_covers_what_it_says_and_no_byte_more() {
         .clone()
         .flat_map(|first| loads.clone().map(move |second| (first, second)))
     {
-        // Behind an offset of 1, and, with the same ends, behind the start.
+        // Once with loads after an offset of 1, and once with absolute loads. The ends are the
+        // same.
         for absolute in [0, op::LD_W_ABS ^ op::LD_W_IND] {
             let program = [
                 plain(op::LD_B_ABS, 0),
                 plain(op::TAX, 0),
                 plain(first.0 ^ absolute, first.1),
-                // On one way only, so that no check may be merged with the one before.
+                // The second load is on one path only, so its check must not be merged with the
+                // previous check.
                 jump(op::JEQ_K, 0, 1, 0),
                 plain(second.0 ^ absolute, second.1),
                 Instruction::ret(1),
@@ -139,7 +142,7 @@ fn a_check_covers_what_it_says_and_no_byte_more() {
 
 #[test]
 fn an_ip_header_has_60_bytes_at_most() {
-    // `X` is 60 where the lower half of the first byte is 15.
+    // `X` is 60 if the lower half of the first byte is 15.
     for checked in 66..=80 {
         let program = [
             plain(op::LD_B_ABS, checked),
@@ -178,7 +181,7 @@ fn a_loop_without_end_ends_with_nothing() {
     assert_eq!(compare(&program, Libpcap::NotAsked, 1, 2), 0);
 }
 
-/// The head was left out of the code when a chain of comparisons led through it.
+/// Regression test: a chain of comparisons led through a loop head, and the code left the head out.
 #[test]
 fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
     let program = [
@@ -193,7 +196,7 @@ fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
         plain(op::LD_B_ABS, 4),
         Instruction::ret(1),
     ];
-    // `A` goes 2, 1, 0 and meets the length 2 or 1 before it ends the loop.
+    // `A` takes the values 2, 1, 0, and equals the length 2 or 1 before the loop ends.
     assert_eq!(
         compare(&program, Libpcap::Asked, 0, 9),
         5,
@@ -201,7 +204,8 @@ fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
     );
 }
 
-/// What was checked before the head of a loop is unchecked where the way back never passed there.
+/// A check before a loop head does not count if the backward jump comes from a path that skipped
+/// the check.
 #[test]
 fn a_loop_may_be_entered_from_the_side() {
     let program = [
@@ -213,7 +217,8 @@ fn a_loop_may_be_entered_from_the_side() {
         plain(op::JA, (-3_i32).cast_unsigned()),
         Instruction::ret(0),
     ];
-    // Up to 20 bytes come from the side, and 20 are enough; longer packets need 24.
+    // Packets of up to 20 bytes enter the loop from the side and need 20 bytes. Longer packets need
+    // 24.
     assert_eq!(compare(&program, Libpcap::Asked, 0, 30), 8);
 }
 

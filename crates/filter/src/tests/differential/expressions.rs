@@ -1,9 +1,9 @@
-//! Programs that libpcap makes, of expressions that nobody would write.
+//! Programs that libpcap makes from random expressions that no user would write.
 
 use retroscope_packet::LinkType;
 
 use super::{Judges, Libpcap, Trials, packets::packets};
-use crate::{LinkContext, Mode, compile};
+use crate::{FilterMode, LinkContext, compile};
 
 const PRIMITIVES: [&str; 40] = [
     "tcp",
@@ -48,7 +48,7 @@ const PRIMITIVES: [&str; 40] = [
     "icmp[icmptype] = icmp-echo",
 ];
 
-/// A few primitives joined; deeper ones are longer.
+/// A few joined primitives. A larger `depth` gives longer expressions.
 pub(super) fn expression(random: &mut fastrand::Rng, depth: u32) -> String {
     if depth == 0 || random.u8(..4) == 0 {
         return PRIMITIVES[random.usize(..PRIMITIVES.len())].to_owned();
@@ -71,10 +71,10 @@ fn random_expressions_mean_the_same_to_all() {
         let link = LinkContext {
             link_type: LinkType::ETHERNET,
             snaplen: 65_535,
-            mode: Mode::Savefile,
+            mode: FilterMode::Savefile,
             optimize: random.bool(),
         };
-        // Some combinations are none, such as `pppoes` under itself.
+        // libpcap rejects some combinations, such as `pppoes` inside `pppoes`.
         let Ok(program) = compile(&text, link) else {
             refused += 1;
             continue;

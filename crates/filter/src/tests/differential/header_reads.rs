@@ -1,10 +1,10 @@
 //! A filter that is accepted as reading headers only gives the same answer for two packets that
 //! differ in their payload only.
 
-use retroscope_packet::{LinkType, Outcome, parse};
+use retroscope_packet::{LinkType, ParseOutcome, parse};
 
 use super::{Trials, expressions::expression};
-use crate::{Aux, Filter, LinkContext, Mode};
+use crate::{Aux, Filter, FilterMode, LinkContext};
 
 const LINK_TYPES: [LinkType; 4] = [
     LinkType::ETHERNET,
@@ -42,7 +42,7 @@ fn filter(text: &str, link_type: LinkType, optimize: bool) -> Option<Filter> {
     let link = LinkContext {
         link_type,
         snaplen: 65_535,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize,
     };
     filter.prepare(link).ok()?;
@@ -51,7 +51,7 @@ fn filter(text: &str, link_type: LinkType, optimize: bool) -> Option<Filter> {
 
 fn is_accepted(text: &str, link_type: LinkType) -> bool {
     let filter = filter(text, link_type, true).unwrap_or_else(|| panic!("{text}"));
-    filter.reads_headers_only(link_type, Mode::Savefile)
+    filter.reads_headers_only(link_type, FilterMode::Savefile)
 }
 
 /// Primitives, ours and libpcap's, joined by `and`, `or` and `not`.
@@ -197,7 +197,7 @@ fn twin(random: &mut fastrand::Rng, link_type: LinkType, data: &[u8]) -> Option<
         *byte = new;
     }
     let same = parse(link_type, &other).headers_end() == end;
-    (parsed.outcome == Outcome::Complete && same).then_some(other)
+    (parsed.outcome == ParseOutcome::Complete && same).then_some(other)
 }
 
 #[test]
@@ -211,12 +211,14 @@ fn no_accepted_filter_tells_payloads_apart() {
         let Some(filter) = filter(&text, link_type, random.bool()) else {
             continue;
         };
-        let is_accepted = filter.reads_headers_only(link_type, Mode::Savefile);
+        let is_accepted = filter.reads_headers_only(link_type, FilterMode::Savefile);
         (accepted, refused) = (
             accepted + u32::from(is_accepted),
             refused + u32::from(!is_accepted),
         );
-        let program = filter.program(link_type, Mode::Savefile).expect("plain");
+        let program = filter
+            .program(link_type, FilterMode::Savefile)
+            .expect("plain");
         for _ in 0..30 {
             let one = packet(random, link_type);
             let Some(other) = twin(random, link_type, &one) else {
@@ -293,5 +295,5 @@ fn filters_on_payload_are_refused() {
         assert!(!is_accepted(text, LinkType::ETHERNET), "{text}");
     }
     let filter = Filter::plain("udp and payload contains \"x\"").expect("a filter");
-    assert!(!filter.reads_headers_only(LinkType::ETHERNET, Mode::Savefile));
+    assert!(!filter.reads_headers_only(LinkType::ETHERNET, FilterMode::Savefile));
 }

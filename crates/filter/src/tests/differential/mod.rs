@@ -1,7 +1,9 @@
-//! Interpreter, machine code and libpcap must agree on every packet: programs that libpcap makes and programs that it would
-//! never make, packets cut anywhere, each placed so that reading a byte beyond it is a crash.
+//! Interpreter, machine code and libpcap must agree on every packet. The programs include some that
+//! libpcap makes and some that it never makes. Packets are cut anywhere, and each is placed so that
+//! a read beyond its end crashes.
 //!
-//! Seeded: `FILTER_SEED` repeats a run, `FILTER_SECONDS` makes each test last (`make verify`).
+//! Runs are seeded. `FILTER_SEED` repeats a run; `FILTER_SECONDS` sets the duration of each test
+//! (`make verify`).
 
 mod cases;
 mod expressions;
@@ -17,19 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Frame, Instruction, Program, sys::reference};
-use guard::Guarded;
+use crate::{FilterFrame, Instruction, Program, sys::reference};
+use guard::GuardedMemory;
 use packets::Packet;
 
-/// Who is asked beside the interpreter and machine code.
+/// Whether libpcap runs the program too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Libpcap {
     Asked,
-    /// It has no such thing: ancillary data, shifts that C leaves open, loops without end.
+    /// libpcap does not support the program: ancillary data, shifts that C does not define, endless
+    /// loops.
     NotAsked,
 }
 
-/// Runs of a test: each with a seed of its own, until a number is reached, or the time is up where that is asked for.
+/// Runs of a test, each with its own seed. Ends after a number of runs, or after a given time.
 struct Trials {
     seed: u64,
     left: u64,
@@ -44,7 +47,8 @@ impl Trials {
         };
         let seconds = number("FILTER_SECONDS").map(Duration::from_secs);
         let seed = number("FILTER_SEED").unwrap_or_else(|| fastrand::u64(..));
-        // A read beyond a packet crashes, and then this is all there is to know: see it with `--nocapture`.
+        // A read beyond a packet crashes the test, and this line is then the only information. It
+        // appears with `--nocapture`.
         eprintln!("FILTER_SEED={seed}");
         Self {
             seed,
@@ -71,11 +75,11 @@ impl Iterator for Trials {
     }
 }
 
-/// Everybody who says what a program means, and how often they were asked.
+/// All implementations that run a program, and how often they ran.
 struct Judges {
-    /// A place for each packet of a run, and one for the frames.
-    places: Vec<Guarded>,
-    frames: Guarded,
+    /// Guarded memory for each packet of a run.
+    places: Vec<GuardedMemory>,
+    frames: GuardedMemory,
     programs: u64,
     kept: u64,
     rejected: u64,
@@ -94,20 +98,20 @@ impl fmt::Debug for Judges {
 impl Judges {
     fn new() -> Self {
         Self {
-            places: (0..Program::MANY).map(|_| Guarded::new()).collect(),
-            frames: Guarded::new(),
+            places: (0..Program::MANY).map(|_| GuardedMemory::new()).collect(),
+            frames: GuardedMemory::new(),
             programs: 0,
             kept: 0,
             rejected: 0,
         }
     }
 
-    /// Asks everybody about up to 64 packets.
+    /// Runs all implementations on up to 64 packets.
     fn compare(&mut self, seed: u64, program: &Program, libpcap: Libpcap, packets: &[Packet]) {
         let places = self.places.iter_mut().zip(packets);
-        let frames: Vec<Frame<'_>> = places
+        let frames: Vec<FilterFrame<'_>> = places
             .map(|(place, packet)| {
-                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+                FilterFrame::new(place.place(&packet.data), packet.wire_len, packet.aux)
             })
             .collect();
         assert_eq!(frames.len(), packets.len());
@@ -149,7 +153,7 @@ impl Judges {
         self.rejected += packets.len() as u64 - u64::from(expected.count_ones());
     }
 
-    /// Asks everybody about instructions.
+    /// Runs all implementations of a program with these instructions.
     fn compare_instructions(
         &mut self,
         seed: u64,
@@ -161,7 +165,7 @@ impl Judges {
         self.compare(seed, &program, libpcap, packets);
     }
 
-    /// A test in which all packets end alike tests little.
+    /// Fails unless many packets were kept and many were rejected. Otherwise the test shows little.
     fn must_have_seen_both(&self) {
         assert!(
             self.kept > self.programs && self.rejected > self.programs,

@@ -1,4 +1,5 @@
-//! Packets for programs: headers that filters look for, in odd combinations, cut anywhere, and plain noise.
+//! Packets for programs: headers that filters test, in unusual combinations, cut anywhere, and
+//! noise.
 
 use retroscope_packet::Direction;
 
@@ -54,7 +55,7 @@ fn noise(random: &mut fastrand::Rng, len_max: usize) -> Vec<u8> {
         .collect()
 }
 
-/// One of few values mostly, so that filters and packets meet.
+/// Mostly one of few values, so that filters and packets share values.
 fn few<const N: usize>(random: &mut fastrand::Rng, values: [[u8; N]; 3]) -> [u8; N] {
     match random.usize(..4) {
         3 => std::array::from_fn(|_| random.u8(..)),
@@ -122,7 +123,7 @@ fn ipv6(random: &mut fastrand::Rng, frame: &mut Vec<u8>) {
         address[15] = random.u8(..3);
         frame.extend(address);
     }
-    // Extension headers, in case they are asked for.
+    // Extension headers, for programs that follow them.
     for _ in 0..random.usize(..3) {
         let [next] = few(random, [[0], [60], [17]]);
         frame.extend([next, random.u8(..2), 0, 0, 0, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Programs that libpcap would never make, and all of them valid.
+//! Valid programs that libpcap would never make.
 
 use super::{Judges, Libpcap, Trials, packets::packets};
 use retroscope_bpf::{ANCILLARY, Instruction, is_known, op};
@@ -16,19 +16,20 @@ fn plain(code: u16, k: u32) -> Instruction {
     }
 }
 
-/// Every operation code that programs may have.
+/// All operation codes that programs may contain.
 fn codes() -> Vec<u16> {
     (0..=0xff_u16).filter(|code| is_known(*code)).collect()
 }
 
-/// Those that libpcap's interpreter gives a meaning whatever their constant is. It shifts by 32 and more as C likes.
+/// Operation codes that libpcap's interpreter defines for every constant. It leaves shifts by 32
+/// and more to C.
 fn defined_codes() -> Vec<u16> {
     let mut codes = codes();
     codes.retain(|code| !matches!(*code, op::LSH_K | op::RSH_K));
     codes
 }
 
-/// An instruction with `left` behind it before the last one.
+/// A random instruction that is followed by `left` instructions before the last one.
 fn instruction(random: &mut fastrand::Rng, codes: &[u16], left: usize) -> Instruction {
     let code = codes[random.usize(..codes.len())];
     let reach = u8::try_from(left.min(6)).expect("at most 6") + 1;
@@ -37,7 +38,7 @@ fn instruction(random: &mut fastrand::Rng, codes: &[u16], left: usize) -> Instru
         op::DIV_K | op::MOD_K => random.u32(1..),
         op::JA => random.u32(..u32::from(reach)),
         op::LSH_K | op::RSH_K => random.u32(..40),
-        // Mostly inside a packet, sometimes at the edges of the number range.
+        // Mostly offsets inside a packet, sometimes values at the limits of the number range.
         _ => match random.u8(..8) {
             0 => u32::MAX - random.u32(..8),
             1 => random.u32(..),
@@ -74,8 +75,8 @@ fn random_programs_mean_the_same_to_all() {
     without_memory.retain(|code| !matches!(*code, op::ST | op::STX | op::LD_MEM | op::LDX_MEM));
     for seed in Trials::new(1500) {
         let random = &mut fastrand::Rng::with_seed(seed);
-        // libpcap leaves scratch memory as the stack had it; programs from libpcap write before they read. Without any,
-        // packets go through the interpreter together.
+        // libpcap does not initialize scratch memory, and its programs write before they read.
+        // Without scratch memory, the interpreter takes packets together.
         let (codes, words) = if random.bool() {
             (&codes, 16)
         } else {
@@ -115,7 +116,8 @@ pub(super) fn any(random: &mut fastrand::Rng) -> Vec<Instruction> {
     program
 }
 
-/// Loads behind fixed offsets and `X`, comparisons, and returns: what bounds checks are merged over.
+/// Loads at fixed offsets and after `X`, comparisons, and returns: the programs in which bounds
+/// checks are merged.
 pub(super) fn branches(random: &mut fastrand::Rng) -> Vec<Instruction> {
     const CODES: [u16; 16] = [
         op::LD_W_ABS,
@@ -160,7 +162,7 @@ fn loads_and_branches_mean_the_same_to_all() {
     judges.must_have_seen_both();
 }
 
-/// Long chains of comparisons, with few targets and with many, some constants twice.
+/// Long chains of comparisons, with few or many targets; some constants occur twice.
 #[test]
 fn long_lists_of_constants_mean_the_same_to_all() {
     let mut judges = Judges::new();
@@ -189,7 +191,8 @@ fn long_lists_of_constants_mean_the_same_to_all() {
             program.push(Instruction::ret(bytes % 7));
         }
         let mut packets = packets(random, PACKETS_EACH);
-        // Noise meets no constant of 32 bits: put some there.
+        // Random bytes never equal a 32-bit constant, so the test writes some constants into
+        // packets.
         for packet in &mut packets {
             let k = program[1 + random.usize(..cases)].k;
             let at = program[0].k as usize;
@@ -202,7 +205,7 @@ fn long_lists_of_constants_mean_the_same_to_all() {
     judges.must_have_seen_both();
 }
 
-/// Loops that end after some rounds, as `ip6 protochain` does.
+/// Loops that end after some rounds, like those of `ip6 protochain`.
 #[test]
 fn loops_mean_the_same_to_all() {
     const COUNTER: u32 = 15;
@@ -214,7 +217,8 @@ fn loops_mean_the_same_to_all() {
         let rounds = random.u32(1..5);
         let mut program: Vec<Instruction> = (0..15).map(|word| plain(op::ST, word)).collect();
         program.extend([plain(op::LD_IMM, rounds), plain(op::ST, COUNTER)]);
-        // The way back leads anywhere into what stands here; jumps over that place make it a loop with two entries.
+        // The backward jump leads to any of these instructions. A jump over that target gives the
+        // loop two entries.
         let len = random.usize(1..16);
         let head = program.len() + random.usize(..len);
         program.extend(body(random, &codes, len));
@@ -242,7 +246,7 @@ fn loops_mean_the_same_to_all() {
     judges.must_have_seen_both();
 }
 
-/// Jumps anywhere, also into what no way from the start leads to. Some never end.
+/// Jumps to any place, also into unreachable instructions. Some programs never end.
 #[test]
 fn wild_jumps_mean_the_same_to_us() {
     let mut judges = Judges::new();
@@ -281,7 +285,8 @@ fn ancillary_data_means_the_same_to_us() {
             program.push(plain(load, ANCILLARY + [4, 8][random.usize(..2)]));
             let len = random.usize(1..4);
             let noise = body(random, &codes, len).into_iter();
-            // Of what the kernel knows there are these two only.
+            // No other instruction may read ancillary data, of which programs support only these
+            // two kinds.
             program.extend(noise.map(|instruction| Instruction {
                 k: instruction.k.min(ANCILLARY - 1),
                 ..instruction

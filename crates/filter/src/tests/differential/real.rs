@@ -1,11 +1,11 @@
-//! Ordinary filters on packets from real networks, cut here and there.
+//! Ordinary filters on packets of real networks, cut at various places.
 
 use retroscope_packet::LinkType;
 
 use super::{Judges, Libpcap, packets::Packet};
-use crate::{LinkContext, Mode, Program, compile};
+use crate::{FilterMode, LinkContext, Program, compile};
 
-/// Filters over every kind of instruction that libpcap emits.
+/// Filters that contain every kind of instruction that libpcap emits.
 const FILTERS: [&str; 15] = [
     "tcp port 80 and host 10.0.0.1",
     "udp portrange 1000-2000 or icmp",
@@ -48,13 +48,13 @@ fn real_packets_give_what_libpcap_gives() {
                 let link = LinkContext {
                     link_type,
                     snaplen: 65_535,
-                    mode: Mode::Savefile,
+                    mode: FilterMode::Savefile,
                     optimize,
                 };
                 compile(filter, link).unwrap_or_else(|error| panic!("{}", error.render()))
             })
             .collect();
-        // Every eighth packet of the large capture is plenty.
+        // Every eighth packet of the large capture is enough.
         let step = if file.starts_with("large/") { 8 } else { 1 };
         let mut index = 0;
         while let Ok(Some(record)) = reader.next() {

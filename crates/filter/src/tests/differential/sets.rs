@@ -1,4 +1,5 @@
-//! Sets of programs that run as one function: each must answer as it does alone, whatever the others find out first.
+//! Sets of programs that run as one function. Each program must give the result that it gives
+//! alone, whatever the function learns for other programs first.
 
 use retroscope_bpf::op;
 use retroscope_packet::LinkType;
@@ -6,14 +7,17 @@ use retroscope_packet::LinkType;
 use super::{
     Trials,
     expressions::expression,
-    guard::Guarded,
+    guard::GuardedMemory,
     packets::{Packet, packets},
     programs,
 };
-use crate::{Frame, Instruction, Joint, LinkContext, Mode, Program, compile, sys::reference};
+use crate::{
+    FilterFrame, FilterMode, FusedPrograms, Instruction, LinkContext, Program, compile,
+    sys::reference,
+};
 
 const PACKETS_EACH: usize = 48;
-/// Those whose network header a function knows, and one of which it knows nothing.
+/// Link types whose network header the function knows, and one link type that it does not know.
 const LINK_TYPES: [LinkType; 5] = [
     LinkType::ETHERNET,
     LinkType::RAW,
@@ -21,13 +25,13 @@ const LINK_TYPES: [LinkType; 5] = [
     LinkType::LINUX_SLL2,
     LinkType::NULL,
 ];
-/// In results that must stay as they are.
+/// Fills results that the function must not change.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Who says what sets mean, and what they have seen.
+/// All implementations that run a set, and counts of the results.
 struct Judges {
-    places: Vec<Guarded>,
-    frames: Guarded,
+    places: Vec<GuardedMemory>,
+    frames: GuardedMemory,
     programs: u64,
     joined: u64,
     kept: u64,
@@ -37,8 +41,10 @@ struct Judges {
 impl Judges {
     fn new() -> Self {
         Self {
-            places: (0..Joint::MANY).map(|_| Guarded::new()).collect(),
-            frames: Guarded::new(),
+            places: (0..FusedPrograms::MANY)
+                .map(|_| GuardedMemory::new())
+                .collect(),
+            frames: GuardedMemory::new(),
             programs: 0,
             joined: 0,
             kept: 0,
@@ -46,7 +52,8 @@ impl Judges {
         }
     }
 
-    /// Asks each program alone and all together about up to 64 packets. `of_libpcap` are programs that libpcap runs too.
+    /// Runs each program alone, and all together, on up to 64 packets. Bits in `of_libpcap` mark
+    /// programs that libpcap runs too.
     fn compare(
         &mut self,
         seed: u64,
@@ -55,9 +62,9 @@ impl Judges {
         packets: &[Packet],
     ) {
         let places = self.places.iter_mut().zip(packets);
-        let frames: Vec<Frame<'_>> = places
+        let frames: Vec<FilterFrame<'_>> = places
             .map(|(place, packet)| {
-                Frame::new(place.place(&packet.data), packet.wire_len, packet.aux)
+                FilterFrame::new(place.place(&packet.data), packet.wire_len, packet.aux)
             })
             .collect();
         let complaint = |who: &str, packet: usize, differing: u64| {
@@ -72,7 +79,7 @@ impl Judges {
                 programs.join("\n")
             )
         };
-        let mut expected = [UNTOUCHED; Joint::MANY];
+        let mut expected = [UNTOUCHED; FusedPrograms::MANY];
         for (index, frame) in frames.iter().enumerate() {
             expected[index] = 0;
             for (bit, program) in set.iter().enumerate() {
@@ -88,10 +95,10 @@ impl Judges {
         let any = expected[..frames.len()]
             .iter()
             .fold(0, |any, one| any | one);
-        let joint = Joint::new(link_type, set.clone());
+        let joint = FusedPrograms::new(link_type, set.clone());
         let frames = self.frames.place(&frames);
         for who in ["each by itself", "machine code"] {
-            let mut results = [UNTOUCHED; Joint::MANY];
+            let mut results = [UNTOUCHED; FusedPrograms::MANY];
             let found = joint.run_many(frames, &mut results);
             for (index, (result, expected)) in results.iter().zip(&expected).enumerate() {
                 assert_eq!(
@@ -102,7 +109,7 @@ impl Judges {
                 );
             }
             assert_eq!(found, any, "{}", complaint(who, 0, found ^ any));
-            // Where they are too long for one function the same is asked twice.
+            // If the programs are too long for one function, the second round repeats the first.
             let _ = joint.make_native();
         }
         self.joined += if joint.native().is_some() {
@@ -119,7 +126,8 @@ impl Judges {
         self.rejected += (set.len() * frames.len()) as u64 - kept;
     }
 
-    /// A test in which all packets end alike, or no programs are joined, tests little.
+    /// Fails unless many packets were kept and many rejected, and enough programs were fused.
+    /// Otherwise the test shows little.
     fn must_have_seen_all(&self, joined_percent: u64) {
         let seen = (self.programs, self.joined, self.kept, self.rejected);
         assert!(
@@ -133,7 +141,7 @@ impl Judges {
     }
 }
 
-/// Gives an Ethernet frame the header of another link type.
+/// Replaces the header of an Ethernet frame by that of another link type.
 fn relink(packet: &mut Packet, link_type: LinkType) {
     let Some((ethernet, network)) = packet.data.split_at_checked(14) else {
         return;
@@ -153,9 +161,9 @@ fn program(instructions: Vec<Instruction>) -> Program {
     Program::new(instructions, false).expect("made to be valid")
 }
 
-/// A number of programs, small ones more often.
+/// A number of programs. Small numbers are more likely.
 fn count(random: &mut fastrand::Rng) -> usize {
-    let most = [2, 5, 16, Joint::MANY][random.usize(..4)];
+    let most = [2, 5, 16, FusedPrograms::MANY][random.usize(..4)];
     random.usize(1..=most)
 }
 
@@ -168,7 +176,7 @@ fn sets_of_random_programs_answer_as_each_alone() {
         let mut set: Vec<Program> = Vec::new();
         for _ in 0..count {
             match random.u8(..8) {
-                // Twins, and programs that share their beginnings and go on otherwise.
+                // Equal programs, and programs with a common beginning.
                 0 if !set.is_empty() => set.push(set[random.usize(..set.len())].clone()),
                 1 if !set.is_empty() => {
                     let other = set[random.usize(..set.len())].instructions().to_vec();
@@ -183,7 +191,7 @@ fn sets_of_random_programs_answer_as_each_alone() {
     judges.must_have_seen_all(50);
 }
 
-/// A program with other constants and verdicts here and there.
+/// A program with some other constants and return values.
 fn varied(random: &mut fastrand::Rng, mut instructions: Vec<Instruction>) -> Vec<Instruction> {
     for instruction in &mut instructions {
         if random.u8(..4) != 0 {
@@ -214,22 +222,22 @@ fn sets_of_expressions_answer_as_each_alone() {
             let link = LinkContext {
                 link_type,
                 snaplen: 65_535,
-                mode: Mode::Savefile,
+                mode: FilterMode::Savefile,
                 optimize: random.u8(..4) != 0,
             };
             let text = expression(random, depth);
-            // Contradictions and twins.
+            // Contradicting and equal expressions.
             let text = match random.u8(..8) {
                 0 => format!("({text}) and not ({text})"),
                 1 => format!("tcp and udp and ({text})"),
                 _ => text,
             };
-            // Some combinations are none, such as `pppoes` under itself.
+            // libpcap rejects some combinations, such as `pppoes` inside `pppoes`.
             if let Ok(program) = compile(&text, link) {
                 set.push(program);
             }
         }
-        let mut packets = packets(random, Joint::MANY);
+        let mut packets = packets(random, FusedPrograms::MANY);
         packets
             .iter_mut()
             .for_each(|packet| relink(packet, link_type));
@@ -238,7 +246,7 @@ fn sets_of_expressions_answer_as_each_alone() {
     judges.must_have_seen_all(70);
 }
 
-/// Loads, comparisons and returns: what checks and facts are about.
+/// Loads, comparisons and returns: the instructions that checks and facts depend on.
 #[test]
 fn sets_of_loads_and_branches_answer_as_each_alone() {
     let mut judges = Judges::new();
@@ -273,7 +281,7 @@ fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
     let link = LinkContext {
         link_type: LinkType::ETHERNET,
         snaplen: 65_535,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     };
     let set: Vec<Program> = TEXTS
@@ -294,11 +302,14 @@ fn every_length_of_a_packet_ends_programs_where_they_end_alone() {
         let mut packet = vec![0; 12];
         packet.extend(header);
         packet.resize(170, 1);
-        // Each length, each program in front of and behind each other one.
+        // All lengths, and each program before and after each other program.
         for first in 0..set.len() {
             let mut turned = set.clone();
             turned.rotate_left(first);
-            for lengths in (0..=packet.len()).collect::<Vec<_>>().chunks(Joint::MANY) {
+            for lengths in (0..=packet.len())
+                .collect::<Vec<_>>()
+                .chunks(FusedPrograms::MANY)
+            {
                 let cut = |length: &usize| Packet::new(packet[..*length].to_vec());
                 let packets: Vec<Packet> = lengths.iter().map(cut).collect();
                 let set = (LinkType::ETHERNET, turned.clone());

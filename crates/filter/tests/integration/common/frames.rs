@@ -1,6 +1,6 @@
-//! Frames made by hand.
+//! Hand-made frames.
 
-/// Between which IPv4 hosts and ports; the host addresses are 10.0.0.N.
+/// IPv4 hosts and ports at both ends. The host addresses are 10.0.0.N.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     /// Last byte of the source address, and the source port.
@@ -19,7 +19,7 @@ impl Ends {
     }
 }
 
-/// A fragment of an IPv4 datagram: identification, offset in units of 8 bytes, more to come.
+/// A fragment of an IPv4 datagram: identification, offset in units of 8 bytes, more fragments.
 pub(crate) type Piece = (u16, u16, bool);
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -29,7 +29,7 @@ pub(crate) fn udp(ends: Ends, tags: &[u16]) -> Vec<u8> {
     ipv4(ends, 17, (7, 0, false), tags)
 }
 
-/// A frame with IPv4 and eight bytes behind it: the UDP header, unless the piece is a later fragment.
+/// A frame with IPv4 and eight more bytes: the UDP header, unless the piece is a later fragment.
 pub(crate) fn ipv4(ends: Ends, proto: u8, (id, offset, more): Piece, tags: &[u16]) -> Vec<u8> {
     let mut frame = MACS.to_vec();
     for tag in tags {
@@ -51,7 +51,7 @@ pub(crate) fn ipv4(ends: Ends, proto: u8, (id, offset, more): Piece, tags: &[u16
     frame
 }
 
-/// A UDP datagram in IPv6 between fe80::N.
+/// A UDP datagram over IPv6 between addresses fe80::N.
 pub(crate) fn udp6(ends: Ends) -> Vec<u8> {
     let mut frame = MACS.to_vec();
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);

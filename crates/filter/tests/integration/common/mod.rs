@@ -1,4 +1,4 @@
-//! Shared by the tests that read the reference captures and tables.
+//! Helpers of the tests that read the reference captures and tables.
 
 pub(crate) mod frames;
 
@@ -7,11 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use retroscope_filter::{LinkContext, Mode};
+use retroscope_filter::{FilterMode, LinkContext};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
-/// A file beside the checkout, or `None` with a loud line where it is absent.
+/// A file outside of the checkout. `None`, with a visible line, if the file is missing.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,7 +38,7 @@ pub(crate) fn savefile(link_type: LinkType, snaplen: u32) -> LinkContext {
     LinkContext {
         link_type,
         snaplen,
-        mode: Mode::Savefile,
+        mode: FilterMode::Savefile,
         optimize: true,
     }
 }
@@ -53,16 +53,16 @@ pub(crate) struct Packet {
     pub(crate) wire_len: u32,
 }
 
-/// A whole capture in memory, up to its end or the place where it is damaged.
+/// A whole capture in memory, up to its end or to the first damage.
 pub(crate) struct Capture {
-    /// What each interface's filters are compiled for.
+    /// Compilation context of each interface.
     pub(crate) links: Vec<LinkContext>,
     /// The packets, in order.
     pub(crate) packets: Vec<Packet>,
 }
 
 impl Capture {
-    /// Reads a capture; `None` if not even its header can be read.
+    /// Reads a capture. `None` if even its header is unreadable.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let mut reader = CaptureReader::open(path).ok()?;
         let mut packets = Vec::new();

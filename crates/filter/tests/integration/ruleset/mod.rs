@@ -1,4 +1,4 @@
-//! Rule sets against the rules' own programs.
+//! Compares rule sets with the rules' own programs.
 
 mod packets;
 mod rules;
@@ -6,12 +6,12 @@ mod terms;
 mod updates;
 
 use retroscope_filter::{
-    Aux, Filter, FilterError, Frame, LinkContext, Matches, Mode, Program, RuleId, RuleReader,
-    RuleSet, Sure, compile,
+    Aux, Certainty, Filter, FilterError, FilterFrame, FilterMode, LinkContext, Matches, Program,
+    RuleId, RulePlacement, RuleReader, RuleSet, compile,
 };
 use retroscope_packet::{LinkType, parse};
 
-/// Those that look-ups read, and two that they leave to programs.
+/// Link types that look-ups read, and two that need programs.
 const LINK_TYPES: [LinkType; 10] = [
     LinkType::ETHERNET,
     LinkType::RAW,
@@ -25,7 +25,7 @@ const LINK_TYPES: [LinkType; 10] = [
     LinkType::PPP,
 ];
 
-fn context(link_type: LinkType, mode: Mode, optimize: bool) -> LinkContext {
+fn context(link_type: LinkType, mode: FilterMode, optimize: bool) -> LinkContext {
     LinkContext {
         link_type,
         snaplen: 262_144,
@@ -42,7 +42,7 @@ struct Reference {
 }
 
 impl Reference {
-    fn new(id: u64, text: String, link_type: LinkType, mode: Mode) -> Self {
+    fn new(id: u64, text: String, link_type: LinkType, mode: FilterMode) -> Self {
         let programs =
             [true, false].map(|optimize| compile(&text, context(link_type, mode, optimize)));
         let [optimized, plain] = programs;
@@ -53,8 +53,8 @@ impl Reference {
         }
     }
 
-    /// What the programs say; equal but for loads that the optimizer leaves out.
-    fn matches(&self, frame: &Frame<'_>) -> [bool; 2] {
+    /// The results of the two programs. They differ only in loads that the optimizer omits.
+    fn matches(&self, frame: &FilterFrame<'_>) -> [bool; 2] {
         match &self.programs {
             Ok(programs) => programs
                 .each_ref()
@@ -74,7 +74,7 @@ fn random_packets(
         .collect()
 }
 
-/// Compares what a reader finds with the rules' own programs; gives how many matches there were.
+/// Compares a reader's matches with the rules' own programs. Returns the number of matches.
 fn compare(
     reader: &mut RuleReader,
     link_type: LinkType,
@@ -85,12 +85,12 @@ fn compare(
     let mut matches = Matches::default();
     let mut count = 0;
     for some in packets.chunks(RuleReader::MANY) {
-        let frames: Vec<Frame<'_>> = some
+        let frames: Vec<FilterFrame<'_>> = some
             .iter()
-            .map(|(data, wire_len)| Frame::new(data, *wire_len, Aux::default()))
+            .map(|(data, wire_len)| FilterFrame::new(data, *wire_len, Aux::default()))
             .collect();
         reader.match_many(link_type, 0, &frames, &mut matches);
-        let found: Vec<(usize, RuleId, Sure)> = matches.iter().collect();
+        let found: Vec<(usize, RuleId, Certainty)> = matches.iter().collect();
         assert!(
             found.is_sorted_by_key(|(frame, id, _)| (*frame, *id)),
             "in order, each once"
@@ -124,8 +124,8 @@ fn compare(
     count
 }
 
-/// A set of these rules, and whether each could be added.
-fn set_of(rules: &[Reference], link_type: LinkType, mode: Mode, prepare: bool) -> RuleSet {
+/// A set of these rules, and whether each rule could be added.
+fn set_of(rules: &[Reference], link_type: LinkType, mode: FilterMode, prepare: bool) -> RuleSet {
     let mut set = RuleSet::new(mode);
     set.add_link_type(link_type);
     for rule in rules {
@@ -148,7 +148,7 @@ fn every_rule_is_found_where_its_own_program_matches() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     for link_type in LINK_TYPES {
-        for mode in [Mode::Savefile, Mode::Live] {
+        for mode in [FilterMode::Savefile, FilterMode::Live] {
             let rules: Vec<Reference> = (0..250)
                 .map(|id| Reference::new(id, rules::rule(&mut random), link_type, mode))
                 .collect();
@@ -156,7 +156,7 @@ fn every_rule_is_found_where_its_own_program_matches() {
             for prepare in [false, true] {
                 let set = set_of(&rules, link_type, mode, prepare);
                 let count = compare(&mut set.reader(), link_type, &rules, &packets, seed);
-                // Mostly 3,000 and more, with one seed 1,730.
+                // Mostly 3,000 and more; with one seed 1,730.
                 assert!(
                     count > 1000,
                     "seed {seed}, link type {}: {count} matches",
@@ -215,19 +215,19 @@ fn flows_hosts_and_ports_of_captures_are_found() {
         }
         let rules: Vec<Reference> = (0..)
             .zip(texts)
-            .map(|(id, text)| Reference::new(id, text, link_type, Mode::Savefile))
+            .map(|(id, text)| Reference::new(id, text, link_type, FilterMode::Savefile))
             .collect();
-        let set = set_of(&rules, link_type, Mode::Savefile, false);
+        let set = set_of(&rules, link_type, FilterMode::Savefile, false);
         count += compare(&mut set.reader(), link_type, &rules, &packets, 7);
     }
     assert!(count > 10_000, "{count} matches");
 }
 
-/// The numbers of the rules that match one packet.
+/// Identifiers of the rules that match one packet.
 fn found(set: &RuleSet, link_type: LinkType, data: &[u8]) -> Vec<u64> {
     let mut matches = Matches::default();
     let wire_len = u32::try_from(data.len()).expect("small");
-    let frames = [Frame::new(data, wire_len, Aux::default())];
+    let frames = [FilterFrame::new(data, wire_len, Aux::default())];
     set.reader().match_many(link_type, 0, &frames, &mut matches);
     matches.iter().map(|(_, id, _)| id.0).collect()
 }
@@ -240,7 +240,7 @@ fn a_link_type_that_comes_later_is_compiled_for_then() {
         "ether host 2:0:0:0:0:1",
         "udp port 53 and len < 100",
     ];
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     for (id, text) in (0..).zip(texts) {
         let filter = Filter::plain(text).expect("an expression");
         let _placed = set
@@ -271,28 +271,31 @@ fn a_link_type_that_comes_later_is_compiled_for_then() {
 
 #[test]
 fn explanations_tell_what_became_of_a_rule() {
-    use retroscope_filter::Placement::{Compiled, LookedUp, Narrowed};
     let cases = [
         (
             "tcp and host 10.0.0.2 and port 80 and host 10.0.0.1 and port 9",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("flow tcp 10.0.0.1 10.0.0.2 ports 9 80", 0)][..],
         ),
         (
             "src net 10.0.0.0/8 and udp",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("net 10.0.0.0/8", 1)],
         ),
         (
             "port 80 or host 2001:db8::1",
-            LookedUp,
+            RulePlacement::LookUp,
             &[("port 80", 0), ("host 2001:db8::1", 1)],
         ),
-        ("vlan 7 and arp", LookedUp, &[("vlan 7", 1)]),
-        ("not port 22", Compiled, &[]),
-        ("port 22 and tcp[13] & 2 != 0", Narrowed, &[("port 22", 0)]),
+        ("vlan 7 and arp", RulePlacement::LookUp, &[("vlan 7", 1)]),
+        ("not port 22", RulePlacement::Program, &[]),
+        (
+            "port 22 and tcp[13] & 2 != 0",
+            RulePlacement::LookUpThenProgram,
+            &[("port 22", 0)],
+        ),
     ];
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
     for (text, placement, look_ups) in cases {
         let filter = Filter::plain(text).expect("an expression");
@@ -304,7 +307,7 @@ fn explanations_tell_what_became_of_a_rule() {
         assert_eq!(found, look_ups, "{text}");
         assert_eq!(
             explanation.programs.is_empty(),
-            placement == LookedUp,
+            placement == RulePlacement::LookUp,
             "{text}"
         );
     }
@@ -316,7 +319,7 @@ fn explanations_tell_what_became_of_a_rule() {
         "host 10.0.0.1 and port 70000",
     ] {
         let expected =
-            Reference::new(1, text.to_owned(), LinkType::ETHERNET, Mode::Savefile).programs;
+            Reference::new(1, text.to_owned(), LinkType::ETHERNET, FilterMode::Savefile).programs;
         let filter = Filter::plain(text).expect("libpcap is asked later");
         match (set.insert(RuleId(1), &filter), expected) {
             (Err(error), Err(expected)) => assert_eq!(error.render(), expected.render()),
@@ -326,7 +329,7 @@ fn explanations_tell_what_became_of_a_rule() {
     }
 }
 
-/// Rules in a set whose numbers are below 10,000.
+/// Number of rules in a set. All identifiers are below 10,000.
 fn rules_in(set: &RuleSet) -> usize {
     let ids = (0..10_000).map(RuleId);
     ids.filter(|id| set.explain(*id).is_some()).count()

@@ -1,8 +1,8 @@
-//! Packets made at random from few addresses and ports, so that rules about these match.
+//! Random packets with few different addresses and ports, so that rules with these values match.
 
 use retroscope_packet::LinkType;
 
-/// Addresses that end in these stand in rules and packets.
+/// IPv4 addresses in rules and packets.
 pub(crate) const HOSTS: [[u8; 4]; 6] = [
     [10, 0, 0, 1],
     [10, 0, 0, 2],
@@ -11,9 +11,9 @@ pub(crate) const HOSTS: [[u8; 4]; 6] = [
     [192, 168, 0, 1],
     [192, 168, 255, 255],
 ];
-/// The same for IPv6.
+/// IPv6 addresses in rules and packets.
 pub(crate) const HOSTS6: [&str; 4] = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "fe80::1"];
-/// Ports.
+/// Ports in rules and packets.
 pub(crate) const PORTS: [u16; 7] = [0, 53, 80, 1000, 1001, 60000, 65535];
 
 const TCP: u8 = 6;

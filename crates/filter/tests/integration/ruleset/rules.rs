@@ -1,4 +1,4 @@
-//! Expressions made at random, most of them of what look-ups understand.
+//! Random expressions, mostly of primitives that look-ups understand.
 
 use super::packets::{HOSTS, HOSTS6, PORTS};
 
@@ -31,7 +31,7 @@ fn port(random: &mut fastrand::Rng) -> u16 {
     one(random, &PORTS)
 }
 
-/// One primitive that look-ups understand.
+/// A primitive that look-ups understand.
 fn primitive(random: &mut fastrand::Rng) -> String {
     let way = direction(random);
     match random.u8(..14) {
@@ -128,7 +128,7 @@ fn primitive(random: &mut fastrand::Rng) -> String {
     }
 }
 
-/// What look-ups leave to a program.
+/// A primitive that needs a program.
 fn opaque(random: &mut fastrand::Rng) -> String {
     one(
         random,
@@ -153,7 +153,7 @@ fn opaque(random: &mut fastrand::Rng) -> String {
     .to_owned()
 }
 
-/// A conjunction that fixes a flow.
+/// A conjunction that requires a flow.
 fn flow(random: &mut fastrand::Rng) -> String {
     let proto = one(random, &["tcp", "udp", "sctp"]);
     let ([a, b], [p, q]) = ([host(random), host(random)], [port(random), port(random)]);
@@ -193,7 +193,7 @@ fn chain(random: &mut fastrand::Rng, depth: u32, opaques: bool) -> String {
     text
 }
 
-/// An expression.
+/// A random expression.
 pub(crate) fn rule(random: &mut fastrand::Rng) -> String {
     match random.u8(..10) {
         0..3 => flow(random),

@@ -1,8 +1,8 @@
-//! `$flow` and its like, payload terms: the look-ups ask, the filters answer.
+//! `$flow` and other own terms: look-ups return the candidates, filters decide.
 
 use retroscope_filter::{
-    Aux, Decision, Filter, Frame, Matches, Mode, PacketView, Placement, RuleId, RuleReader,
-    RuleSet, Sure, Template, TriggerFacts,
+    Aux, Certainty, Decision, Filter, FilterFrame, FilterMode, Matches, PacketView, RuleId,
+    RulePlacement, RuleReader, RuleSet, Template, TriggerFacts,
 };
 use retroscope_packet::{LinkType, parse};
 
@@ -32,7 +32,7 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
         LinkType::NULL,
         LinkType::PPP,
     ] {
-        let mut set = RuleSet::new(Mode::Savefile);
+        let mut set = RuleSet::new(FilterMode::Savefile);
         set.add_link_type(link_type);
         let mut filters: Vec<Filter> = Vec::new();
         let triggers = random_packets(&mut random, link_type, 60);
@@ -50,7 +50,7 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
             };
             let mut filter = Filter::new(filled);
             if filter
-                .prepare(context(link_type, Mode::Savefile, true))
+                .prepare(context(link_type, FilterMode::Savefile, true))
                 .is_ok()
             {
                 let id = RuleId(filters.len() as u64);
@@ -70,30 +70,33 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
             .chunks(RuleReader::MANY)
         {
             let interface = random.u16(..2);
-            let frames: Vec<Frame<'_>> = some
+            let frames: Vec<FilterFrame<'_>> = some
                 .iter()
-                .map(|(data, wire_len)| Frame::new(data, *wire_len, Aux::default()))
+                .map(|(data, wire_len)| FilterFrame::new(data, *wire_len, Aux::default()))
                 .collect();
             reader.match_many(link_type, interface, &frames, &mut matches);
             for (number, frame) in frames.iter().enumerate() {
                 let view = PacketView {
                     link_type,
-                    mode: Mode::Savefile,
+                    mode: FilterMode::Savefile,
                     interface,
                     aux: frame.aux(),
                     data: frame.data(),
                     wire_len: frame.wire_len(),
                 };
                 for (id, filter) in filters.iter().enumerate() {
-                    // One state sees every packet, the other those that the look-ups ask about.
+                    // One state sees every packet, the other state only the packets that the
+                    // look-ups return.
                     let expected = filter.evaluate(&mut states[id], &view).decision;
                     let found = matches
                         .iter()
                         .find(|(at, rule, _)| (*at, rule.0) == (number, id as u64));
                     let got = match found {
                         None => Decision::Skip,
-                        Some((_, _, Sure::Yes)) => Decision::Take,
-                        Some((_, _, Sure::Ask)) => filter.evaluate(&mut blind[id], &view).decision,
+                        Some((_, _, Certainty::Certain)) => Decision::Take,
+                        Some((_, _, Certainty::AskFilter)) => {
+                            filter.evaluate(&mut blind[id], &view).decision
+                        }
                     };
                     assert_eq!(
                         got,
@@ -122,7 +125,7 @@ fn whatever_a_filter_takes_or_keeps_aside_is_asked_or_found() {
 #[test]
 fn flows_are_looked_up_and_asked() {
     let mut random = fastrand::Rng::with_seed(1);
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     let template = Template::parse("$flow").expect("a template");
     let mut id = 0;
     for (data, _) in random_packets(&mut random, LinkType::ETHERNET, 100) {
@@ -135,7 +138,7 @@ fn flows_are_looked_up_and_asked() {
             let placed = set
                 .insert(RuleId(id), &Filter::new(filled))
                 .expect("no program needed");
-            assert_eq!(placed.placement, Placement::NarrowedAsked);
+            assert_eq!(placed.placement, RulePlacement::LookUpThenCaller);
             id += 1;
         }
     }

@@ -1,16 +1,18 @@
-//! Rules that come and go, while packets are matched.
+//! Insertions and removals of rules while packets are matched.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread::ScopedJoinHandle,
 };
 
-use retroscope_filter::{Aux, Filter, Frame, Matches, Mode, RuleId, RuleReader, RuleSet};
+use retroscope_filter::{
+    Aux, Filter, FilterFrame, FilterMode, Matches, RuleId, RuleReader, RuleSet,
+};
 use retroscope_packet::LinkType;
 
 use super::{Reference, compare, packets, random_packets, rules, rules_in};
 
-/// Every rule of `present`, from scratch.
+/// Copies of the rules whose element in `set` is true.
 fn present(references: &[Reference], set: &[bool]) -> Vec<Reference> {
     let present = references.iter().zip(set).filter(|(_, is_in)| **is_in);
     present
@@ -27,10 +29,17 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let link_type = LinkType::ETHERNET;
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(link_type);
     let mut references: Vec<Reference> = (0..120)
-        .map(|id| Reference::new(id, rules::rule(&mut random), link_type, Mode::Savefile))
+        .map(|id| {
+            Reference::new(
+                id,
+                rules::rule(&mut random),
+                link_type,
+                FilterMode::Savefile,
+            )
+        })
         .collect();
     let mut is_in = vec![false; references.len()];
     let mut reader = set.reader();
@@ -45,19 +54,19 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
                     is_in[at] = false;
                 }
                 1 => {
-                    // Another text under the same number.
+                    // A new text under the same identifier.
                     let text = rules::rule(&mut random);
-                    references[at] = Reference::new(id.0, text, link_type, Mode::Savefile);
+                    references[at] = Reference::new(id.0, text, link_type, FilterMode::Savefile);
                     set.remove(id);
                     is_in[at] = insert(&mut set, &references[at]);
                 }
                 _ => is_in[at] = insert(&mut set, &references[at]),
             }
         }
-        // Rules that run on every packet answer with and without machine code.
-        for joint in set.take_joints() {
+        // Rules that run on every packet give the same results with and without machine code.
+        for joint in set.take_fused() {
             if random.bool() {
-                // There is none where no two of them can be joined.
+                // There is no machine code if no two programs can be fused.
                 let _ = joint.make_native();
             }
         }
@@ -81,7 +90,7 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
     assert_eq!(
         set.table_bytes(),
         {
-            let mut other = RuleSet::new(Mode::Savefile);
+            let mut other = RuleSet::new(FilterMode::Savefile);
             other.add_link_type(link_type);
             let rules =
                 (0..120).map(|id| (RuleId(id), Filter::plain("tcp").expect("an expression")));
@@ -95,17 +104,17 @@ fn after_any_updates_the_rules_there_are_match_and_no_others() {
 
 #[test]
 fn rules_without_look_ups_are_put_together() {
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(LinkType::ETHERNET);
     let texts = ["ip[8] < 5", "not port 22", "udp port 53", "greater 1000"];
     let filters = texts.map(|text| Filter::plain(text).expect("an expression"));
     assert!(set.insert_many((0..).map(RuleId).zip(&filters)).is_empty());
-    let joints = set.take_joints();
+    let joints = set.take_fused();
     let programs: Vec<usize> = joints.iter().map(|one| one.programs().len()).collect();
     assert_eq!(programs, [3]);
     joints[0].make_native().expect("x86-64 Linux");
     assert!(set.remove(RuleId(3)));
-    assert!(set.take_joints().is_empty(), "it is masked out");
+    assert!(set.take_fused().is_empty(), "it is masked out");
 }
 
 fn insert(set: &mut RuleSet, reference: &Reference) -> bool {
@@ -124,7 +133,7 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
     ];
     let mut random = fastrand::Rng::new();
     let link_type = LinkType::ETHERNET;
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(link_type);
     for (id, text) in (0..).zip(kept) {
         let filter = Filter::plain(text).expect("an expression");
@@ -132,14 +141,14 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
     }
     let references: Vec<Reference> = (0..)
         .zip(kept)
-        .map(|(id, text)| Reference::new(id, text.to_owned(), link_type, Mode::Savefile))
+        .map(|(id, text)| Reference::new(id, text.to_owned(), link_type, FilterMode::Savefile))
         .collect();
     let packets: Vec<(Vec<u8>, u32)> = (0..RuleReader::MANY)
         .map(|_| packets::packet(&mut random, link_type))
         .collect();
-    let frames: Vec<Frame<'_>> = packets
+    let frames: Vec<FilterFrame<'_>> = packets
         .iter()
-        .map(|(data, wire_len)| Frame::new(data, *wire_len, Aux::default()))
+        .map(|(data, wire_len)| FilterFrame::new(data, *wire_len, Aux::default()))
         .collect();
     let expected: Vec<(usize, u64, bool)> = frames
         .iter()
@@ -174,7 +183,7 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
             })
         };
         let readers = [0, 1].map(start);
-        // The writer goes on until the readers have seen enough of it.
+        // The writer continues until the readers have seen enough versions.
         let mut round = 0;
         let failed = || readers.iter().any(ScopedJoinHandle::is_finished);
         while !failed() && (round < ROUNDS || batches.load(Ordering::Relaxed) < 100) {
@@ -195,9 +204,9 @@ fn a_rule_that_stays_is_found_while_others_come_and_go() {
 fn ten_thousand_rules_of_a_kind_match_as_one() {
     let mut random = fastrand::Rng::new();
     let link_type = LinkType::ETHERNET;
-    let mut set = RuleSet::new(Mode::Savefile);
+    let mut set = RuleSet::new(FilterMode::Savefile);
     set.add_link_type(link_type);
-    // All under the same key, each with something to compare.
+    // All rules have the same key, and each has something to compare.
     let text = |id: u64| {
         format!(
             "host 10.0.0.1 and net {}.{}.0.0/16",
@@ -213,10 +222,10 @@ fn ten_thousand_rules_of_a_kind_match_as_one() {
     let mut count = 0;
     for _ in 0..20 {
         let (data, wire_len) = packets::packet(&mut random, link_type);
-        let frame = [Frame::new(&data, wire_len, Aux::default())];
+        let frame = [FilterFrame::new(&data, wire_len, Aux::default())];
         reader.match_many(link_type, 0, &frame, &mut matches);
         for id in (0..10_000).step_by(97) {
-            let rule = Reference::new(id, text(id), link_type, Mode::Savefile);
+            let rule = Reference::new(id, text(id), link_type, FilterMode::Savefile);
             let is_found = matches.iter().any(|(_, found, _)| found == RuleId(id));
             assert!(rule.matches(&frame[0]).contains(&is_found), "{}", rule.text);
             count += usize::from(is_found);

@@ -1,4 +1,4 @@
-//! IPv4, IPv6 and the transports.
+//! IPv4, IPv6 and the transport headers.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn deconstruct_ethernet_ipv4_tcp() {
         LinkType::ETHERNET,
         &ethernet(&[8, 0], &v4(6, 0x4000, &bytes(&[&TCP, b"GET"]))),
     );
-    assert_eq!(parsed.outcome, Outcome::Complete);
+    assert_eq!(parsed.outcome, ParseOutcome::Complete);
     assert_eq!(parsed.dst_mac, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(parsed.src_mac, Some([2, 0, 0, 0, 0, 1]));
     assert_eq!(parsed.ether_type, Some(0x0800));
@@ -50,28 +50,29 @@ fn impossible_len_ipv4() {
         let parsed = with(0, header);
         assert_eq!(
             (parsed.outcome, parsed.network),
-            (Outcome::Malformed, None),
+            (ParseOutcome::Malformed, None),
             "{header:#x}"
         );
         assert_eq!(flow_of(&parsed), None);
     }
-    // A header longer than the packet, then a packet shorter than its header, then one that ends inside the ports.
+    // A header longer than the packet, a packet shorter than its header, and a packet that ends
+    // inside the ports.
     for (at, value) in [(0, 0x4f), (3, 19), (3, 23)] {
         let parsed = with(at, value);
         assert_eq!(
             (parsed.outcome, parsed.transport),
-            (Outcome::Malformed, None),
+            (ParseOutcome::Malformed, None),
             "byte {at} = {value}"
         );
         assert_eq!(flow_of(&parsed), None);
     }
-    // Offload leaves 0: the packet ends with the frame.
+    // Offload leaves a length of 0: the packet ends with the frame.
     let parsed = with(3, 0);
     assert_eq!(
         (parsed.transport, parsed.network.unwrap().len),
         (UDP_PORTS, None)
     );
-    // More than was captured is a snap length's doing.
+    // A packet longer than the captured bytes was cut by the snap length.
     assert_eq!(with(2, 5).transport, UDP_PORTS);
 }
 
@@ -82,7 +83,7 @@ fn ethernet_padding_is_not_payload() {
     let parsed = parse(LinkType::ETHERNET, &frame);
     assert_eq!(
         (parsed.outcome, parsed.transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     let mut frame = ethernet(&[0x86, 0xdd], &v6(6, &[]));
     frame.extend_from_slice(&UDP[..6]);
@@ -96,7 +97,7 @@ fn impossible_len_tcp() {
     let parsed = raw(&v4(6, 0, &segment));
     assert_eq!(
         (parsed.outcome, parsed.payload_offset),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     segment[12] = 0x60;
     assert_eq!(raw(&v4(6, 0, &segment)).payload_offset, None);
@@ -176,7 +177,8 @@ fn deconstruct_ipv6() {
 
 #[test]
 fn ipv6_extension_headers() {
-    // Hop-by-hop, destination options of 16 bytes, routing, mobility, authentication of 24 bytes, UDP.
+    // Hop-by-hop, destination options of 16 bytes, routing, mobility, authentication of 24 bytes,
+    // UDP.
     let mut chain = bytes(&[
         &[60, 0, 1, 4, 0, 0, 0, 0],
         &[43, 1],
@@ -211,13 +213,13 @@ fn ipv6_extension_headers() {
 
 #[test]
 fn impossible_len_ipv6() {
-    // An extension header longer than the payload, though bytes behind it were captured.
+    // An extension header longer than the payload, followed by more captured bytes.
     let mut packet = v6(60, &bytes(&[&[17, 1, 1, 4, 0, 0, 0, 0], &UDP]));
     packet[5] = 8;
     let parsed = raw(&packet);
     assert_eq!(
         (parsed.outcome, parsed.transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     assert_eq!(
         (parsed.network.unwrap().proto, flow_of(&parsed)),
@@ -228,13 +230,13 @@ fn impossible_len_ipv6() {
     packet[5] = 3;
     assert_eq!(
         (raw(&packet).outcome, raw(&packet).transport),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     // More extension headers than anyone sends.
     let endless = v6(60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(140));
     assert_eq!(
         (raw(&endless).outcome, flow_of(&raw(&endless))),
-        (Outcome::Malformed, None)
+        (ParseOutcome::Malformed, None)
     );
     let mut version = v6(17, &UDP);
     version[0] = 0x40;
@@ -286,7 +288,8 @@ fn fragments_ipv6() {
         (atomic.transport, atomic.network.unwrap().fragment),
         (TCP_PORTS, None)
     );
-    // What was fragmented starts with an extension header: only the first piece knows the protocol.
+    // The fragmented data starts with an extension header: only the first fragment shows the
+    // protocol.
     let options = [17, 0, 1, 4, 0, 0, 0, 0];
     let first = raw(&v6(
         44,
@@ -307,7 +310,10 @@ fn fragments_ipv6() {
         44,
         &bytes(&[&v6_fragment(44, 0, true), &v6_fragment(17, 0, true), &UDP]),
     ));
-    assert_eq!((twice.outcome, twice.transport), (Outcome::Malformed, None));
+    assert_eq!(
+        (twice.outcome, twice.transport),
+        (ParseOutcome::Malformed, None)
+    );
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn authentication_header_ipv4() {
     let packet = v4(51, 0, &bytes(&[&[6, 4], &[0; 22], &TCP]));
     assert_ports_from(LinkType::RAW, &packet, 48, TCP_PORTS);
     assert_eq!(raw(&packet[..30]).network.unwrap().proto, None);
-    // IPv6's other extension numbers mean nothing in IPv4.
+    // IPv6's other extension numbers are no extension headers in IPv4.
     assert_eq!(
         raw(&v4(51, 0, &bytes(&[&[60, 4], &[0; 22], &TCP])))
             .network

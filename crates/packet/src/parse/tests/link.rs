@@ -42,7 +42,7 @@ fn vlan_stacks() {
     let endless = ethernet(&[0x81, 0, 0, 1].repeat(200), &[]);
     assert_eq!(
         parse(LinkType::ETHERNET, &endless).outcome,
-        Outcome::Malformed
+        ParseOutcome::Malformed
     );
 }
 
@@ -119,7 +119,7 @@ fn mpls() {
     assert_eq!(parse(LinkType::ETHERNET, &frame).ether_type, Some(0x8847));
     let frame = ethernet(&[0x88, 0x48], &bytes(&[&labels, &v6(17, &UDP)]));
     assert_eq!(parse(LinkType::ETHERNET, &frame).transport, UDP_PORTS);
-    // The checksum tells, where there is one.
+    // The checksum decides, unless it is 0.
     let mut packet = v4(17, 0, &UDP);
     packet[10..12].copy_from_slice(&[0x54, 0x9b]);
     let frame = |packet: &[u8]| ethernet(&[0x88, 0x47], &bytes(&[&labels, packet]));
@@ -152,7 +152,7 @@ fn mpls() {
     let endless = ethernet(&[0x88, 0x47], &[0; 400]);
     assert_eq!(
         parse(LinkType::ETHERNET, &endless).outcome,
-        Outcome::Malformed
+        ParseOutcome::Malformed
     );
 }
 
@@ -182,7 +182,7 @@ fn pppoe_and_ppp() {
         LinkType::ETHERNET,
         &ethernet(&[0x88, 0x64], &[0x21, 0, 0, 9, 0, 4, 0, 0x21]),
     );
-    assert_eq!(version.outcome, Outcome::Malformed);
+    assert_eq!(version.outcome, ParseOutcome::Malformed);
 
     for prefix in [
         &[0xff, 3, 0, 0x21][..],
@@ -265,7 +265,10 @@ fn raw_ip() {
     for link_type in [LinkType::RAW, LinkType::RAW_BSD, LinkType::RAW_OPENBSD] {
         assert_ports_from(link_type, &v4(17, 0, &UDP), 24, UDP_PORTS);
         assert_ports_from(link_type, &v6(17, &UDP), 44, UDP_PORTS);
-        assert_eq!(parse(link_type, &[0x50; 40]).outcome, Outcome::Malformed);
+        assert_eq!(
+            parse(link_type, &[0x50; 40]).outcome,
+            ParseOutcome::Malformed
+        );
     }
     assert_ports_from(LinkType::IPV4, &v4(17, 0, &UDP), 24, UDP_PORTS);
     assert_ports_from(LinkType::IPV6, &v6(17, &UDP), 44, UDP_PORTS);
@@ -289,7 +292,7 @@ fn linux_cooked() {
     );
     let tagged = bytes(&[&v1(1, [0x81, 0]), &[0, 7, 8, 0], &packet]);
     assert_ports_from(LinkType::LINUX_SLL, &tagged, 44, UDP_PORTS);
-    // ARP has no pair of addresses to compare.
+    // ARP on this link type has no pair of hardware addresses to compare.
     let arp = parse(LinkType::LINUX_SLL, &v1(1, [8, 6]));
     assert_eq!(
         flow_of(&arp),
@@ -298,7 +301,7 @@ fn linux_cooked() {
             protocol: 0x0806
         })
     );
-    // A netlink family is no EtherType.
+    // A netlink family is not an EtherType.
     let mut netlink = bytes(&[&v1(1, [8, 0]), &packet]);
     netlink[2..4].copy_from_slice(&824_u16.to_be_bytes());
     let parsed = parse(LinkType::LINUX_SLL, &netlink);
@@ -336,6 +339,6 @@ fn unknown_link_type_has_no_facts() {
     );
     assert_eq!(
         (parsed.outcome, flow_of(&parsed)),
-        (Outcome::UnknownLinkType, None)
+        (ParseOutcome::UnknownLinkType, None)
     );
 }

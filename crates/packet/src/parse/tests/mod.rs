@@ -1,4 +1,5 @@
-//! Headers built by hand: deconstruct, truncated, impossible_len for each protocol; and random bytes.
+//! Hand-made headers, with three tests for each protocol: deconstruct, truncated, impossible_len.
+//! Also random bytes.
 
 mod ip;
 mod link;
@@ -7,7 +8,7 @@ mod payload;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
-    FlowKey, Fragment, FragmentKey, Icmp, LinkProtocol, LinkType, Llc, Outcome, Parsed, Ports,
+    FlowKey, Fragment, FragmentKey, Icmp, LinkProtocol, LinkType, Llc, ParseOutcome, Parsed, Ports,
     Snap, VlanTag, flow_of, fragment_of, parse,
 };
 
@@ -23,7 +24,8 @@ fn bytes(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// An Ethernet frame; `types` are the bytes from behind the addresses to the EtherType.
+/// An Ethernet frame. `types` are the bytes from the end of the addresses to the end of the
+/// EtherType.
 fn ethernet(types: &[u8], payload: &[u8]) -> Vec<u8> {
     bytes(&[&MACS, types, payload])
 }
@@ -32,7 +34,8 @@ fn len_u16(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap().to_be_bytes()
 }
 
-/// An IPv4 packet of right lengths from 10.0.0.1 to 10.0.0.2; `bits` are flags and fragment offset.
+/// An IPv4 packet with correct lengths from 10.0.0.1 to 10.0.0.2. `bits` are the flags and the
+/// fragment offset.
 fn v4(proto: u8, bits: u16, payload: &[u8]) -> Vec<u8> {
     let [l0, l1] = len_u16(20 + payload.len());
     let [b0, b1] = bits.to_be_bytes();
@@ -48,7 +51,7 @@ fn v6_addr(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last)
 }
 
-/// An IPv6 packet of right length from 2001:db8::1 to 2001:db8::2.
+/// An IPv6 packet with a correct length from 2001:db8::1 to 2001:db8::2.
 fn v6(next: u8, payload: &[u8]) -> Vec<u8> {
     let [l0, l1] = len_u16(payload.len());
     bytes(&[
@@ -59,7 +62,7 @@ fn v6(next: u8, payload: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// An IPv6 fragment header; `offset` in bytes.
+/// An IPv6 fragment header. `offset` is in bytes.
 fn v6_fragment(next: u8, offset: u16, more: bool) -> [u8; 8] {
     let [o0, o1] = (offset | u16::from(more)).to_be_bytes();
     [next, 0, o0, o1, 0, 1, 2, 3]
@@ -69,7 +72,8 @@ fn raw(data: &[u8]) -> Parsed {
     parse(LinkType::RAW, data)
 }
 
-/// Asserts that no prefix shows ports before it holds `need` bytes, and every longer one shows `ports`.
+/// Asserts that no prefix of less than `need` bytes shows ports, and that every longer prefix shows
+/// `ports`.
 fn assert_ports_from(link_type: LinkType, frame: &[u8], need: usize, ports: Option<Ports>) {
     for len in 0..=frame.len() {
         let parsed = parse(link_type, &frame[..len]);
@@ -81,7 +85,7 @@ fn assert_ports_from(link_type: LinkType, frame: &[u8], need: usize, ports: Opti
         if len < need {
             assert_eq!(
                 parsed.outcome,
-                Outcome::Truncated,
+                ParseOutcome::Truncated,
                 "{len} bytes of {frame:02x?}"
             );
             assert_eq!(flow_of(&parsed), None, "{len} bytes of {frame:02x?}");
@@ -96,13 +100,13 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
     let mut random = fastrand::Rng::with_seed(seed);
     let known: Vec<LinkType> = (0..=u16::MAX)
         .map(LinkType)
-        .filter(|&link_type| parse(link_type, &[]).outcome != Outcome::UnknownLinkType)
+        .filter(|&link_type| parse(link_type, &[]).outcome != ParseOutcome::UnknownLinkType)
         .collect();
     assert!(known.len() >= 15);
     let mut data = [0; 160];
     for _ in 0..300_000 {
         random.fill(&mut data);
-        // Bytes that make headers likely: version nibbles, EtherTypes, extension headers.
+        // Bytes that often form headers: version nibbles, EtherTypes, extension headers.
         for _ in 0..random.usize(0..12) {
             let at = random.usize(..90);
             data[at] = random
@@ -120,10 +124,10 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
                 .is_none_or(|offset| offset <= frame.len()),
             "seed {seed} {frame:02x?}"
         );
-        assert_ne!(parsed.outcome, Outcome::UnknownLinkType);
+        assert_ne!(parsed.outcome, ParseOutcome::UnknownLinkType);
         assert_eq!(
             parsed.payload_offset.is_some(),
-            parsed.outcome == Outcome::Complete
+            parsed.outcome == ParseOutcome::Complete
         );
         if parsed.transport.is_some() {
             let ip = parsed.network.unwrap();
@@ -138,7 +142,7 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
     }
 }
 
-/// What is read at the offsets is what the facts say.
+/// The bytes at the offsets must agree with the facts.
 fn check_offsets(parsed: &Parsed, frame: &[u8]) {
     assert_eq!(parsed.network_offset.is_some(), parsed.network.is_some());
     if let (Some(at), Some(ip)) = (parsed.network_offset, parsed.network) {

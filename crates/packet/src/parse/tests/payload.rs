@@ -1,4 +1,4 @@
-//! What counts as payload, and where it ends.
+//! Start and end of the payload.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn raw_payload(data: &[u8]) -> Option<&[u8]> {
     payload(LinkType::RAW, data)
 }
 
-/// A UDP datagram whose header says `len` bytes.
+/// A UDP datagram with a length field of `len` bytes.
 fn udp(len: u16, body: &[u8]) -> Vec<u8> {
     let [l0, l1] = len.to_be_bytes();
     bytes(&[&UDP[..4], &[l0, l1, 0, 0], body])
@@ -33,7 +33,7 @@ fn it_follows_the_transport_header() {
     let echo = bytes(&[&[8, 0, 0, 0, 1, 2, 3, 4], b"body"]);
     assert_eq!(raw_payload(&v4(1, 0, &echo)), Some(&b"body"[..]));
     assert_eq!(raw_payload(&v6(58, &echo)), Some(&b"body"[..]));
-    // Of the other version's number, IP knows no header.
+    // The ICMP number of the other IP version is an unknown protocol.
     assert_eq!(raw_payload(&v4(58, 0, &echo)), Some(&echo[..]));
 }
 
@@ -59,7 +59,7 @@ fn it_ends_where_the_packet_does() {
         frame.extend_from_slice(b"padding");
         assert_eq!(payload(LinkType::ETHERNET, &frame), Some(&b"body"[..]));
     }
-    // Behind a datagram that is shorter than its packet; where its length is none; where it exceeds the packet.
+    // Three UDP lengths: shorter than the packet, impossible, and longer than the packet.
     let surplus = v4(17, 0, &udp(10, b"body"));
     assert_eq!(raw_payload(&surplus), Some(&b"bo"[..]));
     for len in [0, 7, 13] {
@@ -72,10 +72,10 @@ fn it_ends_where_the_packet_does() {
     let mut offloaded = v4(6, 0, &bytes(&[&TCP, b"body"]));
     offloaded[2..4].fill(0);
     assert_eq!(raw_payload(&offloaded), Some(&b"body"[..]));
-    // IEEE 802.3: an LLC header of 3 bytes in a frame whose length says 5.
+    // IEEE 802.3: an LLC header of 3 bytes in a frame with a length field of 5.
     let padded = ethernet(&[0, 5], &[0x42, 0x42, 3, b'o', b'k', 0, 0, 0]);
     assert_eq!(payload(LinkType::ETHERNET, &padded), Some(&b"ok"[..]));
-    // PPPoE: a header of 6 bytes that says 4 follow, two of which name a protocol.
+    // PPPoE: a header of 6 bytes with a length field of 4. Two of these 4 bytes are the protocol.
     let session = ethernet(
         &[0x88, 0x64],
         &[0x11, 0, 0, 1, 0, 4, 0xc0, 0x21, b'o', b'k', 0],

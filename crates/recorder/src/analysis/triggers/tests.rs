@@ -25,7 +25,7 @@ fn hits(triggers: &mut Triggers) -> Vec<(usize, usize)> {
     let packets = packets();
     let frames: Vec<_> = packets
         .iter()
-        .map(|data| Frame::new(data, 32, Aux::default()))
+        .map(|data| FilterFrame::new(data, 32, Aux::default()))
         .collect();
     let any = triggers.find(LinkType::RAW, 0, &frames);
     let hits = std::mem::take(&mut triggers.hits);
@@ -46,7 +46,7 @@ fn one_by_one(texts: &[String]) -> Vec<(usize, usize)> {
         let mut prepared = Prepared::new(filter, mode(true));
         prepared.check(&link_types).unwrap();
         for (index, data) in packets().iter().enumerate() {
-            let frames = [Frame::new(data, 32, Aux::default())];
+            let frames = [FilterFrame::new(data, 32, Aux::default())];
             if prepared.matches_many(LinkType::RAW, 0, &frames) == 1 {
                 expected.push((index, rule));
             }

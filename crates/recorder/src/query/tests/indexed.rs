@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, num::NonZeroU32, sync::Arc, time::Instant};
 
-use retroscope_filter::{Mode, hosts_of};
+use retroscope_filter::{FilterMode, hosts_of};
 use retroscope_packet::{community_id, parse};
 
 use super::{
@@ -154,7 +154,7 @@ fn captures_give_the_same_with_and_without_an_index() {
             0 => TimeDomain::File,
             _ => TimeDomain::KernelSoftware,
         };
-        let mode = [Mode::Savefile, Mode::Live][seed % 2];
+        let mode = [FilterMode::Savefile, FilterMode::Live][seed % 2];
         let mut indexed = Indexed::new(5 << 20, BUCKET_BYTES);
         let mut numbers = Vec::<(LinkType, u16)>::new();
         let (mut hosts, mut ids) = (vec![IpAddr::from([10, 0, 0, 1])], Vec::new());

@@ -2,7 +2,7 @@
 
 use std::{fs, net::IpAddr, path::Path};
 
-use retroscope_packet::{Endpoint, LinkType, community_id_between};
+use retroscope_packet::{FlowEndpoint, LinkType, community_id_between};
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ struct Ask {
 struct Flow {
     number: usize,
     proto: u8,
-    ends: [Endpoint; 2],
+    ends: [FlowEndpoint; 2],
 }
 
 impl Flow {
@@ -46,7 +46,7 @@ impl Flow {
             false => IpAddr::from([10, high, low, last]),
             true => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, high.into(), low.into(), last.into()]),
         };
-        let end = |last, port| Endpoint {
+        let end = |last, port| FlowEndpoint {
             addr: addr(last),
             port,
         };
@@ -270,22 +270,22 @@ fn made() -> Made {
         let is_gre = flow.number % 4 < 2;
         let tunnel = |number: usize| {
             let mut ends = [
-                Endpoint {
+                FlowEndpoint {
                     addr: IpAddr::from([192, 0, 2, 1]),
                     port: 50_000,
                 },
-                Endpoint {
+                FlowEndpoint {
                     addr: IpAddr::from([192, 0, 2, 2]),
                     port: 4789,
                 },
             ];
             if number % 2 == 1 {
                 ends = [
-                    Endpoint {
+                    FlowEndpoint {
                         port: 60_000,
                         ..ends[1]
                     },
-                    Endpoint {
+                    FlowEndpoint {
                         port: 4789,
                         ..ends[0]
                     },

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use retroscope_flow::{TopRow, TrafficVolume};
-use retroscope_packet::{Endpoint, FlowKey};
+use retroscope_packet::{FlowEndpoint, FlowKey};
 
 use super::*;
 
@@ -11,12 +11,12 @@ fn volume(packets: u64, bytes: [u64; 2]) -> TrafficVolume {
 
 fn flow(addr: &str, proto: u8) -> BiflowKey {
     let addr: IpAddr = addr.parse().unwrap();
-    let low = Endpoint { addr, port: 443 };
+    let low = FlowEndpoint { addr, port: 443 };
     let high = match addr {
         IpAddr::V4(_) => "192.168.100.200".parse().unwrap(),
         IpAddr::V6(_) => Ipv6Addr::from([0xff; 16]).into(),
     };
-    let high = Endpoint {
+    let high = FlowEndpoint {
         addr: high,
         port: 51_324,
     };

@@ -1,22 +1,22 @@
-//! Rules that look-ups do not find: their programs see every packet of a link type, together.
+//! Rules without look-ups: their programs see every packet of a link type, together.
 //!
-//! `Residue` puts up to 64 programs into a *unit*, which the compiler's thread makes one function
-//! of. A change of the rules costs a list: `Residue` masks a removed rule out of its unit, and
-//! joins a new rule to the smallest unit. Each program of a unit runs by itself until the unit has
-//! code. After a burst of changes the compiler has one unit to compile: `Residue` gives up the
-//! units in between.
+//! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
+//! one function. A change of the rules costs a list: a removed rule is masked out of its unit, and
+//! a new rule joins the smallest unit. Each program of a unit runs by itself until the unit has
+//! code. After a burst of changes the compiler has one unit to compile, because `UnindexedRules`
+//! gives up the units in between.
 
 use std::sync::Arc;
 
 use retroscope_packet::LinkType;
 
-use crate::{Frame, Joint, Program, evaluation::ones, native::has_room};
+use crate::{FilterFrame, FusedPrograms, Program, evaluation::ones, native::has_room};
 
 use super::search_memory::SearchMemory;
 
 /// Rules whose programs see every packet of a link type.
 #[derive(Debug, Clone)]
-pub(super) struct Residue {
+pub(super) struct UnindexedRules {
     pub(super) link_type: LinkType,
     units: Vec<Unit>,
     /// New rules, which [`Self::arrange`] moves to units.
@@ -25,17 +25,17 @@ pub(super) struct Residue {
     pub(super) is_changed: bool,
 }
 
-/// Rules that are asked together.
+/// Rules whose programs run together.
 #[derive(Debug, Clone)]
 struct Unit {
-    joint: Joint,
-    /// The rule of each bit.
+    fused: FusedPrograms,
+    /// Number of the rule for each bit.
     rules: Arc<[u32]>,
-    /// The rules that were not taken out, as bits.
+    /// Bits of the rules that were not removed.
     live: u64,
 }
 
-impl Residue {
+impl UnindexedRules {
     pub(super) fn new(link_type: LinkType) -> Self {
         Self {
             link_type,
@@ -49,7 +49,7 @@ impl Residue {
         self.units.is_empty() && self.loose.is_empty()
     }
 
-    /// Whether a rule is here.
+    /// Whether a rule is in this list.
     pub(super) fn has(&self, rule: u32) -> bool {
         self.loose.iter().any(|(one, _)| *one == rule)
             || self.units.iter().any(|unit| unit.bit(rule) != 0)
@@ -61,7 +61,7 @@ impl Residue {
         self.loose.push((rule, program));
     }
 
-    /// Takes a rule out, if it is there.
+    /// Removes a rule, if present.
     pub(super) fn remove(&mut self, rule: u32) {
         self.loose.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
@@ -71,9 +71,9 @@ impl Residue {
         }
     }
 
-    /// Puts rules together anew where that is worth it, before readers see what has changed. Gives the new ones, for whoever
-    /// compiles them.
-    pub(super) fn arrange(&mut self) -> Vec<Joint> {
+    /// Rearranges the units if that is worthwhile, before readers see the changes. Returns the new
+    /// units' programs, which the caller should compile.
+    pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();
         let mut loose = std::mem::take(&mut self.loose);
@@ -81,41 +81,42 @@ impl Residue {
             let is_mostly_live = unit.live.count_ones() as usize * 2 > unit.rules.len();
             if !is_mostly_live {
                 loose.extend(unit.members());
-                unit.joint.give_up();
+                unit.fused.give_up();
             }
             is_mostly_live
         });
-        // Taken from the end: a program that is too long to share a function comes last.
-        loose.sort_by_key(|(_, program)| program.joins());
+        // Rules are taken from the end, so programs that are too long to share a function come
+        // last.
+        loose.sort_by_key(|(_, program)| program.can_fuse());
         let units = self.units.iter_mut();
-        let open = units.filter(|unit| has_room(unit.joint.programs().iter()));
+        let open = units.filter(|unit| has_room(unit.fused.programs().iter()));
         if let Some(unit) = open.min_by_key(|unit| unit.live.count_ones()) {
             let mut members = unit.members();
             let known = members.len();
             fill(&mut members, &mut loose);
             if members.len() > known {
-                unit.joint.give_up();
+                unit.fused.give_up();
                 *unit = Unit::new(self.link_type, members);
-                new.push(unit.joint.clone());
+                new.push(unit.fused.clone());
             }
         }
         while let Some(first) = loose.pop() {
             let mut members = vec![first];
             fill(&mut members, &mut loose);
             let unit = Unit::new(self.link_type, members);
-            new.push(unit.joint.clone());
+            new.push(unit.fused.clone());
             self.units.push(unit);
         }
-        // A program alone has code already.
-        new.retain(|joint| joint.programs().len() > 1);
+        // A program that is alone is compiled as a single program.
+        new.retain(|fused| fused.programs().len() > 1);
         new
     }
 
     /// Finds the rules that match some frames.
     pub(super) fn find(
         &self,
-        frames: &[Frame<'_>],
-        results: &mut [u64; Joint::MANY],
+        frames: &[FilterFrame<'_>],
+        results: &mut [u64; FusedPrograms::MANY],
         memory: &mut SearchMemory,
     ) {
         for unit in &self.units {
@@ -138,27 +139,27 @@ fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
 impl Unit {
     fn new(link_type: LinkType, members: Vec<(u32, Program)>) -> Self {
         let (rules, programs): (Vec<u32>, Vec<Program>) = members.into_iter().unzip();
-        let joint = Joint::new(link_type, programs);
+        let fused = FusedPrograms::new(link_type, programs);
         Self {
-            live: joint.all(),
-            joint,
+            live: fused.all(),
+            fused,
             rules: rules.into(),
         }
     }
 
-    /// The bit of a rule, if it was not taken out.
+    /// The bit of a rule, or 0 if the rule was removed.
     fn bit(&self, rule: u32) -> u64 {
         let bit = self.rules.iter().position(|one| *one == rule);
         bit.map_or(0, |bit| 1 << bit & self.live)
     }
 
-    /// Rules that were not taken out, with their programs.
+    /// The rules that were not removed, with their programs.
     fn members(&self) -> Vec<(u32, Program)> {
         let all = self
             .rules
             .iter()
             .copied()
-            .zip(self.joint.programs().iter().cloned());
+            .zip(self.fused.programs().iter().cloned());
         let is_live = |bit: usize| self.live >> bit & 1 == 1;
         let live = all.enumerate().filter(|(bit, _)| is_live(*bit));
         live.map(|(_, member)| member).collect()
@@ -166,11 +167,11 @@ impl Unit {
 
     fn find(
         &self,
-        frames: &[Frame<'_>],
-        results: &mut [u64; Joint::MANY],
+        frames: &[FilterFrame<'_>],
+        results: &mut [u64; FusedPrograms::MANY],
         memory: &mut SearchMemory,
     ) {
-        let any = self.joint.run_some(self.live, frames, results);
+        let any = self.fused.run_some(self.live, frames, results);
         if any & self.live == 0 {
             return;
         }
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Aux, Instruction};
 
-    /// Keeps packets whose first byte has one of some bits.
+    /// Matches packets whose first byte has any of these bits.
     fn program(bits: u32) -> Program {
         let plain = |code, k| Instruction {
             jump_true: 0,
@@ -210,30 +211,30 @@ mod tests {
         Program::new(instructions, false).expect("valid")
     }
 
-    /// Too long to be joined; keeps all packets.
+    /// A program that is too long to share a function, and that matches all packets.
     fn lonely() -> Program {
         Program::new(vec![Instruction::ret(1); 300], false).expect("valid")
     }
 
-    /// The rules that match each of 64 packets, whose first bytes are their numbers.
-    fn found(residue: &Residue) -> Vec<Vec<u32>> {
+    /// The rules that match each of 64 packets. The first byte of a packet is its number.
+    fn found(unindexed: &UnindexedRules) -> Vec<Vec<u32>> {
         let bytes: Vec<u8> = (0..64).collect();
-        let frames: Vec<Frame<'_>> = bytes
+        let frames: Vec<FilterFrame<'_>> = bytes
             .chunks(1)
-            .map(|byte| Frame::new(byte, 1, Aux::default()))
+            .map(|byte| FilterFrame::new(byte, 1, Aux::default()))
             .collect();
         let mut memory = SearchMemory::default();
-        residue.find(&frames, &mut [0; Joint::MANY], &mut memory);
+        unindexed.find(&frames, &mut [0; FusedPrograms::MANY], &mut memory);
         let mut rules = vec![Vec::new(); frames.len()];
         for found in &memory.found[..memory.count] {
-            assert!(found.is_sure);
+            assert!(found.is_certain);
             rules[usize::from(found.frame)].push(found.value);
         }
         rules.iter_mut().for_each(|rules| rules.sort_unstable());
         rules
     }
 
-    /// The same, from what the rules are.
+    /// The rules that must match each packet.
     fn expected(rules: &BTreeMap<u32, u32>) -> Vec<Vec<u32>> {
         let of = |byte: u32| {
             let its = rules
@@ -249,28 +250,28 @@ mod tests {
         let (mut given_up, mut compiled) = (0, 0);
         for seed in 0..30 {
             let random = &mut fastrand::Rng::with_seed(seed);
-            let mut residue = Residue::new(LinkType::ETHERNET);
+            let mut unindexed = UnindexedRules::new(LinkType::ETHERNET);
             let mut rules = BTreeMap::new();
-            let mut waiting: Vec<Joint> = Vec::new();
+            let mut waiting: Vec<FusedPrograms> = Vec::new();
             for _ in 0..60 {
                 for _ in 0..random.usize(1..5) * random.usize(1..8) {
                     let rule = random.u32(..150);
                     if rules.remove(&rule).is_some() {
-                        assert!(residue.has(rule));
-                        residue.remove(rule);
+                        assert!(unindexed.has(rule));
+                        unindexed.remove(rule);
                     } else if random.u8(..9) == 0 {
                         rules.insert(rule, u32::MAX);
-                        residue.add(rule, lonely());
+                        unindexed.add(rule, lonely());
                     } else {
                         let bits = random.u32(..64);
                         rules.insert(rule, bits);
-                        residue.add(rule, program(bits));
+                        unindexed.add(rule, program(bits));
                     }
-                    assert_eq!(residue.has(rule), rules.contains_key(&rule));
+                    assert_eq!(unindexed.has(rule), rules.contains_key(&rule));
                 }
-                waiting.extend(residue.arrange());
-                assert_eq!(found(&residue), expected(&rules), "seed {seed}");
-                // The compiler comes to some of them.
+                waiting.extend(unindexed.arrange());
+                assert_eq!(found(&unindexed), expected(&rules), "seed {seed}");
+                // The compiler handles some of the waiting programs.
                 while random.u8(..3) == 0 && !waiting.is_empty() {
                     let last = waiting.len() - 1;
                     let place = if random.bool() {
@@ -278,35 +279,35 @@ mod tests {
                     } else {
                         random.usize(..=last)
                     };
-                    let joint = waiting.swap_remove(place);
-                    if joint.is_given_up() {
+                    let fused = waiting.swap_remove(place);
+                    if fused.is_given_up() {
                         given_up += 1;
                     } else {
-                        joint.make_native().expect("x86-64 Linux");
+                        fused.make_native().expect("x86-64 Linux");
                         compiled += 1;
                     }
-                    assert_eq!(found(&residue), expected(&rules), "seed {seed}");
+                    assert_eq!(found(&unindexed), expected(&rules), "seed {seed}");
                 }
             }
             for rule in rules.keys() {
-                residue.remove(*rule);
+                unindexed.remove(*rule);
             }
-            residue.arrange();
-            assert!(residue.is_empty());
+            unindexed.arrange();
+            assert!(unindexed.is_empty());
         }
         assert!(given_up > 100 && compiled > 100, "{given_up} {compiled}");
     }
 
     #[test]
     fn a_burst_of_changes_leaves_one_unit_to_compile() {
-        let mut residue = Residue::new(LinkType::ETHERNET);
-        let mut joints = Vec::new();
+        let mut unindexed = UnindexedRules::new(LinkType::ETHERNET);
+        let mut fused = Vec::new();
         for rule in 0..64 {
-            residue.add(rule, program(rule));
-            joints.extend(residue.arrange());
+            unindexed.add(rule, program(rule));
+            fused.extend(unindexed.arrange());
         }
-        joints.retain(|joint| !joint.is_given_up());
-        assert_eq!(joints.len(), 1);
-        assert_eq!(joints[0].programs().len(), 64);
+        fused.retain(|fused| !fused.is_given_up());
+        assert_eq!(fused.len(), 1);
+        assert_eq!(fused[0].programs().len(), 64);
     }
 }

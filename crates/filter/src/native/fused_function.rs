@@ -1,9 +1,14 @@
-//! Many programs as one function: for each packet a word with a bit for each program that keeps it.
+//! Many programs as one function. For each packet the function returns a word with a bit for each
+//! program that keeps the packet.
 //!
-//! Programs of a set ask the same again and again: is it IPv4, is it TCP, how long is the header? The function asks that once, and goes
-//! to a copy of the programs for packets of that *class*: TCP, UDP or anything else, over IPv4 without options, later fragments
-//! excepted (first fragments belong), or over IPv6. What is known of a class the translator takes for a constant, so a question that it answers is not in the copy;
-//! often one comparison is left of a program. Packets of no class go to a copy of which nothing is known.
+//! The programs of a set repeat the same tests: is it IPv4, is it TCP, how long is the header? The
+//! function makes these tests once, and jumps to a copy of all programs for the packet's *class*. A
+//! class is TCP, UDP or any other protocol, over IPv4 without options (later fragments excluded,
+//! first fragments included) or over IPv6.
+//!
+//! In the copy for a class the header values of the class are constants, so most comparisons fold
+//! away; often one comparison remains of a program. Packets without a class go to a copy without
+//! such constants.
 
 use std::time::Instant;
 
@@ -15,47 +20,49 @@ use crate::link::LinkLayout;
 
 use super::{
     NativeError,
-    code::Code,
+    code::MachineCode,
     constants::ConstantSet,
-    emit::{Joined, each_packet, function, params, with_program},
-    known::{Bytes, Content, Facts, Load},
+    emit::{FusedFunction, each_packet, function, params, with_program},
+    known::{ClassFacts, PacketLoad, RawBytes, RegisterContent},
     operate::{load_flags, load_raw},
-    translate::{Packet, Program, Registers},
+    translate::{BpfRegisters, PacketValues, TranslatedProgram},
 };
 
-/// Longest program of a function, in instructions: longer ones are lists, which are quicker by themselves.
+/// Maximum length of one program in instructions. Longer programs are lists, which run faster
+/// alone.
 pub(crate) const EACH_MAX: usize = 256;
-/// Instructions of all programs of a function at most. They are compiled up to seven times.
+/// Maximum number of instructions of all programs together. Each is compiled up to seven times.
 pub(super) const ALL_MAX: usize = 2048;
 
-/// Fewer programs have one copy: to find out the class costs as much as it saves.
+/// Minimum number of programs for separate copies. With fewer, finding the class costs as much as
+/// it saves.
 const CLASSES_MIN: usize = 3;
 
-/// Protocols with a class of their own, and how long their headers are at least.
+/// Protocols with separate classes, and the minimum length of their headers.
 const PROTOCOLS: [(u32, u32); 2] = [(6, 20), (17, 8)];
 
 /// A protocol of the network layer.
-struct Family {
+struct HeaderFamily {
     ether_type: u32,
-    /// First byte of most headers. IPv4's is always compared, because it also says that there are no options; IPv6's only where
-    /// no EtherType tells the family.
+    /// First byte of most headers. IPv4's is always compared, because it also excludes options.
+    /// IPv6's is compared only if no EtherType shows the family.
     first: u32,
-    /// Where the header has the number of the next protocol.
+    /// Offset of the next protocol's number in the header.
     protocol_at: u32,
     header_bytes: u32,
-    /// Where it has the offset of a fragment.
+    /// Offset of the fragment offset in the header.
     fragment_at: Option<u32>,
 }
 
-const FAMILIES: [Family; 2] = [
-    Family {
+const FAMILIES: [HeaderFamily; 2] = [
+    HeaderFamily {
         ether_type: 0x0800,
         first: 0x45,
         protocol_at: 9,
         header_bytes: 20,
         fragment_at: Some(6),
     },
-    Family {
+    HeaderFamily {
         ether_type: 0x86dd,
         first: 0x60,
         protocol_at: 6,
@@ -64,7 +71,7 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// Whether one function has room for some programs.
+/// Whether one function has room for these programs.
 pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
     let lens: Vec<usize> = programs
         .map(|program| program.instructions().len())
@@ -74,46 +81,47 @@ pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -
         && lens.iter().all(|len| *len <= EACH_MAX)
 }
 
-/// Compiles at most 64 programs that see packets of a link type.
+/// Compiles at most 64 programs for packets of a link type.
 ///
 /// # Errors
-/// [`NativeError`]; also where they are too long.
-pub(crate) fn compile_joint(
+/// [`NativeError`], also if the programs are too long.
+pub(crate) fn compile_fused(
     link_type: LinkType,
     programs: &[crate::Program],
-) -> Result<Code<Joined>, NativeError> {
+) -> Result<MachineCode<FusedFunction>, NativeError> {
     let start = Instant::now();
     if !has_room(programs.iter()) {
         let programs = programs.len();
-        return Err(NativeError::NotJoined { programs });
+        return Err(NativeError::NotFused { programs });
     }
     let programs = programs.iter();
-    let programs = programs.map(|program| Program::new(program.instructions(), program.is_live()));
-    let programs: Vec<Program<'_>> = programs.collect();
-    // `Joined` takes three words.
+    let programs =
+        programs.map(|program| TranslatedProgram::new(program.instructions(), program.is_live()));
+    let programs: Vec<TranslatedProgram<'_>> = programs.collect();
+    // `FusedFunction` takes three words.
     let compiled = function(3, |builder, tables| {
         many(builder, link_type, &programs, tables)
     })?;
-    Code::new(compiled, start)
+    MachineCode::new(compiled, start)
 }
 
-/// Writes the function: first frame, number of frames, first of as many words for the results. It
-/// returns the bits that are set in any of these.
+/// Writes the function. Parameters: the first frame, the number of frames, and the first of as many
+/// words for the results. Returns the bits that are set in any result.
 fn many(
     builder: &mut FunctionBuilder<'_>,
     link_type: LinkType,
-    programs: &[Program<'_>],
+    programs: &[TranslatedProgram<'_>],
     tables: &mut Vec<ConstantSet>,
 ) {
     let [frames, count, results] = params(builder);
-    let registers = Registers::new(builder);
+    let registers = BpfRegisters::new(builder);
     let zero = builder.ins().iconst(I64, 0);
     let state = [results, zero];
     let [_, any] = each_packet(builder, (frames, count), state, |builder, packet, state| {
         let [place, any] = state;
         let done = builder.create_block();
         let result = builder.append_block_param(done, I64);
-        let mut classes = Classes {
+        let mut classes = ClassCopies {
             builder,
             registers,
             packet,
@@ -130,30 +138,30 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// The copies of all programs.
-struct Classes<'c, 'f> {
+/// Writer of the copies of all programs.
+struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
-    registers: Registers,
-    packet: Packet,
-    programs: &'c [Program<'c>],
+    registers: BpfRegisters,
+    packet: PacketValues,
+    programs: &'c [TranslatedProgram<'c>],
     tables: &'c mut Vec<ConstantSet>,
-    /// Takes the result.
+    /// Block after the programs; its parameter is the result.
     done: Block,
 }
 
-impl Classes<'_, '_> {
-    /// Finds out the class of the packet, and runs the copy for it.
+impl ClassCopies<'_, '_> {
+    /// Finds the packet's class, and runs the copy for the class.
     fn all(&mut self, link_type: LinkType) {
         let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
         let (type_at, network) = match layout {
             Some(LinkLayout::EtherType { at, bytes }) => (Some(at.into()), bytes.into()),
             Some(_) => (None, 0),
-            None => return self.copy(&Facts::default()),
+            None => return self.copy(&ClassFacts::default()),
         };
         let no_class = self.builder.create_block();
         for family in &FAMILIES {
             let other_family = self.builder.create_block();
-            let mut facts = Facts::default();
+            let mut facts = ClassFacts::default();
             self.need(&mut facts, network + family.header_bytes, other_family);
             if let Some(at) = type_at {
                 self.need_number(&mut facts, (at, 2), family.ether_type, other_family);
@@ -169,11 +177,11 @@ impl Classes<'_, '_> {
         }
         self.builder.ins().jump(no_class, &[]);
         self.builder.switch_to_block(no_class);
-        self.copy(&Facts::default());
+        self.copy(&ClassFacts::default());
     }
 
-    /// The classes of a family.
-    fn protocols(&mut self, facts: &Facts, network: u32, family: &Family) {
+    /// Writes the copies for the classes of a family.
+    fn protocols(&mut self, facts: &ClassFacts, network: u32, family: &HeaderFamily) {
         for (number, header_bytes) in PROTOCOLS {
             let other = self.builder.create_block();
             let mut facts = facts.clone();
@@ -187,40 +195,43 @@ impl Classes<'_, '_> {
         self.copy(facts);
     }
 
-    /// Goes on with packets of which at least `bytes` bytes were captured.
-    fn need(&mut self, facts: &mut Facts, bytes: u32, otherwise: Block) {
+    /// Continues with packets that have at least `bytes` captured bytes.
+    fn need(&mut self, facts: &mut ClassFacts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
         self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
     }
 
-    /// Goes on with packets that have a number at a place (offset and bytes), which are captured.
+    /// Continues with packets that have `number` at a place (offset and bytes) inside the captured
+    /// bytes.
     fn need_number(
         &mut self,
-        facts: &mut Facts,
+        facts: &mut ClassFacts,
         (offset, bytes): (u32, u32),
         number: u32,
         otherwise: Block,
     ) {
         let there = self.read(offset, bytes);
-        self.go_on_if(IntCC::Equal, there.raw, there.turned(number), otherwise);
-        facts
-            .loads
-            .push((Load::at(offset, bytes), Content::Constant(number)));
+        self.go_on_if(IntCC::Equal, there.raw, there.swapped(number), otherwise);
+        facts.loads.push((
+            PacketLoad::at(offset, bytes),
+            RegisterContent::Constant(number),
+        ));
     }
 
-    /// Goes on with packets that are no later fragments: `offset` is that of the word which tells.
-    fn need_no_later_fragment(&mut self, facts: &mut Facts, offset: u32, otherwise: Block) {
+    /// Continues with packets that are not later fragments. `offset` is the place of the fragment
+    /// word.
+    fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
-        let mask = i64::from(there.turned(FRAGMENT_OFFSET));
+        let mask = i64::from(there.swapped(FRAGMENT_OFFSET));
         let its = self.builder.ins().band_imm_u(there.raw, mask);
         self.go_on_if(IntCC::Equal, its, 0, otherwise);
-        let rest = Content::Bytes(there.masked(!FRAGMENT_OFFSET));
-        facts.loads.push((Load::at(offset, 2), rest));
+        let rest = RegisterContent::Bytes(there.masked(!FRAGMENT_OFFSET));
+        facts.loads.push((PacketLoad::at(offset, 2), rest));
     }
 
-    /// Goes on with packets of which a value compares with a number in this way.
+    /// Continues with packets for which `condition` holds between `value` and `number`.
     fn go_on_if(&mut self, condition: IntCC, value: Value, number: u32, otherwise: Block) {
         let ins = self.builder.ins();
         let holds = ins.icmp_imm_u(condition, value, i64::from(number));
@@ -229,14 +240,14 @@ impl Classes<'_, '_> {
         self.builder.switch_to_block(on);
     }
 
-    fn read(&mut self, offset: u32, bytes: u32) -> Bytes {
+    fn read(&mut self, offset: u32, bytes: u32) -> RawBytes {
         let offset = offset.cast_signed().into();
         let raw = load_raw(self.builder, self.packet.data, offset, bytes);
-        Bytes::whole(raw, bytes)
+        RawBytes::whole(raw, bytes)
     }
 
-    /// All programs, one after the other, on packets of which something is known.
-    fn copy(&mut self, facts: &Facts) {
+    /// Writes all programs, one after the other, for packets with known facts.
+    fn copy(&mut self, facts: &ClassFacts) {
         let mut result = self.builder.ins().iconst(I64, 0);
         for (bit, program) in (0..).zip(self.programs) {
             let bit = self.builder.ins().iconst(I64, bit);

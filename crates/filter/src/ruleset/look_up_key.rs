@@ -1,4 +1,4 @@
-//! What an entry is looked up by, and the keys of the tables that stand for it.
+//! Look-up keys of entries, and the table keys of each look-up key.
 
 use std::{
     fmt,
@@ -9,36 +9,36 @@ use retroscope_packet::{FlowKey, Mac};
 
 use super::{
     atom::Atom,
-    key::{kind, proto_trait, traits},
-    table::{Seeds, Slot},
+    key::{frame_flags, kind, proto_flag},
+    table::{Seeds, TableSlot},
 };
 
-/// The fixed part of a rule.
+/// The fixed part of a rule, by which packets find the rule.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Sought {
-    /// A flow over IPv4.
-    Flow4(Flow<u32>),
-    /// A flow over IPv6.
-    Flow6(Flow<u128>),
-    /// What a primitive that can be looked up says, whichever end it is about.
+pub(super) enum LookUpKey {
+    /// An IPv4 flow.
+    Flow4(FiveTuple<u32>),
+    /// An IPv6 flow.
+    Flow6(FiveTuple<u128>),
+    /// A primitive that can be looked up. Its ends do not count.
     One(Atom),
     /// IP fragments between two addresses, for `$flow`.
     Fragments([IpAddr; 2]),
-    /// Any IP between two addresses, for `$flow`.
+    /// All IP packets between two addresses, for `$flow`.
     Pair([IpAddr; 2]),
     /// A flow that is not IP, for `$flow`.
     Link(FlowKey),
 }
 
-/// TCP, UDP or SCTP between two hosts and two ports, each pair ordered by itself.
+/// TCP, UDP or SCTP between two hosts and two ports. Hosts and ports are each in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Flow<A> {
+pub(super) struct FiveTuple<A> {
     pub(super) proto: u8,
     pub(super) hosts: [A; 2],
     pub(super) ports: [u16; 2],
 }
 
-impl<A: Ord + Copy> Flow<A> {
+impl<A: Ord + Copy> FiveTuple<A> {
     pub(super) fn new(proto: u8, hosts: [A; 2], ports: [u16; 2]) -> Self {
         let [a, b] = hosts;
         let [a_port, b_port] = ports;
@@ -57,12 +57,12 @@ pub(super) enum TableKey {
     Small(u64),
 }
 
-/// All four ways of a flow's addresses and ports, ordered or exchanged.
-pub(super) const ALL_WAYS: u8 = 0b1111;
+/// All four orientations of a flow: addresses and ports, each in order or exchanged.
+pub(super) const ALL_ORIENTATIONS: u8 = 0b1111;
 
-/// What keys stand for; those of [`SmallSlot`]s have it in their upper 8 bits.
+/// Kinds of keys. A [`SmallSlot`]'s key has its tag in the upper 8 bits.
 pub(super) mod tag {
-    /// In a table of their own.
+    /// IPv4 flows, which have a separate table.
     pub(in crate::ruleset) const FLOW4: u8 = 0;
     pub(in crate::ruleset) const V4: u8 = 1;
     pub(in crate::ruleset) const PORT: u8 = 2;
@@ -76,11 +76,11 @@ pub(super) mod tag {
     pub(in crate::ruleset) const FRAGMENTS: u8 = 10;
     pub(in crate::ruleset) const LINK: u8 = 11;
     pub(in crate::ruleset) const INTERFACE: u8 = 12;
-    /// One more than the largest.
+    /// Number of tags.
     pub(in crate::ruleset) const COUNT: usize = 13;
 }
 
-/// The value of a small key's lower 56 bits, under a tag.
+/// A small key: the tag and the lower 56 bits of `value`.
 #[inline]
 pub(super) fn small(tag: u8, value: u64) -> u64 {
     u64::from(tag) << 56 | value & (u64::MAX >> 8)
@@ -91,7 +91,8 @@ pub(super) fn tag_of(key: u64) -> u8 {
     key.to_be_bytes()[0]
 }
 
-/// The first `bits` (1 to 32) of an IPv4 address; or, of a port in the upper half of `value`, 1 to 16.
+/// Key of the first `bits` bits of an IPv4 address (1 to 32), or of a port (1 to 16), which is in
+/// the upper half of `value`.
 #[inline]
 pub(super) fn prefix_key(tag: u8, value: u32, bits: u8) -> u64 {
     let masked = value & (u32::MAX << (32 - u32::from(bits)));
@@ -103,13 +104,14 @@ pub(super) fn proto_key(kind: u8, number: u8) -> u64 {
     small(tag::PROTO, u64::from(kind) << 8 | u64::from(number))
 }
 
-/// IPv6 addresses do not fit: 48 bits of a hash stand for them, and the entry compares.
+/// Key of an IPv6 prefix. The address is too long, so the key has 48 bits of a hash. The entry
+/// compares the address.
 pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     let masked = addr & (u128::MAX << (128 - u32::from(bits)));
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
 }
 
-pub(super) fn flow6_key(seeds: Seeds, flow: &Flow<u128>) -> u64 {
+pub(super) fn flow6_key(seeds: Seeds, flow: &FiveTuple<u128>) -> u64 {
     let [low, high] = flow.hosts;
     let [low_port, high_port] = flow.ports.map(u64::from);
     let rest = low_port << 24 | high_port << 8 | u64::from(flow.proto);
@@ -117,7 +119,7 @@ pub(super) fn flow6_key(seeds: Seeds, flow: &Flow<u128>) -> u64 {
     small(tag::FLOW6, hash)
 }
 
-/// Two addresses in any order.
+/// Key of two addresses in any order.
 pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(addr) => u128::from(addr.to_bits()) | 1 << 127,
@@ -130,7 +132,7 @@ pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     )
 }
 
-/// A flow that is not IP.
+/// Key of a flow that is not IP.
 pub(super) fn link_key(seeds: Seeds, flow: &FlowKey) -> Option<u64> {
     let mac = |mac: [u8; 6]| {
         let [a, b, c, d, e, f] = mac;
@@ -159,18 +161,18 @@ fn wide(seeds: Seeds, value: u128) -> u64 {
     seeds.hash(value as u64, (value >> 64) as u64)
 }
 
-impl Sought {
-    /// The keys that entries for it are filed under.
+impl LookUpKey {
+    /// The table keys for this look-up key.
     pub(super) fn keys(&self, seeds: Seeds) -> Vec<TableKey> {
         let one = |key| vec![TableKey::Small(key)];
         let atom = match *self {
-            Self::Flow4(Flow {
+            Self::Flow4(FiveTuple {
                 proto,
                 hosts: [low, high],
                 ports: [low_port, high_port],
             }) => {
                 let ports = (low_port, high_port);
-                let (key, _) = Flow4Key::new(proto_trait(proto), low, high, ports);
+                let (key, _) = Flow4Key::new(proto_flag(proto), low, high, ports);
                 return vec![TableKey::Flow(key)];
             }
             Self::Flow6(flow) => return one(flow6_key(seeds, &flow)),
@@ -210,12 +212,13 @@ fn each(kinds: u8) -> impl Iterator<Item = u8> {
         .filter(move |kind| kinds & kind != 0)
 }
 
-/// A range of ports as prefixes: port and length, the least number of them. The whole range is two of length 1.
+/// A port range as the smallest number of prefixes, each a port and a length. The full range
+/// becomes two prefixes of length 1.
 fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     let mut prefixes = Vec::new();
     let (mut at, end) = (u32::from(low), u32::from(high) + 1);
     while at < end {
-        // The largest block that starts here and does not go beyond the end; not above half of all.
+        // The largest block that starts here and ends in the range. At most half of all ports.
         let aligned = at.trailing_zeros().min(15);
         let fits = (end - at).ilog2();
         let size = aligned.min(fits);
@@ -226,25 +229,32 @@ fn prefixes(low: u16, high: u16) -> Vec<(u16, u8)> {
     prefixes
 }
 
-/// Key of a [`Flow4Slot`].
+/// Table key of an IPv4 flow, for a [`Flow4Slot`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Flow4Key {
     addresses: u64,
-    /// From the lowest bit: protocol (2 bits: 1 TCP, 2 UDP, 3 SCTP), nothing (30), ports (32).
+    /// From the lowest bit: protocol (2 bits: 1 TCP, 2 UDP, 3 SCTP), unused (30), ports (32).
     ports: u64,
 }
 
 impl Flow4Key {
-    /// From ends in any order; also whether the addresses and the ports were exchanged, as a bit of a slot's `ways`.
+    /// A key from two ends in any order. Also returns whether addresses and ports were exchanged,
+    /// as a bit of a slot's `orientations`.
     #[inline]
-    pub(super) fn new(traits: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
+    pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
         let ports_swapped = u8::from(ports.0 > ports.1);
         let (low, high) = (src.min(dst), src.max(dst));
         let (low_port, high_port) = (ports.0.min(ports.1), ports.0.max(ports.1));
-        const { assert!(traits::TCP == 1 << 7 && traits::UDP == 2 << 7 && traits::SCTP == 4 << 7) };
-        // 1, 2 and 4 become 1, 2 and 3.
-        let bit = traits >> 7 & 7;
+        const {
+            assert!(
+                frame_flags::TCP == 1 << 7
+                    && frame_flags::UDP == 2 << 7
+                    && frame_flags::SCTP == 4 << 7
+            )
+        };
+        // Maps 1, 2 and 4 to 1, 2 and 3.
+        let bit = frame_flags >> 7 & 7;
         let proto = bit - (bit >> 2);
         let ports = u64::from(low_port) << 16 | u64::from(high_port);
         let key = Self {
@@ -255,28 +265,31 @@ impl Flow4Key {
     }
 }
 
-/// An entry, or a group of them, for a flow over IPv4: the whole key and what is needed to decide, in 16 bytes.
+/// Slot for an IPv4 flow: the whole key, and all that decides about a match, in 16 bytes. Refers to
+/// a rule or a group of entries.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Flow4Slot {
     addresses: u64,
-    /// From the lowest bit: protocol (2), views (2), ways (4), whether the value is a group (1), value (23), ports (32).
+    /// From the lowest bit: protocol (2), views (2), orientations (4), whether the value is a group
+    /// (1), value (23), ports (32).
     rest: u64,
 }
 
 impl Flow4Slot {
     /// The bits of `rest` that belong to the key.
     const KEY: u64 = 0xffff_ffff_0000_0003;
-    /// The greatest number of a rule or a group that a slot has bits for.
+    /// The largest number of a rule or group that fits into a slot.
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
-    pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
-        let views = u32::from(need & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
-        Self::with(key, views << 2 | u32::from(ways) << 4, rule)
+    pub(super) fn one(key: Flow4Key, rule: u32, need: u16, orientations: u8) -> Self {
+        let views = u32::from(need & (frame_flags::PLAIN | frame_flags::TAGGED))
+            / u32::from(frame_flags::PLAIN);
+        Self::with(key, views << 2 | u32::from(orientations) << 4, rule)
     }
 
-    /// Panics if `group` is above [`Self::VALUE_MAX`]: the slot would name another group. So many
-    /// groups take 16 million rules.
+    /// Panics if `group` is above [`Self::VALUE_MAX`], because the slot would refer to another
+    /// group. That many groups need 16 million rules.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
         Self::with(key, 0x100, group)
     }
@@ -295,7 +308,7 @@ impl Flow4Slot {
     }
 }
 
-impl Slot for Flow4Slot {
+impl TableSlot for Flow4Slot {
     type Key = Flow4Key;
 
     fn key(&self) -> Flow4Key {
@@ -325,29 +338,30 @@ impl Slot for Flow4Slot {
         (self.word() >> 9, self.word() & 0x100 != 0)
     }
 
-    /// Of the traits only views count.
+    /// Only the view bits of `frame_flags` count.
     #[inline]
-    fn takes(&self, traits: u16, way: u8) -> bool {
-        let views = u32::from(traits & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
-        let asked = views << 2 | u32::from(way) << 4;
+    fn accepts(&self, frame_flags: u16, orientation: u8) -> bool {
+        let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))
+            / u32::from(frame_flags::PLAIN);
+        let asked = views << 2 | u32::from(orientation) << 4;
         self.word() & asked == asked
     }
 
     fn need(&self) -> (u16, u8) {
         let [low, ..] = self.word().to_le_bytes();
-        let views = u16::from(low >> 2 & 3) * traits::PLAIN;
-        let need = traits::ALL & !(traits::PLAIN | traits::TAGGED) | views;
+        let views = u16::from(low >> 2 & 3) * frame_flags::PLAIN;
+        let need = frame_flags::ALL & !(frame_flags::PLAIN | frame_flags::TAGGED) | views;
         (need, low >> 4)
     }
 }
 
-/// An entry, or a group of them, for a key that fits into 56 bits with a tag.
+/// Slot for a key of 56 bits and a tag. Refers to a rule or a group of entries.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct SmallSlot {
     key: u64,
     value: u32,
-    /// What the traits of a packet must not go beyond.
+    /// A frame matches only if its flags are a subset of these bits.
     need: u16,
     is_group: u16,
 }
@@ -372,7 +386,7 @@ impl SmallSlot {
     }
 }
 
-impl Slot for SmallSlot {
+impl TableSlot for SmallSlot {
     type Key = u64;
 
     fn key(&self) -> u64 {
@@ -399,18 +413,18 @@ impl Slot for SmallSlot {
         (self.value, self.is_group != 0)
     }
 
-    /// The way does not count.
+    /// The orientation does not count.
     #[inline]
-    fn takes(&self, traits: u16, _way: u8) -> bool {
-        traits & !self.need == 0
+    fn accepts(&self, frame_flags: u16, _orientation: u8) -> bool {
+        frame_flags & !self.need == 0
     }
 
     fn need(&self) -> (u16, u8) {
-        (self.need, ALL_WAYS)
+        (self.need, ALL_ORIENTATIONS)
     }
 }
 
-impl fmt::Display for Sought {
+impl fmt::Display for LookUpKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let atom = match *self {
             Self::Flow4(flow) => return write_flow(f, &flow, Ipv4Addr::from),
@@ -456,7 +470,7 @@ fn name_of_kind(kind: u8) -> &'static str {
 
 fn write_flow<A: Copy, D: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
-    flow: &Flow<A>,
+    flow: &FiveTuple<A>,
     host: impl Fn(A) -> D,
 ) -> fmt::Result {
     let name = match flow.proto {
@@ -481,7 +495,7 @@ mod tests {
     fn a_slot_gives_back_its_number() {
         for number in [0, 1, Flow4Slot::VALUE_MAX] {
             assert_eq!(Flow4Slot::group(KEY, number).parts(), (number, true));
-            let one = Flow4Slot::one(KEY, number, traits::ALL, ALL_WAYS);
+            let one = Flow4Slot::one(KEY, number, frame_flags::ALL, ALL_ORIENTATIONS);
             assert_eq!(one.parts(), (number, false));
         }
     }

@@ -1,4 +1,4 @@
-//! Up to 64 programs that are asked together.
+//! Up to 64 programs that run together.
 
 use std::{
     fmt,
@@ -11,55 +11,56 @@ use std::{
 use retroscope_packet::LinkType;
 
 use crate::{
-    Frame, NativeError, NativeInfo, Program,
+    FilterFrame, NativeError, NativeInfo, Program,
     evaluation::ones,
-    native::{self, Code, Joined},
+    native::{self, FusedFunction, MachineCode},
 };
 
-/// Programs that see the same packets, and how to find all that keep a packet at once.
+/// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// Machine code asks what several of them ask once. Until there is any, and where they are too long for one function, each
-/// runs by itself. A clone is the same and costs nothing.
+/// The machine code makes a test that several programs share only once. Each program runs by itself
+/// until there is machine code, and also if the programs are too long for one function. A clone
+/// refers to the same programs and costs nothing.
 ///
 /// ```
-/// use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
+/// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
 /// use retroscope_packet::LinkType;
 ///
 /// let programs = vec![Program::constant(1), Program::constant(0), Program::constant(7)];
-/// let joint = Joint::new(LinkType::ETHERNET, programs);
+/// let joint = FusedPrograms::new(LinkType::ETHERNET, programs);
 /// joint.make_native()?;
 /// let mut results = [0; 64];
-/// let any = joint.run_many(&[Frame::new(&[1, 2, 3], 3, Aux::default())], &mut results);
+/// let any = joint.run_many(&[FilterFrame::new(&[1, 2, 3], 3, Aux::default())], &mut results);
 /// assert_eq!((any, results[0]), (0b101, 0b101));
 /// # Ok::<(), retroscope_filter::NativeError>(())
 /// ```
 #[derive(Clone)]
-pub struct Joint {
-    shared: Arc<JointState>,
+pub struct FusedPrograms {
+    shared: Arc<FusedState>,
 }
 
-struct JointState {
+struct FusedState {
     link_type: LinkType,
     programs: Vec<Program>,
-    /// Set once, and used from then on.
-    code: OnceLock<Code<Joined>>,
-    /// Nobody needs the code any more. Orders nothing else: Relaxed.
+    /// Machine code, set once and then used.
+    code: OnceLock<MachineCode<FusedFunction>>,
+    /// The code is not needed any more. Orders nothing else, so all accesses are Relaxed.
     is_stale: AtomicBool,
 }
 
-impl Joint {
-    /// Programs at most, and frames of one [`Self::run_many`].
+impl FusedPrograms {
+    /// Maximum number of programs, and of frames in one [`Self::run_many`].
     pub const MANY: usize = Program::MANY;
 
-    /// Puts programs together; there is no machine code yet. That is quickest on packets of `link_type`, and answers for
-    /// others as well.
+    /// Combines programs, without machine code yet. The machine code is quickest on packets of
+    /// `link_type`, but is correct for all.
     ///
     /// # Panics
-    /// If there are more than [`Self::MANY`].
+    /// If there are more than [`Self::MANY`] programs.
     #[must_use]
     pub fn new(link_type: LinkType, programs: Vec<Program>) -> Self {
         assert!(programs.len() <= Self::MANY);
-        let shared = JointState {
+        let shared = FusedState {
             link_type,
             programs,
             code: OnceLock::new(),
@@ -70,46 +71,49 @@ impl Joint {
         }
     }
 
-    /// The programs, in the order of their bits.
+    /// The programs, in bit order.
     #[must_use]
     pub fn programs(&self) -> &[Program] {
         &self.shared.programs
     }
 
-    /// Compiles the programs together, on this thread, for every clone. Does nothing where that was done before. Takes some
-    /// milliseconds; a [`Compiler`](crate::Compiler) does it on a thread of its own.
+    /// Compiles the programs together, on this thread, for every clone. Does nothing if there is
+    /// machine code already. Takes some milliseconds; a [`Compiler`](crate::Compiler) has its own
+    /// thread for that.
     ///
     /// # Errors
     /// [`NativeError`]; each program runs as before.
     pub fn make_native(&self) -> Result<(), NativeError> {
         let shared = &*self.shared;
         native::fill(&shared.code, || {
-            native::compile_joint(shared.link_type, &shared.programs)
+            native::compile_fused(shared.link_type, &shared.programs)
         })
     }
 
-    /// What became of the programs together, if they run as one function.
+    /// Data about the machine code, if the programs run as one function.
     #[must_use]
     pub fn native(&self) -> Option<NativeInfo> {
         self.shared.code.get().map(|code| code.info)
     }
 
-    /// Says which programs keep any byte of each of at most [`Self::MANY`] frames: bit `n` of a frame's result is that of
-    /// program `n`. Gives the bits of all results.
+    /// Runs the programs on at most [`Self::MANY`] frames. Bit `n` of a frame's result tells
+    /// whether program `n` keeps any byte of the frame. Returns all bits that are set in any
+    /// result.
     ///
     /// # Panics
     /// If there are more frames.
     #[inline]
-    pub fn run_many(&self, frames: &[Frame<'_>], results: &mut [u64; Self::MANY]) -> u64 {
+    pub fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64; Self::MANY]) -> u64 {
         self.run_some(u64::MAX, frames, results)
     }
 
-    /// As [`Self::run_many`], for some of the programs; others' bits may be set or not.
+    /// Like [`Self::run_many`], for the programs in `some`. The bits of other programs are
+    /// undefined.
     #[inline]
     pub(crate) fn run_some(
         &self,
         some: u64,
-        frames: &[Frame<'_>],
+        frames: &[FilterFrame<'_>],
         results: &mut [u64; Self::MANY],
     ) -> u64 {
         if let Some(code) = self.shared.code.get() {
@@ -130,26 +134,26 @@ impl Joint {
         any
     }
 
-    /// The bits of its programs.
+    /// The bits of all programs.
     pub(crate) fn all(&self) -> u64 {
         let count = u32::try_from(self.shared.programs.len()).unwrap_or(u32::MAX);
         u64::MAX.unbounded_shr(u64::BITS.saturating_sub(count))
     }
 
-    /// Says that nobody needs the code any more.
+    /// Marks the code as not needed any more.
     pub(crate) fn give_up(&self) {
         self.shared.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody needs the code any more.
+    /// Whether the code is not needed any more.
     pub(crate) fn is_given_up(&self) -> bool {
         self.shared.is_stale.load(Ordering::Relaxed) || Arc::strong_count(&self.shared) == 1
     }
 }
 
-impl fmt::Debug for Joint {
+impl fmt::Debug for FusedPrograms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Joint")
+        f.debug_struct("FusedPrograms")
             .field("programs", &self.shared.programs)
             .field("native", &self.native())
             .finish_non_exhaustive()
@@ -174,10 +178,10 @@ mod tests {
             instructions.push(Instruction::ret(bytes));
             Program::new(instructions, false).expect("valid")
         };
-        let frames = [Frame::new(&[], 0, Aux::default()); 3];
+        let frames = [FilterFrame::new(&[], 0, Aux::default()); 3];
         for (count, is_joined) in [(1, true), (1000, false)] {
             let programs = vec![keeps(count, 0), keeps(1, 1), keeps(count, 0)];
-            let joint = Joint::new(LinkType::ETHERNET, programs);
+            let joint = FusedPrograms::new(LinkType::ETHERNET, programs);
             for is_native in [false, is_joined] {
                 let mut results = [u64::MAX; 64];
                 assert_eq!(joint.native().is_some(), is_native);
@@ -188,7 +192,7 @@ mod tests {
         }
         for (count, all) in [(0, 0), (1, 1), (64, u64::MAX)] {
             let programs = vec![Program::constant(1); count];
-            assert_eq!(Joint::new(LinkType::RAW, programs).all(), all);
+            assert_eq!(FusedPrograms::new(LinkType::RAW, programs).all(), all);
         }
     }
 }
