@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use retroscope_filter::{Filter, FilterFrame, Matches, RuleReader, Certainty};
+use retroscope_filter::{Certainty, Filter, FilterFrame, Matches, RuleReader};
 use retroscope_flow::{BiflowKey, DirectedKey, Feed, FeedCursor, FeedItem, LfnTable, Mark, Secret};
 use retroscope_packet::{LinkType, parse};
 
@@ -270,7 +270,10 @@ mod tests {
     #[test]
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
-        let marks = Marks::new(true, Rules::new(FilterMode::Live, Arc::new(NativeCode::new())));
+        let marks = Marks::new(
+            true,
+            Rules::new(FilterMode::Live, Arc::new(NativeCode::new())),
+        );
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let (marks, found) = (&marks, AtomicUsize::new(0));
         thread::scope(|scope| {
@@ -311,7 +314,10 @@ mod tests {
     #[test]
     fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
         const ROUNDS: i64 = 50_000;
-        let marks = Marks::new(true, Rules::new(FilterMode::Live, Arc::new(NativeCode::new())));
+        let marks = Marks::new(
+            true,
+            Rules::new(FilterMode::Live, Arc::new(NativeCode::new())),
+        );
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
         // Both threads leave at once, which they do not where one has to wake the other.
