@@ -82,7 +82,7 @@ impl DumpDirectory {
     /// A message for the user at the start.
     pub fn notice(&self) -> Option<String> {
         (!self.goes_directly).then(|| {
-            let path = self.here().display();
+            let path = self.openable_path().display();
             format!("{path}: its file system takes no direct writes (O_DIRECT): dumps go through the page cache, which may be slower")
         })
     }
@@ -192,7 +192,7 @@ impl DumpDirectory {
     }
 
     /// The path in a form that can be opened: `.` for an empty path.
-    pub fn here(&self) -> &Path {
+    pub fn openable_path(&self) -> &Path {
         if self.path.as_os_str().is_empty() {
             Path::new(".")
         } else {

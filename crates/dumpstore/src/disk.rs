@@ -133,7 +133,7 @@ impl KeptFile {
         }
         let file = disk.open(&self.path)?;
         if file.identity()? != self.identity {
-            return Err(changed_by_somebody());
+            return Err(file_changed_error());
         }
         Ok(file)
     }
@@ -150,7 +150,7 @@ impl KeptFile {
 }
 
 /// Whether `path` is the file with this identity, and not another file of that name.
-pub fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
+pub fn is_same_file(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
     match disk.open_to_read(path) {
         Ok(file) => Ok(file.identity()? == identity),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -159,7 +159,7 @@ pub fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Resul
 }
 
 /// The error for a file that another program has replaced.
-pub fn changed_by_somebody() -> io::Error {
+pub fn file_changed_error() -> io::Error {
     io::Error::other("somebody else has changed the file")
 }
 
@@ -349,7 +349,7 @@ mod tests {
         let replaced = disk.create(&b).unwrap();
         disk.rename(&b, &a).unwrap();
         let error = kept.get(disk).unwrap_err();
-        assert_eq!(error.to_string(), changed_by_somebody().to_string());
+        assert_eq!(error.to_string(), file_changed_error().to_string());
         assert_eq!(read(&*replaced), b"");
         disk.remove(&a).unwrap();
         assert!(gone(kept.get(disk).unwrap_err()));

@@ -141,7 +141,7 @@ impl<T: Clone> Feed<T> {
     }
 
     /// The next event of a listener.
-    pub fn hear(&self, cursor: &mut FeedCursor) -> FeedItem<T> {
+    pub fn next_event(&self, cursor: &mut FeedCursor) -> FeedItem<T> {
         let found = self.places[self.place(cursor.next)].load();
         let heard = match found {
             Some(event) if event.number == cursor.next => {
@@ -160,7 +160,7 @@ impl<T: Clone> Feed<T> {
         heard
     }
 
-    /// Whether [`Self::hear`] returns an event or a number of missed events.
+    /// Whether [`Self::next_event`] returns an event or a number of missed events.
     pub fn has_news(&self, cursor: &FeedCursor) -> bool {
         let found = self.places[self.place(cursor.next)].load();
         found.is_some_and(|event| event.number >= cursor.next)
@@ -216,7 +216,7 @@ mod tests {
                 }
                 let (cursor, expected) = random.choice(&mut cursors).unwrap();
                 let oldest = end.saturating_sub(capacity as u64);
-                let heard = feed.hear(cursor);
+                let heard = feed.next_event(cursor);
                 let told = match heard {
                     FeedItem::Nothing => *expected == end,
                     FeedItem::Missed(count) => *expected < oldest && count == oldest - *expected,
@@ -237,7 +237,7 @@ mod tests {
         let unread = [0, 1, 2, 3].map(|number| {
             feed.push_or_wait(number, |_| {
                 waited += 1;
-                let is_missed = matches!(feed.hear(&mut one), FeedItem::Missed(_));
+                let is_missed = matches!(feed.next_event(&mut one), FeedItem::Missed(_));
                 assert!(!is_missed);
                 true
             })
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(unread, [1, 2, 2, 2]);
         // A producer that stops waiting overwrites the event, and the listener learns of the gap.
         feed.push_or_wait(4, |_| false);
-        assert_eq!(feed.hear(&mut one), FeedItem::Missed(1));
+        assert_eq!(feed.next_event(&mut one), FeedItem::Missed(1));
         feed.release(&mut one);
         let unread = feed.push_or_wait(5, |_| panic!("nobody holds it up"));
         assert_eq!((unread, feed.push(6)), (0, 0));
@@ -270,7 +270,7 @@ mod tests {
                             let (mut heard, mut missed, mut last) = (0, 0, [None; 2]);
                             loop {
                                 let was_over = is_over.load(SeqCst);
-                                match feed.hear(&mut cursor) {
+                                match feed.next_event(&mut cursor) {
                                     FeedItem::Event((producer, number)) => {
                                         let last: &mut Option<u64> = &mut last[producer];
                                         assert!(last.is_none_or(|last| last < number));

@@ -74,7 +74,7 @@ fn a_key_that_is_taken_out_is_gone() {
 fn heard(feed: &Feed<u64>, cursor: &mut FeedCursor, count: u64) -> Vec<u64> {
     let (mut events, mut told) = (Vec::new(), 0);
     while told < count {
-        match feed.hear(cursor) {
+        match feed.next_event(cursor) {
             FeedItem::Event(event) => {
                 events.push(event);
                 told += 1;
@@ -110,7 +110,7 @@ fn a_listener_hears_or_misses_each_event() {
             events.sort_unstable();
             events.dedup();
             assert!(events.iter().all(|event| [10, 20, 30].contains(event)));
-            assert!(matches!(feed.hear(&mut cursor), FeedItem::Nothing));
+            assert!(matches!(feed.next_event(&mut cursor), FeedItem::Nothing));
         });
     }
 }

@@ -166,7 +166,7 @@ fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
             let module = LuaModule::new(&script, ScriptLimits::default())?;
             let mut runner = Runner::new(module, &config);
             let way = move |packets: &[ScriptPacket<'_>]| {
-                runner.look(packets, &[0; MANY][..packets.len()], &mut Vec::new());
+                runner.handle_packets(packets, &[0; MANY][..packets.len()], &mut Vec::new());
                 assert_eq!(runner.counts().faults, 0);
             };
             ways.push((name, Box::new(way)));

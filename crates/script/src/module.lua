@@ -1,7 +1,8 @@
--- The trusted part of modules, beside `prelude.lua`, whose rules hold here too: user code gets no pointer. States and keys are seen through
--- objects without fields, whose names lead to accessors; what these objects show changes from packet to packet.
+-- The trusted part of modules, in addition to `prelude.lua`. The rules of that file apply here too:
+-- user code gets no pointer. User code sees states and keys through objects without fields, whose
+-- names lead to accessors. The content of these objects changes from packet to packet.
 --
--- Called once, with what `module.rs` names in the same order.
+-- Called once, with the arguments of `module.rs` in the same order.
 local shared, control_at, functions, check_state, state_fields, default_state, key_kinds = ...
 
 local ffi, sheet, slots, hits, view, pkt = shared.ffi, shared.sheet, shared.slots, shared.hits, shared.view, shared.pkt
@@ -9,7 +10,7 @@ local no_slot, address_text = shared.no_slot, shared.address_text
 local type, error, tostring, pairs, ipairs = type, error, tostring, pairs, ipairs
 local loadstring, concat, floor, format = loadstring, table.concat, math.floor, string.format
 
--- As `Place`, `Key` and `Control` have it.
+-- The same layout as `FlowPlace`, `BiflowKey` and `ModuleSheet` in Rust.
 ffi.cdef [[
   struct retroscope_key {
     uint8_t addresses[2][16];
@@ -33,7 +34,8 @@ ffi.cdef [[
 local NO_SLOT = 0xffffffff
 local control = ffi.cast("struct retroscope_control *", control_at)
 
--- An object that shows a struct of these fields, the holder that says where this is, and the struct's type.
+-- Makes an object that shows a struct with these fields. Returns the object, the holder of the
+-- struct's address, the struct's type, and a spare struct.
 local count, kept = 0, {}
 local int64, uint64, istype = ffi.typeof("int64_t"), ffi.typeof("uint64_t"), ffi.istype
 local function typed(fields, max_bytes, what)
@@ -52,13 +54,13 @@ local function typed(fields, max_bytes, what)
   end
   local holder = ffi.new(name .. "_view")
 
-  -- Setters return what is wrong.
+  -- Setters return a message if the value is invalid.
   local function wrong(field, expected, value)
     return format("'%s' takes %s, got %s", field.name, expected, type(value))
   end
   local getters, setters = {}, {}
   for n, field in ipairs(fields) do
-    -- Names in the text are ours: `f` and a number.
+    -- The text contains only our names: `f` and a number.
     local get, set = loadstring(format([[
       local holder = ...
       return function() return holder.at.f%d end, function(value) holder.at.f%d = value end
@@ -107,7 +109,7 @@ local function typed(fields, max_bytes, what)
         __tostring = function() return field.name end,
       })()
       getters[field.name] = function() return array end
-      -- A list: its first element becomes element 0; those that it lacks are 0.
+      -- Assigns a list. Its first element becomes element 0, and missing elements become 0.
       setters[field.name] = function(value)
         if type(value) ~= "table" then return wrong(field, "a list", value) end
         ffi.fill(get(), ffi.sizeof(get()))
@@ -140,7 +142,7 @@ local function typed(fields, max_bytes, what)
     end,
     __tostring = function() return what end,
   })()
-  -- What it shows while there is nothing to show.
+  -- The struct that the object shows while there is no packet or flow.
   local spare = ffi.new(ctype)
   kept[#kept + 1] = spare
   holder.at = spare
@@ -151,12 +153,12 @@ local state, state_holder, state_type, spare_state = typed(state_fields, 4096, "
 local state_bytes = ffi.sizeof(state_type)
 local state_pointer = ffi.typeof("$ *", state_type)
 
--- What a new flow begins with.
+-- The initial state of a new flow.
 for name, value in pairs(default_state) do state[name] = value end
 local first_state = ffi.new(state_type, spare_state)
 ffi.fill(spare_state, state_bytes)
 
--- The key of a flow by headers.
+-- The key of a flow that is based on headers.
 local key_view, spare_key = ffi.new("struct retroscope_key_view"), ffi.new("struct retroscope_place")
 local key_methods = {}
 local function end_text(n)
@@ -183,7 +185,7 @@ function key_methods.addr_a() return end_text(0) end
 function key_methods.addr_b() return end_text(1) end
 function key_methods.port_a() return key_view.at.key.ports[0] end
 function key_methods.port_b() return key_view.at.key.ports[1] end
--- Whether the packet at hand goes from the first end to the second.
+-- Whether the current packet goes from the first end to the second.
 function key_methods.from_a() return key_view.at.is_reverse == 0 end
 function key_methods.vlan()
   local tag = key_view.at.key.vlans[0]
@@ -200,7 +202,8 @@ local flow_key = ffi.metatype("struct retroscope_flow_key", {
   end,
 })()
 
--- Keys that the module makes, by their kinds. They are shown in the spare structs, into which their bytes are copied.
+-- Keys that the module makes, by kind. Their bytes are copied into the spare structs, which the
+-- objects show.
 local keys, key_bytes, key_sizes = {}, {}, {}
 for kind, fields in ipairs(key_kinds) do
   local object, _, ctype, spare = typed(fields, 36, "flowKeys[" .. kind .. "]")
@@ -211,7 +214,8 @@ local kinds = #keys
 local handle_packet, extract, build = functions.handlePacket, functions.extractFlowKey, functions.buildPacketFilter
 local check_expiry, initialise, finalise = functions.checkExpiry, functions.checkInitializer, functions.checkFinalizer
 
--- Shows nothing: what the module kept of an earlier call must not lead to memory that has gone.
+-- Removes the packet, state and key, because objects that the module kept from an earlier call must
+-- not lead to freed memory.
 local function hide()
   view.slot = no_slot
   ffi.fill(spare_state, state_bytes)
@@ -220,7 +224,7 @@ local function hide()
   for kind = 1, kinds do ffi.fill(key_bytes[kind], key_sizes[kind]) end
 end
 
--- Shows the key of a place and returns the object that user code sees it by.
+-- Shows the key of a place, and returns the object by which user code sees the key.
 local function show_key(place)
   if kinds == 0 then
     key_view.at = place
@@ -231,8 +235,8 @@ local function show_key(place)
   return keys[kind]
 end
 
--- Hands the packets of the sheet to the module. `hits` has the numbers of those that it wants dumped, and `filters` what is to be dumped, false
--- where it does not say.
+-- Passes the packets of the sheet to the module. `hits` gets the indices of the packets for which
+-- the module requests a dump. `filters` gets the dump expressions, or false without an expression.
 local filters = {}
 local function handle()
   hide()
@@ -270,7 +274,7 @@ local function handle()
   until sheet.number >= sheet.count
 end
 
--- Has the module make the keys of the packets of the sheet.
+-- Lets the module make the keys of the packets of the sheet.
 local first_key, second_key, third_key, fourth_key = keys[1], keys[2], keys[3], keys[4]
 local function make_keys()
   hide()
@@ -294,7 +298,7 @@ local function make_keys()
   until sheet.number >= sheet.count
 end
 
--- A time as `pkt:time()` or `pkt:time_ns()` tell it; none is the beginning of time.
+-- Converts a time from `pkt:time()` or `pkt:time_ns()`. Without a time the result is 0.
 local function nanoseconds(time)
   if time == nil then return 0 end
   if istype(int64, time) or istype(uint64, time) then return time end
@@ -304,7 +308,7 @@ local function nanoseconds(time)
   return int64(floor(time)) * 1000000000LL + int64((time - floor(time)) * 1e9)
 end
 
--- Asks the module which of so many flows are over.
+-- Asks the module which of the first `flows` flows have ended.
 local function check(flows, now)
   hide()
   local places = control.places

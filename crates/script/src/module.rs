@@ -70,7 +70,7 @@ pub struct LuaModule {
     check_ends: Function,
     /// Turns compilation to machine code on again after a script was stopped.
     recover: Option<Function>,
-    plan: ModuleSettings,
+    settings: ModuleSettings,
     /// Packet time of the check in progress, seconds.
     now: f64,
     /// The states of flows, indexed by slot.
@@ -94,7 +94,7 @@ impl LuaModule {
             });
         };
         let asked = ModuleTable { script, table };
-        let (functions, mut plan) = asked.plan()?;
+        let (functions, mut settings) = asked.read_settings()?;
         let functions = state.lua.create_table_from(functions).map_err(setup)?;
         let table = |name| match asked.get(name)? {
             Value::Nil => state.lua.create_table().map_err(setup),
@@ -161,8 +161,8 @@ impl LuaModule {
             .judge
             .result(made)
             .map_err(|error| asked.place(error))?;
-        plan.state_bytes = state_bytes;
-        plan.shunts = state.sheet.shunts();
+        settings.state_bytes = state_bytes;
+        settings.shunts = state.sheet.shunts();
         let recover = state.lua.load("jit.on()").into_function().map_err(setup)?;
         Ok(Self {
             filters,
@@ -172,7 +172,7 @@ impl LuaModule {
             check,
             check_ends,
             recover: compiles().then_some(recover),
-            plan,
+            settings,
             now: 0.0,
             states: Vec::new(),
             control,
@@ -186,8 +186,8 @@ impl LuaModule {
     }
 
     /// The settings of the module; they never change.
-    pub(crate) fn plan(&self) -> ModuleSettings {
-        self.plan
+    pub(crate) fn settings(&self) -> ModuleSettings {
+        self.settings
     }
 
     /// Makes the keys of at most [`MANY`] packets. The runner calls this if
@@ -305,7 +305,7 @@ impl LuaModule {
     ) -> Result<R, CallFault> {
         let slots = places.iter().filter(|it| it.slot != FlowPlace::NO_SLOT);
         if let Some(last) = slots.map(|place| place.slot as usize).max() {
-            let bytes = (last + 1) * self.plan.state_bytes;
+            let bytes = (last + 1) * self.settings.state_bytes;
             let words = bytes.div_ceil(size_of::<u64>());
             if self.states.len() < words {
                 self.states.resize(words, 0);
@@ -392,7 +392,7 @@ impl ModuleTable<'_> {
     }
 
     /// The functions by name, and the settings.
-    fn plan(&self) -> Result<(ModuleFunctions, ModuleSettings), ScriptError> {
+    fn read_settings(&self) -> Result<(ModuleFunctions, ModuleSettings), ScriptError> {
         let mut functions = ModuleFunctions::new();
         for name in FUNCTIONS {
             match self.get(name)? {
@@ -463,7 +463,7 @@ impl ModuleTable<'_> {
         if !has_keys && !self.get("flowKeys")?.is_nil() {
             return Err(self.wrong("flowKeys", "left out where there is no extractFlowKey"));
         }
-        let plan = ModuleSettings {
+        let settings = ModuleSettings {
             state_bytes: 0,
             shunts: false,
             has_keys,
@@ -473,7 +473,7 @@ impl ModuleTable<'_> {
             dumps_max,
             partition,
         };
-        Ok((functions, plan))
+        Ok((functions, settings))
     }
 
     /// The fields of a flow's state.

@@ -1,13 +1,17 @@
--- The trusted part of every script's state. It alone holds `ffi`; user code gets accessors that check every offset.
+-- The trusted part of every script's state. Only this part has `ffi`; user code gets accessors that
+-- check every offset.
 --
--- Rules for this file, because whoever breaks one gives user code the memory of the process:
--- 1. No cdata pointer leaves: results are numbers, strings, booleans, tables of ours, and 64-bit integers. The packet of a batch
---    is cdata, of a struct without fields: LuaJIT then takes its methods for constants, and there is nothing in it to read.
--- 2. A value from user code is used as an offset or a length only after `type(value) == "number"`: `1ULL` and `-1LL` are
---    literals of LuaJIT, and their comparisons and sums wrap.
+-- Rules for this file. A violation gives user code the memory of the process:
+--
+-- 1. No cdata pointer leaves this file: results are numbers, strings, booleans, our own tables, and
+--    64-bit integers. The packet of a batch is cdata of a struct without fields. LuaJIT therefore
+--    treats its methods as constants, and the struct has no content to read.
+-- 2. A value from user code is an offset or a length only after `type(value) == "number"`: `1ULL`
+--    and `-1LL` are literals of LuaJIT, and their comparisons and sums wrap.
 -- 3. Nothing is looked up in a table that user code can write to, nor through a string's metatable.
 --
--- Called once with what `machine.rs` names in the same order; returns the functions that it calls.
+-- Called once, with the arguments of `machine.rs` in the same order. Returns the functions that
+-- `machine.rs` calls.
 local sheet_at, hits_at, find_at, want_at, address_text, network, note, trusted, script_text = ...
 
 local ffi, bit = ffi, bit
@@ -16,7 +20,7 @@ local type, error, select, setmetatable, getmetatable = type, error, select, set
 local pairs, tonumber, tostring = pairs, tonumber, tostring
 local byte, find, gmatch = string.byte, string.find, string.gmatch
 
--- As `slot.rs` and `sheet.rs` have it.
+-- The same layout as in `slot.rs` and `sheet.rs`.
 ffi.cdef [[
   struct retroscope_slot {
     const uint8_t *data;
@@ -43,13 +47,13 @@ local find_bytes = ffi.cast("retroscope_find", find_at)
 local want_facts = ffi.cast("retroscope_want", want_at)
 local int64 = ffi.typeof("int64_t")
 
--- Raised with the position of the caller's caller: the line in the user's script.
+-- Raises an error with the position of the caller's caller: the line in the user's script.
 local function wrong(what, value)
   error(what .. " expected, got " .. type(value), 3)
 end
 
--- The accessors of what `view` shows. User code calls them as methods of the packet; what it passes as `self` is ignored,
--- so that `pkt.len` means the same for whomever it is called.
+-- The accessors of the slot in `view`. User code calls them as methods of the packet. They ignore
+-- the argument `self`, so `pkt.len` has the same result for any object.
 local function accessors(view)
   local pkt = {}
 
@@ -59,7 +63,7 @@ local function accessors(view)
   function pkt.link_type() return view.slot.link_type end
   function pkt.inbound() return view.slot.direction == 1 end
   function pkt.outbound() return view.slot.direction == 2 end
-  -- Seconds, to about a quarter of a microsecond: a double holds no more.
+  -- Seconds, to about a quarter of a microsecond, the precision of a double.
   function pkt.time() return tonumber(view.slot.time_ns) * 1e-9 end
   function pkt.time_ns() return int64(view.slot.time_ns) end
 
@@ -143,7 +147,7 @@ local function accessors(view)
     return nil
   end
 
-  -- Where these are set, the bytes that they need were captured: `slot.rs`, and `packet::Parsed`.
+  -- If these offsets are set, the needed bytes were captured: see `slot.rs` and `packet::Parsed`.
   function pkt.ttl()
     local slot = view.slot
     if slot.network < 0 then return nil end
@@ -180,7 +184,7 @@ local function accessors(view)
     if icmp >= 0 then return band(icmp, 255) end
     return nil
   end
-  -- Of ARP for IPv4 over Ethernet (RFC 826): its operation, and both addresses.
+  -- For ARP of IPv4 over Ethernet (RFC 826): the operation and both addresses.
   function pkt.arp()
     local slot = view.slot
     if slot.ether_type ~= 0x806 or slot.payload < 0 or slot.payload_len < 28 then return nil end
@@ -254,7 +258,7 @@ local function accessors(view)
     local n = #text
     if slot.payload < 0 or slot.payload_len < n then return false end
     local at = slot.data + slot.payload
-    -- The first byte tells most packets apart without making a string.
+    -- The first byte excludes most packets without making a string.
     return n == 0 or (at[0] == byte(text, 1) and ffi.string(at, n) == text)
   end
   function pkt.contains(_, text)
@@ -265,7 +269,7 @@ local function accessors(view)
   return pkt
 end
 
--- Standard output is for data: what is printed becomes a message.
+-- Standard output is for data, so printed text becomes a message.
 local concat = table.concat
 local function print_note(...)
   local words = {}
@@ -273,11 +277,16 @@ local function print_note(...)
   note(concat(words, "\t"))
 end
 
--- The environment of user code: what is listed here and nothing else.
+-- The environment of user code: the names listed here and nothing else.
 --
--- Left out on purpose: everything that reaches other environments, byte code, files or the machine (debug, io, os, package,
--- ffi, jit, load, dofile, require, getfenv, setfenv, newproxy, string.dump, collectgarbage), coroutines, and the functions
--- that run for long without executing a Lua instruction, since nothing can stop those: patterns, and sort.
+-- Omitted on purpose:
+--
+-- - everything that reaches other environments, byte code, files or the machine (debug, io, os,
+--   package, ffi, jit, load, dofile, require, getfenv, setfenv, newproxy, string.dump,
+--   collectgarbage)
+-- - coroutines
+-- - functions that run for long without executing a Lua instruction, because nothing can stop them:
+--   patterns and sort
 local function sandbox()
   local function some_of(library, names)
     local some = {}
@@ -294,7 +303,8 @@ local function sandbox()
   function env.getmetatable(value)
     if type(value) == "table" then return getmetatable(value) end
   end
-  -- Of a table it would call __tostring from C, and so use up the native stack in one that recurses.
+  -- For a table the library would call __tostring from C, and a table that recurses would exhaust
+  -- the native stack.
   local format = string.format
   function env.string.format(text, ...)
     for n = 1, select("#", ...) do
@@ -302,7 +312,7 @@ local function sandbox()
     end
     return format(text, ...)
   end
-  -- Plain search only, and of a bounded number of steps.
+  -- Only plain search, with a bounded number of steps.
   function env.string.find(text, needle, from, plain)
     if type(text) ~= "string" then wrong("a string", text) end
     if type(needle) ~= "string" then wrong("a string", needle) end
@@ -312,8 +322,9 @@ local function sandbox()
     if #text * #needle > 16777216 then error("string.find in so much text", 2) end
     return find(text, needle, from, true)
   end
-  -- In C it moves all places from the position to the length, 2^31 of them in an empty table where the position is below 1 or
-  -- wraps to that. The length may be far from the number of elements where a table has holes.
+  -- The library moves all elements from the position to the length in C. In an empty table these
+  -- are 2^31 elements if the position is below 1 or wraps to such a position. The length may be far
+  -- from the number of elements if a table has holes.
   local insert = table.insert
   function env.table.insert(list, ...)
     if select("#", ...) ~= 1 then
@@ -338,7 +349,7 @@ local env = trusted and _G or sandbox()
 env.net = network
 if trusted then env.print = print_note end
 
--- The facts that accessors need, by the numbers of `sheet.rs`.
+-- The facts that each accessor needs, by the numbers of `slot.rs`.
 local BYTES, HEADERS = 1, 8
 local needs = {}
 for need, names in pairs({
@@ -350,7 +361,8 @@ for need, names in pairs({
   for name in gmatch(names, "[%w_]+") do needs[name] = need end
 end
 
--- What the script's text names is read of every packet. An accessor that it reaches in another way asks for more.
+-- Facts of accessors that the script's text names are read for every packet. An accessor that the
+-- script reaches in another way requests its facts when it is called.
 local function on_demand(methods)
   local function need_of(name) return needs[name] or BYTES + HEADERS end
   for word in gmatch(script_text, "[%a_][%w_]*") do
@@ -377,7 +389,7 @@ local function new_view()
   return view, methods
 end
 
--- What is shown between two calls, to a script that kept its packet: nothing.
+-- The slot between two calls, for a script that kept its packet: it has no content.
 local no_slot = ffi.new("struct retroscope_slot")
 for _, field in pairs({ "proto", "tcp_flags", "vlan", "ether_type", "src_port", "dst_port", "payload", "payload_len", "network", "transport",
   "icmp" }) do
@@ -386,7 +398,7 @@ end
 
 local view, methods = new_view()
 view.slot = no_slot
--- The inserter asks for marks only where a script's text names this.
+-- The inserter requests marks only if a script's text names `shunt`.
 function methods.shunt()
   if view.slot == no_slot then error("shunt: there is no packet", 2) end
   if sheet.shunts == 0 then error("shunt: the script's text has to name it", 2) end
@@ -397,12 +409,13 @@ local pkt = ffi.metatype("struct packet", {
   __tostring = function() return "packet" end,
 })()
 
--- Which packets of the sheet `keep` takes: hits[0] of them, their numbers behind. The count is right at any moment: what was
--- found before an error counts.
+-- Finds the packets of the sheet that `keep` matches. `hits[0]` is their number, and the following
+-- words are their indices. The number is always right: matches before an error count.
 --
--- The number of the packet is a field rather than a variable: traces that leave the loop's fast way would otherwise hand it on
--- as a floating-point number, by way of the stack, and that chain of conversions is what the loop would wait for. It is 0 at
--- first, and there is a packet: what stands before the loop, or is asked before its first round, is interpreted.
+-- The index of the packet is a field rather than a variable. Otherwise traces that leave the fast
+-- path of the loop would pass it on as a floating-point number through the stack, and the loop
+-- would wait for these conversions. At the start the index is 0, and there is a packet, because
+-- LuaJIT interprets code before the loop and before its first round.
 local function batch(keep)
   local found = 0
   repeat
@@ -416,7 +429,8 @@ local function batch(keep)
   until sheet.number >= sheet.count
 end
 
--- What `main` returns for the first packet, whose bytes stay with it: a predicate may ask the trigger packet later.
+-- The result of `main` for the first packet. The bytes of the packet are kept with it, because a
+-- predicate may read the trigger packet later.
 local copies = setmetatable({}, { __mode = "k" })
 local function derive(main)
   view.slot = no_slot

@@ -70,7 +70,7 @@ pub struct ModuleCounts {
 #[derive(Debug)]
 pub struct Runner {
     module: LuaModule,
-    plan: ModuleSettings,
+    settings: ModuleSettings,
     attribution: Attribution,
     table: FlowTable,
     /// Scratch memory of one call.
@@ -95,7 +95,7 @@ pub struct Runner {
     wanted: HashSet<BiflowKey>,
     /// Ends of such flows, until the caller takes them.
     over: Vec<ModuleFlowEnd>,
-    /// Packets of the last [`Self::look`] whose flows the module shunted.
+    /// Packets of the last [`Self::handle_packets`] whose flows the module shunted.
     shunted: u64,
     /// Flows that one call checks.
     checked: Vec<FlowPlace>,
@@ -123,16 +123,16 @@ impl Runner {
     /// As [`FlowTable::new`].
     #[must_use]
     pub fn new(module: LuaModule, config: &TrackerConfig) -> Self {
-        let plan = module.plan();
-        let flows_max = STATES_BYTES_MAX / plan.state_bytes.max(1);
-        let time_outs = if plan.decides_expiry {
+        let settings = module.settings();
+        let flows_max = STATES_BYTES_MAX / settings.state_bytes.max(1);
+        let time_outs = if settings.decides_expiry {
             TimeOuts::idle(0)
         } else {
             config.time_outs
         };
         let flows_max = config.flows_max.min(flows_max).max(1);
         Self {
-            plan,
+            settings,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::new(flows_max, time_outs, Secret::random()),
             counted: Vec::with_capacity(MANY),
@@ -162,8 +162,8 @@ impl Runner {
 
     /// The settings of the module.
     #[must_use]
-    pub fn plan(&self) -> &ModuleSettings {
-        &self.plan
+    pub fn settings(&self) -> &ModuleSettings {
+        &self.settings
     }
 
     /// Whether the module failed too often.
@@ -194,13 +194,13 @@ impl Runner {
     }
 
     /// Takes the ends of flows with a requested dump, in the order of packets. The last call of
-    /// [`Self::look`] or [`Self::pass`] found these ends. If more than 65,536 flows are being
+    /// [`Self::handle_packets`] or [`Self::pass`] found these ends. If more than 65,536 flows are being
     /// dumped, the ends of some are missing.
-    pub fn take_over(&mut self) -> Vec<ModuleFlowEnd> {
+    pub fn take_ended_flows(&mut self) -> Vec<ModuleFlowEnd> {
         std::mem::take(&mut self.over)
     }
 
-    /// The packets of the last [`Self::look`] whose flows the module shunted: bit `n` is packet
+    /// The packets of the last [`Self::handle_packets`] whose flows the module shunted: bit `n` is packet
     /// `n`.
     #[must_use]
     pub fn shunted(&self) -> u64 {
@@ -212,7 +212,7 @@ impl Runner {
     ///
     /// # Panics
     /// If there are more packets.
-    pub fn look(
+    pub fn handle_packets(
         &mut self,
         packets: &[ScriptPacket<'_>],
         times_ns: &[i64],
@@ -255,7 +255,7 @@ impl Runner {
     }
 
     fn check_interval_ns(&self) -> i64 {
-        let interval = self.plan.check_interval;
+        let interval = self.settings.check_interval;
         let ns = interval.map_or(i64::MAX, |it| {
             i64::try_from(it.as_nanos()).unwrap_or(i64::MAX)
         });
@@ -335,11 +335,11 @@ impl Runner {
             self.note(fault, "the rest of this batch is lost to it");
         }
         self.counts.wanted += (dumps.len() - wanted) as u64;
-        if !self.plan.dumps {
+        if !self.settings.dumps {
             dumps.truncate(wanted);
         }
         for dump in &mut dumps[wanted..] {
-            if self.plan.decides_expiry {
+            if self.settings.decides_expiry {
                 if self.wanted.len() >= WANTED_MAX {
                     self.wanted.clear();
                 }
@@ -356,7 +356,7 @@ impl Runner {
         self.counted.clear();
         let mut keys = [None; MANY];
         let keys = &mut keys[..packets.len()];
-        let has_keys = self.plan.has_keys;
+        let has_keys = self.settings.has_keys;
         if has_keys && let Err(fault) = self.module.keys(packets, keys) {
             // The flows of these packets are unknown, so each packet counts as lost, as if each had
             // a flow.
@@ -420,7 +420,7 @@ impl Runner {
 
     /// Begins a check of all current flows, if the module has checks.
     fn begin_check(&mut self, now_ns: i64) {
-        if self.plan.check_interval.is_none() || self.is_disabled() {
+        if self.settings.check_interval.is_none() || self.is_disabled() {
             return;
         }
         match self.module.check_begins(now_ns) {

@@ -35,7 +35,7 @@ impl Listing {
     }
 
     fn root(&self) -> &Path {
-        self.directory.here()
+        self.directory.openable_path()
     }
 
     /// Reads the directory, and the directories one level below it.

@@ -87,7 +87,7 @@ impl TriggerScripts {
     pub(crate) fn shunts(&self) -> bool {
         let mut modules = self.modules.iter();
         self.scripts.iter().any(|script| script.trigger.shunts())
-            || modules.any(|module| module.runner.plan().shunts)
+            || modules.any(|module| module.runner.settings().shunts)
     }
 
     /// The packets of the chunk whose flows one of them shunts: bit `n` is that of packet `n`.
@@ -99,7 +99,7 @@ impl TriggerScripts {
     pub(crate) fn partition(&self) -> Option<Partition> {
         let partitions = self.scripts.iter().map(|script| script.trigger.partition());
         let modules = self.modules.iter();
-        let modules = modules.map(|module| module.runner.plan().partition);
+        let modules = modules.map(|module| module.runner.settings().partition);
         partitions.chain(modules).min()
     }
 
@@ -108,7 +108,7 @@ impl TriggerScripts {
         let scripts = self.scripts.iter();
         let scripts = scripts.map(|script| (script.trigger.name(), None));
         scripts.chain(self.modules.iter().map(|module| {
-            let most = module.runner.plan().dumps_max as u64;
+            let most = module.runner.settings().dumps_max as u64;
             (module.runner.name(), Some(most))
         }))
     }
@@ -191,7 +191,7 @@ impl TriggerScripts {
             return (None, None);
         };
         let dump = module.dumps.iter().find(|dump| dump.at == place);
-        let flow = dump.filter(|_| module.runner.plan().decides_expiry);
+        let flow = dump.filter(|_| module.runner.settings().decides_expiry);
         let filter = dump.and_then(|dump| dump.filter.clone());
         (filter, flow.map(|dump| dump.key))
     }
@@ -271,7 +271,7 @@ impl Module {
 
     /// See [`TriggerScripts::take_over`].
     fn take_over(&mut self, until: usize, rule: usize) -> Vec<Over> {
-        self.over.extend(self.runner.take_over());
+        self.over.extend(self.runner.take_ended_flows());
         let mut over = Vec::new();
         while let Some(flow) = self.over.pop_front_if(|flow| flow.at <= until) {
             over.push(Over {
@@ -293,8 +293,9 @@ impl Module {
 
     fn look(&mut self, packets: &[ScriptPacket<'_>], times_ns: &[i64]) {
         self.dumps.clear();
-        self.runner.look(packets, times_ns, &mut self.dumps);
-        self.over.extend(self.runner.take_over());
+        self.runner
+            .handle_packets(packets, times_ns, &mut self.dumps);
+        self.over.extend(self.runner.take_ended_flows());
         let bits = self.dumps.iter().map(|dump| 1 << dump.at);
         self.found = bits.fold(0, |found, bit: u64| found | bit);
         self.counters.set(&self.runner);

@@ -383,7 +383,7 @@ impl Subscription {
     }
 
     fn hear(&mut self) -> Option<Event> {
-        Some(match self.log.feed.hear(&mut self.cursor) {
+        Some(match self.log.feed.next_event(&mut self.cursor) {
             FeedItem::Event(event) => Arc::unwrap_or_clone(event),
             FeedItem::Missed(unknown) => Event::Missed(Missed {
                 unknown,

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
 use super::{
-    disk::{DiskFile, changed_by_somebody, is_there},
+    disk::{DiskFile, file_changed_error, is_same_file},
     names::Directory,
     stream::{Digests, Finished, hexadecimal},
 };
@@ -107,7 +107,7 @@ fn make(
 ) -> io::Result<(u64, Option<String>)> {
     let from = directory.disk().open_to_read(&plain.path)?;
     if from.identity()? != plain.identity {
-        return Err(changed_by_somebody());
+        return Err(file_changed_error());
     }
     let mut reader = from.reader();
     // Another process may have changed the file in place since its sidecar was written.
@@ -132,8 +132,8 @@ fn make(
             break;
         }
         // The open descriptor keeps the blocks of a deleted dump.
-        if !is_there(directory.disk(), &plain.path, plain.identity)? {
-            return Err(changed_by_somebody());
+        if !is_same_file(directory.disk(), &plain.path, plain.identity)? {
+            return Err(file_changed_error());
         }
         plain_digest.iter_mut().for_each(|it| it.update(&buffer));
         compressed.clear();
@@ -148,7 +148,7 @@ fn make(
     from.drop_cached_pages();
     let content = frames.table.iter().map(|[_, content]| u64::from(*content));
     if content.sum::<u64>() != plain.bytes || plain_digest.map(hexadecimal) != plain.sha256 {
-        return Err(changed_by_somebody());
+        return Err(file_changed_error());
     }
     frames.end()
 }
@@ -289,7 +289,7 @@ mod tests {
         let file = disk.open(Path::new(PART)).unwrap();
         file.set_len(3000).unwrap();
         let error = compress(&directory, &plain, ZST.into(), level, &mut |_| ()).unwrap_err();
-        assert_eq!(error.to_string(), changed_by_somebody().to_string());
+        assert_eq!(error.to_string(), file_changed_error().to_string());
         disk.remove(Path::new(PART)).unwrap();
         disk.create(Path::new(PART)).unwrap();
         assert!(compress(&directory, &plain, ZST.into(), level, &mut |_| ()).is_err());
@@ -310,7 +310,7 @@ mod tests {
             let level = ZstdLevel::new(3).unwrap();
             let made = compress(&directory, &plain, ZST.into(), level, &mut |_| ());
             let error = made.unwrap_err().to_string();
-            assert_eq!(error, changed_by_somebody().to_string(), "{offset}");
+            assert_eq!(error, file_changed_error().to_string(), "{offset}");
             assert_eq!(disk.names(), [Path::new(PART)]);
         }
     }

@@ -15,7 +15,7 @@ use retroscope_pcapfile::{
 
 use super::{
     block::Block,
-    disk::{DiskFile, changed_by_somebody},
+    disk::{DiskFile, file_changed_error},
     packet::PacketMeta,
     report::PROGRAM,
 };
@@ -249,7 +249,7 @@ impl VerdictField {
         match read {
             Err(error) if !is_short(&error) => return Err(error),
             Ok(()) if block_start == self.block_start && found == *self.text.as_bytes() => {}
-            _ => return Err(changed_by_somebody()),
+            _ => return Err(file_changed_error()),
         }
         let text = field(verdict);
         file.write_all_at(text.as_bytes(), self.offset)?;

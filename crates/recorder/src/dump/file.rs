@@ -14,7 +14,7 @@ use retroscope_packet::LinkType;
 use super::{
     captures::Captures,
     compress::{ZstdLevel, compress},
-    disk::{Disk, changed_by_somebody, is_there},
+    disk::{Disk, file_changed_error, is_same_file},
     names::Directory,
     output::{Piece, Written},
     report::file_name,
@@ -255,7 +255,7 @@ impl DumpFile {
         }
         // The names must be on disk before a sidecar lists them. A directory that cannot be
         // synced does not fail the dump.
-        let _ = disk.sync_directory(self.directory.here());
+        let _ = disk.sync_directory(self.directory.openable_path());
         Ok((made, second))
     }
 
@@ -276,7 +276,7 @@ impl DumpFile {
         }
         let disk = self.directory.disk();
         // The new sidecar must be on disk first.
-        let _ = disk.sync_directory(self.directory.here());
+        let _ = disk.sync_directory(self.directory.openable_path());
         // A plain file that cannot be removed stays, and no sidecar lists it.
         remove_all(disk, &self.plain);
         self.plain.clear();
@@ -308,12 +308,12 @@ impl DumpFile {
             false => &self.plain,
         };
         for capture in captures {
-            if is_there(disk, &capture.path, capture.identity)? {
+            if is_same_file(disk, &capture.path, capture.identity)? {
                 return Ok(true);
             }
         }
         for stream in &self.streams {
-            if is_there(disk, stream.path(), stream.identity())? {
+            if is_same_file(disk, stream.path(), stream.identity())? {
                 return Ok(true);
             }
         }
@@ -468,7 +468,10 @@ impl DumpFile {
             self.streams[place].rename(&capture.path);
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
-        let _ = self.directory.disk().sync_directory(self.directory.here());
+        let _ = self
+            .directory
+            .disk()
+            .sync_directory(self.directory.openable_path());
         let Held { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.streams.clear();
@@ -500,7 +503,7 @@ impl DumpFile {
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
-            written = Err(changed_by_somebody());
+            written = Err(file_changed_error());
         }
         match &written {
             Ok(true) => {

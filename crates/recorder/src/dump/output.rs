@@ -16,7 +16,7 @@ use retroscope_pcapfile::RecordMeta;
 
 use super::{
     block::Block,
-    disk::changed_by_somebody,
+    disk::file_changed_error,
     encode::{Encoder, Format, VerdictField},
     names::Directory,
     packet::{Key, PacketMeta},
@@ -315,7 +315,7 @@ impl Output {
             Format::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),
             Format::Pcap => Some(self.origin(packet)),
         };
-        let interface = interface.ok_or_else(changed_by_somebody)?;
+        let interface = interface.ok_or_else(file_changed_error)?;
         let source = described(known, interface)?.source;
         let key = Key {
             time_ns: record.time_ns.wrapping_sub(self.offset_ns(source, packet)),

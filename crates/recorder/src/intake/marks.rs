@@ -242,7 +242,7 @@ impl Marks {
             return None;
         };
         loop {
-            match exempted.hear(cursor) {
+            match exempted.next_event(cursor) {
                 FeedItem::Event(key) => return Some(key),
                 FeedItem::Missed(_) => {}
                 FeedItem::Nothing => return None,

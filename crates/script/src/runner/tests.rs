@@ -87,7 +87,7 @@ fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Ve
         rest = behind;
         let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
         let times_ns: Vec<_> = some.iter().map(|(time_ns, _)| *time_ns).collect();
-        runner.look(&packets, &times_ns, &mut dumps);
+        runner.handle_packets(&packets, &times_ns, &mut dumps);
     }
     assert_eq!(runner.take_notes(), [""; 0]);
     let seen = dumps.iter().map(|dump| {
@@ -166,7 +166,7 @@ fn a_stamp_of_the_far_future_is_got_over() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
     let data = udp(1, 53);
     let mut dumps = Vec::new();
-    let mut look = |second: i64| runner.look(&[packet(&data)], &[second * S], &mut dumps);
+    let mut look = |second: i64| runner.handle_packets(&[packet(&data)], &[second * S], &mut dumps);
     look(0);
     look(4_000_000_000);
     (0..150).for_each(|second| look(second / 4));
@@ -182,7 +182,7 @@ fn stamps_to_and_fro_are_checked_by_the_later_ones() {
     let data = udp(1, 53);
     for n in 0..2000 {
         let time_ns = S / 100 * n + if n % 2 == 0 { 0 } else { 100 * S };
-        runner.look(&[packet(&data)], &[time_ns], &mut Vec::new());
+        runner.handle_packets(&[packet(&data)], &[time_ns], &mut Vec::new());
     }
     // The module fails at its fourth check.
     assert_eq!(runner.take_notes(), [""; 0]);
@@ -218,10 +218,10 @@ fn a_check_goes_on_between_packets() {
             for (nth, some) in frames.chunks(most).enumerate() {
                 let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
                 let times_ns: Vec<_> = some.iter().map(|(time_ns, _)| *time_ns).collect();
-                runner.look(&packets, &times_ns, &mut Vec::new());
+                runner.handle_packets(&packets, &times_ns, &mut Vec::new());
                 over.extend(
                     runner
-                        .take_over()
+                        .take_ended_flows()
                         .iter()
                         .map(|it| (nth * most + it.at, it.key)),
                 );
@@ -265,16 +265,16 @@ fn a_module_that_checks_says_when_flows_are_over() {
     let mut dumps = Vec::new();
     for (n, data) in data.iter().enumerate() {
         let time_ns = if n < 150 { 0 } else { 15 * S };
-        runner.look(&[packet(data)], &[time_ns], &mut dumps);
+        runner.handle_packets(&[packet(data)], &[time_ns], &mut dumps);
     }
-    assert_eq!((dumps.len(), runner.take_over().len()), (200, 0));
+    assert_eq!((dumps.len(), runner.take_ended_flows().len()), (200, 0));
     // The first check was at 15 s, before the later flows began.
-    runner.look(
+    runner.handle_packets(
         &[packet(&data[0]), packet(&data[0])],
         &[24 * S, 30 * S],
         &mut dumps,
     );
-    let over = runner.take_over();
+    let over = runner.take_ended_flows();
     assert_eq!(over.len(), 150);
     assert!(
         over.iter()

@@ -30,7 +30,7 @@ fn runner(text: &str) -> Runner {
 fn wanted_at_once(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<usize> {
     let packets: Vec<_> = frames.iter().map(|it| packet(it)).collect();
     let mut dumps = Vec::new();
-    runner.look(&packets, &vec![0; packets.len()], &mut dumps);
+    runner.handle_packets(&packets, &vec![0; packets.len()], &mut dumps);
     dumps.into_iter().map(|dump| dump.at).collect()
 }
 
@@ -47,7 +47,7 @@ fn wanted(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<(usize, Option<String>
     for (nth, packets) in packets.chunks(7).enumerate() {
         let times_ns: Vec<i64> = packets.iter().map(|it| it.time_ns).collect();
         let mut dumps = Vec::new();
-        runner.look(packets, &times_ns, &mut dumps);
+        runner.handle_packets(packets, &times_ns, &mut dumps);
         all.extend(
             dumps
                 .into_iter()
@@ -75,7 +75,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
     let text = "local m = { stateType = 'bool any;' }
         function m.handlePacket(key, state, pkt) return look(pkt) end return m";
     let mut module = runner(&format!("{every_third} {text}"));
-    assert!(module.plan().shunts);
+    assert!(module.settings().shunts);
     assert_eq!(wanted_at_once(&mut module, &frames), [5]);
     assert_eq!(module.shunted(), expected);
     wanted_at_once(&mut module, &frames[..1]);
@@ -296,7 +296,7 @@ fn checks_do_not_depend_on_batches() {
         while at < frames.len() {
             let end = (at + random.usize(1..=most)).min(frames.len());
             let packets: Vec<_> = frames[at..end].iter().map(|it| packet(it)).collect();
-            runner.look(&packets, &times_ns[at..end], &mut Vec::new());
+            runner.handle_packets(&packets, &times_ns[at..end], &mut Vec::new());
             said.extend(runner.take_notes());
             at = end;
         }
