@@ -35,9 +35,9 @@ pub use analysis::{
 pub use control::{
     alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
     audit::{Action, Change, Refusal},
-    commands::Triggered,
+    commands::TriggerOutcome,
     durations::{AgeHistogram, ProcessingHistogram},
-    events::{Event, Export, Missed, Subscription},
+    events::{Export, Missed, RecorderEvent, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::Pin,
@@ -64,13 +64,13 @@ pub use retroscope_alert::{Alert, Identity as AlertIdentity, LabelFilled, LabelT
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{
-    by_hand::ByHand,
+    by_hand::ManualTrigger,
     config::{Analyzers, ClassCutoff, Config, Scripts, Sources},
     expressions::{ExpressionError, check_alert_template, check_expression, check_template},
-    handle::{CommandError, Handle, Stretch, check_name},
+    handle::{CommandError, RecorderHandle, RequestedRange, check_name},
     inserters_only::{Inserted, insert_only},
-    recorder::{Recorder, StartError, Status, Summary},
-    reload::Reloaded,
+    recorder::{Recorder, RecorderStatus, RecorderSummary, StartError},
+    reload::ReloadOutcome,
     rules::{NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

@@ -11,8 +11,8 @@ use std::{
 use retroscope_ring::AttachedProducer;
 
 use crate::{
-    CommandError, Handle, INTERFACE_DOWN,
-    control::{common::Common, lock},
+    CommandError, INTERFACE_DOWN, RecorderHandle,
+    control::{common::RecorderShared, lock},
     query::contents::offset_ns,
 };
 
@@ -59,10 +59,10 @@ pub struct Timeline {
 
 /// The times of the last triggers. The dumper writes it.
 #[derive(Debug, Default)]
-pub(crate) struct TriggerLog(Mutex<Triggered>);
+pub(crate) struct TriggerLog(Mutex<TriggerTimes>);
 
 #[derive(Debug, Default)]
-struct Triggered {
+struct TriggerTimes {
     /// Stamps, ns.
     last_ns: VecDeque<i64>,
     /// The latest that was forgotten.
@@ -83,13 +83,13 @@ impl TriggerLog {
 
 /// Slots of equal length.
 #[derive(Debug, Clone, Copy)]
-struct Slots {
+struct TimelineSlots {
     from_ns: i64,
     slot_ns: i64,
     count: usize,
 }
 
-impl Slots {
+impl TimelineSlots {
     /// Of a closed stretch. There may be fewer than asked for, of no less than a nanosecond; or a few more, of no more than a century.
     fn new((from_ns, to_ns): (i64, i64), slots: usize) -> Self {
         let ns = (i128::from(to_ns) - i128::from(from_ns)).unsigned_abs() + 1;
@@ -144,7 +144,7 @@ impl Slots {
 
 /// Packets that lie somewhere within a closed stretch of stamps, ns.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+struct TimelinePackets {
     span_ns: (i64, i64),
     packets: u64,
     bytes: u64,
@@ -153,8 +153,8 @@ struct Stretch {
 impl Timeline {
     /// `present`: the buckets. All before `whole_from_ns` may be gone, nothing behind `now_ns` has come. `losses`: cause, stretch, how many.
     fn new(
-        slots: Slots,
-        present: &[Stretch],
+        slots: TimelineSlots,
+        present: &[TimelinePackets],
         (whole_from_ns, now_ns): (Option<i64>, i64),
         losses: impl Iterator<Item = (&'static str, (i64, i64), u64)>,
         triggers: &TriggerLog,
@@ -224,7 +224,7 @@ impl Timeline {
 
     /// `start_mono_ns`: live, what the monotonic clock showed before the first packet.
     fn of(
-        common: &Common,
+        common: &RecorderShared,
         start_mono_ns: Option<i64>,
         request: &TimelineRequest,
     ) -> Result<Self, CommandError> {
@@ -237,12 +237,12 @@ impl Timeline {
         let producers = ring.producers().map_err(own)?;
         let buckets = ring.buckets().map_err(own)?;
         let steps = ring.steps().map_err(own)?;
-        let present: Vec<Stretch> = buckets
+        let present: Vec<TimelinePackets> = buckets
             .iter()
             .filter_map(|bucket| {
                 let (first_ns, last_ns) = bucket.span_ns?;
                 let offset_ns = offset_ns(&steps, bucket.producer, bucket.first);
-                Some(Stretch {
+                Some(TimelinePackets {
                     span_ns: (
                         first_ns.saturating_add(offset_ns),
                         last_ns.saturating_add(offset_ns),
@@ -282,7 +282,7 @@ impl Timeline {
         if to_ns < from_ns {
             return refused("the timeline ends before it begins".to_owned());
         }
-        let slots = Slots::new((from_ns, to_ns), request.slots);
+        let slots = TimelineSlots::new((from_ns, to_ns), request.slots);
         // Up to when they are known before what is known: inserters log a loss before they say so.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
@@ -293,7 +293,7 @@ impl Timeline {
                 (cause, (span_ns.0, span_ns.1.max(span_ns.0)), packets)
             });
         let touches =
-            |stretch: &&Stretch| stretch.span_ns.0 <= to_ns && stretch.span_ns.1 >= from_ns;
+            |stretch: &&TimelinePackets| stretch.span_ns.0 <= to_ns && stretch.span_ns.1 >= from_ns;
         let longest = present.iter().filter(touches);
         let longest = longest.map(|stretch| stretch.span_ns.1.saturating_sub(stretch.span_ns.0));
         Ok(Self {
@@ -310,7 +310,7 @@ impl Timeline {
     }
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Packets, losses and triggers of the history, slot by slot.
     ///
     /// # Errors

@@ -11,16 +11,16 @@ use retroscope_packet::{
     Datagrams, FlowKey, Inner, LinkType, Parsed, VlanStack, flow_of, fragment_of, inner, parse,
 };
 
-use crate::intake::interfaces::Interface;
+use crate::intake::interfaces::RecordedInterface;
 
 /// VLAN tags that Suricata tells of: what is behind them, it does not.
 const VLAN_LAYERS: usize = 3;
 
 /// Which packets a dump of an alert takes. Two that are equal have one dump.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Sought {
+pub(crate) struct AlertScope {
     /// On the wire.
-    outer: Outer,
+    outer: OuterScope,
     /// In a tunnel: of what is inside.
     inner: Option<FlowKey>,
     /// Identifiers, outer to inner; `None`: any.
@@ -30,13 +30,13 @@ pub(crate) struct Sought {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Outer {
+enum OuterScope {
     Flow(FlowKey),
     Hosts(Vec<IpAddr>),
     Everything,
 }
 
-impl Sought {
+impl AlertScope {
     /// `interface`: the alert's, where one of that name is recorded.
     pub(crate) fn new(alert: &Alert, interface: Option<Arc<str>>) -> Self {
         let (outer, inner) = match (alert.tuple, alert.tunnel) {
@@ -46,14 +46,17 @@ impl Sought {
                     ports: None,
                     ..tunnel
                 };
-                (Outer::Flow(ends.flow()), Some(tuple.flow()))
+                (OuterScope::Flow(ends.flow()), Some(tuple.flow()))
             }
-            (Some(tuple), None) => (Outer::Flow(tuple.flow()), None),
-            (None, _) if alert.hosts.is_empty() => (Outer::Everything, None),
-            (None, _) => (Outer::Hosts(alert.hosts.clone()), None),
+            (Some(tuple), None) => (OuterScope::Flow(tuple.flow()), None),
+            (None, _) if alert.hosts.is_empty() => (OuterScope::Everything, None),
+            (None, _) => (OuterScope::Hosts(alert.hosts.clone()), None),
         };
         Self {
-            vlan: alert.vlan.clone().filter(|_| outer != Outer::Everything),
+            vlan: alert
+                .vlan
+                .clone()
+                .filter(|_| outer != OuterScope::Everything),
             outer,
             inner,
             interface,
@@ -62,21 +65,21 @@ impl Sought {
 
     /// Whether it takes all packets, or those of an interface: as many as there are.
     pub(crate) fn is_window(&self) -> bool {
-        self.outer == Outer::Everything
+        self.outer == OuterScope::Everything
     }
 
-    /// Where packets are found that [`Narrow::takes`] is to be asked about.
+    /// Where packets are found that [`ScopeFilter::takes`] is to be asked about.
     pub(crate) fn filled(&self) -> Result<Filled, FilterError> {
         match &self.outer {
-            Outer::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
-            Outer::Hosts(hosts) => {
+            OuterScope::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
+            OuterScope::Hosts(hosts) => {
                 let hosts = hosts.iter().map(|host| format!("host {host}"));
                 let one = hosts.collect::<Vec<_>>().join(" and ");
                 // Under no tag, one, or two: each `vlan` moves what follows it.
                 let tagged = format!("({one}) or (vlan and (({one}) or (vlan and {one})))");
                 Template::parse(&tagged)?.into_plain()
             }
-            Outer::Everything => Template::parse("")?.into_plain(),
+            OuterScope::Everything => Template::parse("")?.into_plain(),
         }
     }
 
@@ -101,7 +104,7 @@ impl Sought {
 }
 
 /// As a dump's expression says it, behind what finds the packets.
-impl fmt::Display for Sought {
+impl fmt::Display for AlertScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(inner) = &self.inner {
             write!(f, " carrying $flow[{inner}]")?;
@@ -147,22 +150,22 @@ fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
 
 /// What decides about packets that were found, with what it learned of datagrams that carry a tunnel.
 #[derive(Debug, Clone)]
-pub(crate) struct Narrow {
-    sought: Arc<Sought>,
+pub(crate) struct ScopeFilter {
+    sought: Arc<AlertScope>,
     /// Of the outer packets: whether their first fragment carries the flow.
     datagrams: Datagrams<bool>,
 }
 
-impl Narrow {
+impl ScopeFilter {
     /// `None`: whatever is found is taken.
-    pub(crate) fn new(sought: &Arc<Sought>) -> Option<Self> {
+    pub(crate) fn new(sought: &Arc<AlertScope>) -> Option<Self> {
         sought.is_narrow().then(|| Self {
             sought: Arc::clone(sought),
             datagrams: Datagrams::default(),
         })
     }
 
-    pub(crate) fn takes(&mut self, interface: &Interface, data: &[u8]) -> bool {
+    pub(crate) fn takes(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         let sought = &self.sought;
         if (sought.interface.as_deref()).is_some_and(|name| name != interface.name) {
             return false;

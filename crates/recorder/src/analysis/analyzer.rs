@@ -26,22 +26,22 @@ use crate::{
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
-        predicate::Expression,
-        seats::{Lookers, Seats},
+        predicate::DumpExpression,
         shard::{KnownRule, Shard},
-        terms::{Terms, Window},
+        shard_slots::{AnalysisPlacement, ShardSlots},
+        terms::{DumpWindow, TriggerTerms},
     },
     control::{
         alerts::AlertConfig,
-        commands::Command,
-        common::Common,
-        events::{Event, Events},
-        hits::{Refusal, Suppressed},
+        commands::AnalyzerCommand,
+        common::RecorderShared,
+        events::{Events, RecorderEvent},
+        hits::{HitRefusal, Suppressed},
         lock,
         outcomes::RuleCounters,
-        progress::{Reading, promised},
-        pulse::Pulse,
-        ring_time::{Moment, Stamps},
+        progress::{AnalyzerReading, promised},
+        pulse::ThreadPulse,
+        ring_time::{Moment, StampRestorer},
         time::rfc3339,
     },
     dump::order::{CloseOrder, DumpOrder, Message, Messages},
@@ -49,8 +49,8 @@ use crate::{
 };
 
 use alerts::Alerts;
-use commands::Keys;
-use pace::{Looks, Refusals, Say, Unseen};
+use commands::TriggerKeys;
+use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
 
 /// Batches between two steps while packets keep coming.
 const BATCHES: usize = 64;
@@ -60,16 +60,16 @@ const BATCHES: usize = 64;
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
-    pub(crate) manual: Expression,
+    pub(crate) manual: DumpExpression,
     /// What is dumped where a trigger does not say otherwise.
-    pub(crate) window: Window,
+    pub(crate) window: DumpWindow,
     /// How alerts are acted on, and those of files.
     pub(crate) alerts: AlertConfig,
     /// What rules ask for, by number; those that are missing, nothing of their own.
-    pub(crate) terms: BTreeMap<usize, Terms>,
+    pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) commands: Receiver<AnalyzerCommand>,
 }
 
 impl AnalyzerParts {
@@ -82,7 +82,7 @@ impl AnalyzerParts {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.seats.end();
+        self.slots.end();
     }
 }
 
@@ -95,22 +95,22 @@ pub(crate) struct Analyzer {
 
 #[derive(Debug)]
 struct Core {
-    common: Arc<Common>,
+    common: Arc<RecorderShared>,
     parts: AnalyzerParts,
-    director: Director<Expression>,
+    director: Director<DumpExpression>,
     live: bool,
     /// For each producer, whether it promises watermarks.
     promises: Vec<bool>,
-    stamps: Stamps,
+    stamps: StampRestorer,
     names: InterfaceCache,
-    orders: Vec<Order<Expression>>,
+    orders: Vec<Order<DumpExpression>>,
     /// The rules that there are: what messages and files call them, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
     /// Those of them that have others in their place, which some shard does not have yet.
     leaving: Vec<usize>,
     /// From files, where shards do not say what a hit would dump.
     derivation: Option<Derivation>,
-    seats: Arc<Seats>,
+    slots: Arc<ShardSlots>,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -130,7 +130,7 @@ struct Core {
     missed: u64,
     /// Packets that readers of shards left at a stop, while there were rules.
     left_unread: u64,
-    looks: Looks,
+    looks: ClockPacer,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
     /// The end of the time to look at packets: the producer of the last ones, and how many of their batch were left.
@@ -138,18 +138,18 @@ struct Core {
     /// Records that were not looked at.
     #[cfg(test)]
     passed_by: usize,
-    refusals: Refusals,
-    unseen: Unseen,
+    refusals: RefusalNotices,
+    unseen: UnseenPackets,
     /// Of triggers by hand, and of those that are hits of rules.
-    keys: [Keys; 2],
+    keys: [TriggerKeys; 2],
     alerts: Alerts,
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 impl Analyzer {
     pub(crate) fn new(
-        common: Arc<Common>,
-        (seats, derivation): (Arc<Seats>, Option<Derivation>),
+        common: Arc<RecorderShared>,
+        (slots, derivation): (Arc<ShardSlots>, Option<Derivation>),
         mut parts: AnalyzerParts,
         reader: Reader,
         director: DirectorConfig,
@@ -158,8 +158,8 @@ impl Analyzer {
         let promises = common.intake.promises();
         let (mut rules, mut are_scripts) = (BTreeMap::new(), false);
         let mut is_scripted = derivation.as_ref().is_some_and(Derivation::is_scripted);
-        for seat in seats.all() {
-            seat.visit(|shard| {
+        for slot in slots.all() {
+            slot.visit(|shard| {
                 rules = shard.known_rules();
                 are_scripts = !shard.scripts.is_empty();
                 is_scripted |= shard
@@ -183,13 +183,13 @@ impl Analyzer {
             director,
             live,
             promises,
-            stamps: Stamps::new(&common.ring),
+            stamps: StampRestorer::new(&common.ring),
             names: common.intake.interface_cache(),
             orders: Vec::new(),
             rules,
             leaving: Vec::new(),
             derivation,
-            seats,
+            slots,
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::new(live),
@@ -206,14 +206,14 @@ impl Analyzer {
             lapped: 0,
             missed: 0,
             left_unread: 0,
-            looks: Looks::new(are_scripts),
+            looks: ClockPacer::new(are_scripts),
             stopped_ns: None,
             broken_off: None,
             #[cfg(test)]
             passed_by: 0,
-            refusals: Refusals::default(),
-            unseen: Unseen::default(),
-            keys: Keys::both(),
+            refusals: RefusalNotices::default(),
+            unseen: UnseenPackets::default(),
+            keys: TriggerKeys::both(),
             alerts: Alerts::new(&mut parts.alerts),
             pulse: common.pulses.of("analyzer"),
             common,
@@ -228,8 +228,8 @@ impl Analyzer {
         let core = &mut self.core;
         core.here.clear();
         core.take_hits();
-        for seat in core.seats.all() {
-            seat.visit_waiting(Shard::end_flows);
+        for slot in core.slots.all() {
+            slot.visit_waiting(Shard::end_flows);
         }
         // What was overwritten behind the last batch.
         let missed = self.reader.lapped().packets - core.missed;
@@ -308,7 +308,7 @@ impl Core {
         // What others claimed they looked at before it was overwritten.
         let missed = batch.missed.packets;
         self.missed += missed;
-        let claimed = self.seats.of(batch.producer).claimed();
+        let claimed = self.slots.of(batch.producer).claimed();
         let lapped = batch.first.saturating_sub(claimed).min(missed);
         self.analyzed += missed - lapped;
         let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
@@ -346,7 +346,7 @@ impl Core {
 
     /// Whether inserters call when there is a packet to be looked at.
     fn is_told(&self) -> bool {
-        self.live && self.seats.lookers == Lookers::Inserters && !self.has_deadline()
+        self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
 
     /// Clocks and commands.
@@ -359,10 +359,10 @@ impl Core {
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
             let mut over = Vec::new();
-            for seat in self.seats.all() {
-                seat.visit(|shard| over.extend(shard.pass(now.mono_ns)));
+            for slot in self.slots.all() {
+                slot.visit(|shard| over.extend(shard.pass(now.mono_ns)));
             }
-            over.iter().for_each(|over| self.flow_is_over(over));
+            over.iter().for_each(|over| self.on_flow_ended(over));
         }
         self.settle_live();
         self.parts.messages.push();
@@ -373,7 +373,7 @@ impl Core {
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
-            self.tell(Event::Notice(sentence));
+            self.tell(RecorderEvent::Notice(sentence));
         }
         self.tell_notices();
         self.publish_counters();
@@ -385,7 +385,7 @@ impl Core {
             return None;
         }
         let least_ns = promised(&self.common.ring, &self.promises).min();
-        let least_ns = least_ns.map(|ns| ns.min(self.seats.promised_ns()));
+        let least_ns = least_ns.map(|ns| ns.min(self.slots.promised_ns()));
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
@@ -439,8 +439,8 @@ impl Core {
     fn open(
         &mut self,
         (id, hit): (u64, HitOrder),
-        terms: Terms,
-        expression: &Expression,
+        terms: TriggerTerms,
+        expression: &DumpExpression,
         (from_ns, to_ns): (i64, i64),
     ) {
         let called = terms.called.as_deref();
@@ -466,7 +466,7 @@ impl Core {
                 late: Arc::default(),
             },
         );
-        self.tell(Event::Triggered {
+        self.tell(RecorderEvent::Triggered {
             number: id,
             rule: rule.clone(),
             trigger_ns: hit.time_ns.saturating_add(offset_ns),
@@ -542,18 +542,18 @@ impl Core {
         }
     }
 
-    fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
+    fn refuse(&mut self, hit: HitOrder, why: &HitRefusal) {
         let say = self.refusals.add(why.reason(), self.common.clock.mono_ns());
-        if say == Say::Nothing {
+        if say == RefusalNotice::Silent {
             return;
         }
         let rule = self.rule_name(hit.rule).to_owned();
         let offset_ns = self.stamps.offset_ns(hit.producer, hit.source, hit.record);
         let at = rfc3339(hit.time_ns.saturating_add(offset_ns));
         let text = format!("trigger '{rule}' at {at}: {why}");
-        self.tell(Event::Notice(text));
-        if say == Say::ItAndNoMore {
-            self.tell(Event::Notice(
+        self.tell(RecorderEvent::Notice(text));
+        if say == RefusalNotice::ReportAsLast {
+            self.tell(RecorderEvent::Notice(
                 "further refused triggers are only counted, and told once a minute".to_owned(),
             ));
         }
@@ -580,15 +580,15 @@ impl Core {
         let shared = &self.common.counters;
         let open_dumps = self.director.open_dumps() as u64;
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
-        self.seats.set_armed(self.director.armed);
+        self.slots.set_armed(self.director.armed);
         // Live, readers of shards count themselves what they look at.
-        let analyzed = if self.live && self.seats.lookers == Lookers::Readers {
-            let each = self.seats.all().iter();
-            each.map(|seat| seat.analyzed.load(Ordering::Relaxed)).sum()
+        let analyzed = if self.live && self.slots.placement == AnalysisPlacement::Readers {
+            let each = self.slots.all().iter();
+            each.map(|slot| slot.analyzed.load(Ordering::Relaxed)).sum()
         } else {
             self.analyzed
         };
-        *lock(&shared.reading) = Reading {
+        *lock(&shared.reading) = AnalyzerReading {
             analyzed,
             lapped: self.lapped,
             unseen: self.unseen.packets,
@@ -602,7 +602,7 @@ impl Core {
         self.parts.messages.send(message);
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: RecorderEvent) {
         self.parts.events.tell_patiently(event);
     }
 }

@@ -17,11 +17,11 @@ use crate::analysis::terms;
 
 /// A limit of things that are in use at once.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct RuleShares {
     limit: u64,
     share: u64,
     /// By number: the rules that are there, and rules without a share that use something.
-    rules: HashMap<usize, Use>,
+    rules: HashMap<usize, RuleUse>,
     total: u64,
     /// What rules have left of their shares, in all.
     unused: u64,
@@ -29,15 +29,15 @@ pub(crate) struct Shares {
 
 /// A rule's part of a limit.
 #[derive(Debug, Clone, Copy, Default)]
-struct Use {
+struct RuleUse {
     used: u64,
     /// Whether the rule has a share. A removed rule has no share.
     is_there: bool,
 }
 
-impl Shares {
+impl RuleShares {
     pub(crate) fn new(limit: u64, rules: usize) -> Self {
-        let there = Use {
+        let there = RuleUse {
             used: 0,
             is_there: true,
         };
@@ -126,7 +126,7 @@ impl Shares {
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// Without limit where none was given: what rules spend is counted all the same, for their own limits.
-    shares: Shares,
+    shares: RuleShares,
     slot_ns: i64,
     now_slot: i64,
     /// What was spent, by slot and rule: at most [`SLOTS`] + 1 slots.
@@ -140,14 +140,14 @@ impl Budget {
     /// `limit` within any `period_ns`; 0: without limit.
     pub(crate) fn new(limit: u64, period_ns: i64, rules: usize) -> Self {
         Self {
-            shares: Shares::new(terms::limit(limit), rules),
+            shares: RuleShares::new(terms::limit(limit), rules),
             slot_ns: period_ns / SLOTS,
             now_slot: i64::MIN,
             spent: BTreeMap::new(),
         }
     }
 
-    /// As [`Shares::set_rules`].
+    /// As [`RuleShares::set_rules`].
     pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
         self.shares.set_rules(rules);
     }
@@ -257,7 +257,7 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     /// Uses all that a rule may have now; how much that was.
-    fn drain(shares: &mut Shares, rule: usize) -> u64 {
+    fn drain(shares: &mut RuleShares, rule: usize) -> u64 {
         let mut taken = 0;
         while !shares.is_full() && shares.has_room(rule) {
             shares.add(rule, 1);
@@ -268,11 +268,11 @@ mod tests {
 
     #[test]
     fn one_rule_alone_has_all() {
-        assert_eq!(drain(&mut Shares::new(7, 1), 0), 7);
-        assert_eq!(drain(&mut Shares::new(1, 2), 1), 1);
+        assert_eq!(drain(&mut RuleShares::new(7, 1), 0), 7);
+        assert_eq!(drain(&mut RuleShares::new(1, 2), 1), 1);
     }
 
-    impl Shares {
+    impl RuleShares {
         /// Rules that something is kept of.
         pub(crate) fn known(&self) -> usize {
             self.rules.len()
@@ -288,7 +288,7 @@ mod tests {
     /// A dump without a share takes only from what no rule was promised.
     #[test]
     fn what_is_used_without_a_share_leaves_a_rule_half() {
-        let mut shares = Shares::new(10, 1);
+        let mut shares = RuleShares::new(10, 1);
         shares.add(7, 4);
         assert_eq!((drain(&mut shares, 0), shares.total), (6, 10));
         shares.give_back(0, 6);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn rules_that_come_and_go_share_anew() {
-        let mut shares = Shares::new(8, 1);
+        let mut shares = RuleShares::new(8, 1);
         assert_eq!(drain(&mut shares, 0), 8);
         shares.set_rules([(3, true)].into_iter());
         assert!(shares.is_full(), "what is used is not taken away");
@@ -325,7 +325,7 @@ mod tests {
             let rules = random.usize(2..8);
             let limit = random.u64(rules as u64 * 2..100);
             let share = limit / 2 / (rules as u64 - 1);
-            let mut shares = Shares::new(limit, rules);
+            let mut shares = RuleShares::new(limit, rules);
             let mut used = vec![0; rules];
             for _ in 0..300 {
                 let rule = random.usize(..rules);
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_storm_of_one_rule_leaves_half_to_the_others() {
         for rules in [2, 3, 10, 51, 5000] {
-            let mut shares = Shares::new(100, rules);
+            let mut shares = RuleShares::new(100, rules);
             // What cannot be divided is for whoever comes.
             assert!((50..60).contains(&drain(&mut shares, 0)), "{rules} rules");
             for rule in 1..rules.min(50) {

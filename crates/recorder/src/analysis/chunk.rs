@@ -90,7 +90,7 @@ impl<'r> Chunk<'r> {
     }
 
     /// Those of the records at `range` whose time stamp `is_one` takes: bit `n` is that of the `n`th of them.
-    pub(crate) fn those(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
+    pub(crate) fn mask_where(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
         let times = self.times_ns[range].iter().enumerate();
         times.fold(0, |set, (index, time_ns)| {
             set | u64::from(is_one(*time_ns)) << index
@@ -100,13 +100,13 @@ impl<'r> Chunk<'r> {
 
 /// Goes to some of the packets of a chunk, in their order.
 #[derive(Debug)]
-pub(crate) struct Walk<I> {
+pub(crate) struct SelectedPackets<I> {
     packets: I,
     /// How many were passed.
     passed: usize,
 }
 
-impl<I: Iterator> Walk<I> {
+impl<I: Iterator> SelectedPackets<I> {
     /// Starts at the first packet of a chunk.
     pub(crate) fn new(packets: I) -> Self {
         Self { packets, passed: 0 }
@@ -172,7 +172,7 @@ mod tests {
         chunk.fill(packets);
         let runs: Vec<_> = chunk.runs().collect();
         assert_eq!(runs, [(1, 0..2), (0, 2..3), (2, 3..6)]);
-        assert_eq!(chunk.those(0..6, |ns| ns <= 12), 0b111);
-        assert_eq!(chunk.those(3..6, |ns| ns >= 14), 0b110);
+        assert_eq!(chunk.mask_where(0..6, |ns| ns <= 12), 0b111);
+        assert_eq!(chunk.mask_where(3..6, |ns| ns >= 14), 0b110);
     }
 }

@@ -9,11 +9,11 @@ use crate::{
     analysis::{
         dump_script::{DumpFunction, TextTemplates},
         fragments::{FirstFragments, asks_for_flows},
-        predicate::Expression,
+        predicate::DumpExpression,
         triggers::RuleChange,
     },
-    control::{hits::Refusal, ring_time::Stamps},
-    intake::interfaces::Interface,
+    control::{hits::HitRefusal, ring_time::StampRestorer},
+    intake::interfaces::RecordedInterface,
 };
 
 /// What rules dump, and scripts that trigger.
@@ -47,7 +47,7 @@ pub(crate) struct Derivation {
     texts: TextTemplates,
     /// Used in place of the default template.
     script: Option<DumpFunction>,
-    stamps: Stamps,
+    stamps: StampRestorer,
     pub(crate) fragments: FirstFragments,
 }
 
@@ -55,7 +55,7 @@ impl Derivation {
     pub(crate) fn new(
         templates: Templates,
         script: Option<DumpFunction>,
-        stamps: Stamps,
+        stamps: StampRestorer,
         (live, has_modules): (bool, bool),
     ) -> Self {
         let asking = templates.asking_for_flows() + usize::from(has_modules);
@@ -106,18 +106,18 @@ impl Derivation {
     pub(crate) fn expression(
         &mut self,
         rule: usize,
-        interface: &Interface,
+        interface: &RecordedInterface,
         (producer, record): (usize, u64),
         packet: &Packet<'_>,
-    ) -> Option<Result<Expression, Refusal>> {
+    ) -> Option<Result<DumpExpression, HitRefusal>> {
         let Templates { default, own } = &self.templates;
         let (template, script) = match own.get(&rule) {
             Some(template) => (template, None),
             None => (default, self.script.as_mut()),
         };
         let Some(script) = script else {
-            let filled = Expression::new(template, interface, packet, &self.fragments);
-            return Some(filled.map_err(Refusal::Variable));
+            let filled = DumpExpression::new(template, interface, packet, &self.fragments);
+            return Some(filled.map_err(HitRefusal::Variable));
         };
         let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
         let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
@@ -134,17 +134,18 @@ impl Derivation {
     pub(crate) fn of_text(
         &mut self,
         text: String,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
-    ) -> Result<Expression, Refusal> {
+    ) -> Result<DumpExpression, HitRefusal> {
         match self.texts.get(text, interface.link_type) {
             Ok(template) => {
-                let mut expression = Expression::new(template, interface, packet, &self.fragments)
-                    .map_err(Refusal::Variable)?;
+                let mut expression =
+                    DumpExpression::new(template, interface, packet, &self.fragments)
+                        .map_err(HitRefusal::Variable)?;
                 expression.made_for = Some(interface.link_type);
                 Ok(expression)
             }
-            Err(error) => Err(Refusal::Script(error.clone())),
+            Err(error) => Err(HitRefusal::Script(error.clone())),
         }
     }
 

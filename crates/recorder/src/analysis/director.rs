@@ -32,12 +32,12 @@ use retroscope_flow::Key;
 
 use crate::{
     analysis::{
-        budget::{Budget, HoldOff, Shares},
-        open_dumps::{OpenDump, OpenDumps},
-        terms::Terms,
+        budget::{Budget, HoldOff, RuleShares},
+        open_dumps::{DirectorDump, DirectorDumps},
+        terms::TriggerTerms,
     },
     control::{
-        hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
+        hits::{HitCounts, HitRefusal, Reason, Suppressed, Suppressions},
         outcomes::RuleCounters,
     },
 };
@@ -107,11 +107,11 @@ impl HitOrder {
 
 /// A packet that matched a rule, a trigger by hand, or an alert.
 #[derive(Debug, Clone)]
-pub(crate) struct Hit<K> {
+pub(crate) struct TriggerHit<K> {
     pub(crate) order: HitOrder,
-    pub(crate) terms: Terms,
+    pub(crate) terms: TriggerTerms,
     /// What it would dump, or why that cannot be told.
-    pub(crate) expression: Result<K, Refusal>,
+    pub(crate) expression: Result<K, HitRefusal>,
 }
 
 /// An order to the dumper.
@@ -121,7 +121,7 @@ pub(crate) enum Order<K> {
     Open {
         id: u64,
         hit: HitOrder,
-        terms: Terms,
+        terms: TriggerTerms,
         expression: K,
         from_ns: i64,
         to_ns: i64,
@@ -133,12 +133,12 @@ pub(crate) enum Order<K> {
         suppressed: Suppressed,
     },
     /// A hit that starts no dump, for the user to read.
-    Refused { hit: HitOrder, why: Refusal },
+    Refused { hit: HitOrder, why: HitRefusal },
 }
 
 /// The result of a hit: the number of its dump and whether the dump was open before, or why no dump
 /// has the hit.
-pub(crate) type Acted = Result<(u64, bool), Refusal>;
+pub(crate) type Acted = Result<(u64, bool), HitRefusal>;
 
 /// What cut the end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,10 +164,10 @@ pub(crate) struct Director<K> {
     pub(crate) clock_ns: i64,
     pub(crate) mono_ns: i64,
     /// Hits that act later, and what they would dump: no two have the same order.
-    waiting: BTreeMap<HitOrder, (Terms, Result<K, Refusal>)>,
+    waiting: BTreeMap<HitOrder, (TriggerTerms, Result<K, HitRefusal>)>,
     /// Where the windows of these begin, ns.
     wanted_from: BTreeSet<(i64, HitOrder)>,
-    open: OpenDumps<K>,
+    open: DirectorDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
     next_id: u64,
@@ -176,7 +176,7 @@ pub(crate) struct Director<K> {
     /// The same, rule by rule, for whoever watches.
     pub(crate) by_rule: RuleCounters,
     /// Dumps open now: live until their file is finished, offline until their window closes.
-    places: Shares,
+    places: RuleShares,
     /// The same, of triggers by hand.
     by_hand: usize,
     /// The same, of alerts.
@@ -210,13 +210,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
             mono_ns: 0,
             waiting: BTreeMap::new(),
             wanted_from: BTreeSet::new(),
-            open: OpenDumps::new(),
+            open: DirectorDumps::new(),
             due_ns: i64::MAX,
             next_id: 1,
             armed: true,
             counts: HitCounts::default(),
             by_rule: RuleCounters::default(),
-            places: Shares::new(config.limits.max_dumps as u64, config.rules),
+            places: RuleShares::new(config.limits.max_dumps as u64, config.rules),
             by_hand: 0,
             by_alert: 0,
             dumps: Budget::new(config.limits.dumps_per_minute, MINUTE_NS, config.rules),
@@ -270,11 +270,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// Takes a hit of a rule. Live (`hold_ns` 0) the hit acts now. Offline the hit acts when the
     /// clock has passed it by the hold time. `None`: the hit waits.
-    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
+    pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
             let open = self.dump_of(&hit).map(|dump| (dump.id, true));
-            return Some(open.ok_or(Refusal::Disarmed));
+            return Some(open.ok_or(HitRefusal::Disarmed));
         }
         if self.config.hold_ns == 0 {
             return Some(self.act(hit, orders));
@@ -295,7 +295,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// A trigger by hand, or an alert: it acts at once, armed or not.
-    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+    pub(crate) fn manual(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         let armed = std::mem::replace(&mut self.armed, true);
         let single = std::mem::replace(&mut self.config.single, false);
         let acted = self.act(hit, orders);
@@ -347,7 +347,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// A module found at `now_ns` that a flow of its rule is over: dumps that are of this flow alone, or of others that are over too, end at
     /// `until_ns`, unless they end before. Like hits it acts now live, and offline when the clock has passed it.
-    pub(crate) fn flow_is_over(&mut self, flow: (usize, Key), now_ns: i64, until_ns: i64) {
+    pub(crate) fn on_flow_ended(&mut self, flow: (usize, Key), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;
         self.over.insert((now_ns, number), (flow, until_ns));
@@ -440,7 +440,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if let Some((order, (terms, expression))) = self.waiting.pop_first() {
             let from_ns = terms.window.start_ns(order.time_ns);
             self.wanted_from.remove(&(from_ns, order));
-            let hit = Hit {
+            let hit = TriggerHit {
                 order,
                 terms,
                 expression,
@@ -451,7 +451,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+    fn act(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         if let Some(id) = self.belongs_to_open(&hit) {
             return Ok((id, true));
         }
@@ -463,12 +463,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
                     let id = self.start(order, hit.terms, expression, orders);
                     return Ok((id, false));
                 }
-                Some(Reason::HoldOff) => Refusal::HeldOff,
-                Some(reason) => Refusal::Limit(reason),
+                Some(Reason::HoldOff) => HitRefusal::HeldOff,
+                Some(reason) => HitRefusal::Limit(reason),
             },
         };
         self.suppress(rule, why.reason(), 1);
-        if why != Refusal::HeldOff {
+        if why != HitRefusal::HeldOff {
             orders.push(Order::Refused {
                 hit: order,
                 why: why.clone(),
@@ -478,14 +478,14 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// The open dump of the rule, expression and window of a hit that has the hit in its window.
-    fn dump_of(&mut self, hit: &Hit<K>) -> Option<&mut OpenDump<K>> {
+    fn dump_of(&mut self, hit: &TriggerHit<K>) -> Option<&mut DirectorDump<K>> {
         let key = (hit.order.rule, hit.expression.as_ref().ok()?);
         let span_ns = hit.terms.span_at(hit.order.time_ns);
         self.open.same(key, hit.terms.window, span_ns)
     }
 
     /// If a hit belongs to an open dump: counts the hit there, and returns the dump's number.
-    fn belongs_to_open(&mut self, hit: &Hit<K>) -> Option<u64> {
+    fn belongs_to_open(&mut self, hit: &TriggerHit<K>) -> Option<u64> {
         let HitOrder { rule, time_ns, .. } = hit.order;
         let dump = self.dump_of(hit)?;
         dump.suppressed.add(time_ns);
@@ -513,7 +513,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     fn start(
         &mut self,
         hit: HitOrder,
-        terms: Terms,
+        terms: TriggerTerms,
         expression: K,
         orders: &mut Vec<Order<K>>,
     ) -> u64 {
@@ -538,7 +538,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
         let promises = self.promises.get(hit.producer).copied();
         let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
-        self.open.add(OpenDump {
+        self.open.add(DirectorDump {
             id,
             rule: hit.rule,
             expression: expression.clone(),
@@ -573,7 +573,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     fn close(
         &mut self,
-        closed: Vec<OpenDump<K>>,
+        closed: Vec<DirectorDump<K>>,
         clipped: Option<Clip>,
         orders: &mut Vec<Order<K>>,
     ) {

@@ -19,12 +19,12 @@ use retroscope_script::{
 use crate::{
     analysis::{
         fragments::FirstFragments,
-        predicate::{Expression, LuaState, ScriptPredicate},
+        predicate::{DumpExpression, LuaState, ScriptPredicate},
         prepared::{context, mode},
-        trigger_scripts::{News, shown},
+        trigger_scripts::{FailureNotice, shown},
     },
-    control::{common::Common, hits::Refusal, lock, time::rfc3339},
-    intake::interfaces::Interface,
+    control::{common::RecorderShared, hits::HitRefusal, lock, time::rfc3339},
+    intake::interfaces::RecordedInterface,
 };
 
 /// Texts of expressions that are remembered with what became of them.
@@ -34,7 +34,7 @@ const TEMPLATES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
     state: LuaState,
-    news: News,
+    news: FailureNotice,
 }
 
 impl DumpFunction {
@@ -42,7 +42,7 @@ impl DumpFunction {
     pub(crate) fn new(
         script: &Script,
         limits: Limits,
-        common: &Arc<Common>,
+        common: &Arc<RecorderShared>,
     ) -> Result<Self, ScriptError> {
         let script = Machine::new(script, limits)?;
         Ok(Self {
@@ -50,7 +50,7 @@ impl DumpFunction {
                 script: Arc::new(Mutex::new(script)),
                 common: Arc::clone(common),
             },
-            news: News::of("dumps"),
+            news: FailureNotice::of("dumps"),
         })
     }
 
@@ -62,24 +62,24 @@ impl DumpFunction {
     /// What a packet of this stamp that triggered dumps; `None`: nothing.
     pub(crate) fn expression(
         &mut self,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         stamp_ns: i64,
         fragments: &FirstFragments,
         texts: &mut TextTemplates,
-    ) -> Option<Result<Expression, Refusal>> {
+    ) -> Option<Result<DumpExpression, HitRefusal>> {
         let trigger = shown(packet, stamp_ns, interface.link_type);
         let derive = |script: &mut Machine| (script.derive(&trigger), script.name().to_owned());
         let (derived, script) = self.state.call(derive);
         let Some(derived) = derived else {
-            return Some(Err(Refusal::Script(format!("{script} failed"))));
+            return Some(Err(HitRefusal::Script(format!("{script} failed"))));
         };
         let mut expression = match derived {
             Derived::Nothing => None,
             Derived::Expression(text) => Some(match texts.get(text, interface.link_type) {
-                Ok(template) => Expression::new(template, interface, packet, fragments)
-                    .map_err(Refusal::Variable),
-                Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
+                Ok(template) => DumpExpression::new(template, interface, packet, fragments)
+                    .map_err(HitRefusal::Variable),
+                Err(error) => Err(HitRefusal::Script(format!("{script}: {error}"))),
             }),
             Derived::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
@@ -88,7 +88,7 @@ impl DumpFunction {
                     function: Arc::new(predicate),
                     name: format!("{script}[{name}]").into(),
                 };
-                Some(Ok(Expression::scripted(predicate, packet.interface)))
+                Some(Ok(DumpExpression::scripted(predicate, packet.interface)))
             }
         };
         if let Some(Ok(expression)) = &mut expression {

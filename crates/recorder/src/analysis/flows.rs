@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use crate::{
     analysis::chunk::Chunk,
-    control::{Counters, common::Common, lock},
-    intake::interfaces::{Interface, InterfaceCache},
+    control::{AtomicCounters, common::RecorderShared, lock},
+    intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
 /// Flows that are told together.
@@ -63,7 +63,7 @@ pub struct FlowCounts {
 
 /// The counters of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct FlowCounters(Counters<9>);
+pub(crate) struct FlowCounters(AtomicCounters<9>);
 
 impl FlowCounters {
     fn set(&self, tracker: &Tracker, untold: u64) {
@@ -162,7 +162,7 @@ pub(crate) struct FlowSender {
 }
 
 /// Where shards tell of the flows of a recorder, and who hears it.
-pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
+pub(crate) fn channel(common: &RecorderShared) -> (FlowSender, FlowReceiver) {
     let (sender, receiver) = sync_channel(BATCHES_MAX);
     let sender = Arc::new(sender);
     let waker = FlowWaker::new(&sender);
@@ -183,9 +183,9 @@ pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Flows {
+pub(crate) struct ShardFlows {
     tracker: Tracker,
-    teller: Teller,
+    teller: EndedFlows,
     counters: Arc<FlowCounters>,
     /// When what has ended is told at the latest, ns of packet time.
     tell_ns: i64,
@@ -195,7 +195,7 @@ pub(crate) struct Flows {
 
 /// What has ended and is to be told.
 #[derive(Debug)]
-struct Teller {
+struct EndedFlows {
     sender: FlowSender,
     ended: Vec<Ended>,
     untold: u64,
@@ -204,13 +204,13 @@ struct Teller {
     offsets_ns: Vec<(usize, i64, i64)>,
 }
 
-impl Flows {
+impl ShardFlows {
     /// For one of so many shards.
     pub(crate) fn new(
         config: TrackerConfig,
         shards: usize,
         sender: FlowSender,
-        common: &Common,
+        common: &RecorderShared,
     ) -> Self {
         let counters = Arc::<FlowCounters>::default();
         lock(&common.flows).push(Arc::clone(&counters));
@@ -225,7 +225,7 @@ impl Flows {
                 Secret::random(),
                 retroscope_ring::ask_for_huge_pages,
             ),
-            teller: Teller {
+            teller: EndedFlows {
                 sender,
                 ended: Vec::new(),
                 untold: 0,
@@ -242,7 +242,7 @@ impl Flows {
     /// the chunk.
     pub(crate) fn count(
         &mut self,
-        (number, interface): (u16, &Interface),
+        (number, interface): (u16, &RecordedInterface),
         chunk: &Chunk<'_>,
         run: Range<usize>,
         mut offset_ns: impl FnMut(usize) -> i64,
@@ -286,7 +286,7 @@ impl Flows {
 }
 
 /// All flows end, and are told: nothing waits any more that must not.
-impl Drop for Flows {
+impl Drop for ShardFlows {
     fn drop(&mut self) {
         let teller = &mut self.teller;
         teller.sender.waits = true;
@@ -296,7 +296,7 @@ impl Drop for Flows {
     }
 }
 
-impl Teller {
+impl EndedFlows {
     /// A source's stamps are off by `offset_ns` from a ring time on.
     #[inline]
     fn steps_to(&mut self, source: usize, time_ns: i64, offset_ns: i64) {

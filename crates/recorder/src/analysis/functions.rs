@@ -6,24 +6,24 @@ use retroscope_script::{Limits, ScriptError};
 
 use crate::{
     analysis::{dump_script::DumpFunction, trigger_scripts::TriggerScripts},
-    control::common::Common,
+    control::common::RecorderShared,
     start::config::Scripts,
 };
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Functions {
+pub(crate) struct ScriptFunctions {
     pub(crate) triggers: TriggerScripts,
     /// Used in place of the dump template.
     pub(crate) dump: Option<DumpFunction>,
 }
 
-impl Functions {
+impl ScriptFunctions {
     /// Runs the files once. The counters learn when the dump script fails.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: Limits,
-        common: &Arc<Common>,
+        common: &Arc<RecorderShared>,
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();
         Ok(Self {

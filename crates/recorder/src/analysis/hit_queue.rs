@@ -10,8 +10,8 @@ use retroscope_flow::Key;
 
 use crate::analysis::{
     director::HitOrder,
-    predicate::Expression,
-    shard::{FoundHit, Over},
+    predicate::DumpExpression,
+    shard::{FlowEnded, FoundHit},
 };
 
 /// Hits that stand one by one.
@@ -26,14 +26,14 @@ const KEYS_MAX: usize = 4096;
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
     /// With the number of hits before each, the largest where some stand apart. At most [`OVER_MAX`]; beyond, dumps end by their windows.
-    over: Vec<(usize, Over)>,
-    more: HashMap<(usize, Expression), Span>,
+    over: Vec<(usize, FlowEnded)>,
+    more: HashMap<(usize, DumpExpression), OverflowedHits>,
     /// By rule: hits that are only counted.
     counted: BTreeMap<usize, u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct OverflowedHits {
     first: HitOrder,
     last: HitOrder,
     /// Hits between them.
@@ -48,7 +48,7 @@ impl HitQueue {
     }
 
     /// Adds that a flow is over.
-    pub(crate) fn push_over(&mut self, over: Over) {
+    pub(crate) fn push_flow_ended(&mut self, over: FlowEnded) {
         if self.over.len() < OVER_MAX {
             let before = if self.more.is_empty() {
                 self.hits.len()
@@ -60,7 +60,7 @@ impl HitQueue {
     }
 
     /// Flows that are over, each with the number of hits to act on before.
-    pub(crate) fn take_over(&mut self) -> Vec<(usize, Over)> {
+    pub(crate) fn take_ended_flows(&mut self) -> Vec<(usize, FlowEnded)> {
         std::mem::take(&mut self.over)
     }
 
@@ -84,7 +84,7 @@ impl HitQueue {
             }
             Entry::Vacant(_) if is_full => self.count(order.rule, 1),
             Entry::Vacant(place) => {
-                place.insert(Span {
+                place.insert(OverflowedHits {
                     first: order,
                     last: order,
                     between: 0,
@@ -110,7 +110,7 @@ impl HitQueue {
         } else {
             usize::MAX
         };
-        let over = other.take_over().into_iter().take(room);
+        let over = other.take_ended_flows().into_iter().take(room);
         self.over
             .extend(over.map(|(hits, over)| (before.saturating_add(hits), over)));
         let (hits, counted) = other.drain();
@@ -151,7 +151,7 @@ mod tests {
     use retroscope_filter::Filter;
 
     use super::*;
-    use crate::control::hits::Refusal;
+    use crate::control::hits::HitRefusal;
 
     fn hit(record: u64, rule: usize, key: u16) -> FoundHit {
         let order = HitOrder {
@@ -162,7 +162,7 @@ mod tests {
             rule,
         };
         let filter = Filter::plain(&format!("udp port {key}")).unwrap();
-        (order, Ok(Expression::plain(filter.filled().clone())))
+        (order, Ok(DumpExpression::plain(filter.filled().clone())))
     }
 
     fn records(hits: &[FoundHit]) -> Vec<u64> {
@@ -210,7 +210,7 @@ mod tests {
                 let (rule, key) = (random.usize(..3), random.u16(..keys));
                 let (order, mut expression) = hit(record, rule, key);
                 if random.u8(..50) == 0 {
-                    expression = Err(Refusal::Script(String::new()));
+                    expression = Err(HitRefusal::Script(String::new()));
                 } else if record >= HITS_MAX as u64 {
                     ends.entry((rule, key)).or_insert((record, record)).1 = record;
                 }

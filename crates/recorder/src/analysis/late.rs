@@ -13,7 +13,8 @@ use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
 use crate::{
-    analysis::predicate::Predicate, control::time::rfc3339, intake::interfaces::Interface,
+    analysis::predicate::DumpPredicate, control::time::rfc3339,
+    intake::interfaces::RecordedInterface,
 };
 
 /// Closed windows that a late packet is compared with one by one, live and from files: some KiB of
@@ -28,7 +29,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    pub(crate) predicate: Predicate,
+    pub(crate) predicate: DumpPredicate,
     /// A limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
     /// Packets that came after the close. The dumper reads it when it judges the dump.
@@ -202,7 +203,7 @@ impl ClosedWindows {
         &mut self,
         producer: usize,
         record: u64,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         offset_ns: i64,
     ) -> bool {

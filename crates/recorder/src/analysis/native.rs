@@ -28,7 +28,7 @@ pub(crate) struct NativeCode {
     /// Programs that are still compiled at once.
     at_once: AtomicUsize,
     /// Programs that the thread is to compile, until it is there.
-    later: Mutex<Vec<Work>>,
+    later: Mutex<Vec<NativeJob>>,
     /// Why a program stays with the interpreter: the first reason.
     failure: OnceLock<String>,
     told: AtomicBool,
@@ -36,7 +36,7 @@ pub(crate) struct NativeCode {
 
 /// What the thread compiles.
 #[derive(Debug)]
-enum Work {
+enum NativeJob {
     One(Program),
     Together(Joint),
 }
@@ -73,7 +73,7 @@ impl NativeCode {
     /// Sees to it that a program runs as machine code, in every clone: now, or some time after the start.
     pub(crate) fn submit(&self, program: &Program) {
         if !self.is_at_once(1) {
-            self.leave(Work::One(program.clone()));
+            self.leave(NativeJob::One(program.clone()));
         } else if let Err(error) = program.make_native() {
             let _ = self.failure.set(error.to_string());
         }
@@ -85,7 +85,7 @@ impl NativeCode {
             // Where they cannot be joined each runs by itself; if that is as an interpreter, `submit` said so.
             let _ = joint.make_native();
         } else {
-            self.leave(Work::Together(joint.clone()));
+            self.leave(NativeJob::Together(joint.clone()));
         }
     }
 
@@ -101,12 +101,12 @@ impl NativeCode {
     }
 
     /// Leaves it to the thread, or to the interpreter where the system gave none.
-    fn leave(&self, work: Work) {
+    fn leave(&self, work: NativeJob) {
         match (self.compiler.get(), work) {
             (None, work) => lock(&self.later).push(work),
             (Some(None), _) => {}
-            (Some(Some(compiler)), Work::One(program)) => compiler.submit(&program),
-            (Some(Some(compiler)), Work::Together(joint)) => compiler.submit_joint(&joint),
+            (Some(Some(compiler)), NativeJob::One(program)) => compiler.submit(&program),
+            (Some(Some(compiler)), NativeJob::Together(joint)) => compiler.submit_joint(&joint),
         }
     }
 

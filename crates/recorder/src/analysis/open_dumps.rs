@@ -13,7 +13,7 @@ use retroscope_flow::Key;
 use crate::{
     analysis::{
         director::{ALERT, ALERTS_OF_DUMP, Clip},
-        terms::Window,
+        terms::DumpWindow,
     },
     control::hits::Suppressed,
 };
@@ -23,12 +23,12 @@ const FLOWS_MAX: usize = 1024;
 
 /// A dump whose window is open.
 #[derive(Debug)]
-pub(crate) struct OpenDump<K> {
+pub(crate) struct DirectorDump<K> {
     /// Rising from dump to dump.
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
-    pub(crate) window: Window,
+    pub(crate) window: DumpWindow,
     /// The start of the window, ns of ring time.
     pub(crate) from_ns: i64,
     /// Its end.
@@ -49,8 +49,8 @@ pub(crate) struct OpenDump<K> {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct OpenDumps<K> {
-    by_id: BTreeMap<u64, OpenDump<K>>,
+pub(crate) struct DirectorDumps<K> {
+    by_id: BTreeMap<u64, DirectorDump<K>>,
     /// Older ones first. Usually one; a second is opened when a hit asks for another window, or comes between the end of a window and its
     /// closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
@@ -64,7 +64,7 @@ pub(crate) struct OpenDumps<K> {
     limited: usize,
 }
 
-impl<K: Eq + Hash + Clone> OpenDumps<K> {
+impl<K: Eq + Hash + Clone> DirectorDumps<K> {
     pub(crate) fn new() -> Self {
         Self {
             by_id: BTreeMap::new(),
@@ -86,7 +86,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     /// Adds a dump that was opened now.
-    pub(crate) fn add(&mut self, dump: OpenDump<K>) {
+    pub(crate) fn add(&mut self, dump: DirectorDump<K>) {
         let key = (dump.rule, dump.expression.clone());
         self.by_key.entry(key).or_default().push(dump.id);
         self.closing.insert((dump.close_ns, dump.id));
@@ -176,9 +176,9 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     pub(crate) fn same(
         &mut self,
         (rule, expression): (usize, &K),
-        window: Window,
+        window: DumpWindow,
         (first_ns, last_ns): (i64, i64),
-    ) -> Option<&mut OpenDump<K>> {
+    ) -> Option<&mut DirectorDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
         let is_within = |id: &&u64| {
@@ -200,21 +200,21 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     /// Takes out the dumps that the clock closes at `until_ns` or before, in the order of their closing.
-    pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<OpenDump<K>> {
+    pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<DirectorDump<K>> {
         let due = self.closing.iter().take_while(|(ns, _)| *ns <= until_ns);
         let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
     }
 
     /// Takes out the dumps whose deadline is before `mono_ns`, in the order of their deadlines.
-    pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<OpenDump<K>> {
+    pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<DirectorDump<K>> {
         let due = self.deadlines.range(..(mono_ns, 0));
         let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
     }
 
     /// Takes out all dumps, oldest first.
-    pub(crate) fn take_all(&mut self) -> Vec<OpenDump<K>> {
+    pub(crate) fn take_all(&mut self) -> Vec<DirectorDump<K>> {
         self.closing.clear();
         self.deadlines.clear();
         self.limited = 0;
@@ -224,12 +224,12 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         dumps.into_values().collect()
     }
 
-    fn take_all_of(&mut self, ids: &[u64]) -> Vec<OpenDump<K>> {
+    fn take_all_of(&mut self, ids: &[u64]) -> Vec<DirectorDump<K>> {
         ids.iter().filter_map(|id| self.take(*id)).collect()
     }
 
     /// Takes a dump out, if it is open.
-    pub(crate) fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
+    pub(crate) fn take(&mut self, id: u64) -> Option<DirectorDump<K>> {
         let dump = self.by_id.remove(&id)?;
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
@@ -250,15 +250,15 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
 mod tests {
     use super::*;
 
-    const WINDOW: Window = Window {
+    const WINDOW: DumpWindow = DumpWindow {
         past_ns: 0,
         future_ns: 0,
         packets_max: u64::MAX,
         bytes_max: u64::MAX,
     };
 
-    fn dump(id: u64, expression: &'static str, to_ns: i64) -> OpenDump<&'static str> {
-        OpenDump {
+    fn dump(id: u64, expression: &'static str, to_ns: i64) -> DirectorDump<&'static str> {
+        DirectorDump {
             id,
             rule: 0,
             expression,
@@ -274,13 +274,13 @@ mod tests {
         }
     }
 
-    fn ids(dumps: &[OpenDump<&'static str>]) -> Vec<u64> {
+    fn ids(dumps: &[DirectorDump<&'static str>]) -> Vec<u64> {
         dumps.iter().map(|dump| dump.id).collect()
     }
 
     /// `1 a` to 100, `2 b` to 50, `3 a` to 200.
-    fn three() -> OpenDumps<&'static str> {
-        let mut dumps = OpenDumps::new();
+    fn three() -> DirectorDumps<&'static str> {
+        let mut dumps = DirectorDumps::new();
         for (id, expression, to_ns) in [(1, "a", 100), (2, "b", 50), (3, "a", 200)] {
             dumps.add(dump(id, expression, to_ns));
         }

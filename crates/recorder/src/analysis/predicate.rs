@@ -16,21 +16,21 @@ use retroscope_script::{Machine, Packet as ScriptPacket};
 
 use crate::{
     analysis::{
-        alerts::{Narrow, Sought},
+        alerts::{AlertScope, ScopeFilter},
         fragments::FirstFragments,
-        prepared::{Prepared, context, mode, view},
+        prepared::{PreparedFilter, context, mode, view},
         terms::SubDirectory,
         trigger_scripts::shown,
     },
-    control::{common::Common, lock},
-    intake::interfaces::Interface,
+    control::{common::RecorderShared, lock},
+    intake::interfaces::RecordedInterface,
 };
 
 /// What a hit would dump. Two are equal if their dumps take the same packets for the same reason, and go to the same place. Nothing is formatted before one
 /// is opened.
 #[derive(Debug, Clone)]
-pub(crate) struct Expression {
-    what: What,
+pub(crate) struct DumpExpression {
+    what: ExpressionKind,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
     /// Where its dump goes, if it has a directory of its own.
@@ -42,20 +42,20 @@ pub(crate) struct Expression {
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum ExpressionKind {
     /// A template, and the values of its variables in the trigger packet.
     Values(Arc<Template>, Arc<TriggerValues>),
     /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
     /// and the second part decides which packets the alert is about.
-    Plain(Arc<Filled>, Option<Arc<Sought>>),
+    Plain(Arc<Filled>, Option<Arc<AlertScope>>),
     Script(ScriptPredicate),
 }
 
-impl Expression {
+impl DumpExpression {
     /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of.
     pub(crate) fn new(
         template: &Arc<Template>,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         fragments: &FirstFragments,
     ) -> Result<Self, FillError> {
@@ -65,11 +65,11 @@ impl Expression {
             interface: packet.interface,
             first_fragment: fragments.flow(&parsed, packet.time_ns),
         })?;
-        let what = What::Values(Arc::clone(template), Arc::new(values));
+        let what = ExpressionKind::Values(Arc::clone(template), Arc::new(values));
         Ok(Self::of(what, packet.interface))
     }
 
-    fn of(what: What, interface: u16) -> Self {
+    fn of(what: ExpressionKind, interface: u16) -> Self {
         Self {
             what,
             interface,
@@ -81,65 +81,70 @@ impl Expression {
 
     /// An expression that asks for no trigger packet.
     pub(crate) fn plain(filled: Filled) -> Self {
-        Self::of(What::Plain(Arc::new(filled), None), 0)
+        Self::of(ExpressionKind::Plain(Arc::new(filled), None), 0)
     }
 
     /// The expression that finds the packets of an alert.
-    pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
+    pub(crate) fn of_alert(sought: AlertScope) -> Result<Self, FilterError> {
         let filled = Arc::new(sought.filled()?);
-        Ok(Self::of(What::Plain(filled, Some(Arc::new(sought))), 0))
+        Ok(Self::of(
+            ExpressionKind::Plain(filled, Some(Arc::new(sought))),
+            0,
+        ))
     }
 
     /// The predicate that a dump script returned for a packet of `interface`.
     pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
-        Self::of(What::Script(predicate), interface)
+        Self::of(ExpressionKind::Script(predicate), interface)
     }
 
     /// The expression as people read it, and what a dump of it takes.
-    pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
+    pub(crate) fn resolve(&self, offline: bool) -> (String, DumpPredicate) {
         let (filled, sought) = match &self.what {
-            What::Values(template, values) => (template.filled(values), None),
-            What::Plain(filled, sought) => (Filled::clone(filled), sought.as_ref()),
-            What::Script(predicate) => {
+            ExpressionKind::Values(template, values) => (template.filled(values), None),
+            ExpressionKind::Plain(filled, sought) => (Filled::clone(filled), sought.as_ref()),
+            ExpressionKind::Script(predicate) => {
                 let text = predicate.name.to_string();
-                return (text, Predicate::Script(predicate.clone()));
+                return (text, DumpPredicate::Script(predicate.clone()));
             }
         };
         let mut text = filled.as_str().to_owned();
         text.extend(sought.map(|sought| sought.to_string()));
-        (text, Predicate::new(filled, offline, sought))
+        (text, DumpPredicate::new(filled, offline, sought))
     }
 }
 
-impl PartialEq for Expression {
+impl PartialEq for DumpExpression {
     fn eq(&self, other: &Self) -> bool {
         let is_same = match (&self.what, &other.what) {
-            (What::Values(a, values), What::Values(b, others)) => {
+            (ExpressionKind::Values(a, values), ExpressionKind::Values(b, others)) => {
                 (Arc::ptr_eq(a, b) || a == b) && values == others
             }
-            (What::Plain(a, sought), What::Plain(b, others)) => a == b && sought == others,
-            (What::Script(a), What::Script(b)) => a.name == b.name,
+            (ExpressionKind::Plain(a, sought), ExpressionKind::Plain(b, others)) => {
+                a == b && sought == others
+            }
+            (ExpressionKind::Script(a), ExpressionKind::Script(b)) => a.name == b.name,
             _ => false,
         };
         is_same && self.into == other.into
     }
 }
 
-impl Eq for Expression {}
+impl Eq for DumpExpression {}
 
-impl Hash for Expression {
+impl Hash for DumpExpression {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.what {
-            What::Values(_, values) => values.hash(state),
-            What::Plain(filled, _) => filled.hash(state),
-            What::Script(predicate) => predicate.name.hash(state),
+            ExpressionKind::Values(_, values) => values.hash(state),
+            ExpressionKind::Plain(filled, _) => filled.hash(state),
+            ExpressionKind::Script(predicate) => predicate.name.hash(state),
         }
     }
 }
 
 /// What a dump takes.
 #[derive(Debug, Clone)]
-pub(crate) enum Predicate {
+pub(crate) enum DumpPredicate {
     Filter(Box<FilterPredicate>),
     Script(ScriptPredicate),
 }
@@ -147,25 +152,25 @@ pub(crate) enum Predicate {
 /// A filter, with what it has learned about fragments.
 #[derive(Debug, Clone)]
 pub(crate) struct FilterPredicate {
-    prepared: Prepared,
+    prepared: PreparedFilter,
     state: FlowState,
     /// Decides about what the filter takes.
-    narrow: Option<Narrow>,
+    narrow: Option<ScopeFilter>,
 }
 
-impl Predicate {
-    fn new(filled: Filled, offline: bool, sought: Option<&Arc<Sought>>) -> Self {
+impl DumpPredicate {
+    fn new(filled: Filled, offline: bool, sought: Option<&Arc<AlertScope>>) -> Self {
         let filter = Filter::new(filled);
         let state = filter.state();
         Self::Filter(Box::new(FilterPredicate {
-            prepared: Prepared::new(filter, mode(offline)),
+            prepared: PreparedFilter::new(filter, mode(offline)),
             state,
-            narrow: sought.and_then(Narrow::new),
+            narrow: sought.and_then(ScopeFilter::new),
         }))
     }
 
     /// Whether the dump takes a packet that its filter takes.
-    pub(crate) fn keeps(&mut self, interface: &Interface, data: &[u8]) -> bool {
+    pub(crate) fn keeps(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         match self {
             Self::Filter(filter) => {
                 let narrow = filter.narrow.as_mut();
@@ -220,7 +225,7 @@ impl Predicate {
     /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
     pub(crate) fn decide(
         &mut self,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         offset_ns: i64,
     ) -> Verdict {
@@ -292,7 +297,7 @@ impl Predicate {
 #[derive(Debug, Clone)]
 pub(crate) struct LuaState {
     pub(crate) script: Arc<Mutex<Machine>>,
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
 }
 
 impl LuaState {

@@ -96,7 +96,7 @@ pub(crate) fn template(
 
 /// A filter that learns new link types as packets of them come.
 #[derive(Debug, Clone)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFilter {
     pub(crate) filter: Filter,
     pub(crate) mode: Mode,
     tried: Vec<LinkType>,
@@ -104,7 +104,7 @@ pub(crate) struct Prepared {
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 
-impl Prepared {
+impl PreparedFilter {
     pub(crate) fn new(filter: Filter, mode: Mode) -> Self {
         Self {
             filter,

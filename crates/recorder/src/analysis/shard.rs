@@ -18,32 +18,32 @@ use retroscope_ring::Packet;
 
 use crate::{
     analysis::{
-        chunk::{Chunk, Walk, fragments},
+        chunk::{Chunk, SelectedPackets, fragments},
         derivation::Derivation,
         director::HitOrder,
-        flows::Flows,
-        predicate::Expression,
+        flows::ShardFlows,
+        predicate::DumpExpression,
         trigger_scripts::TriggerScripts,
         triggers::{BoxedRules, RuleChange, RuleHit, Triggers},
     },
-    control::{hits::Refusal, ring_time::Stamps},
+    control::{hits::HitRefusal, ring_time::StampRestorer},
     intake::{
-        interfaces::{Interface, InterfaceCache},
+        interfaces::{InterfaceCache, RecordedInterface},
         marks::Marks,
     },
 };
 
 /// A packet and the number of its record.
-pub(crate) type Numbered<'p> = (u64, Packet<'p>);
+pub(crate) type NumberedPacket<'p> = (u64, Packet<'p>);
 
 /// The packets of records that follow each other, with the records' numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Numbers<I> {
+pub(crate) struct NumberedPackets<I> {
     next: u64,
     packets: I,
 }
 
-impl<I> Numbers<I> {
+impl<I> NumberedPackets<I> {
     /// The first packet's record is `first`.
     pub(crate) fn from(first: u64, packets: I) -> Self {
         Self {
@@ -53,12 +53,12 @@ impl<I> Numbers<I> {
     }
 }
 
-impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
-    type Item = Numbered<'p>;
+impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for NumberedPackets<I> {
+    type Item = NumberedPacket<'p>;
 
     // By `zip` it is a call, which gives each packet back through memory: the look at one of 64 bytes took 23 instead of 13 ns.
     #[inline(always)]
-    fn next(&mut self) -> Option<Numbered<'p>> {
+    fn next(&mut self) -> Option<NumberedPacket<'p>> {
         let packet = self.packets.next()?;
         let number = self.next;
         self.next += 1;
@@ -66,7 +66,7 @@ impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
     }
 
     #[inline]
-    fn nth(&mut self, count: usize) -> Option<Numbered<'p>> {
+    fn nth(&mut self, count: usize) -> Option<NumberedPacket<'p>> {
         let packet = self.packets.nth(count)?;
         let number = self.next + count as u64;
         self.next = number + 1;
@@ -75,7 +75,7 @@ impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
 }
 
 /// A hit: where it was found, and what it would dump.
-pub(crate) type FoundHit = (HitOrder, Result<Expression, Refusal>);
+pub(crate) type FoundHit = (HitOrder, Result<DumpExpression, HitRefusal>);
 
 /// Who hears what a shard finds.
 pub(crate) trait Findings {
@@ -83,15 +83,15 @@ pub(crate) trait Findings {
     fn are_wanted(&self) -> bool;
 
     /// A rule or a script takes a packet, and what it would dump, if the shard says so.
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>);
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>);
 
     /// Before a record, a module found that a flow is over.
-    fn over(&mut self, record: u64, over: Over);
+    fn flow_ended(&mut self, record: u64, over: FlowEnded);
 }
 
 /// A flow that a module wanted dumped is over.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Over {
+pub(crate) struct FlowEnded {
     /// The module's number.
     pub(crate) rule: usize,
     pub(crate) flow: Key,
@@ -116,12 +116,12 @@ pub(crate) struct KnownRule {
 /// Rules that a shard no longer has, and their templates. An inserter must not drop thousands of
 /// rules: that takes milliseconds.
 #[derive(Debug, Default)]
-pub(crate) struct GoneRules {
+pub(crate) struct RemovedRules {
     rules: BoxedRules,
     templates: Vec<Arc<Template>>,
 }
 
-impl GoneRules {
+impl RemovedRules {
     pub(crate) fn append(&mut self, mut more: Self) {
         self.rules.append(&mut more.rules);
         self.templates.append(&mut more.templates);
@@ -136,11 +136,11 @@ pub(crate) struct Shard {
     /// `None`: who takes its hits says what they would dump.
     pub(crate) derivation: Option<Derivation>,
     /// `None`: flows are not counted.
-    flows: Option<Flows>,
+    flows: Option<ShardFlows>,
     /// Where flows that a rule or script takes are marked, and those that it shunts; `None`: nothing is shed.
     marking: Option<Marking>,
     names: InterfaceCache,
-    stamps: Stamps,
+    stamps: StampRestorer,
 }
 
 /// What marks flows.
@@ -188,7 +188,7 @@ impl Shard {
         (rules, scripts): (Triggers, TriggerScripts),
         derivation: Option<Derivation>,
         names: InterfaceCache,
-        stamps: Stamps,
+        stamps: StampRestorer,
     ) -> Self {
         Self {
             rules,
@@ -202,7 +202,7 @@ impl Shard {
     }
 
     /// Counts the flows of its packets.
-    pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
+    pub(crate) fn with_flows(mut self, flows: Option<ShardFlows>) -> Self {
         self.flows = flows;
         self
     }
@@ -221,13 +221,14 @@ impl Shard {
         self.flows.is_some() || self.scripts.has_modules()
     }
 
-    /// As [`Flows::pass`]. Returns what modules found to be over.
-    pub(crate) fn pass(&mut self, mono_ns: i64) -> Vec<Over> {
+    /// As [`ShardFlows::pass`]. Returns what modules found to be over.
+    pub(crate) fn pass(&mut self, mono_ns: i64) -> Vec<FlowEnded> {
         if let Some(flows) = &mut self.flows {
             flows.pass(mono_ns);
         }
         self.scripts.pass_time(mono_ns);
-        self.scripts.take_over(usize::MAX, self.rules.at_start())
+        self.scripts
+            .take_ended_flows(usize::MAX, self.rules.at_start())
     }
 
     /// No packet comes any more: ends all flows.
@@ -241,11 +242,11 @@ impl Shard {
     pub(crate) fn look<'p>(
         &mut self,
         producer: usize,
-        packets: &mut (impl Iterator<Item = Numbered<'p>> + Clone),
+        packets: &mut (impl Iterator<Item = NumberedPacket<'p>> + Clone),
         chunk: &mut Chunk<'p>,
         findings: &mut impl Findings,
     ) -> usize {
-        let mut walk = Walk::new(packets.clone());
+        let mut walk = SelectedPackets::new(packets.clone());
         let mut shunted = None;
         let are_wanted = findings.are_wanted();
         if !self.scripts.is_empty() && (are_wanted || self.scripts.has_modules()) {
@@ -271,14 +272,17 @@ impl Shard {
                 self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
             }
         }
-        for over in self.scripts.take_over(usize::MAX, self.rules.at_start()) {
-            findings.over(0, over);
+        for over in self
+            .scripts
+            .take_ended_flows(usize::MAX, self.rules.at_start())
+        {
+            findings.flow_ended(0, over);
         }
         count
     }
 
     /// Marks the flows that scripts and modules shunted. Where a packet of them is a hit as well, they are exempt later.
-    fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = Numbered<'p>>) {
+    fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = NumberedPacket<'p>>) {
         let Some(marking) = &mut self.marking else {
             return;
         };
@@ -317,7 +321,7 @@ impl Shard {
         (producer, interface): (usize, u16),
         chunk: &Chunk<'_>,
         run: Range<usize>,
-        walk: &mut Walk<impl Iterator<Item = Numbered<'p>>>,
+        walk: &mut SelectedPackets<impl Iterator<Item = NumberedPacket<'p>>>,
         findings: &mut impl Findings,
     ) {
         // An interface that no inserter registered is unknown.
@@ -365,8 +369,8 @@ impl Shard {
         hits: &[RuleHit],
         findings: &mut impl Findings,
     ) {
-        for over in self.scripts.take_over(at, self.rules.at_start()) {
-            findings.over(place.1, over);
+        for over in self.scripts.take_ended_flows(at, self.rules.at_start()) {
+            findings.flow_ended(place.1, over);
         }
         if !findings.are_wanted() {
             return;
@@ -451,8 +455,8 @@ impl Shard {
     }
 
     /// Takes up what changed in the rules, and what they dump. Returns what it no longer has.
-    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> GoneRules {
-        let mut gone = GoneRules::default();
+    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> RemovedRules {
+        let mut gone = RemovedRules::default();
         if let Some(derivation) = &mut self.derivation {
             let templates = changes.iter().filter_map(|it| derivation.change(it));
             gone.templates.extend(templates);
@@ -502,7 +506,7 @@ impl Shard {
 fn order(
     rule: usize,
     (producer, record): (usize, u64),
-    interface: &Interface,
+    interface: &RecordedInterface,
     packet: &Packet<'_>,
 ) -> HitOrder {
     HitOrder {

@@ -19,11 +19,11 @@ use crate::{
         chunk::{Chunk, MANY},
         director::HitOrder,
         hit_queue::HitQueue,
-        predicate::Expression,
-        seats::{Gap, Seats},
-        shard::{Findings, Numbered, Numbers, Over, Shard},
+        predicate::DumpExpression,
+        shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, Shard},
+        shard_slots::{ShardSlots, UnanalyzedGap},
     },
-    control::{common::Common, hits::Refusal, progress::promised, pulse::Pulse},
+    control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
 };
 
 /// Batches between two looks at clocks.
@@ -36,13 +36,13 @@ pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ShardReader {
-    common: Arc<Common>,
-    seats: Arc<Seats>,
-    seat: usize,
+    common: Arc<RecorderShared>,
+    slots: Arc<ShardSlots>,
+    slot: usize,
     reader: Reader,
     /// Of the analyzer.
     waker: Waker,
-    found: Found,
+    found: ReaderFindings,
     /// From files: its records before this were looked at.
     looked: u64,
     /// Live, of each producer whether it is one of its own that promise watermarks.
@@ -53,13 +53,13 @@ pub(crate) struct ShardReader {
     is_time_over: bool,
     /// The end of that time: the producer of the last packets, and how many of their batch were left.
     left: (usize, u64),
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 /// What was found and is not told yet.
 #[derive(Debug)]
-struct Found {
-    seats: Arc<Seats>,
+struct ReaderFindings {
+    slots: Arc<ShardSlots>,
     /// Live, with what they would dump; …
     live: HitQueue,
     /// … from files the analyzer says that, because it knows the packets before.
@@ -67,12 +67,12 @@ struct Found {
     has_any: bool,
 }
 
-impl Findings for Found {
+impl Findings for ReaderFindings {
     fn are_wanted(&self) -> bool {
-        self.seats.are_armed()
+        self.slots.are_armed()
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
         self.has_any = true;
         match expression {
             Some(expression) => self.live.push((order, expression)),
@@ -80,42 +80,42 @@ impl Findings for Found {
         }
     }
 
-    fn over(&mut self, _: u64, over: Over) {
-        self.live.push_over(over);
+    fn flow_ended(&mut self, _: u64, over: FlowEnded) {
+        self.live.push_flow_ended(over);
     }
 }
 
 impl ShardReader {
     /// For the shard of a seat; `reader` is that of its producers.
     pub(crate) fn new(
-        common: Arc<Common>,
-        (seats, seat): (Arc<Seats>, usize),
+        common: Arc<RecorderShared>,
+        (slots, slot): (Arc<ShardSlots>, usize),
         reader: Reader,
         waker: Waker,
     ) -> Self {
         let mut promises = common.intake.promises();
         for (producer, promises) in promises.iter_mut().enumerate() {
-            *promises &= producer % seats.all().len() == seat;
+            *promises &= producer % slots.all().len() == slot;
         }
         Self {
             // From files there is one, whatever the number of queues.
             last_ns: vec![i64::MIN; promises.len().max(1)],
             promises,
-            found: Found {
-                seats: Arc::clone(&seats),
+            found: ReaderFindings {
+                slots: Arc::clone(&slots),
                 live: HitQueue::default(),
                 files: Vec::new(),
                 has_any: false,
             },
-            seats,
-            seat,
+            slots,
+            slot,
             reader,
             waker,
             looked: 0,
             stopped_ns: None,
             is_time_over: false,
             left: (0, 0),
-            pulse: common.pulses.of(format!("shard-{seat}")),
+            pulse: common.pulses.of(format!("shard-{slot}")),
             common,
         }
     }
@@ -141,9 +141,9 @@ impl ShardReader {
         while self.step() && !self.is_time_over {}
         let (ring, positions) = (&self.common.ring, self.reader.positions());
         let now_ns = self.common.clock.now().ring_ns;
-        let shards = self.seats.all().len();
+        let shards = self.slots.all().len();
         for producer in
-            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
+            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.slot)
         {
             let (broken_off, left) = self.left;
             let left = if producer == broken_off { left } else { 0 };
@@ -152,7 +152,7 @@ impl ShardReader {
                 .saturating_sub(positions.get(producer));
             let packets = behind + left;
             if packets > 0 {
-                self.seats.all()[self.seat].miss(Gap {
+                self.slots.all()[self.slot].miss(UnanalyzedGap {
                     producer,
                     span_ns: (self.last_ns[producer].min(now_ns), now_ns),
                     packets,
@@ -181,17 +181,17 @@ impl RingReader for ShardReader {
     fn step(&mut self) -> bool {
         self.pulse.beat();
         let live = self.common.is_live();
-        let seats = Arc::clone(&self.seats);
-        let seat = &seats.all()[self.seat];
+        let slots = Arc::clone(&self.slots);
+        let slot = &slots.all()[self.slot];
         // Read before the records, as the analyzer does.
         let promised_ns = if live {
             promised(&self.common.ring, &self.promises).min()
         } else {
             None
         };
-        let shards = self.seats.all().len();
-        let (mine, is_whole) = (self.seat, live || shards == 1);
-        let is_mine = move |(_, packet): &Numbered<'_>| {
+        let shards = self.slots.all().len();
+        let (mine, is_whole) = (self.slot, live || shards == 1);
+        let is_mine = move |(_, packet): &NumberedPacket<'_>| {
             is_whole || usize::from(packet.shard) % shards == mine
         };
         let mut batches = 0;
@@ -203,7 +203,7 @@ impl RingReader for ShardReader {
             let last_ns = &mut self.last_ns[batch.producer];
             let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
             if batch.missed.packets > 0 {
-                seat.miss(Gap {
+                slot.miss(UnanalyzedGap {
                     producer: batch.producer,
                     span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
                     packets: batch.missed.packets,
@@ -212,15 +212,15 @@ impl RingReader for ShardReader {
             }
             if !live {
                 // Only now the bucket of the batch before is given back: when the analyzer has seen all, nobody holds what may be overwritten.
-                seat.tell_found(&mut self.found.files, self.looked);
+                slot.tell_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
-            let mut packets = Numbers::from(batch.first, batch.iter()).filter(is_mine);
+            let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
             let found = &mut self.found;
             let (control, clock) = (&self.common.control, &self.common.clock);
             let pulse = &self.pulse;
             let look = |shard: &mut Shard| {
-                seat.refresh(shard, &mut found.live);
+                slot.refresh(shard, &mut found.live);
                 let mut chunk = Chunk::new();
                 loop {
                     pulse.beat();
@@ -228,17 +228,17 @@ impl RingReader for ShardReader {
                     let is_stopping = live && control.stopping();
                     chunk.most = if is_stopping { 1 } else { MANY };
                     let look = || shard.look(batch.producer, &mut packets, &mut chunk, found);
-                    let count = seat.times.time(clock, look);
+                    let count = slot.times.time(clock, look);
                     if count == 0 {
                         return;
                     }
                     if live {
                         passed += count as u64;
                         if !found.live.is_empty() {
-                            seat.tell(&mut found.live);
+                            slot.tell(&mut found.live);
                             self.waker.wake();
                         }
-                        seat.refresh(shard, &mut found.live);
+                        slot.refresh(shard, &mut found.live);
                         if is_stopping && is_long_ago(&mut self.stopped_ns, clock.mono_ns()) {
                             end = batch.first + passed;
                             self.is_time_over = true;
@@ -248,15 +248,15 @@ impl RingReader for ShardReader {
                         && found.files.len() >= TOGETHER
                     {
                         let looked = last.record + 1;
-                        seat.tell_found(&mut found.files, looked);
+                        slot.tell_found(&mut found.files, looked);
                     }
                 }
             };
-            seat.visit_waiting(look);
+            slot.visit_waiting(look);
             self.looked = end;
             batches += 1;
             // Relaxed: numbers, summed by who asks.
-            seat.analyzed
+            slot.analyzed
                 .fetch_add(end - batch.first, Ordering::Relaxed);
             if self.is_time_over {
                 self.left = (batch.producer, batch.first + batch.len() as u64 - end);
@@ -268,10 +268,10 @@ impl RingReader for ShardReader {
         }
         if live {
             if !more {
-                seat.promise(promised_ns.unwrap_or(i64::MAX));
+                slot.promise(promised_ns.unwrap_or(i64::MAX));
             }
         } else {
-            seat.tell_found(&mut self.found.files, self.looked);
+            slot.tell_found(&mut self.found.files, self.looked);
         }
         batches > 0
     }
@@ -284,9 +284,9 @@ fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
 
 impl Drop for ShardReader {
     fn drop(&mut self) {
-        let seat = &self.seats.all()[self.seat];
-        seat.tell_found(&mut self.found.files, u64::MAX);
-        seat.promise(i64::MAX);
+        let slot = &self.slots.all()[self.slot];
+        slot.tell_found(&mut self.found.files, u64::MAX);
+        slot.promise(i64::MAX);
         self.waker.wake();
     }
 }

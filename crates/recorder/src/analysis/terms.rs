@@ -54,8 +54,8 @@ pub struct TriggerRequest {
 
 /// The same with everything filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) window: Window,
+pub(crate) struct TriggerTerms {
+    pub(crate) window: DumpWindow,
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
     pub(crate) caller: Option<Arc<str>>,
@@ -97,7 +97,7 @@ impl Default for RuleLimits {
 
 /// How much is dumped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct DumpWindow {
     /// Packet time dumped before the trigger, ns, at least 0.
     pub(crate) past_ns: i64,
     /// Packet time dumped after the trigger, ns, at least 0.
@@ -108,7 +108,7 @@ pub(crate) struct Window {
     pub(crate) bytes_max: u64,
 }
 
-impl Window {
+impl DumpWindow {
     /// A window of a length. `packets` and `bytes` limit it; 0: they do not.
     pub(crate) fn new(past: Duration, future: Duration, packets: u64, bytes: u64) -> Self {
         Self {
@@ -145,7 +145,7 @@ pub(crate) fn limit(limit: u64) -> u64 {
     if limit == 0 { u64::MAX } else { limit }
 }
 
-impl Terms {
+impl TriggerTerms {
     /// The first and the last time that belong to a hit at `time_ns`, ns.
     pub(crate) fn span_at(&self, time_ns: i64) -> (i64, i64) {
         let (before_ns, after_ns) = self.span_ns;
@@ -156,13 +156,13 @@ impl Terms {
     }
 
     /// What a request asks for, with `defaults` for what it leaves out.
-    pub(crate) fn new(request: &TriggerRequest, defaults: Window) -> Self {
+    pub(crate) fn new(request: &TriggerRequest, defaults: DumpWindow) -> Self {
         let kept = |text: &Option<String>, bytes| {
             let text = text.as_deref()?;
             Some(Arc::from(&text[..text.floor_char_boundary(bytes)]))
         };
         Self {
-            window: Window {
+            window: DumpWindow {
                 past_ns: request.past.map_or(defaults.past_ns, duration_ns),
                 future_ns: request.future.map_or(defaults.future_ns, duration_ns),
                 packets_max: request.packets_max.map_or(defaults.packets_max, limit),

@@ -16,8 +16,8 @@ use retroscope_script::{
 use serde::Serialize;
 
 use crate::{
-    analysis::shard::{Numbered, Over},
-    control::{Counters, common::Common, lock, ring_time::Stamps},
+    analysis::shard::{FlowEnded, NumberedPacket},
+    control::{AtomicCounters, common::RecorderShared, lock, ring_time::StampRestorer},
     intake::interfaces::InterfaceCache,
     start::config::Scripts,
 };
@@ -39,7 +39,7 @@ struct TriggerScript {
     trigger: Machine,
     /// The packets of the chunk that it takes.
     found: u64,
-    news: News,
+    news: FailureNotice,
 }
 
 impl TriggerScripts {
@@ -47,13 +47,13 @@ impl TriggerScripts {
     pub(crate) fn new(
         scripts: &Scripts,
         limits: Limits,
-        common: &Common,
+        common: &RecorderShared,
     ) -> Result<Self, ScriptError> {
         let script = |script| {
             Ok(TriggerScript {
                 trigger: Machine::new(script, limits)?,
                 found: 0,
-                news: News::of("triggers"),
+                news: FailureNotice::of("triggers"),
             })
         };
         let triggers = scripts.triggers.iter().map(script);
@@ -133,9 +133,9 @@ impl TriggerScripts {
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
-        packets: impl Iterator<Item = Numbered<'p>>,
+        packets: impl Iterator<Item = NumberedPacket<'p>>,
         names: &mut InterfaceCache,
-        stamps: &mut Stamps,
+        stamps: &mut StampRestorer,
         are_wanted: bool,
     ) {
         let mut chunk = [NO_PACKET; MANY];
@@ -173,10 +173,11 @@ impl TriggerScripts {
 
     /// Flows that modules had dumped, and found to be over before the packet at `until` of the chunk or one before that. Rules of scripts have
     /// numbers from `first` on.
-    pub(crate) fn take_over(&mut self, until: usize, first: usize) -> Vec<Over> {
+    pub(crate) fn take_ended_flows(&mut self, until: usize, first: usize) -> Vec<FlowEnded> {
         let first = first + self.scripts.len();
         let modules = self.modules.iter_mut().enumerate();
-        let over = modules.flat_map(|(number, module)| module.take_over(until, first + number));
+        let over =
+            modules.flat_map(|(number, module)| module.take_ended_flows(until, first + number));
         over.collect()
     }
 
@@ -252,7 +253,7 @@ struct Module {
 }
 
 impl Module {
-    fn new(runner: Runner, number: usize, common: &Common) -> Self {
+    fn new(runner: Runner, number: usize, common: &RecorderShared) -> Self {
         let counters = Arc::<ModuleCounters>::default();
         let name = runner.name().to_owned();
         lock(&common.modules).push((number, name, Arc::clone(&counters)));
@@ -265,12 +266,12 @@ impl Module {
         }
     }
 
-    /// See [`TriggerScripts::take_over`].
-    fn take_over(&mut self, until: usize, rule: usize) -> Vec<Over> {
+    /// See [`TriggerScripts::take_ended_flows`].
+    fn take_ended_flows(&mut self, until: usize, rule: usize) -> Vec<FlowEnded> {
         self.over.extend(self.runner.take_over());
         let mut over = Vec::new();
         while let Some(flow) = self.over.pop_front_if(|flow| flow.at <= until) {
-            over.push(Over {
+            over.push(FlowEnded {
                 rule,
                 flow: flow.key,
                 now_ns: flow.now_ns,
@@ -310,7 +311,7 @@ impl Module {
 
 /// Counters of a module in one shard.
 #[derive(Debug, Default)]
-pub(crate) struct ModuleCounters(Counters<10>);
+pub(crate) struct ModuleCounters(AtomicCounters<10>);
 
 impl ModuleCounters {
     fn set(&self, runner: &Runner) {
@@ -363,14 +364,14 @@ pub struct ModuleStatus {
 
 /// What a script has to say to the user.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct FailureNotice {
     /// What it does no more when it is disabled.
     does: &'static str,
     /// Whether its failure was told.
     told: bool,
 }
 
-impl News {
+impl FailureNotice {
     pub(crate) fn of(does: &'static str) -> Self {
         Self { does, told: false }
     }

@@ -21,7 +21,7 @@ use retroscope_packet::LinkType;
 use crate::{
     analysis::{
         native::NativeCode,
-        prepared::{LinkTypes, Prepared, context, mode},
+        prepared::{LinkTypes, PreparedFilter, context, mode},
         rules::Rules,
         shard::KnownRule,
     },
@@ -51,7 +51,7 @@ pub(crate) struct Rule {
     pub(crate) number: usize,
     pub(crate) text: String,
     /// Compiled where the rule runs by itself, or has parts that a rule set does not decide.
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedFilter,
     /// The analyzer counts, anyone may read; ordered with nothing.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
@@ -117,23 +117,23 @@ pub(crate) struct Triggers {
 }
 
 /// A rule that matches nothing of a link type, and why.
-type Refused = (u64, LinkType, FilterError);
+type RefusedRule = (u64, LinkType, FilterError);
 
 /// A rule that the set does not decide alone.
-type Asked = (u64, Filter, Mode);
+type UndecidedRule = (u64, Filter, Mode);
 
 /// The rule set, for whoever changes it.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
     /// Rules that the set does not decide alone, and their mode.
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<UndecidedRule>>>,
     /// Of link types that turned up late: rules that match nothing of them, and why. Locked for moments only.
-    refused: Arc<Mutex<Vec<Refused>>>,
+    refused: Arc<Mutex<Vec<RefusedRule>>>,
 }
 
 impl SharedRules {
-    fn new(rules: Rules, asked: Vec<Asked>) -> Self {
+    fn new(rules: Rules, asked: Vec<UndecidedRule>) -> Self {
         Self {
             rules: Arc::new(Mutex::new(rules)),
             asked: Arc::new(Mutex::new(asked)),
@@ -147,7 +147,11 @@ impl SharedRules {
     }
 
     /// Adds a rule that was checked for all link types; the analyzer passes its matches by until it knows the rule. To be followed by [`Self::join`].
-    pub(crate) fn add(&self, number: usize, prepared: &mut Prepared) -> Result<(), FilterError> {
+    pub(crate) fn add(
+        &self,
+        number: usize,
+        prepared: &mut PreparedFilter,
+    ) -> Result<(), FilterError> {
         let id = number as u64;
         let mut rules = lock(&self.rules);
         let known: Vec<LinkType> = rules.link_types().collect();
@@ -212,7 +216,7 @@ impl Triggers {
         let mut made = Vec::with_capacity(texts.len());
         let mut asked = Vec::new();
         for (id, text) in (0..).zip(texts) {
-            let mut prepared = Prepared::new(Filter::resolved(text)?, mode(offline));
+            let mut prepared = PreparedFilter::new(Filter::resolved(text)?, mode(offline));
             if may_be_direct {
                 prepared.check(link_types)?;
             }
@@ -497,7 +501,7 @@ fn is_asked(placement: Placement) -> bool {
 fn insert(
     rules: &mut Rules,
     id: u64,
-    prepared: &mut Prepared,
+    prepared: &mut PreparedFilter,
     link_types: &LinkTypes<'_>,
 ) -> Result<Placement, FilterError> {
     let placed = rules.insert(id, &prepared.filter).or_else(|error| {

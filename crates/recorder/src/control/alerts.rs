@@ -17,7 +17,7 @@ use crate::control::{durations::Durations, lock};
 /// How alerts are acted on.
 #[derive(Debug, Clone)]
 pub struct AlertConfig {
-    /// Alerts of files, in any order: from files each acts at its time. Live they come by [`Handle::alerts`](crate::Handle::alerts).
+    /// Alerts of files, in any order: from files each acts at its time. Live they come by [`RecorderHandle::alerts`](crate::Handle::alerts).
     pub alerts: Vec<Arc<Alert>>,
     /// What the lines of those files were.
     pub lines: AlertLines,

@@ -12,11 +12,11 @@ use crate::{
     Empty,
     analysis::{
         director::SharedLimits,
-        predicate::Expression,
-        terms::{TriggerRequest, Window},
+        predicate::DumpExpression,
+        terms::{DumpWindow, TriggerRequest},
         triggers::RuleChange,
     },
-    control::held::Held,
+    control::ring_extent::RingExtent,
 };
 
 /// Commands that wait at once.
@@ -24,7 +24,7 @@ pub(crate) const WAITING_MAX: usize = 64;
 
 /// What the analyzer does.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum AnalyzerCommand {
     /// A trigger by hand. A key that was given before stands for the dump that it started then.
     Trigger {
         key: Option<String>,
@@ -33,12 +33,12 @@ pub(crate) enum Command {
         /// The rule whose hit it is, by number and name; `None`: of none.
         rule: Option<(usize, Arc<str>)>,
         /// What the ring has: a hit of a rule starts no dump of what is gone.
-        held: Option<Held>,
+        held: Option<RingExtent>,
         request: Box<TriggerRequest>,
         /// What is dumped, if that is not as the recorder is configured.
-        expression: Option<Expression>,
+        expression: Option<DumpExpression>,
         /// `None`: nobody waits.
-        reply: Option<SyncSender<Result<Triggered, NoDump>>>,
+        reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
     },
     /// Alerts.
     Alerts(Vec<Arc<Alert>>),
@@ -57,10 +57,10 @@ pub(crate) enum Command {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// What is dumped where a trigger does not say otherwise.
-    pub(crate) window: Window,
+    pub(crate) window: DumpWindow,
     pub(crate) limits: SharedLimits,
     /// What a trigger by hand dumps.
-    pub(crate) manual: Expression,
+    pub(crate) manual: DumpExpression,
 }
 
 /// Why a trigger by hand started no dump.
@@ -78,7 +78,7 @@ pub(crate) enum NoDump {
 
 /// What a trigger by hand led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Triggered {
+pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
     pub dump: u64,
     /// It was there before: open, or started by the same key.
@@ -86,6 +86,6 @@ pub struct Triggered {
 }
 
 /// A queue of commands: where they are given, and where they are taken.
-pub(crate) fn commands() -> (SyncSender<Command>, Receiver<Command>) {
+pub(crate) fn commands() -> (SyncSender<AnalyzerCommand>, Receiver<AnalyzerCommand>) {
     sync_channel(WAITING_MAX)
 }

@@ -16,8 +16,8 @@ use crate::{
         lock,
         outcomes::Outcomes,
         pins::Pins,
-        progress::{AnalyzerCounters, Control, Costs, Gate},
-        pulse::Pulses,
+        progress::{AnalyzerCounters, DumpCosts, Gate, StopControl},
+        pulse::ThreadPulses,
         ring_time::{RingClock, ring_times_at},
     },
     dump::log::DumpLog,
@@ -28,17 +28,17 @@ use crate::{
 
 /// See the module. Each part says who writes it.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct RecorderShared {
     pub(crate) ring: Ring,
     pub(crate) clock: RingClock,
     pub(crate) intake: Intake,
     /// What anyone may ask for, also who outlives the recorder's threads and must not keep the ring.
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<StopControl>,
     pub(crate) gate: Gate,
     /// Offline: the highest packet time that the analyzer had seen before it moved its positions, ns. It writes it for the dumper.
     pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
-    pub(crate) costs: Costs,
+    pub(crate) costs: DumpCosts,
     /// How long packets take to be looked at, by shard.
     pub(crate) times: Mutex<Vec<Arc<ProcessingTimes>>>,
     /// What modules do, by shard: their numbers, what messages call them, and their counters.
@@ -58,10 +58,10 @@ pub(crate) struct Common {
     /// When the last ones were.
     pub(crate) triggers: TriggerLog,
     /// Whether inserters, analyzers and the dumper go round.
-    pub(crate) pulses: Pulses,
+    pub(crate) pulses: ThreadPulses,
 }
 
-impl Common {
+impl RecorderShared {
     pub(crate) fn new(ring: Ring, clock: Arc<dyn Clock>, intake: Intake) -> Arc<Self> {
         Arc::new(Self {
             index: Arc::new(Index::of(&ring, intake.offline)),
@@ -72,7 +72,7 @@ impl Common {
             gate: Gate::default(),
             packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
-            costs: Costs::default(),
+            costs: DumpCosts::default(),
             times: Mutex::default(),
             modules: Mutex::default(),
             flows: Mutex::default(),
@@ -82,7 +82,7 @@ impl Common {
             trigger_ages: TriggerAges::default(),
             alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
-            pulses: Pulses::default(),
+            pulses: ThreadPulses::default(),
         })
     }
 

@@ -37,7 +37,7 @@ const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
 /// News from a running recorder, in the order they happened.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum RecorderEvent {
     /// A hit started a dump.
     Triggered {
         /// The dump's number, as in [`DumpReport::number`].
@@ -163,19 +163,19 @@ pub struct Missed {
 
 impl Missed {
     /// Counts news.
-    pub fn add(&mut self, event: &Event) {
+    pub fn add(&mut self, event: &RecorderEvent) {
         match event {
-            Event::Triggered { .. } => self.triggered += 1,
-            Event::Finished(report) => self.finished.add(report.verdict),
-            Event::Compressed(_) => self.compressed += 1,
-            Event::Deleted(_) => self.deleted += 1,
-            Event::Posted(_) => self.posted += 1,
-            Event::Notice(_) => self.notices += 1,
-            Event::Alert(_) => self.alerts += 1,
-            Event::Exported(_) => self.exports += 1,
-            Event::Changed(_) => self.changes += 1,
-            Event::Refused(_) => self.refusals += 1,
-            Event::Missed(more) => {
+            RecorderEvent::Triggered { .. } => self.triggered += 1,
+            RecorderEvent::Finished(report) => self.finished.add(report.verdict),
+            RecorderEvent::Compressed(_) => self.compressed += 1,
+            RecorderEvent::Deleted(_) => self.deleted += 1,
+            RecorderEvent::Posted(_) => self.posted += 1,
+            RecorderEvent::Notice(_) => self.notices += 1,
+            RecorderEvent::Alert(_) => self.alerts += 1,
+            RecorderEvent::Exported(_) => self.exports += 1,
+            RecorderEvent::Changed(_) => self.changes += 1,
+            RecorderEvent::Refused(_) => self.refusals += 1,
+            RecorderEvent::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
                 self.compressed += more.compressed;
@@ -211,7 +211,7 @@ impl Missed {
 /// The feed, and how its listeners sleep.
 #[derive(Debug)]
 pub(crate) struct EventLog {
-    feed: Feed<Arc<Event>>,
+    feed: Feed<Arc<RecorderEvent>>,
     /// Listeners that sleep, or are about to.
     sleepers: AtomicUsize,
     /// Taken by who sleeps, and by who sends where somebody does.
@@ -227,13 +227,13 @@ pub(crate) struct EventLog {
 
 /// Where news are sent. Any number of threads may hold one.
 #[derive(Debug, Clone)]
-pub(crate) struct Events(Arc<Sending>);
+pub(crate) struct Events(Arc<LogGuard>);
 
 /// The right to send; the log is closed when the last one is gone.
 #[derive(Debug)]
-struct Sending(Arc<EventLog>);
+struct LogGuard(Arc<EventLog>);
 
-impl Drop for Sending {
+impl Drop for LogGuard {
     fn drop(&mut self) {
         self.0.is_closed.store(true, SeqCst);
         self.0.wake(0);
@@ -250,7 +250,7 @@ pub struct Subscription {
 impl Events {
     /// The first sender of a log of its own.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Sending(Arc::new(EventLog {
+        Self(Arc::new(LogGuard(Arc::new(EventLog {
             feed: Feed::new(KEPT),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
@@ -262,17 +262,17 @@ impl Events {
     }
 
     /// Never waits.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: RecorderEvent) {
         self.0.0.tell(event);
     }
 
     /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and is behind. Does not wait if the listener has read
     /// nothing since the last wait in vain.
-    pub(crate) fn tell_patiently(&self, event: Event) {
+    pub(crate) fn tell_patiently(&self, event: RecorderEvent) {
         self.tell_within(event, PATIENCE_LOOKS);
     }
 
-    fn tell_within(&self, event: Event, looks_max: u32) {
+    fn tell_within(&self, event: RecorderEvent, looks_max: u32) {
         let log = &self.0.0;
         let mut looks = 0;
         let unread = log.feed.push_or_wait(Arc::new(event), |held| {
@@ -296,17 +296,17 @@ impl Events {
 
 impl Listener for Events {
     fn deleted(&self, dump: DeletedDump) {
-        self.tell(Event::Deleted(dump));
+        self.tell(RecorderEvent::Deleted(dump));
     }
 
     fn notice(&self, text: String) {
-        self.tell(Event::Notice(text));
+        self.tell(RecorderEvent::Notice(text));
     }
 }
 
 impl EventLog {
     /// Never waits. Who holds no right to send may be late: those that listened may have gone.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);
     }
@@ -359,7 +359,7 @@ impl Subscription {
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`: `Disconnected` when all threads of the recorder are gone, and all news taken.
-    pub fn take(&mut self, timeout: Duration) -> Result<Event, RecvTimeoutError> {
+    pub fn take(&mut self, timeout: Duration) -> Result<RecorderEvent, RecvTimeoutError> {
         if let Some(event) = self.hear() {
             return Ok(event);
         }
@@ -382,10 +382,10 @@ impl Subscription {
         })
     }
 
-    fn hear(&mut self) -> Option<Event> {
+    fn hear(&mut self) -> Option<RecorderEvent> {
         Some(match self.log.feed.hear(&mut self.cursor) {
             Heard::Event(event) => Arc::unwrap_or_clone(event),
-            Heard::Missed(unknown) => Event::Missed(Missed {
+            Heard::Missed(unknown) => RecorderEvent::Missed(Missed {
                 unknown,
                 ..Missed::default()
             }),
@@ -406,8 +406,8 @@ mod tests {
 
     use super::*;
 
-    fn notice(number: u64) -> Event {
-        Event::Notice(number.to_string())
+    fn notice(number: u64) -> RecorderEvent {
+        RecorderEvent::Notice(number.to_string())
     }
 
     /// All that waits: the sentences, and how many were missed before each.
@@ -415,8 +415,8 @@ mod tests {
         let (mut all, mut missed) = (Vec::new(), 0);
         loop {
             match listener.take(Duration::ZERO) {
-                Ok(Event::Missed(more)) => missed += more.total(),
-                Ok(Event::Notice(text)) => all.push((std::mem::take(&mut missed), text)),
+                Ok(RecorderEvent::Missed(more)) => missed += more.total(),
+                Ok(RecorderEvent::Notice(text)) => all.push((std::mem::take(&mut missed), text)),
                 Ok(other) => panic!("{other:?}"),
                 Err(_) => return all,
             }
@@ -433,11 +433,11 @@ mod tests {
         for number in 0..100_000 {
             events.tell(notice(number));
             assert!(
-                matches!(quick.take(Duration::ZERO), Ok(Event::Notice(text)) if text == number.to_string())
+                matches!(quick.take(Duration::ZERO), Ok(RecorderEvent::Notice(text)) if text == number.to_string())
             );
         }
         let missed = match slow.take(Duration::ZERO) {
-            Ok(Event::Missed(missed)) => missed,
+            Ok(RecorderEvent::Missed(missed)) => missed,
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -496,7 +496,7 @@ mod tests {
             let mut count = 0;
             while count < total {
                 match listener.take(Duration::from_secs(60)).unwrap() {
-                    Event::Notice(text) => assert_eq!(text, count.to_string()),
+                    RecorderEvent::Notice(text) => assert_eq!(text, count.to_string()),
                     other => panic!("{other:?}"),
                 }
                 count += 1;
@@ -511,7 +511,7 @@ mod tests {
         (0..2 * KEPT as u64).for_each(|number| events.tell_patiently(notice(number)));
         assert_eq!(events.log().waited_for.load(SeqCst), held, "in vain, once");
         let missed = match listener.take(Duration::ZERO) {
-            Ok(Event::Missed(missed)) => missed.total(),
+            Ok(RecorderEvent::Missed(missed)) => missed.total(),
             other => panic!("{other:?}"),
         };
         assert_eq!((missed, taken(&mut listener).len()), (KEPT as u64, KEPT));

@@ -152,7 +152,7 @@ const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that could have started a dump did not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum HitRefusal {
     /// A limit.
     #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
@@ -170,7 +170,7 @@ pub(crate) enum Refusal {
     Script(String),
 }
 
-impl Refusal {
+impl HitRefusal {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Limit(reason) => *reason,

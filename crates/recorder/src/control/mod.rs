@@ -6,12 +6,12 @@ pub(crate) mod commands;
 pub(crate) mod common;
 pub(crate) mod durations;
 pub(crate) mod events;
-pub(crate) mod held;
 pub(crate) mod hits;
 pub(crate) mod outcomes;
 pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod pulse;
+pub(crate) mod ring_extent;
 pub(crate) mod ring_time;
 pub(crate) mod unprivileged;
 
@@ -29,9 +29,9 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Counters that one thread stores and all may read. No counter is ordered with another.
 #[derive(Debug)]
-pub(crate) struct Counters<const N: usize>([AtomicU64; N]);
+pub(crate) struct AtomicCounters<const N: usize>([AtomicU64; N]);
 
-impl<const N: usize> Counters<N> {
+impl<const N: usize> AtomicCounters<N> {
     /// Replaces all counters.
     pub(crate) fn store(&self, counts: [u64; N]) {
         for (counter, count) in self.0.iter().zip(counts) {
@@ -47,7 +47,7 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-impl<const N: usize> Default for Counters<N> {
+impl<const N: usize> Default for AtomicCounters<N> {
     fn default() -> Self {
         Self([const { AtomicU64::new(0) }; N])
     }

@@ -16,7 +16,7 @@ use crate::{
     control::{
         hits::{HitCounts, Reason},
         lock,
-        progress::Cost,
+        progress::RuleSpending,
     },
 };
 
@@ -56,7 +56,7 @@ impl OutcomeCounters {
     }
 
     /// Its dumps wrote so many bytes, and so many of them are finished. To be called by the same thread.
-    fn add_cost(&self, cost: Cost) {
+    fn add_cost(&self, cost: RuleSpending) {
         for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
             counter.store(counter.load(Relaxed) + more, Relaxed);
         }
@@ -69,7 +69,7 @@ impl OutcomeCounters {
             let hits = other.suppressed[reason as usize].load(Relaxed);
             self.add(Some(reason), hits);
         }
-        self.add_cost(Cost {
+        self.add_cost(RuleSpending {
             bytes: other.bytes.load(Relaxed),
             finished: other.finished.load(Relaxed),
         });
@@ -119,7 +119,7 @@ impl RuleCounters {
     }
 
     /// What dumps of a rule did.
-    pub(crate) fn add_cost(&self, rule: usize, cost: Cost) {
+    pub(crate) fn add_cost(&self, rule: usize, cost: RuleSpending) {
         if let Some(counters) = self.0.get(&rule) {
             counters.add_cost(cost);
         }
@@ -305,7 +305,7 @@ mod tests {
         for rule in [0, 1, 1] {
             counters.add_cost(
                 rule,
-                Cost {
+                RuleSpending {
                     bytes: 100,
                     finished: 1,
                 },

@@ -15,7 +15,7 @@ use crate::control::{hits::HitCounts, lock};
 
 /// How far the dumper may read.
 #[derive(Debug)]
-pub(crate) enum Progress {
+pub(crate) enum DumperProgress {
     /// Offline: up to where the analyzer is, so that what a dump sees depends on the packets only.
     Follow {
         /// Records that the analyzer has passed.
@@ -30,7 +30,7 @@ pub(crate) enum Progress {
     },
 }
 
-/// A reading of [`Progress`].
+/// A reading of [`DumperProgress`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
     /// By producer, the first record that may not be read yet.
@@ -41,7 +41,7 @@ pub(crate) struct Reach {
     promises: Vec<bool>,
 }
 
-impl Progress {
+impl DumperProgress {
     /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks. Offline the clock is
     /// `packet_clock`.
     pub(crate) fn reach(&self, ring: &Ring, packet_clock: &AtomicI64) -> Reach {
@@ -191,7 +191,7 @@ impl Gate {
 
 /// The reading ledger of one moment, and the hits so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Reading {
+pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
     /// How many that were lapped, or unread at the stop, came while there were rules.
@@ -209,7 +209,7 @@ pub(crate) struct Reading {
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
     /// The lock is taken once a batch, and by who asks.
-    pub(crate) reading: Mutex<Reading>,
+    pub(crate) reading: Mutex<AnalyzerReading>,
     pub(crate) open_dumps: AtomicU64,
     /// Trigger scripts that are disabled.
     pub(crate) trigger_scripts_failed: AtomicU64,
@@ -225,7 +225,7 @@ pub(crate) struct AnalyzerCounters {
 
 impl AnalyzerCounters {
     /// The reading ledger, all of it of one moment. What is stored by then is read afterwards, and so has it all.
-    pub(crate) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> AnalyzerReading {
         *lock(&self.reading)
     }
 
@@ -252,25 +252,25 @@ impl AnalyzerCounters {
 /// the dumper has answered [`Message::Account`](crate::dump::Message). The dumper writes nothing between that answer and the taking, so each
 /// run knows the same.
 #[derive(Debug, Default)]
-pub(crate) struct Costs {
+pub(crate) struct DumpCosts {
     /// Whether costs are waiting. It orders no other access: the mutex protects the data.
     any: AtomicBool,
-    waiting: Mutex<(BTreeMap<usize, Cost>, Vec<Full>)>,
+    waiting: Mutex<(BTreeMap<usize, RuleSpending>, Vec<FullDump>)>,
 }
 
 /// A dump that has all that it was asked for, and the ring time up to which nothing that was read before is missing from it, ns.
-type Full = (u64, i64);
+type FullDump = (u64, i64);
 
 /// What dumps of a rule did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Cost {
+pub(crate) struct RuleSpending {
     /// Bytes that they wrote.
     pub(crate) bytes: u64,
     /// How many of them are done with.
     pub(crate) finished: u64,
 }
 
-impl Costs {
+impl DumpCosts {
     /// Adds to what was not taken yet of a rule.
     pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
         let mut waiting = lock(&self.waiting);
@@ -281,13 +281,13 @@ impl Costs {
     }
 
     /// A dump is full.
-    pub(crate) fn fill(&self, full: Full) {
+    pub(crate) fn fill(&self, full: FullDump) {
         lock(&self.waiting).1.push(full);
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// Takes what there is, in the order of rules, and the dumps that are full.
-    pub(crate) fn take(&self) -> (BTreeMap<usize, Cost>, Vec<Full>) {
+    pub(crate) fn take(&self) -> (BTreeMap<usize, RuleSpending>, Vec<FullDump>) {
         if !self.any.load(Ordering::Relaxed) {
             return Default::default();
         }
@@ -300,14 +300,14 @@ impl Costs {
 /// Requests to end, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
 /// once a burst at most.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub(crate) struct StopControl {
     stop: AtomicBool,
     abort: AtomicBool,
     /// When somebody first asked it to stop, or a live recording ended by itself.
     asked: OnceLock<Instant>,
 }
 
-impl Control {
+impl StopControl {
     /// It stops by itself.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);

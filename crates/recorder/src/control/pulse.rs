@@ -9,9 +9,9 @@ use crate::control::lock;
 
 /// The turns of one thread, which has it and alone raises them. When all of its clones are dropped the thread has ended, and nobody expects turns any more.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse(Arc<AtomicU64>);
+pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 
-impl Pulse {
+impl ThreadPulse {
     /// Another turn: once a round of the loop, a bucket of the ring or a chunk of packets that scripts may be slow with, never for a packet.
     pub(crate) fn beat(&self) {
         // Relaxed: nothing but the number is shared.
@@ -21,14 +21,14 @@ impl Pulse {
 
 /// Those of all threads, by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses(Mutex<Vec<(String, Weak<AtomicU64>)>>);
+pub(crate) struct ThreadPulses(Mutex<Vec<(String, Weak<AtomicU64>)>>);
 
-impl Pulses {
+impl ThreadPulses {
     /// That of a thread.
-    pub(crate) fn of(&self, thread: impl Into<String>) -> Pulse {
+    pub(crate) fn of(&self, thread: impl Into<String>) -> ThreadPulse {
         let turns = Arc::default();
         lock(&self.0).push((thread.into(), Arc::downgrade(&turns)));
-        Pulse(turns)
+        ThreadPulse(turns)
     }
 
     /// The threads that have not ended, and their turns so far.
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn threads_are_listed_until_they_end() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let (one, two) = (pulses.of("one"), pulses.of("two"));
         two.beat();
         two.beat();

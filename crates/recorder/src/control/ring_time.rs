@@ -260,13 +260,13 @@ fn push(
 
 /// Gives ring time its stamp back: a thread's own copy of the ring's steps.
 #[derive(Debug)]
-pub(crate) struct Stamps {
+pub(crate) struct StampRestorer {
     ring: Ring,
     steps: Vec<Step>,
     made: u64,
 }
 
-impl Stamps {
+impl StampRestorer {
     pub(crate) fn new(ring: &Ring) -> Self {
         Self {
             ring: ring.clone(),

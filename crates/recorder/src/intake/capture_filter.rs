@@ -7,14 +7,14 @@ use retroscope_filter::{Aux, Frame, PacketView, Program};
 use retroscope_packet::{Direction, LinkType};
 
 use crate::{
-    analysis::{native::NativeCode, prepared::Prepared},
+    analysis::{native::NativeCode, prepared::PreparedFilter},
     intake::inserter::frame::WireFrame,
 };
 
 /// The capture filter.
 #[derive(Debug, Clone)]
 pub(crate) struct CaptureFilter {
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedFilter,
     native: Arc<NativeCode>,
     scratch: Vec<u8>,
 }
@@ -23,7 +23,7 @@ impl CaptureFilter {
     /// Frames of one [`Self::takes_many`] at most.
     pub(crate) const MANY: usize = Program::MANY;
 
-    pub(crate) fn new(prepared: Prepared, native: &Arc<NativeCode>) -> Self {
+    pub(crate) fn new(prepared: PreparedFilter, native: &Arc<NativeCode>) -> Self {
         prepared.compile(native);
         Self {
             prepared,

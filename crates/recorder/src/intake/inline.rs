@@ -17,12 +17,12 @@ use crate::{
         chunk::Chunk,
         director::HitOrder,
         hit_queue::HitQueue,
-        predicate::Expression,
-        seats::{Seat, Seats},
-        shard::{Findings, Numbers, Over, Shard},
+        predicate::DumpExpression,
+        shard::{Findings, FlowEnded, NumberedPackets, Shard},
+        shard_slots::{ShardSlot, ShardSlots},
     },
-    control::{common::Common, hits::Refusal, pulse::Pulse},
-    intake::placement::{Placement, Placing},
+    control::{common::RecorderShared, hits::HitRefusal, pulse::ThreadPulse},
+    intake::placement::{PlacementShared, ShardPlacement},
 };
 
 /// What a record takes in the ring beside its bytes.
@@ -33,12 +33,12 @@ const RING_SHARE: u64 = 8;
 /// What inserters need to have shards.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
-    pub(crate) common: Arc<Common>,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) common: Arc<RecorderShared>,
+    pub(crate) slots: Arc<ShardSlots>,
     /// How far the analyzer has read.
     pub(crate) positions: Positions,
     pub(crate) analyzer: Waker,
-    pub(crate) placing: Arc<Placing>,
+    pub(crate) placing: Arc<PlacementShared>,
 }
 
 /// See the module.
@@ -47,53 +47,53 @@ pub(crate) struct Inline {
     parts: InlineParts,
     producer: usize,
     shard: Option<Box<Shard>>,
-    found: Found,
+    found: InlineFindings,
     /// Whether this thread is to have the shard.
-    placement: Placement,
+    placement: ShardPlacement,
     /// Whether something was stored since the analyzer was last called that it has to look at.
     is_due: bool,
     /// Bytes stored since the analyzer was last called, and the number from which on it is called at any rate.
     unread: u64,
     unread_max: u64,
     /// That of the inserter.
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 /// Hits of the records that are stored since the last publication.
 #[derive(Debug)]
-struct Found {
-    seats: Arc<Seats>,
+struct InlineFindings {
+    slots: Arc<ShardSlots>,
     hits: HitQueue,
 }
 
-impl Findings for Found {
+impl Findings for InlineFindings {
     fn are_wanted(&self) -> bool {
-        self.seats.are_armed()
+        self.slots.are_armed()
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
         if let Some(expression) = expression {
             self.hits.push((order, expression));
         }
     }
 
-    fn over(&mut self, _: u64, over: Over) {
-        self.hits.push_over(over);
+    fn flow_ended(&mut self, _: u64, over: FlowEnded) {
+        self.hits.push_flow_ended(over);
     }
 }
 
 impl Inline {
     /// For the inserter of a producer, whose turns `pulse` counts.
-    pub(crate) fn new(parts: InlineParts, producer: usize, pulse: Pulse) -> Self {
+    pub(crate) fn new(parts: InlineParts, producer: usize, pulse: ThreadPulse) -> Self {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
             producer,
             shard: None,
-            found: Found {
-                seats: Arc::clone(&parts.seats),
+            found: InlineFindings {
+                slots: Arc::clone(&parts.slots),
                 hits: HitQueue::default(),
             },
-            placement: Placement::new(Arc::clone(&parts.placing)),
+            placement: ShardPlacement::new(Arc::clone(&parts.placing)),
             is_due: false,
             unread: 0,
             pulse,
@@ -101,8 +101,8 @@ impl Inline {
         }
     }
 
-    fn seat(&self) -> &Seat {
-        self.parts.seats.of(self.producer)
+    fn slot(&self) -> &ShardSlot {
+        self.parts.slots.of(self.producer)
     }
 
     /// So many frames are to be stored as they stand: takes the shard, keeps it, or leaves them to the analyzer.
@@ -113,13 +113,13 @@ impl Inline {
             return self.leave();
         }
         if self.shard.is_none() && is_read {
-            self.shard = self.seat().take();
+            self.shard = self.slot().take();
         }
         match &mut self.shard {
             Some(shard) => {
-                let seat = self.parts.seats.of(self.producer);
-                seat.refresh(shard, &mut self.found.hits);
-                seat.claim(stored + frames as u64);
+                let slot = self.parts.slots.of(self.producer);
+                slot.refresh(shard, &mut self.found.hits);
+                slot.claim(stored + frames as u64);
             }
             None => self.is_due = true,
         }
@@ -152,7 +152,7 @@ impl Inline {
             shard: 0,
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });
-        let mut packets = Numbers::from(first, packets);
+        let mut packets = NumberedPackets::from(first, packets);
         let look = || {
             let mut chunk = Chunk::new();
             // A script may be slow, and a burst long.
@@ -161,14 +161,14 @@ impl Inline {
             }
             frames.len()
         };
-        let seat = self.parts.seats.of(self.producer);
-        seat.times.time(&self.parts.common.clock, look);
+        let slot = self.parts.slots.of(self.producer);
+        slot.times.time(&self.parts.common.clock, look);
     }
 
     /// What was claimed is stored, as far as there was room.
     pub(crate) fn after_storing(&mut self, producer: &Producer) {
         if self.shard.is_some() {
-            self.seat().claim(producer.stored());
+            self.slot().claim(producer.stored());
         }
     }
 
@@ -180,10 +180,10 @@ impl Inline {
 
     fn put_back(&mut self) {
         if let Some(shard) = self.shard.take() {
-            let seat = self.parts.seats.of(self.producer);
+            let slot = self.parts.slots.of(self.producer);
             // Before the analyzer finds something behind it.
-            seat.tell(&mut self.found.hits);
-            seat.put_back(shard);
+            slot.tell(&mut self.found.hits);
+            slot.put_back(shard);
         }
     }
 
@@ -193,25 +193,25 @@ impl Inline {
         if !self.found.hits.is_empty() {
             self.is_due = true;
             self.parts
-                .seats
+                .slots
                 .of(self.producer)
                 .try_tell(&mut self.found.hits);
         }
         self.found.hits.is_empty()
     }
 
-    /// As [`Placement::asked`].
-    pub(crate) fn asked(&mut self, now_ns: i64, lay_ns: i64) {
-        self.placement.asked(now_ns, lay_ns);
+    /// As [`ShardPlacement::asked`].
+    pub(crate) fn after_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
+        self.placement.observe_wait(now_ns, queueing_delay_ns);
     }
 
     /// What was stored is published, and the source `is_dry` or not, at `now_ns` of the monotonic clock: calls the analyzer, if it
     /// is to do something. Returns whether it is.
-    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) -> bool {
-        self.placement.told(is_dry, now_ns);
+    pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
+        self.placement.observe_drain(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {
             for over in shard.pass(now_ns) {
-                self.found.hits.push_over(over);
+                self.found.hits.push_flow_ended(over);
                 self.is_due = true;
             }
         }

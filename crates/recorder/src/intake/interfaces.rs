@@ -10,7 +10,7 @@ use retroscope_ring::{InterfaceEntry, Ring, RingError};
 use crate::{
     analysis::{
         derivation::Templates,
-        prepared::{Prepared, context},
+        prepared::{PreparedFilter, context},
         triggers::SharedRules,
     },
     control::{lock, ring_time::clock_of},
@@ -18,7 +18,7 @@ use crate::{
 
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
-pub(crate) struct Interface {
+pub(crate) struct RecordedInterface {
     /// Index of the source in the order the user gave.
     pub(crate) source: usize,
     /// Name for people and for the pcapng interface block.
@@ -31,21 +31,21 @@ pub(crate) struct Interface {
 }
 
 /// Trigger rules and dump templates of the start, and how they are made ready.
-type Expressions = (SharedRules, Templates, Mode);
+type RulesAndTemplates = (SharedRules, Templates, Mode);
 
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     /// The trigger rules and the dump templates, to be made ready for link types.
-    expressions: Option<Expressions>,
+    expressions: Option<RulesAndTemplates>,
     /// The capture filter, to tell which link types it takes nothing of.
-    filter: Mutex<Option<Prepared>>,
-    table: Mutex<Vec<Arc<Interface>>>,
+    filter: Mutex<Option<PreparedFilter>>,
+    table: Mutex<Vec<Arc<RecordedInterface>>>,
 }
 
 impl Interfaces {
     /// With expressions that are ready for a link type before any packet of it is stored.
-    pub(crate) fn new(expressions: Expressions, filter: Option<Prepared>) -> Self {
+    pub(crate) fn new(expressions: RulesAndTemplates, filter: Option<PreparedFilter>) -> Self {
         Self {
             expressions: Some(expressions),
             filter: Mutex::new(filter),
@@ -77,7 +77,7 @@ impl Interfaces {
             time_domain: info.time_domain as u8,
             clock: clock_of(source),
         })?;
-        table.push(Arc::new(Interface {
+        table.push(Arc::new(RecordedInterface {
             source,
             name: info.name.clone(),
             link_type: info.link_type,
@@ -106,7 +106,7 @@ impl Interfaces {
     }
 
     /// Appends those that `known` does not hold yet.
-    fn learn(&self, known: &mut Vec<Arc<Interface>>) {
+    fn learn(&self, known: &mut Vec<Arc<RecordedInterface>>) {
         let table = lock(&self.table);
         known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
@@ -116,7 +116,7 @@ impl Interfaces {
 #[derive(Debug)]
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
-    known: Vec<Arc<Interface>>,
+    known: Vec<Arc<RecordedInterface>>,
     /// How many of the interfaces were looked at, and their link types, each once.
     link_types: (usize, Vec<LinkType>),
 }
@@ -156,7 +156,7 @@ impl InterfaceCache {
     }
 
     /// The interface, or `None` for an identifier that no inserter registered.
-    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
+    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<RecordedInterface>> {
         if usize::from(id) >= self.known.len() {
             self.shared.learn(&mut self.known);
         }
@@ -176,7 +176,7 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let filter = Filter::plain("ether src 00:00:00:00:00:01 or ip").unwrap();
         let interfaces = Interfaces {
-            filter: Mutex::new(Some(Prepared::new(filter, Mode::Live))),
+            filter: Mutex::new(Some(PreparedFilter::new(filter, Mode::Live))),
             ..Interfaces::default()
         };
         let told = [LinkType::ETHERNET, LinkType::RAW, LinkType::RAW].map(|link_type| {

@@ -28,14 +28,14 @@ const EXEMPTED: usize = 1024;
 /// See the module. For any thread.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    flows: Flows,
+    flows: MarkedFlows,
     /// Filters of open dumps that do not take everything, and how many they are, which is ordered with nothing.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }
 
 #[derive(Debug)]
-enum Flows {
+enum MarkedFlows {
     /// Live. What is exempt stays so whatever others put at the same time, because nothing takes it out: so it has a table of its own.
     Shared {
         exempt: LfnTable,
@@ -77,13 +77,13 @@ impl Marks {
         let flows = if live {
             let advise = retroscope_ring::ask_for_huge_pages;
             let table = || LfnTable::with_advice(MARKS, Secret::random(), advise);
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt: table(),
                 shunted: table(),
                 exempted: Feed::new(EXEMPTED),
             }
         } else {
-            Flows::Exact {
+            MarkedFlows::Exact {
                 table: Mutex::default(),
                 dumped: Mutex::default(),
             }
@@ -111,8 +111,8 @@ impl Marks {
             return;
         };
         match &self.flows {
-            Flows::Shared { .. } => self.exempt(key),
-            Flows::Exact { dumped, .. } => {
+            MarkedFlows::Shared { .. } => self.exempt(key),
+            MarkedFlows::Exact { dumped, .. } => {
                 let mut dumped = lock(dumped);
                 if dumped.len() < MARKS {
                     dumped.insert(key);
@@ -150,7 +150,7 @@ impl Marks {
 
     /// From files: the inserter waits, and all that was stored was looked at.
     pub(crate) fn settle(&self) {
-        if let Flows::Exact { dumped, .. } = &self.flows {
+        if let MarkedFlows::Exact { dumped, .. } = &self.flows {
             let dumped = std::mem::take(&mut *lock(dumped));
             dumped.into_iter().for_each(|key| self.exempt(key));
         }
@@ -159,7 +159,7 @@ impl Marks {
     /// What is exempt stays so.
     fn put(&self, key: Key, mark: Mark) {
         match &self.flows {
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt,
                 shunted,
                 exempted,
@@ -171,7 +171,7 @@ impl Marks {
                 }
                 Mark::Shunted { at_ns } => shunted.put(&key, at_ns.cast_unsigned()),
             },
-            Flows::Exact { table, .. } => {
+            MarkedFlows::Exact { table, .. } => {
                 let mut table = lock(table);
                 let has_room = table.len() < MARKS;
                 match table.get_mut(&key) {
@@ -192,7 +192,7 @@ impl Marks {
         frame: Frame<'_>,
         filters: &mut DumpFilters,
     ) -> Option<Mark> {
-        if matches!(self.flows, Flows::Shared { .. }) {
+        if matches!(self.flows, MarkedFlows::Shared { .. }) {
             filters.any = self.open.load(Relaxed) > 0;
             filters.reader.refresh();
         }
@@ -206,7 +206,7 @@ impl Marks {
 
     fn get(&self, key: &Key) -> Option<Mark> {
         match &self.flows {
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt, shunted, ..
             } => {
                 if exempt.get(key).is_some() {
@@ -215,7 +215,7 @@ impl Marks {
                 let at_ns = shunted.get(key)?.cast_signed();
                 Some(Mark::Shunted { at_ns })
             }
-            Flows::Exact { table, .. } => lock(table).get(key).copied(),
+            MarkedFlows::Exact { table, .. } => lock(table).get(key).copied(),
         }
     }
 
@@ -231,14 +231,14 @@ impl Marks {
     /// Where an inserter begins to hear of flows that become exempt.
     pub(crate) fn listen(&self) -> Option<Cursor> {
         match &self.flows {
-            Flows::Shared { exempted, .. } => Some(exempted.listen(None)),
-            Flows::Exact { .. } => None,
+            MarkedFlows::Shared { exempted, .. } => Some(exempted.listen(None)),
+            MarkedFlows::Exact { .. } => None,
         }
     }
 
     /// The next flow that became exempt. An inserter that is far behind is not told of all: their packets come again all the same, later.
     pub(crate) fn exempted(&self, cursor: &mut Cursor) -> Option<Key> {
-        let Flows::Shared { exempted, .. } = &self.flows else {
+        let MarkedFlows::Shared { exempted, .. } = &self.flows else {
             return None;
         };
         loop {

@@ -1,12 +1,12 @@
 //! What all threads share about the sources: counters, losses, interfaces.
 
-pub(crate) mod away;
 pub(crate) mod capture_filter;
 pub(crate) mod counters;
 pub(crate) mod inline;
 pub(crate) mod inserter;
 pub(crate) mod interfaces;
 pub(crate) mod marks;
+pub(crate) mod outages;
 pub(crate) mod placement;
 pub(crate) mod shedding;
 
@@ -24,12 +24,12 @@ use crate::{
     control::{ring_time::Moment, time::seconds},
     dump::report::Missing,
     intake::{
-        away::Away,
         counters::{
             CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossLog,
             PERHAPS_LOST, QueueCounters, SHED, SHED_BY, SourceSnapshot, hull,
         },
         interfaces::{InterfaceCache, Interfaces},
+        outages::OutageTracker,
     },
 };
 
@@ -68,7 +68,7 @@ pub(crate) struct InterfaceCounts {
 pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
-    pub(crate) away: Away,
+    pub(crate) away: OutageTracker,
     /// Packets that came too late for dumps; the analyzer counts them.
     pub(crate) late: AtomicU64,
 }
@@ -107,7 +107,7 @@ impl Intake {
             queues: (0..queues)
                 .map(|_| Arc::new(QueueCounters::new()))
                 .collect(),
-            away: Away::new(index),
+            away: OutageTracker::new(index),
             late: AtomicU64::new(0),
         };
         Self {

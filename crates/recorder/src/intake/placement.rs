@@ -33,7 +33,7 @@ pub(crate) const HOLD_NS: i64 = 1_000_000_000;
 
 /// What there is room for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct AnalysisResources {
     /// CPUs that this process may run on.
     pub(crate) cpus: usize,
     /// Threads that look at what inserters leave to them.
@@ -46,17 +46,17 @@ pub(crate) struct Room {
 
 /// What the inserters of a recording have in common.
 #[derive(Debug)]
-pub(crate) struct Placing {
+pub(crate) struct PlacementShared {
     analyzers: Analyzers,
-    room: Room,
+    room: AnalysisResources,
     /// Inserters that are at their limit, or were when they handed over. Each counts itself.
     at_limit: AtomicUsize,
 }
 
 /// Where the packets of one inserter are looked at. See the module.
 #[derive(Debug)]
-pub(crate) struct Placement {
-    placing: Arc<Placing>,
+pub(crate) struct ShardPlacement {
+    placing: Arc<PlacementShared>,
     is_inline: bool,
     /// Whether the source was dry when last told, and then at which time of the monotonic clock, ns.
     is_dry: bool,
@@ -73,8 +73,8 @@ pub(crate) struct Placement {
     is_counted: bool,
 }
 
-impl Placing {
-    pub(crate) fn new(analyzers: Analyzers, room: Room) -> Arc<Self> {
+impl PlacementShared {
+    pub(crate) fn new(analyzers: Analyzers, room: AnalysisResources) -> Arc<Self> {
         Arc::new(Self {
             analyzers,
             room,
@@ -95,8 +95,8 @@ impl Placing {
     }
 }
 
-impl Placement {
-    pub(crate) fn new(placing: Arc<Placing>) -> Self {
+impl ShardPlacement {
+    pub(crate) fn new(placing: Arc<PlacementShared>) -> Self {
         Self {
             is_inline: !matches!(placing.analyzers, Analyzers::Threads(_)),
             placing,
@@ -112,10 +112,10 @@ impl Placement {
 
     /// The source was asked until `now_ns` of the monotonic clock. If it was dry before, it rested: since then, but no longer than
     /// its first packet `lay_ns` there, as far as its stamp tells. A link that was silent was no rest.
-    pub(crate) fn asked(&mut self, now_ns: i64, lay_ns: i64) {
+    pub(crate) fn observe_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
         if self.is_dry {
             let rest_ns = now_ns.saturating_sub(self.dry_ns);
-            self.due_ns = now_ns + rest_ns.min(lay_ns).clamp(0, REST_NS_MAX);
+            self.due_ns = now_ns + rest_ns.min(queueing_delay_ns).clamp(0, REST_NS_MAX);
         }
     }
 
@@ -125,7 +125,7 @@ impl Placement {
     }
 
     /// The source `is_dry` or not at `now_ns` of the monotonic clock.
-    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) {
+    pub(crate) fn observe_drain(&mut self, is_dry: bool, now_ns: i64) {
         self.is_dry = is_dry;
         if is_dry {
             self.dry_ns = now_ns;
@@ -175,7 +175,7 @@ impl Placement {
     }
 }
 
-impl Drop for Placement {
+impl Drop for ShardPlacement {
     fn drop(&mut self) {
         self.count(false);
     }

@@ -26,7 +26,7 @@ use retroscope_ring::{Positions, Producer, Ring, Waker};
 
 use crate::{
     analysis::{RingReader, shard_reader::ShardReader},
-    control::{common::Common, lock},
+    control::{common::RecorderShared, lock},
     intake::{
         Intake,
         capture_filter::CaptureFilter,
@@ -99,12 +99,12 @@ impl History {
 }
 
 /// A class of flows, and what is kept of each.
-pub(crate) type Class = (Option<CaptureFilter>, Cutoff);
+pub(crate) type FlowClass = (Option<CaptureFilter>, Cutoff);
 
 /// The classes, which may change: inserters take them up between two bursts.
 #[derive(Debug)]
 pub(crate) struct Cutoffs {
-    classes: Mutex<Vec<Class>>,
+    classes: Mutex<Vec<FlowClass>>,
     /// How often they did. Relaxed: they are ordered by the mutex.
     version: AtomicU64,
     /// For how long flows are known without a packet: no time of a cutoff may be longer, ns.
@@ -114,7 +114,7 @@ pub(crate) struct Cutoffs {
 impl Cutoffs {
     /// Of the start, with what else may shed.
     pub(crate) fn new(
-        classes: Vec<Class>,
+        classes: Vec<FlowClass>,
         tail_drop: Option<TailDrop>,
         (shunts, has_limit): (bool, bool),
     ) -> Self {
@@ -132,7 +132,7 @@ impl Cutoffs {
     }
 
     /// Other ones from now on.
-    pub(crate) fn set(&self, classes: Vec<Class>) {
+    pub(crate) fn set(&self, classes: Vec<FlowClass>) {
         *lock(&self.classes) = classes;
         self.version.fetch_add(1, Relaxed);
     }
@@ -140,7 +140,7 @@ impl Cutoffs {
 
 /// What is kept of flows, by class: the first one whose filter takes the first packet of a flow, or that has none.
 #[derive(Debug, Clone)]
-pub(crate) struct Classes {
+pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
     pub(crate) marks: Arc<Marks>,
     /// Whether a script or module may shunt flows.
@@ -175,7 +175,7 @@ pub(crate) struct Shedding {
     /// Packets that were lost by congestion until the last period.
     lost: u64,
     /// From files, where anything triggers.
-    settle: Option<Settle>,
+    settle: Option<AnalysisBarrier>,
     /// All packets before this one, of those that the shedder was asked about, were looked at: from files.
     settled: u64,
     /// Behind the last of these that was kept.
@@ -185,20 +185,20 @@ pub(crate) struct Shedding {
 }
 
 /// Waits until all that was stored was looked at.
-pub(crate) struct Settle {
-    pub(crate) common: Arc<Common>,
+pub(crate) struct AnalysisBarrier {
+    pub(crate) common: Arc<RecorderShared>,
     pub(crate) waker: Waker,
     /// What looks in this thread.
     pub(crate) reader: Option<Arc<Mutex<ShardReader>>>,
 }
 
-impl fmt::Debug for Settle {
+impl fmt::Debug for AnalysisBarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settle").finish_non_exhaustive()
+        f.debug_struct("AnalysisBarrier").finish_non_exhaustive()
     }
 }
 
-impl Settle {
+impl AnalysisBarrier {
     pub(crate) fn wait(&self, producer: &mut Producer) {
         producer.publish();
         let has_found = self.reader.as_ref().is_none_or(|reader| {
@@ -214,7 +214,7 @@ impl Settle {
 }
 
 impl Shedding {
-    pub(crate) fn new(classes: Classes, settle: Option<Settle>) -> Self {
+    pub(crate) fn new(classes: SheddingConfig, settle: Option<AnalysisBarrier>) -> Self {
         let config = TrackerConfig {
             flows_max: classes.flows_max,
             ..TrackerConfig::default()
@@ -340,7 +340,7 @@ impl Shedding {
         (link_type, interface): (LinkType, u16),
         time_ns: i64,
         frame: &WireFrame<'_>,
-        settle_before: &mut dyn FnMut(&Settle),
+        settle_before: &mut dyn FnMut(&AnalysisBarrier),
     ) -> Option<ShedCause> {
         let Self {
             filters,
@@ -447,7 +447,7 @@ mod tests {
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let mut shedding = Shedding::new(
-            Classes {
+            SheddingConfig {
                 cutoffs: Arc::new(Cutoffs::new(Vec::new(), None, (false, false))),
                 marks: marks(),
                 shunts: false,
@@ -558,7 +558,7 @@ mod tests {
             bytes: 1000,
             refill_ns: 60_000_000_000,
         };
-        let classes = Classes {
+        let classes = SheddingConfig {
             cutoffs: Arc::new(Cutoffs::new(vec![(None, cutoff)], None, (false, false))),
             marks: Arc::clone(&marks),
             shunts: false,

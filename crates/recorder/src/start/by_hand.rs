@@ -6,19 +6,19 @@ use retroscope_alert::Alert;
 use retroscope_filter::{FilterError, KnownFlow};
 
 use crate::{
-    analysis::{predicate::Expression, terms::TriggerRequest},
+    analysis::{predicate::DumpExpression, terms::TriggerRequest},
     control::{
         alerts::AlertLines,
-        commands::{Command, Triggered},
-        held::Held,
+        commands::{AnalyzerCommand, TriggerOutcome},
         lock,
+        ring_extent::RingExtent,
     },
-    start::handle::{CommandError, Handle, check_name, late},
+    start::handle::{CommandError, RecorderHandle, check_name, late},
 };
 
 /// A trigger by hand.
 #[derive(Debug, Clone, Default)]
-pub struct ByHand {
+pub struct ManualTrigger {
     /// A key that started a dump before (of the last 256) stands for that dump. 1 to 64 bytes.
     pub key: Option<String>,
     /// When it happened, a stamp, ns since the epoch: the window lies around it. `None`: now.
@@ -34,7 +34,7 @@ pub struct ByHand {
     pub interface: Option<u16>,
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Triggers by hand, and waits until the dump is open: of what the request says or else `manual_dump` of the configuration, with a window of its
     /// own. A `key` that started a dump before (of the last 256) stands for that dump.
     ///
@@ -44,11 +44,11 @@ impl Handle {
         &self,
         key: Option<&str>,
         request: TriggerRequest,
-    ) -> Result<Triggered, CommandError> {
-        self.trigger_by_hand(ByHand {
+    ) -> Result<TriggerOutcome, CommandError> {
+        self.trigger_by_hand(ManualTrigger {
             key: key.map(str::to_owned),
             request,
-            ..ByHand::default()
+            ..ManualTrigger::default()
         })
     }
 
@@ -57,8 +57,8 @@ impl Handle {
     /// # Errors
     /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Suppressed`, `Gone`, `Refused`: why there
     /// is no dump, for example because its time is to come.
-    pub fn trigger_by_hand(&self, by_hand: ByHand) -> Result<Triggered, CommandError> {
-        let ByHand {
+    pub fn trigger_by_hand(&self, by_hand: ManualTrigger) -> Result<TriggerOutcome, CommandError> {
+        let ManualTrigger {
             key,
             at_ns,
             flow,
@@ -95,11 +95,11 @@ impl Handle {
                 Some(self.rules.about(&text, flow))
             }
         };
-        let expression = expression.transpose()?.map(Expression::plain);
+        let expression = expression.transpose()?.map(DumpExpression::plain);
         let held = rule.as_ref().map(|_| self.held()).transpose()?;
         let (reply, answer) = sync_channel(1);
         let reply = Some(reply);
-        self.send(Command::Trigger {
+        self.send(AnalyzerCommand::Trigger {
             key,
             at_ns,
             rule,
@@ -123,7 +123,7 @@ impl Handle {
     /// # Errors
     /// [`CommandError::Busy`], [`CommandError::Ended`].
     pub fn trigger_unanswered(&self) -> Result<(), CommandError> {
-        self.send(Command::Trigger {
+        self.send(AnalyzerCommand::Trigger {
             key: None,
             at_ns: None,
             rule: None,
@@ -141,7 +141,7 @@ impl Handle {
     /// [`CommandError::Busy`]: try again with the same ones; [`CommandError::Ended`]; `Refused`: from files they are given with the configuration.
     pub fn alerts(&self, alerts: Vec<Arc<Alert>>) -> Result<(), CommandError> {
         self.check_live()?;
-        self.send(Command::Alerts(alerts))
+        self.send(AnalyzerCommand::Alerts(alerts))
     }
 
     /// Counts what lines of alerts' sources were, for [`AlertCounts::lines`](crate::AlertCounts::lines).
@@ -154,14 +154,14 @@ impl Handle {
     }
 
     /// What the ring has now.
-    fn held(&self) -> Result<Held, CommandError> {
+    fn held(&self) -> Result<RingExtent, CommandError> {
         let common = self.common()?;
         let now = common.clock.now();
         let since_ns = |start_ns| now.mono_ns.saturating_sub(start_ns);
         let ring = common.ring.attached();
         let buckets = ring.buckets().map_err(|_| CommandError::Ended)?;
         let producers = ring.producers().map_err(|_| CommandError::Ended)?;
-        Ok(Held {
+        Ok(RingExtent {
             begun_ns: (self.start_mono_ns).map_or(i64::MIN, |start_ns| {
                 now.ring_ns.saturating_sub(since_ns(start_ns))
             }),

@@ -6,7 +6,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::handle::{CommandError, Handle};
+use super::handle::{CommandError, RecorderHandle};
 use crate::dump::store::{
     StoredDump,
     keeper::Keeper,
@@ -14,7 +14,7 @@ use crate::dump::store::{
     queue::NoAnswer,
 };
 
-impl Handle {
+impl RecorderHandle {
     /// The dumps in the directory and one level below it, the oldest first and open ones last: those of this recorder, and of earlier ones.
     ///
     /// # Errors

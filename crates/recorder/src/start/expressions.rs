@@ -11,8 +11,8 @@ use crate::{
     analysis::{
         derivation::Templates,
         native::NativeCode,
-        predicate::Expression,
-        prepared::{LinkTypes, Prepared, mode, template},
+        predicate::DumpExpression,
+        prepared::{LinkTypes, PreparedFilter, mode, template},
         triggers::Triggers,
     },
     intake::capture_filter::CaptureFilter,
@@ -43,7 +43,7 @@ impl fmt::Display for ExpressionError {
 /// # Errors
 /// It compiles for none of the usual link types.
 pub fn check_expression(text: &str) -> Result<(), FilterError> {
-    let mut prepared = Prepared::new(Filter::resolved(text)?, mode(false));
+    let mut prepared = PreparedFilter::new(Filter::resolved(text)?, mode(false));
     prepared.check(&LinkTypes::new(&[], &usual))
 }
 
@@ -83,15 +83,15 @@ fn usual() -> Vec<LinkType> {
 
 /// All expressions of a recorder, checked.
 #[derive(Debug)]
-pub(crate) struct Expressions {
+pub(crate) struct CheckedExpressions {
     pub(crate) triggers: Triggers,
     pub(crate) templates: Templates,
-    pub(crate) manual: Expression,
+    pub(crate) manual: DumpExpression,
     pub(crate) filter: Option<CaptureFilter>,
     pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
 }
 
-impl Expressions {
+impl CheckedExpressions {
     /// Compiles everything for the link types of the sources, to machine code too.
     pub(crate) fn new(
         config: &Config,
@@ -101,7 +101,7 @@ impl Expressions {
         let mode = mode(config.offline);
         let plain = |option, text: &str| {
             let prepared = Filter::resolved(text).and_then(|filter| {
-                let mut prepared = Prepared::new(filter, mode);
+                let mut prepared = PreparedFilter::new(filter, mode);
                 prepared.check(link_types)?;
                 prepared.seal(link_types);
                 Ok(prepared)
@@ -138,7 +138,7 @@ impl Expressions {
             })?;
         }
         let manual = plain("--manual-dump", &config.manual_dump)?;
-        let manual = Expression::plain(manual.filter.filled().clone());
+        let manual = DumpExpression::plain(manual.filter.filled().clone());
         let filter = config.filter.as_ref();
         let filter = filter.map(|text| plain("--filter", text)).transpose()?;
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));

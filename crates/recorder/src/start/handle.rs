@@ -17,11 +17,11 @@ use retroscope_ring::{Mode, Waker};
 use crate::{
     Empty,
     control::{
-        commands::{Command, NoDump},
-        common::Common,
+        commands::{AnalyzerCommand, NoDump},
+        common::RecorderShared,
         events::EventLog,
         pins::Pin,
-        progress::Control,
+        progress::StopControl,
     },
     dump::{post::PostCounter, store::keeper::Keeper},
     intake::shedding::History,
@@ -90,13 +90,13 @@ impl From<NoDump> for CommandError {
 
 /// Controls a recorder from any thread.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    pub(crate) control: Arc<Control>,
+pub struct RecorderHandle {
+    pub(crate) control: Arc<StopControl>,
     pub(crate) waker: Waker,
-    pub(crate) commands: SyncSender<Command>,
+    pub(crate) commands: SyncSender<AnalyzerCommand>,
     pub(crate) log: Arc<EventLog>,
     pub(crate) rules: Arc<RuleBook>,
-    pub(crate) common: Weak<Common>,
+    pub(crate) common: Weak<RecorderShared>,
     /// How long a caller waits for the analyzer.
     pub(crate) answer_wait: Duration,
     /// Live: what the monotonic clock showed before the first packet, ns.
@@ -111,7 +111,7 @@ pub struct Handle {
 
 /// A stretch of time, as somebody asks for it. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct RequestedRange {
     /// From here; `None`: see `last_ns`.
     pub from_ns: Option<i64>,
     /// To here, included; `None`: to now.
@@ -120,7 +120,7 @@ pub struct Stretch {
     pub last_ns: Option<i64>,
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Ends the capture; open windows are closed and their files completed.
     pub fn stop(&self) {
         self.control.ask_to_stop();
@@ -137,7 +137,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there are too many, or it ends before it begins.
-    pub fn pin(&self, name: &str, stretch: Stretch) -> Result<(Pin, bool), CommandError> {
+    pub fn pin(&self, name: &str, stretch: RequestedRange) -> Result<(Pin, bool), CommandError> {
         self.check_live()?;
         check_name(name)?;
         let common = self.common()?;
@@ -189,7 +189,7 @@ impl Handle {
         Ok(())
     }
 
-    pub(crate) fn common(&self) -> Result<Arc<Common>, CommandError> {
+    pub(crate) fn common(&self) -> Result<Arc<RecorderShared>, CommandError> {
         self.common.upgrade().ok_or(CommandError::Ended)
     }
 
@@ -202,7 +202,7 @@ impl Handle {
         Ok(())
     }
 
-    pub(super) fn send(&self, command: Command) -> Result<(), CommandError> {
+    pub(super) fn send(&self, command: AnalyzerCommand) -> Result<(), CommandError> {
         let sent = self.commands.try_send(command);
         self.waker.wake();
         sent.map_err(|error| match error {

@@ -11,7 +11,7 @@ use retroscope_capture::{
 use retroscope_ring::{Ring, RingConfig, RingError};
 
 use crate::{
-    control::common::Common,
+    control::common::RecorderShared,
     intake::{
         Intake,
         counters::SourceSnapshot,
@@ -50,7 +50,7 @@ pub fn insert_only(
     let ring = Ring::new(&RingConfig::new(ring_bytes, producers, 1), None)?;
     let queues = opened.iter().map(Vec::len);
     let intake = Intake::new(names.into_iter().zip(queues), Arc::default(), false);
-    let common = Common::new(ring, Arc::clone(&clock), intake);
+    let common = RecorderShared::new(ring, Arc::clone(&clock), intake);
     let parts = InserterParts {
         duration_ns: duration.map(duration_ns),
         ..InserterParts::new(&Config::default(), Arc::clone(&common))

@@ -20,9 +20,9 @@ use crate::{
     },
     control::{
         alerts::AlertCounts,
-        common::Common,
+        common::RecorderShared,
         durations::{AgeHistogram, ProcessingHistogram},
-        events::{Event, Subscription},
+        events::{RecorderEvent, Subscription},
         hits::HitCounts,
         outcomes::RuleHits,
         pins::Pin,
@@ -34,7 +34,7 @@ use crate::{
         report::DumpReport,
     },
     intake::counters::SourceSnapshot,
-    start::{expressions::ExpressionError, handle::Handle},
+    start::{expressions::ExpressionError, handle::RecorderHandle},
 };
 
 /// Why a recorder did not start.
@@ -78,8 +78,8 @@ pub enum StartError {
 /// The recorder's threads.
 #[derive(Debug)]
 pub struct Recorder {
-    pub(super) common: Arc<Common>,
-    pub(super) handle: Handle,
+    pub(super) common: Arc<RecorderShared>,
+    pub(super) handle: RecorderHandle,
     pub(super) events: RefCell<Subscription>,
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
     /// The analyzer, and the readers of shards.
@@ -92,7 +92,7 @@ pub struct Recorder {
 
 /// What a recorder is doing.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct RecorderStatus {
     /// Every source's intake ledger.
     pub sources: Vec<SourceSnapshot>,
     /// The ring.
@@ -158,7 +158,7 @@ pub struct Status {
 
 /// What a recorder did; by default nothing.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct RecorderSummary {
     /// Every source's intake ledger, closed.
     pub sources: Vec<SourceSnapshot>,
     /// The reading ledger of the analyzer group: `stored = analyzed + lapped + unread`.
@@ -169,19 +169,19 @@ pub struct Summary {
     pub lapped: u64,
     /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
     pub not_analyzed: u64,
-    /// See [`Status::outdated`].
+    /// See [`RecorderStatus::outdated`].
     pub outdated: u64,
-    /// See [`Status::processing`].
+    /// See [`RecorderStatus::processing`].
     pub processing: Vec<ProcessingHistogram>,
     /// How long a live recording was, to the moment of this summary.
     pub elapsed: Option<Duration>,
     /// What hits became.
     pub hits: HitCounts,
-    /// See [`Status::scripts_failed`].
+    /// See [`RecorderStatus::scripts_failed`].
     pub scripts_failed: u64,
-    /// See [`Status::flows`].
+    /// See [`RecorderStatus::flows`].
     pub flows: Option<FlowCounts>,
-    /// See [`Status::modules`].
+    /// See [`RecorderStatus::modules`].
     pub modules: Vec<ModuleStatus>,
     /// What became of alerts of an IDS.
     pub alerts: AlertCounts,
@@ -189,7 +189,7 @@ pub struct Summary {
     pub dumps: Vec<DumpReport>,
     /// The dumps that were finished before these.
     pub dumps_before: DumpCounts,
-    /// See [`Status::post`].
+    /// See [`RecorderStatus::post`].
     pub post: Option<PostCounts>,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
@@ -197,7 +197,7 @@ pub struct Summary {
     pub panicked: bool,
 }
 
-impl Summary {
+impl RecorderSummary {
     /// Packets stored that the analyzer neither saw nor was told it missed.
     #[must_use]
     pub fn unread(&self) -> u64 {
@@ -207,10 +207,10 @@ impl Summary {
     }
 }
 
-impl Status {
+impl RecorderStatus {
     /// Any thread may ask. The ledger of the analyzer is read first, under its lock, then the ring, under its own: what the former counts
     /// was published before, so that `unread` is what was published and not read at the moment between.
-    pub(super) fn of(common: &Common, handle: &Handle) -> Self {
+    pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();
         let ring = common.ring.statistics();
@@ -261,7 +261,7 @@ impl Status {
 impl Recorder {
     /// What controls this recorder from other threads: for signals and the like.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> RecorderHandle {
         self.handle.clone()
     }
 
@@ -282,18 +282,18 @@ impl Recorder {
     }
 
     /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done. Whoever does not take them holds nobody up:
-    /// then they are counted ([`Event::Missed`]).
+    /// then they are counted ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
-    pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
+    pub fn event(&self, timeout: Duration) -> Result<RecorderEvent, mpsc::RecvTimeoutError> {
         self.events.borrow_mut().take(timeout)
     }
 
     /// What it is doing now.
     #[must_use]
-    pub fn status(&self) -> Status {
-        Status::of(&self.common, &self.handle)
+    pub fn status(&self) -> RecorderStatus {
+        RecorderStatus::of(&self.common, &self.handle)
     }
 
     /// The threads of the data path that have not ended, and how many turns each has made: live one a second at least, also without packets,
@@ -315,13 +315,13 @@ impl Recorder {
 
     /// Sums up without waiting for threads that may hang.
     #[must_use]
-    pub fn abandon(self) -> Summary {
+    pub fn abandon(self) -> RecorderSummary {
         sum_up(&self.common, &self.handle, Vec::new(), false)
     }
 
     /// Waits for all threads and sums up.
     #[must_use]
-    pub fn join(self) -> Summary {
+    pub fn join(self) -> RecorderSummary {
         // Nobody takes flows that wait here.
         drop(self.flows);
         let mut panicked = false;
@@ -341,7 +341,12 @@ impl Recorder {
     }
 }
 
-fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: bool) -> Summary {
+fn sum_up(
+    common: &RecorderShared,
+    handle: &RecorderHandle,
+    errors: Vec<SourceError>,
+    panicked: bool,
+) -> RecorderSummary {
     let counters = &common.counters;
     let since = |start_ns: i64| {
         let ns = common.clock.mono_ns().saturating_sub(start_ns);
@@ -350,7 +355,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
     let reading = counters.reading();
     let (dumps, dumps_before) = common.log.summary();
     let dumps = dumps.into_iter().map(Arc::unwrap_or_clone).collect();
-    Summary {
+    RecorderSummary {
         sources: common.intake.snapshots(),
         stored: common.ring.statistics().stored_packets,
         analyzed: reading.analyzed,

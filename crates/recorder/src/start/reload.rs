@@ -11,17 +11,17 @@ use std::{
 };
 
 use crate::{
-    analysis::{predicate::Expression, terms::TriggerRequest, triggers::RuleChange},
+    analysis::{predicate::DumpExpression, terms::TriggerRequest, triggers::RuleChange},
     control::{commands::Settings, lock},
     intake::{
         capture_filter::CaptureFilter,
-        shedding::{Class, Cutoffs},
+        shedding::{Cutoffs, FlowClass},
     },
     start::{
         config::Config,
         default_window,
-        handle::{CommandError, Handle},
-        rules::{Edit, Numbered, Ready, names},
+        handle::{CommandError, RecorderHandle},
+        rules::{Edit, Ready, RuleTable, names},
         shared_limits,
     },
 };
@@ -32,7 +32,7 @@ const TRIES: usize = 16;
 /// What a reload changed; by default nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Rules that are new, by name, …
     pub added: Vec<String>,
     /// … rules that are others now, …
@@ -43,7 +43,7 @@ pub struct Reloaded {
     pub settings: Vec<&'static str>,
 }
 
-impl Reloaded {
+impl ReloadOutcome {
     /// Whether all is as it was.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -51,7 +51,7 @@ impl Reloaded {
     }
 }
 
-impl fmt::Display for Reloaded {
+impl fmt::Display for ReloadOutcome {
     /// A line for a person.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
@@ -89,19 +89,19 @@ pub(crate) struct Configured {
 }
 
 /// A rule as it is wanted.
-type Wanted = (String, TriggerRequest);
+type ConfiguredRule = (String, TriggerRequest);
 
 /// What is to be done about rules.
 #[derive(Debug, Default)]
-struct Plan {
+struct ReloadPlan {
     /// Names of rules that keep their filters, and become the configuration's.
     kept: Vec<String>,
     /// Names of rules that are new or get other filters.
     put: Vec<String>,
-    told: Reloaded,
+    told: ReloadOutcome,
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Makes the recorder follow another configuration from now on: the rules that are expressions with their names and requests, `dump`, `manual_dump`, `past`,
     /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. What else it says is passed by,
     /// but for scripts, which must be the same. Each packet is looked at by the rules of before or by the new ones. May take as long as compiling the rules that are new.
@@ -109,7 +109,7 @@ impl Handle {
     /// # Errors
     /// [`CommandError`], and then nothing has changed, but for [`CommandError::Late`]: it will. `Refused`: a rule that a command added has the name of another one of
     /// the configuration, scripts are not the same, …
-    pub fn reload(&self, config: &Config) -> Result<Reloaded, CommandError> {
+    pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);
         let wanted = self.wanted(config, &configured.config)?;
@@ -130,7 +130,7 @@ impl Handle {
             Box::new(Settings {
                 window: default_window(config),
                 limits: shared_limits(config),
-                manual: Expression::plain(manual.filter.filled().clone()),
+                manual: DumpExpression::plain(manual.filter.filled().clone()),
             })
         });
         let (rules, plan, mut ready) = self.plan(&wanted)?;
@@ -170,7 +170,7 @@ impl Handle {
         &self,
         config: &Config,
         before: &Config,
-    ) -> Result<BTreeMap<String, Wanted>, CommandError> {
+    ) -> Result<BTreeMap<String, ConfiguredRule>, CommandError> {
         let scripts = |config: &Config| {
             let triggers = config.scripts.triggers.iter();
             let names = triggers.map(|script| script.name().to_owned());
@@ -214,12 +214,19 @@ impl Handle {
     )]
     fn plan(
         &self,
-        wanted: &BTreeMap<String, Wanted>,
-    ) -> Result<(MutexGuard<'_, Numbered>, Plan, HashMap<String, Ready>), CommandError> {
+        wanted: &BTreeMap<String, ConfiguredRule>,
+    ) -> Result<
+        (
+            MutexGuard<'_, RuleTable>,
+            ReloadPlan,
+            HashMap<String, Ready>,
+        ),
+        CommandError,
+    > {
         let mut ready = HashMap::new();
         for _ in 0..TRIES {
             let rules = lock(&self.rules.rules);
-            let plan = Plan::new(&rules, wanted)?;
+            let plan = ReloadPlan::new(&rules, wanted)?;
             let is_missing = |name: &&String| !ready.contains_key(*name);
             let missing: Vec<String> = plan.put.iter().filter(is_missing).cloned().collect();
             if missing.is_empty() {
@@ -245,7 +252,7 @@ impl Handle {
         &self,
         config: &Config,
         configured: &Configured,
-    ) -> Result<Vec<Class>, CommandError> {
+    ) -> Result<Vec<FlowClass>, CommandError> {
         let Some(cutoffs) = &configured.cutoffs else {
             let why = "--cutoff: the recording keeps all of each flow since its start, and has to be started anew for one";
             return Err(CommandError::Refused(why.to_owned()));
@@ -267,8 +274,11 @@ impl Handle {
     }
 }
 
-impl Plan {
-    fn new(rules: &Numbered, wanted: &BTreeMap<String, Wanted>) -> Result<Self, CommandError> {
+impl ReloadPlan {
+    fn new(
+        rules: &RuleTable,
+        wanted: &BTreeMap<String, ConfiguredRule>,
+    ) -> Result<Self, CommandError> {
         let mut plan = Self::default();
         for (name, rule) in wanted {
             let Some(entry) = rules.by_name.get(name) else {

@@ -1,4 +1,4 @@
-//! The trigger rules by name: what [`Handle`] adds to them, changes and removes while the recorder runs.
+//! The trigger rules by name: what [`RecorderHandle`] adds to them, changes and removes while the recorder runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,12 +15,12 @@ use crate::{
     analysis::{
         fragments::asks_for_flows,
         native::NativeCode,
-        prepared::{LinkTypes, Prepared, mode, template},
+        prepared::{LinkTypes, PreparedFilter, mode, template},
         terms::TriggerRequest,
         triggers::{Rule, RuleChange, SharedRules, Triggers},
     },
     control::{
-        commands::{Command, Settings},
+        commands::{AnalyzerCommand, Settings},
         lock,
         outcomes::Outcomes,
     },
@@ -28,7 +28,7 @@ use crate::{
     start::{
         config::Config,
         expressions::check_label_template,
-        handle::{CommandError, Handle, check_name, late},
+        handle::{CommandError, RecorderHandle, check_name, late},
         reload::Configured,
     },
 };
@@ -51,15 +51,15 @@ pub(crate) struct RuleBook {
     /// Several threads look at packets, and those of one flow may come to any of them.
     are_flows_apart: bool,
     /// Nobody has it while they wait for the analyzer.
-    pub(super) rules: Mutex<Numbered>,
+    pub(super) rules: Mutex<RuleTable>,
     /// What else of the configuration may change. Who reloads has it, while they wait for the analyzer too; taken before `rules`.
     pub(super) configured: Mutex<Configured>,
 }
 
 #[derive(Debug)]
-pub(super) struct Numbered {
+pub(super) struct RuleTable {
     /// Scripts among them.
-    pub(super) by_name: BTreeMap<String, Entry>,
+    pub(super) by_name: BTreeMap<String, RuleEntry>,
     /// The number of the next rule. No number is used twice, and nothing is kept of a removed rule.
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
@@ -69,7 +69,7 @@ pub(super) struct Numbered {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct RuleEntry {
     pub(super) number: usize,
     pub(super) expression: String,
     pub(super) request: TriggerRequest,
@@ -83,21 +83,21 @@ pub(super) struct Entry {
 }
 
 /// Compiled parts of a rule: the filter, and the dump expression if the rule has its own.
-pub(super) type Ready = (Prepared, Option<Arc<Template>>);
+pub(super) type Ready = (PreparedFilter, Option<Arc<Template>>);
 
 /// A change of one rule.
 #[derive(Debug)]
 pub(super) enum Edit {
     Remove,
     /// The rule keeps its number and its filters.
-    Keep(Entry),
+    Keep(RuleEntry),
     /// A new rule, or other filters. The rule gets a new number.
-    Put(Entry, Box<Ready>),
+    Put(RuleEntry, Box<Ready>),
 }
 
 /// What somebody wants under a name.
 #[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
+struct RequestedRule<'a> {
     name: &'a str,
     expression: &'a str,
     request: &'a TriggerRequest,
@@ -120,7 +120,7 @@ pub struct RuleStatus {
     pub is_enabled: bool,
     /// Packets that matched this expression; `None`: not counted, of a script.
     pub hits: Option<u64>,
-    /// Whether it is of the configuration ([`Handle::reload`]), and not added by a command.
+    /// Whether it is of the configuration ([`RecorderHandle::reload`]), and not added by a command.
     pub is_configured: bool,
 }
 
@@ -162,7 +162,7 @@ impl RuleBook {
         let all = rules.chain(scripts.map(|script| (script, None)));
         let mut requests = config.requests.iter().cloned();
         let entry = |(number, ((text, hits), name)): (usize, ((&str, _), _))| {
-            let entry = Entry {
+            let entry = RuleEntry {
                 number,
                 expression: text.to_owned(),
                 request: requests.next().unwrap_or_default(),
@@ -173,11 +173,11 @@ impl RuleBook {
             };
             (name, entry)
         };
-        let by_name: BTreeMap<_, Entry> = all.zip(names).enumerate().map(entry).collect();
+        let by_name: BTreeMap<_, RuleEntry> = all.zip(names).enumerate().map(entry).collect();
         for (name, entry) in &by_name {
             outcomes.add_rule(entry.number, name);
         }
-        let mut rules = Numbered {
+        let mut rules = RuleTable {
             next: by_name.len(),
             by_name,
             leaving: Vec::new(),
@@ -205,8 +205,8 @@ impl RuleBook {
     }
 
     /// Compiles an expression for the sources.
-    pub(super) fn prepare(&self, expression: &str) -> Result<Prepared, FilterError> {
-        let mut prepared = Prepared::new(Filter::resolved(expression)?, mode(self.offline));
+    pub(super) fn prepare(&self, expression: &str) -> Result<PreparedFilter, FilterError> {
+        let mut prepared = PreparedFilter::new(Filter::resolved(expression)?, mode(self.offline));
         let known = self.shared.link_types();
         let link_types = LinkTypes::new(&known, &Vec::new);
         prepared.check(&link_types)?;
@@ -264,10 +264,10 @@ impl RuleBook {
     }
 }
 
-impl Numbered {
+impl RuleTable {
     /// What is kept of whose dumps. A rule whose name is a place may have been another one in an earlier recording: of it only dumps of its expression are.
     pub(super) fn keeps(&self) -> HashMap<String, RuleKeep> {
-        let keep = |(name, entry): (&String, &Entry)| {
+        let keep = |(name, entry): (&String, &RuleEntry)| {
             let keep = entry.request.keep?;
             let is_place = name.bytes().all(|it| it.is_ascii_digit());
             let expression = is_place.then(|| entry.expression.clone());
@@ -282,11 +282,11 @@ impl Numbered {
         &self,
         name: &str,
         (expression, request): (&str, &TriggerRequest),
-    ) -> Entry {
+    ) -> RuleEntry {
         let before = self.by_name.get(name);
         let same = before.filter(|before| before.expression == expression);
         let hits = same.and_then(|before| before.hits.clone());
-        Entry {
+        RuleEntry {
             number: before.map_or(0, |before| before.number),
             expression: expression.to_owned(),
             request: request.clone(),
@@ -298,7 +298,7 @@ impl Numbered {
     }
 
     /// Whether the rule is as wanted already; refused if the rule must be new or is a script.
-    fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+    fn has(&self, wanted: RequestedRule<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
         match self.by_name.get(name) {
             None => Ok(false),
@@ -312,9 +312,9 @@ impl Numbered {
     }
 }
 
-impl Numbered {
+impl RuleTable {
     /// Refuses what is too much beside the other rules that were added.
-    fn check_bytes(&self, wanted: Wanted<'_>) -> Result<(), CommandError> {
+    fn check_bytes(&self, wanted: RequestedRule<'_>) -> Result<(), CommandError> {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             let expressions = expression.len() + len(&request.dump) + len(&request.alert_dump);
@@ -336,13 +336,13 @@ impl Numbered {
     }
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RequestedRule<'a> {
     fn rule(&self) -> (&'a str, &'a TriggerRequest) {
         (self.expression, self.request)
     }
 }
 
-impl Entry {
+impl RuleEntry {
     pub(super) fn rule(&self) -> (&str, &TriggerRequest) {
         (&self.expression, &self.request)
     }
@@ -352,7 +352,7 @@ impl Entry {
         self.expression == expression && self.request.dump == request.dump
     }
 
-    fn is_so(&self, wanted: Wanted<'_>) -> bool {
+    fn is_so(&self, wanted: RequestedRule<'_>) -> bool {
         let is_enabled = wanted.is_enabled.unwrap_or(self.is_enabled);
         self.rule() == wanted.rule() && self.is_enabled == is_enabled
     }
@@ -369,7 +369,7 @@ impl Entry {
     }
 }
 
-impl Handle {
+impl RecorderHandle {
     /// The rule of a name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<RuleStatus> {
@@ -404,7 +404,7 @@ impl Handle {
         is_enabled: Option<bool>,
         only_new: bool,
     ) -> Result<bool, CommandError> {
-        let wanted = Wanted {
+        let wanted = RequestedRule {
             name,
             expression,
             request,
@@ -432,8 +432,8 @@ impl Handle {
 
     fn put(
         &self,
-        rules: MutexGuard<'_, Numbered>,
-        wanted: Wanted<'_>,
+        rules: MutexGuard<'_, RuleTable>,
+        wanted: RequestedRule<'_>,
         ready: Ready,
     ) -> Result<(), CommandError> {
         rules.check_bytes(wanted)?;
@@ -456,7 +456,7 @@ impl Handle {
     /// [`CommandError`]; after [`CommandError::Late`] the rules will be as asked for.
     pub(super) fn edit(
         &self,
-        mut rules: MutexGuard<'_, Numbered>,
+        mut rules: MutexGuard<'_, RuleTable>,
         edits: Vec<(String, Edit)>,
         default: Option<RuleChange>,
         settings: Option<Box<Settings>>,
@@ -521,7 +521,7 @@ impl Handle {
         new().for_each(|(name, number)| outcomes.add_rule(number, name));
         self.rules.shared.join();
         let (reply, answer) = sync_channel(1);
-        let told = self.send(Command::Rules {
+        let told = self.send(AnalyzerCommand::Rules {
             changes,
             requests: requests.into_iter().collect(),
             settings,
@@ -549,7 +549,7 @@ impl Handle {
     /// Waits for the analyzer's answer. Other threads may read and change the rules meanwhile.
     fn answered(
         &self,
-        mut rules: MutexGuard<'_, Numbered>,
+        mut rules: MutexGuard<'_, RuleTable>,
         answer: &Receiver<()>,
     ) -> Result<(), CommandError> {
         let leaving = std::mem::take(&mut rules.leaving);
@@ -614,9 +614,9 @@ impl Handle {
     }
 }
 
-impl Entry {
+impl RuleEntry {
     /// The rule, for those who look at packets.
-    fn to_rule(&self, prepared: Prepared) -> Rule {
+    fn to_rule(&self, prepared: PreparedFilter) -> Rule {
         Rule {
             number: self.number,
             text: self.expression.clone(),

@@ -18,8 +18,8 @@ use crate::{
         RingReader, analyzer::Analyzer, director::Clip, rules::Rules, shard_reader::ShardReader,
     },
     control::{
-        common::Common,
-        events::{Event, Events},
+        common::RecorderShared,
+        events::{Events, RecorderEvent},
     },
     dump::{
         dumper::{Dumper, DumperParts},
@@ -117,7 +117,7 @@ impl DataPath {
         let wakers: Vec<Waker> = wakers.chain([self.waker.clone()]).collect();
         let mut analyzers = vec![spawn_analyzer(self.analyzer, &common, &not_ended)?];
         for (number, mut reader) in self.shard_readers.into_iter().enumerate() {
-            let gone = Gone::new(&[&not_ended], &wakers);
+            let gone = ThreadExitGuard::new(&[&not_ended], &wakers);
             let (common, left) = (Arc::clone(&common), Arc::clone(&left));
             let thread = Builder::new().name(format!("shard-{number}"));
             analyzers.push(thread.spawn(move || {
@@ -127,7 +127,7 @@ impl DataPath {
                 reader.end();
             })?);
         }
-        let gone = || Gone::new(&[&left, &not_ended], &wakers);
+        let gone = || ThreadExitGuard::new(&[&left, &not_ended], &wakers);
         let mut inserters = Vec::new();
         if common.is_live() {
             for (index, intake) in self.intakes.into_iter().enumerate() {
@@ -151,7 +151,7 @@ impl DataPath {
 
 fn spawn_analyzer(
     mut analyzer: Analyzer,
-    common: &Arc<Common>,
+    common: &Arc<RecorderShared>,
     left: &Arc<AtomicUsize>,
 ) -> io::Result<JoinHandle<()>> {
     let (common, left) = (Arc::clone(common), Arc::clone(left));
@@ -169,25 +169,25 @@ fn spawn_analyzer(
 /// `run` gets what reports sentences for the user.
 fn spawn_inserter(
     name: String,
-    gone: Gone,
+    gone: ThreadExitGuard,
     events: Events,
     run: impl FnOnce(&mut dyn FnMut(String)) -> Vec<SourceError> + Send + 'static,
 ) -> io::Result<JoinHandle<Vec<SourceError>>> {
     Builder::new().name(name).spawn(move || {
         let _gone = gone;
-        run(&mut |text| events.tell(Event::Notice(text)))
+        run(&mut |text| events.tell(RecorderEvent::Notice(text)))
     })
 }
 
 /// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end,
 /// for example the analyzer. Dropped after all else that the thread owns.
 #[derive(Debug)]
-struct Gone {
+struct ThreadExitGuard {
     left: Vec<Arc<AtomicUsize>>,
     wakers: Vec<Waker>,
 }
 
-impl Gone {
+impl ThreadExitGuard {
     fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
         Self {
             left: left.iter().copied().map(Arc::clone).collect(),
@@ -196,7 +196,7 @@ impl Gone {
     }
 }
 
-impl Drop for Gone {
+impl Drop for ThreadExitGuard {
     fn drop(&mut self) {
         for left in &self.left {
             left.fetch_sub(1, Ordering::Release);
@@ -208,7 +208,7 @@ impl Drop for Gone {
 /// Lets the inserter pass its gate when a thread that it would wait for ends. If that was a panic, the recording ends:
 /// nobody would look at it.
 #[derive(Debug)]
-struct OpenGate(Arc<Common>);
+struct OpenGate(Arc<RecorderShared>);
 
 impl Drop for OpenGate {
     fn drop(&mut self) {

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     DumpReport, Verdict, ZstdLevel,
-    control::progress::Control,
+    control::progress::StopControl,
     dump::{disk::Disk, names::Directory, pool::PoolConfig, stream::Digests},
     tests::{
         fake_disk::{Deed, FakeDisk},
@@ -141,7 +141,7 @@ fn a_dump_behind_too_many_stays_plain() {
 #[test]
 fn what_is_not_compressed_at_the_end_is_complete() {
     let disk = FakeDisk::default();
-    let control = Arc::<Control>::default();
+    let control = Arc::<StopControl>::default();
     let mut rig = rig(directory(&disk).ended_by(&control));
     let barrier = Barrier::on(&disk, Deed::Write, ".zst");
     (1..=4).for_each(|port| dump(&mut rig, port));

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    ByHand, CommandError, DumpReport, Empty, Handle, NO_PACKET, Query, Stretch, TriggerRequest,
-    Verdict,
+    CommandError, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
+    RequestedRange, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What is asked of the analyzer, and its answer.
-pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&Handle) -> T + Send) -> T {
+pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&RecorderHandle) -> T + Send) -> T {
     let handle = rig.handle.clone();
     scope(|scope| {
         let asking = scope.spawn(|| ask(&handle));
@@ -185,7 +185,7 @@ fn added_rules_have_so_many_bytes() {
     request.asked_by = Some("x".repeat((4 << 20) - 20_000));
     add(&mut rig, "a", "udp", &request).unwrap();
     request.asked_by = Some("x".repeat(10_000));
-    let change = |it: &Handle| it.set_rule("1", "udp port 9", &request);
+    let change = |it: &RecorderHandle| it.set_rule("1", "udp port 9", &request);
     asked(&mut rig, change).unwrap();
     request.asked_by = None;
     assert!(add(&mut rig, "c", &long, &request).is_err());
@@ -193,7 +193,7 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "b", "udp", &request).unwrap();
     add(&mut rig, "c", &long, &request).unwrap();
     let added = add(&mut rig, "d", &long, &request);
-    let change = |it: &Handle| ["b", "1"].map(|name| it.set_rule(name, &long, &request));
+    let change = |it: &RecorderHandle| ["b", "1"].map(|name| it.set_rule(name, &long, &request));
     let [changed, of_start] = asked(&mut rig, change);
     for refused in [added, changed, of_start] {
         let Err(CommandError::Refused(why)) = refused else {
@@ -264,7 +264,7 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         seconds(&mut rig, 3);
         rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
         seconds(&mut rig, 1);
-        let stretch = Stretch {
+        let stretch = RequestedRange {
             from_ns: Some(START + 1000 * MS),
             to_ns: Some(START + 1999 * MS),
             last_ns: None,
@@ -286,7 +286,7 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         let reserved = rig.common.ring.statistics().reserved_buckets;
         assert!(reserved <= 3, "{reserved} buckets, step of {step_ns} ns");
         // Times that the clock left out, or that come in the wrong order, are nobody's.
-        let within = |from_ns, to_ns| Stretch {
+        let within = |from_ns, to_ns| RequestedRange {
             from_ns: Some(from_ns),
             to_ns: Some(to_ns),
             last_ns: None,
@@ -493,12 +493,12 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let ask = |rig: &mut Rig, key: &str, dump: &str, at_ns| {
         let mut request = rig.handle.rule("web").unwrap().request;
         request.dump = Some(dump.to_owned());
-        let by_hand = ByHand {
+        let by_hand = ManualTrigger {
             key: Some(key.to_owned()),
             at_ns: Some(at_ns),
             rule: Some("web".to_owned()),
             request,
-            ..ByHand::default()
+            ..ManualTrigger::default()
         };
         asked(rig, move |it| it.trigger_by_hand(by_hand))
     };

@@ -12,7 +12,7 @@ use retroscope_capture::{Source, clock::SystemClock};
 use retroscope_generate::{GeneratorConfig, GeneratorSource, Rate};
 use serde_json::Value;
 
-use crate::{Analyzers, Config, Event, Recorder, Verdict};
+use crate::{Analyzers, Config, Recorder, RecorderEvent, Verdict};
 
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 1514;
@@ -67,8 +67,8 @@ fn dump_rate(
     let (mut start, mut rate) = (None, None);
     while let Ok(event) = recorder.event(Duration::from_secs(60)) {
         match event {
-            Event::Triggered { .. } => start = Some(Instant::now()),
-            Event::Finished(report) => {
+            RecorderEvent::Triggered { .. } => start = Some(Instant::now()),
+            RecorderEvent::Finished(report) => {
                 assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
                 let seconds = start.unwrap().elapsed().as_secs_f64();
                 let bytes = report.file.metadata().unwrap().len();

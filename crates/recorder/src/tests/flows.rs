@@ -9,7 +9,9 @@ use super::{
     rig::{FakeClock, MS, Rig, RigConfig, S, udp},
     windows::{offline, write},
 };
-use crate::{Analyzers, Config, FlowCounts, FlowReceiver, Recorder, Summary, control::lock};
+use crate::{
+    Analyzers, Config, FlowCounts, FlowReceiver, Recorder, RecorderSummary, control::lock,
+};
 
 const START: i64 = 1_700_000_000 * S;
 
@@ -38,7 +40,7 @@ fn assert_closed(counts: &FlowCounts) {
     assert_eq!(counts.begun, ended + counts.live, "{counts:?}");
 }
 
-fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, Summary) {
+fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, RecorderSummary) {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<_>]);
     let clock = Arc::new(FakeClock::default());
     let files = [capture.to_owned()];

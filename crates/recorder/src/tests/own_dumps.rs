@@ -199,7 +199,7 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
             for (place, packet) in sent.iter().enumerate() {
                 if let Some(of) = LATE.iter().position(|(from, _)| *from == place) {
                     let request = LATE[of].1.request();
-                    let put = |it: &crate::Handle| match of {
+                    let put = |it: &crate::RecorderHandle| match of {
                         0 => it.set_rule("late", "udp port 12", &request),
                         _ => it.set_rule("late", "udp port 12", &request),
                     };
@@ -332,7 +332,7 @@ fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
         rig.arrive(0, fragment(5, Some(8)));
         rig.step();
         let later = "ip[6:2] & 0x1fff != 0";
-        let change = |it: &crate::Handle| it.set_rule("2", later, &dumping("$flow"));
+        let change = |it: &crate::RecorderHandle| it.set_rule("2", later, &dumping("$flow"));
         asked(&mut rig, change).unwrap();
         rig.pass(MS);
         rig.arrive(0, fragment(5, None));
@@ -359,7 +359,8 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     let mut rig = Rig::new(&plan, START, dir.path());
     rig.pass(MS);
     rig.step();
-    let add = |it: &crate::Handle| it.set_rule("r", "udp port 7", &TriggerRequest::default());
+    let add =
+        |it: &crate::RecorderHandle| it.set_rule("r", "udp port 7", &TriggerRequest::default());
     asked(&mut rig, add).unwrap();
     rig.arrive(0, udp(1, 7, 0));
     rig.step();
@@ -386,12 +387,14 @@ fn a_rule_that_asks_for_flows_may_come_too_late() {
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(MS);
         rig.step();
-        let add = |it: &crate::Handle| it.set_rule("r", "udp port 8", &dumping("$flow or arp"));
+        let add =
+            |it: &crate::RecorderHandle| it.set_rule("r", "udp port 8", &dumping("$flow or arp"));
         let added = asked(&mut rig, add);
         let is_told = |why: &CommandError| why.to_string().contains("--analyzers 1");
         assert_eq!(added.as_ref().is_err_and(is_told), is_refused, "{added:?}");
         assert_eq!(rig.handle.rules().len(), if is_refused { 1 } else { 2 });
-        let add = |it: &crate::Handle| it.set_rule("s", "udp port 8", &dumping("port $dstPort"));
+        let add =
+            |it: &crate::RecorderHandle| it.set_rule("s", "udp port 8", &dumping("port $dstPort"));
         asked(&mut rig, add).unwrap();
     }
 }

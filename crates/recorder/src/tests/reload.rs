@@ -8,8 +8,8 @@ use std::{
 use retroscope_filter::Filter;
 
 use crate::{
-    CommandError, Config, Reloaded, RuleStatus, TriggerRequest, Verdict,
-    analysis::{director::HitOrder, hit_queue::HitQueue, predicate::Expression},
+    CommandError, Config, ReloadOutcome, RuleStatus, TriggerRequest, Verdict,
+    analysis::{director::HitOrder, hit_queue::HitQueue, predicate::DumpExpression},
     tests::{
         control::asked,
         live::{START, config, packets},
@@ -43,7 +43,7 @@ fn with_rules(rules: &[(&str, &str)]) -> Config {
     }
 }
 
-fn reload(rig: &mut Rig, config: &Config) -> Result<Reloaded, CommandError> {
+fn reload(rig: &mut Rig, config: &Config) -> Result<ReloadOutcome, CommandError> {
     asked(rig, |handle| handle.reload(config))
 }
 
@@ -212,7 +212,7 @@ fn it_is_all_or_nothing() {
     assert_eq!(told.to_string(), "rules added: good; changed: past");
     assert_eq!(
         reload(&mut rig, &other(|_| {})).unwrap(),
-        Reloaded::default()
+        ReloadOutcome::default()
     );
 }
 
@@ -399,8 +399,8 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     };
     let filter = Filter::plain("udp").unwrap();
     let mut told = HitQueue::default();
-    told.push((order, Ok(Expression::plain(filter.filled().clone()))));
-    rig.seats.of(0).tell(&mut told);
+    told.push((order, Ok(DumpExpression::plain(filter.filled().clone()))));
+    rig.slots.of(0).tell(&mut told);
     let own = TriggerRequest {
         past: Some(Duration::from_millis(250)),
         future: Some(Duration::ZERO),

@@ -16,27 +16,27 @@ use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
 use retroscope_script::Limits;
 
 use crate::{
-    CommandError, Event, Scripts,
+    CommandError, RecorderEvent, Scripts,
     analysis::{
         RingReader,
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
         flows::{self, FlowReceiver},
-        functions::Functions,
+        functions::ScriptFunctions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
-        seats::{Lookers, Seats},
         shard_reader::ShardReader,
-        terms::{Terms, TriggerRequest, Window},
+        shard_slots::{AnalysisPlacement, ShardSlots},
+        terms::{DumpWindow, TriggerRequest, TriggerTerms},
     },
     control::{
         alerts::{AlertConfig, AlertNews},
-        commands::{Command, commands},
-        common::Common,
+        commands::{AnalyzerCommand, commands},
+        common::RecorderShared,
         events::{Events, Subscription},
-        progress::Progress,
+        progress::DumperProgress,
     },
     dump::{
         dumper::{Dumper, DumperParts},
@@ -52,13 +52,13 @@ use crate::{
         inline::InlineParts,
         inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
         interfaces::Interfaces,
-        placement::{Placing, Room},
+        placement::{AnalysisResources, PlacementShared},
     },
     start::{
+        analysis_placement::{Situation, choose, place_shards},
         config::{Analyzers, Config},
-        expressions::Expressions,
-        handle::{ANSWER_WAIT, Handle},
-        lookers::{Situation, choose, seat_shards},
+        expressions::CheckedExpressions,
+        handle::{ANSWER_WAIT, RecorderHandle},
         reload::Configured,
         rules::{self, RuleBook},
         shard_readers,
@@ -76,16 +76,16 @@ pub(crate) const MS: i64 = 1_000_000;
 pub(crate) struct Rig {
     pub(crate) clock: Arc<FakeClock>,
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     readers: Vec<ShardReader>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
     /// The analyzer's.
     positions: Positions,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) slots: Arc<ShardSlots>,
     events: Subscription,
-    pub(crate) handle: Handle,
+    pub(crate) handle: RecorderHandle,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
     pub(crate) alerts: Vec<AlertNews>,
@@ -219,7 +219,7 @@ impl Rig {
         let config = plan.config();
         let native = Arc::new(NativeCode::new());
         let link_types = LinkTypes::new(std::slice::from_ref(&plan.link_type), &Vec::new);
-        let expressions = Expressions::new(&config, &link_types, &native).unwrap();
+        let expressions = CheckedExpressions::new(&config, &link_types, &native).unwrap();
         native.start();
         let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
@@ -233,10 +233,10 @@ impl Rig {
             )),
             false,
         );
-        let common = Common::new(ring.clone(), clock.clone(), intake);
+        let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
         let positions = reader.positions();
-        let load = || Functions::new(&plan.scripts, plan.limits, &common).unwrap();
+        let load = || ScriptFunctions::new(&plan.scripts, plan.limits, &common).unwrap();
         let scripts = load();
         let situation = Situation {
             offline: false,
@@ -268,17 +268,17 @@ impl Rig {
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));
         let templates = &expressions.templates;
-        let (seats, derivation) =
-            seat_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
-        let inline = (who == Lookers::Inserters).then(|| InlineParts {
+        let (slots, derivation) =
+            place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
+        let readers = shard_readers(&common, &slots, &reader.waker()).unwrap();
+        let inline = (who == AnalysisPlacement::Inserters).then(|| InlineParts {
             common: Arc::clone(&common),
-            seats: Arc::clone(&seats),
+            slots: Arc::clone(&slots),
             positions: reader.positions(),
             analyzer: reader.waker(),
-            placing: Placing::new(
+            placing: PlacementShared::new(
                 Analyzers::Auto,
-                Room {
+                AnalysisResources {
                     cpus: 2,
                     threads: 1,
                     inserters: plan.queues,
@@ -323,13 +323,13 @@ impl Rig {
         let events_tx = Events::new();
         let events = events_tx.log().subscribe(Some(0));
         let (commands_tx, commands) = commands();
-        let window = Window {
+        let window = DumpWindow {
             past_ns: plan.past_ns,
             future_ns: plan.future_ns,
             packets_max: plan.packets_max,
             bytes_max: plan.bytes_max,
         };
-        let requests = plan.requests.iter().map(|it| Terms::new(it, window));
+        let requests = plan.requests.iter().map(|it| TriggerTerms::new(it, window));
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
             window,
@@ -355,7 +355,7 @@ impl Rig {
             are_alerts_expected: false,
             grace_ns: Some(50 * MS),
         };
-        let handle = Handle {
+        let handle = RecorderHandle {
             control: Arc::clone(&common.control),
             waker: reader.waker(),
             commands: commands_tx,
@@ -370,7 +370,7 @@ impl Rig {
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
-            (Arc::clone(&seats), derivation),
+            (Arc::clone(&slots), derivation),
             parts,
             reader,
             config,
@@ -380,7 +380,7 @@ impl Rig {
             common: Arc::clone(&common),
             directory,
             pool: Pool::start(pool, &common).unwrap(),
-            progress: Progress::Live {
+            progress: DumperProgress::Live {
                 promises: common.intake.promises(),
             },
             post: None,
@@ -399,7 +399,7 @@ impl Rig {
             analyzer: Some(analyzer),
             dumper,
             positions,
-            seats,
+            slots,
             events,
             handle,
             notices: Vec::new(),
@@ -472,7 +472,7 @@ impl Rig {
     }
 
     /// The readers of shards do what they can, in threads of their own, and the analyzer beside them until it is so, and behind them.
-    pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&Handle) -> bool) {
+    pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&RecorderHandle) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         scope(|scope| {
             for reader in &mut self.readers {
@@ -532,7 +532,7 @@ impl Rig {
 
     /// A trigger by hand.
     pub(crate) fn trigger(&self, request: TriggerRequest) {
-        let command = Command::Trigger {
+        let command = AnalyzerCommand::Trigger {
             at_ns: None,
             key: None,
             rule: None,
@@ -554,17 +554,17 @@ impl Rig {
     fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
-                Event::Finished(report) => self.reports.push(report),
-                Event::Compressed(report) => self.compressed.push(report),
-                Event::Notice(text) => self.notices.push(text),
-                Event::Triggered { .. }
-                | Event::Deleted(_)
-                | Event::Posted(_)
-                | Event::Exported(_)
-                | Event::Changed(_)
-                | Event::Refused(_) => {}
-                Event::Alert(news) => self.alerts.push(news),
-                Event::Missed(missed) => panic!("{missed:?}"),
+                RecorderEvent::Finished(report) => self.reports.push(report),
+                RecorderEvent::Compressed(report) => self.compressed.push(report),
+                RecorderEvent::Notice(text) => self.notices.push(text),
+                RecorderEvent::Triggered { .. }
+                | RecorderEvent::Deleted(_)
+                | RecorderEvent::Posted(_)
+                | RecorderEvent::Exported(_)
+                | RecorderEvent::Changed(_)
+                | RecorderEvent::Refused(_) => {}
+                RecorderEvent::Alert(news) => self.alerts.push(news),
+                RecorderEvent::Missed(missed) => panic!("{missed:?}"),
             }
         }
     }
@@ -632,7 +632,7 @@ impl Rig {
     }
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Adds a rule, or changes the one of its name. Whether the rule was there.
     pub(crate) fn set_rule(
         &self,

@@ -55,7 +55,7 @@ fn tagged_frames_are_looked_at_in_their_inserter_as_by_threads() {
             burst.iter().for_each(|frame| rig.arrive(0, frame.clone()));
             rig.insert();
             let stored = rig.common.ring.statistics().stored_packets;
-            let claimed = rig.seats.of(0).claimed();
+            let claimed = rig.slots.of(0).claimed();
             assert_eq!(claimed, if analyzers == threads { 0 } else { stored });
             rig.pass(100 * MS);
             rig.step();

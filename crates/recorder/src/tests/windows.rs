@@ -7,7 +7,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 
 use crate::{
-    Config, DumpReport, Recorder, Summary, TriggerRequest, Verdict,
+    Config, DumpReport, Recorder, RecorderSummary, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -49,7 +49,7 @@ pub(crate) fn write(path: &Path, packets: &[(i64, Vec<u8>)]) {
 }
 
 /// Reads a capture file to its end.
-pub(crate) fn record(config: &Config, capture: &Path) -> Summary {
+pub(crate) fn record(config: &Config, capture: &Path) -> RecorderSummary {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<dyn Source>]);
     let files = [capture.to_owned()];
     let clock = Arc::new(SystemClock);

@@ -7,7 +7,7 @@ use crate::{
     },
 };
 
-fn spread(slots: Slots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
+fn spread(slots: TimelineSlots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
     let mut parts = vec![0; slots.count];
     slots.spread(span_ns, total, |slot, part| parts[slot] += part);
     parts
@@ -15,7 +15,7 @@ fn spread(slots: Slots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
 
 #[test]
 fn a_stretch_is_spread_evenly_and_nothing_of_it_is_lost() {
-    let slots = Slots::new((0, 99), 10);
+    let slots = TimelineSlots::new((0, 99), 10);
     assert_eq!((slots.slot_ns, slots.count), (10, 10));
     assert_eq!(spread(slots, (0, 99), 100), [10; 10]);
     assert_eq!(spread(slots, (5, 5), 7), [7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -32,7 +32,7 @@ fn a_stretch_is_spread_evenly_and_nothing_of_it_is_lost() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
         let (from_ns, to_ns) = (random.i64(-1000..1000), random.i64(1000..5000));
-        let slots = Slots::new((from_ns, to_ns), random.usize(1..40));
+        let slots = TimelineSlots::new((from_ns, to_ns), random.usize(1..40));
         let first_ns = random.i64(from_ns..=to_ns);
         let span_ns = (first_ns, random.i64(first_ns..=to_ns));
         let total = random.u64(0..10_000);
@@ -57,7 +57,7 @@ fn times_at_both_ends_of_all_time_are_slots_too() {
         (0, 0),
     ] {
         for count in [1, 7, SLOTS_MAX] {
-            let slots = Slots::new(ends, count);
+            let slots = TimelineSlots::new(ends, count);
             let parts = spread(slots, (i64::MIN, i64::MAX), u64::MAX);
             assert!(
                 !parts.is_empty() && parts.len() <= count.max(4),
@@ -180,7 +180,7 @@ fn what_is_overwritten_is_unknown() {
 #[test]
 fn losses_and_outages_are_told_by_slot() {
     let triggers = TriggerLog::default();
-    let slots = Slots::new((0, 99), 10);
+    let slots = TimelineSlots::new((0, 99), 10);
     let losses = [
         (LOST_NO_BUCKET, (0, 19), 10),
         (LOST_NO_BUCKET, (10, 19), 4),
@@ -206,7 +206,7 @@ fn so_many_triggers_are_remembered() {
     let triggers = TriggerLog::default();
     let count = TRIGGERS_KEPT + 100;
     (0..count).for_each(|ns| triggers.add(i64::try_from(ns).unwrap()));
-    let slots = Slots::new((0, i64::try_from(count).unwrap() - 1), 10);
+    let slots = TimelineSlots::new((0, i64::try_from(count).unwrap() - 1), 10);
     let line = Timeline::new(slots, &[], (None, i64::MAX), std::iter::empty(), &triggers);
     assert_eq!(line.triggers[0], None, "some of them are forgotten");
     let others: u64 = line.triggers[1..].iter().map(|count| count.unwrap()).sum();

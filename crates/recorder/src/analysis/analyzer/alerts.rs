@@ -12,14 +12,14 @@ use retroscope_capture::clock::duration_ns;
 use super::Core;
 use crate::{
     analysis::{
-        alerts::Sought,
-        director::{ALERT, Hit, HitOrder},
-        predicate::Expression,
-        terms::{Terms, TriggerRequest},
+        alerts::AlertScope,
+        director::{ALERT, HitOrder, TriggerHit},
+        predicate::DumpExpression,
+        terms::{TriggerRequest, TriggerTerms},
     },
     control::{
         alerts::{AlertConfig, AlertNews, AlertOutcome},
-        events::Event,
+        events::RecorderEvent,
         hits::Reason,
         progress::records_before,
         ring_time::Moment,
@@ -141,23 +141,23 @@ impl Core {
             if seen.fetch_add(1, Relaxed) == 0 {
                 let name = alert.identity.name();
                 let text = format!("alert {name}: {odd}; further ones are only counted");
-                self.tell(Event::Notice(text));
+                self.tell(RecorderEvent::Notice(text));
             }
         }
         let interface = alert.in_iface.as_deref();
         let recorded = interface.filter(|name| self.is_recorded(name));
-        let sought = Sought::new(alert, recorded.map(Arc::from));
+        let sought = AlertScope::new(alert, recorded.map(Arc::from));
         if let Some(name) = interface.filter(|_| sought.is_window() && recorded.is_none()) {
             let why = format!("it names no IP packet, and no interface {name:?} is recorded");
             self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
             return;
         }
         let terms = self.terms_of_alert(alert, time_ns, sought.is_window());
-        let expression = match Expression::of_alert(sought) {
+        let expression = match DumpExpression::of_alert(sought) {
             Ok(expression) => expression,
-            Err(error) => return self.tell(Event::Notice(format!("alert: {error}"))),
+            Err(error) => return self.tell(RecorderEvent::Notice(format!("alert: {error}"))),
         };
-        let hit = Hit {
+        let hit = TriggerHit {
             order: HitOrder::without_packet(time_ns, ALERT),
             terms,
             expression: Ok(expression),
@@ -192,9 +192,9 @@ impl Core {
 
     /// The window and the reason of an alert. The alert's flow up to its packet belongs to the hit.
     /// Without addresses, the window is a short time before and after the alert.
-    fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> Terms {
+    fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> TriggerTerms {
         let config = &self.parts.alerts;
-        let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
+        let mut terms = TriggerTerms::new(&TriggerRequest::default(), self.parts.window);
         let window = &mut terms.window;
         let before_ns = if is_window {
             let past_ns = std::mem::take(&mut window.past_ns).min(WINDOW_MAX_NS);
@@ -258,7 +258,7 @@ impl Core {
         reason: Option<String>,
     ) {
         self.common.alerts.add(outcome);
-        self.tell(Event::Alert(AlertNews {
+        self.tell(RecorderEvent::Alert(AlertNews {
             identity: Arc::clone(&alert.identity),
             outcome,
             dump,

@@ -8,16 +8,16 @@ use std::{
 use super::Core;
 use crate::{
     analysis::{
-        director::{Hit, HitOrder, MANUAL},
-        predicate::Expression,
-        terms::{Terms, TriggerRequest},
+        director::{HitOrder, MANUAL, TriggerHit},
+        predicate::DumpExpression,
+        terms::{TriggerRequest, TriggerTerms},
         triggers::RuleChange,
     },
     control::{
-        commands::{Command, NoDump, Triggered, WAITING_MAX},
-        events::Event,
-        held::Held,
-        hits::{Reason, Refusal},
+        commands::{AnalyzerCommand, NoDump, TriggerOutcome, WAITING_MAX},
+        events::RecorderEvent,
+        hits::{HitRefusal, Reason},
+        ring_extent::RingExtent,
         ring_time::Moment,
     },
 };
@@ -29,13 +29,13 @@ const KEYS_OF_RULES: usize = 4096;
 
 /// Which dumps triggers started that had a key: the last ones.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct TriggerKeys {
     dumps: HashMap<String, u64>,
     order: VecDeque<String>,
     most: usize,
 }
 
-impl Keys {
+impl TriggerKeys {
     /// Of triggers by hand, and of those that are hits of rules.
     pub(super) fn both() -> [Self; 2] {
         [KEYS, KEYS_OF_RULES].map(|most| Self {
@@ -65,7 +65,7 @@ impl Core {
                 return;
             };
             match command {
-                Command::Trigger {
+                AnalyzerCommand::Trigger {
                     key,
                     at_ns,
                     rule,
@@ -82,8 +82,8 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Alerts(alerts) => self.add_alerts(alerts, now),
-                Command::Rules {
+                AnalyzerCommand::Alerts(alerts) => self.add_alerts(alerts, now),
+                AnalyzerCommand::Rules {
                     changes,
                     requests,
                     settings,
@@ -106,15 +106,15 @@ impl Core {
     /// A trigger by hand, or a hit of a rule that no packet is.
     fn trigger(
         &mut self,
-        (now, at_ns, held): (Moment, Option<i64>, Option<Held>),
+        (now, at_ns, held): (Moment, Option<i64>, Option<RingExtent>),
         key: Option<String>,
         (rule, request): (Option<(usize, Arc<str>)>, &TriggerRequest),
-        mut expression: Expression,
-    ) -> Result<Triggered, NoDump> {
+        mut expression: DumpExpression,
+    ) -> Result<TriggerOutcome, NoDump> {
         let is_of_rule = rule.is_some();
         let keys = &self.keys[usize::from(is_of_rule)];
         if let Some(dump) = key.as_ref().and_then(|key| keys.dumps.get(key)) {
-            return Ok(Triggered {
+            return Ok(TriggerOutcome {
                 dump: *dump,
                 existed: true,
             });
@@ -130,16 +130,18 @@ impl Core {
         };
         if time_ns == i64::MIN {
             let nothing = "nothing is recorded yet, no dump";
-            self.tell(Event::Notice(format!("a trigger by hand: {nothing}")));
+            self.tell(RecorderEvent::Notice(format!(
+                "a trigger by hand: {nothing}"
+            )));
             return Err(NoDump::Other(nothing.to_owned()));
         }
-        let mut terms = Terms::new(request, self.parts.window);
+        let mut terms = TriggerTerms::new(request, self.parts.window);
         terms.called = called;
         if let Some(gone) = held.and_then(|held| held.gone(terms.window.end_ns(time_ns))) {
             return Err(NoDump::Gone(gone));
         }
         expression.into.clone_from(&terms.into);
-        let hit = Hit {
+        let hit = TriggerHit {
             order: HitOrder::without_packet(time_ns, number.unwrap_or(MANUAL)),
             terms,
             expression: Ok(expression),
@@ -150,7 +152,7 @@ impl Core {
             Some(self.director.manual(hit, &mut self.orders))
         };
         // Only from files a hit of a rule waits.
-        let acted = acted.unwrap_or(Err(Refusal::HeldOff));
+        let acted = acted.unwrap_or(Err(HitRefusal::HeldOff));
         let (dump, existed) = acted.map_err(|why| match why.reason() {
             Reason::Unfilled => NoDump::Other(why.to_string()),
             _ => NoDump::Limit(why.to_string()),
@@ -158,6 +160,6 @@ impl Core {
         if let Some(key) = key {
             self.keys[usize::from(is_of_rule)].add(key, dump);
         }
-        Ok(Triggered { dump, existed })
+        Ok(TriggerOutcome { dump, existed })
     }
 }

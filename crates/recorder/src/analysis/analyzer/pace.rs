@@ -17,7 +17,7 @@ const LOOK_NS: i64 = 5_000_000;
 
 /// When to look at clocks and commands amidst packets.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct ClockPacer {
     /// Packets between two readings of the clock: so many as take that time, or fewer.
     pub(super) stride: usize,
     stride_max: usize,
@@ -27,7 +27,7 @@ pub(super) struct Looks {
     looked_ns: i64,
 }
 
-impl Looks {
+impl ClockPacer {
     /// Live. Scripts may be slow of a sudden.
     pub(super) fn new(are_scripts: bool) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Looks {
 
 /// Refused hits, told and left out.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct RefusalNotices {
     told: u32,
     since_ns: i64,
     left_out: Suppressions,
@@ -76,28 +76,28 @@ pub(super) struct Refusals {
 
 /// What to say of a refused hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Say {
-    It,
+pub(super) enum RefusalNotice {
+    Report,
     /// And that the next ones are left out.
-    ItAndNoMore,
-    Nothing,
+    ReportAsLast,
+    Silent,
 }
 
-impl Refusals {
+impl RefusalNotices {
     /// A hit was refused at a moment of the monotonic clock.
-    pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> Say {
+    pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> RefusalNotice {
         if self.told == 0 {
             self.since_ns = mono_ns;
         }
         if self.told >= REFUSALS_TOLD {
             self.left_out.add(reason, 1);
-            return Say::Nothing;
+            return RefusalNotice::Silent;
         }
         self.told += 1;
         if self.told == REFUSALS_TOLD {
-            Say::ItAndNoMore
+            RefusalNotice::ReportAsLast
         } else {
-            Say::It
+            RefusalNotice::Report
         }
     }
 
@@ -123,7 +123,7 @@ impl Refusals {
 
 /// Packets that the trigger rules did not see: they were overwritten before, or the recording was stopped.
 #[derive(Debug, Default)]
-pub(super) struct Unseen {
+pub(super) struct UnseenPackets {
     pub(super) packets: u64,
     /// How many of these the user was not told of yet.
     untold: u64,
@@ -134,7 +134,7 @@ pub(super) struct Unseen {
     last_ns: Vec<i64>,
 }
 
-impl Unseen {
+impl UnseenPackets {
     /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten.
     pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
         if producer >= self.last_ns.len() {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_a_few_at_once_and_the_others_once_a_minute() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusalNotices::default();
         let (mut said, mut sentences, mut left_out) = (0, 0, 0);
         let mut count = |sentence: String| {
             assert!(sentence.contains("max-dumps "), "{sentence}");
@@ -203,7 +203,7 @@ mod tests {
         let (seconds, a_second) = (86_400, 3);
         for third in 0..seconds * a_second {
             let mono_ns = third * S / a_second;
-            said += u64::from(refusals.add(Reason::MaxDumps, mono_ns) != Say::Nothing);
+            said += u64::from(refusals.add(Reason::MaxDumps, mono_ns) != RefusalNotice::Silent);
             refusals.due(mono_ns).map(&mut count);
         }
         refusals.rest().map(&mut count);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn unseen_packets_are_told_once_a_minute_and_found_by_their_time() {
-        let mut unseen = Unseen::default();
+        let mut unseen = UnseenPackets::default();
         let mut told = Vec::new();
         for second in 0..3600 {
             unseen.batch(second % 3, second as i64 * S, 1);

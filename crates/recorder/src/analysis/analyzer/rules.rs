@@ -9,11 +9,11 @@ use crate::{
     analysis::{
         derivation::Derivation,
         director::ALERT,
-        seats::Gap,
-        terms::{Terms, TriggerRequest},
+        shard_slots::UnanalyzedGap,
+        terms::{TriggerRequest, TriggerTerms},
         triggers::RuleChange,
     },
-    control::{commands::Settings, events::Event},
+    control::{commands::Settings, events::RecorderEvent},
     dump::order::Message,
     start::rules::NO_PACKET,
 };
@@ -23,9 +23,9 @@ const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
     /// What a rule asks for.
-    pub(super) fn terms_of(&self, rule: usize) -> Terms {
+    pub(super) fn terms_of(&self, rule: usize) -> TriggerTerms {
         let parts = &self.parts;
-        let default = || Terms::new(&TriggerRequest::default(), parts.window);
+        let default = || TriggerTerms::new(&TriggerRequest::default(), parts.window);
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
@@ -56,7 +56,7 @@ impl Core {
                 RuleChange::Default(_) => {}
             }
         }
-        self.seats.change_rules(changes);
+        self.slots.change_rules(changes);
     }
 
     /// No hit of a rule is acted on any more.
@@ -79,7 +79,8 @@ impl Core {
             self.director.set_limits(settings.limits);
         }
         let requests = requests.iter();
-        let terms = requests.map(|(rule, request)| (*rule, Terms::new(request, parts.window)));
+        let terms =
+            requests.map(|(rule, request)| (*rule, TriggerTerms::new(request, parts.window)));
         parts.terms.extend(terms);
         self.director.limits_bytes_of_rules = parts.limit_bytes();
     }
@@ -149,12 +150,12 @@ impl Core {
         if unseen > 0
             && let Some(sentence) = self.unseen.add(unseen, self.common.clock.mono_ns())
         {
-            self.tell(Event::Notice(sentence));
+            self.tell(RecorderEvent::Notice(sentence));
         }
     }
 
     /// A reader of a shard did not see packets.
-    pub(super) fn gap(&mut self, gap: Gap) {
+    pub(super) fn gap(&mut self, gap: UnanalyzedGap) {
         let unseen = self.unseen_of(gap.packets);
         if unseen > 0 {
             self.unseen.gap(gap.producer, gap.span_ns, unseen);
@@ -182,7 +183,7 @@ impl Core {
             for producer in 0..self.common.ring.producers() {
                 let published = self.common.ring.published(producer);
                 // What an inserter claimed it has looked at.
-                let claimed = self.seats.of(producer).claimed();
+                let claimed = self.slots.of(producer).claimed();
                 let behind = published.saturating_sub(positions.get(producer).max(claimed));
                 let left = if producer == broken_off { left } else { 0 };
                 unseen += self.miss(producer, now_ns, behind + left);
@@ -190,7 +191,7 @@ impl Core {
         }
         self.unseen.packets += unseen;
         if unseen > 0 {
-            self.tell(Event::Notice(format!(
+            self.tell(RecorderEvent::Notice(format!(
                 "{unseen} packets were not looked at by the trigger rules before the stop: triggers may be missed (fewer rules or faster scripts help)"
             )));
         }
@@ -200,7 +201,7 @@ impl Core {
     pub(super) fn tell_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
         for sentence in rest.into_iter().flatten() {
-            self.tell(Event::Notice(sentence));
+            self.tell(RecorderEvent::Notice(sentence));
         }
         self.tell_late(i64::MAX);
     }
@@ -209,7 +210,7 @@ impl Core {
     pub(super) fn tell_late(&mut self, mono_ns: i64) {
         for (source, late) in self.closed.take_unreported(mono_ns) {
             if let Some(source) = self.common.intake.sources.get(source) {
-                self.tell(Event::Notice(late.sentence(&source.name)));
+                self.tell(RecorderEvent::Notice(late.sentence(&source.name)));
             }
         }
     }
@@ -227,9 +228,9 @@ impl Core {
     pub(super) fn tell_notices(&mut self) {
         let common = &self.common;
         let (mut notices, mut failed) = (Vec::new(), 0);
-        for seat in self.seats.all() {
+        for slot in self.slots.all() {
             // One that looks now is asked later.
-            seat.visit(|shard| {
+            slot.visit(|shard| {
                 failed = failed.max(shard.scripts.failed());
                 notices.extend(shard.take_notices());
             });
@@ -244,7 +245,7 @@ impl Core {
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         for notice in notices {
-            self.tell(Event::Notice(notice));
+            self.tell(RecorderEvent::Notice(notice));
         }
     }
 
@@ -261,7 +262,7 @@ impl Core {
                 continue;
             }
             let text = &rule.name;
-            self.tell(Event::Notice(format!(
+            self.tell(RecorderEvent::Notice(format!(
                 "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
             )));
         }

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use super::{ALERT, Director, HitOrder, MANUAL, SharedLimits};
 use crate::{
-    analysis::terms::{RuleLimits, Terms},
+    analysis::terms::{RuleLimits, TriggerTerms},
     control::hits::Reason,
 };
 
@@ -100,7 +100,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Counts a dump that starts against the limits.
-    pub(super) fn take_place(&mut self, hit: HitOrder, terms: &Terms, expression: &K) {
+    pub(super) fn take_place(&mut self, hit: HitOrder, terms: &TriggerTerms, expression: &K) {
         let rule = hit.rule;
         match rule {
             MANUAL => {

@@ -29,8 +29,8 @@ fn config() -> DirectorConfig {
     }
 }
 
-fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
-    Hit {
+fn hit(time_ns: i64, rule: usize, key: u32) -> TriggerHit<u32> {
+    TriggerHit {
         order: HitOrder {
             time_ns,
             source: 0,
@@ -47,7 +47,7 @@ fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
 struct Run {
     director: Director<u32>,
     opened: Vec<(i64, usize, u32)>,
-    refused: Vec<Refusal>,
+    refused: Vec<HitRefusal>,
     closed: Vec<Suppressed>,
 }
 
@@ -61,7 +61,7 @@ impl Run {
         }
     }
 
-    fn feed(&mut self, hit: Hit<u32>) {
+    fn feed(&mut self, hit: TriggerHit<u32>) {
         let mut orders = Vec::new();
         self.director.advance(hit.order.time_ns, &mut orders);
         self.director.hit(hit, &mut orders);
@@ -135,7 +135,7 @@ fn a_minute_has_its_dumps_and_each_rule_its_share() {
         run.feed(hit(1001 * S, 1, number));
     }
     assert_eq!(run.of_rule(1), 5);
-    let refused = Refusal::Limit(Reason::DumpsPerMinute);
+    let refused = HitRefusal::Limit(Reason::DumpsPerMinute);
     assert!(run.refused.iter().all(|why| *why == refused));
     run.feed(hit(1062 * S, 0, 1000));
     assert_eq!(run.of_rule(0), 6, "the next minute");
@@ -168,7 +168,7 @@ fn bytes_of_an_hour_refuse_the_rule_that_wrote_them() {
     run.feed(hit(1000 * S, 0, 2));
     run.director.wrote(0, 400);
     run.feed(hit(1000 * S, 0, 3));
-    assert_eq!(run.refused, [Refusal::Limit(Reason::BytesPerHour)]);
+    assert_eq!(run.refused, [HitRefusal::Limit(Reason::BytesPerHour)]);
     run.feed(hit(1000 * S, 1, 4));
     assert_eq!(run.of_rule(1), 1);
     run.feed(hit(4700 * S, 0, 5));
@@ -395,11 +395,11 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
 #[test]
 fn a_variable_that_is_missing_fails_the_trigger() {
     let mut run = Run::new(config());
-    let why = Refusal::Variable(FillError {
+    let why = HitRefusal::Variable(FillError {
         variable: Variable::SrcPort,
         reason: "it has none",
     });
-    run.feed(Hit {
+    run.feed(TriggerHit {
         expression: Err(why.clone()),
         ..hit(S, 0, 1)
     });

@@ -1,17 +1,17 @@
 //! Windows of different lengths beside each other, against what a slow model says.
 
 use super::*;
-use crate::analysis::terms::{RuleLimits, Window};
+use crate::analysis::terms::{DumpWindow, RuleLimits};
 
 const MS: i64 = 1_000_000;
 
 /// A trigger that asks for a window of these lengths.
-pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
-    Terms {
+pub(super) fn terms(past_ns: i64, future_ns: i64) -> TriggerTerms {
+    TriggerTerms {
         alert: None,
         span_ns: (0, 0),
         called: None,
-        window: Window {
+        window: DumpWindow {
             past_ns,
             future_ns,
             packets_max: u64::MAX,
@@ -34,8 +34,8 @@ const WINDOWS: [(i64, i64); 5] = [
     (3 * MS, i64::MAX),
 ];
 
-fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> Hit<u8> {
-    Hit {
+fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> TriggerHit<u8> {
+    TriggerHit {
         order: HitOrder {
             time_ns,
             source: 0,
@@ -49,18 +49,18 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
 }
 
 /// What became of hits that act in this order. From files a place is free when its window is over.
-fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) {
-    let mut opened: Vec<(&Hit<u8>, i64)> = Vec::new();
+fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
+    let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();
     let mut suppressed = Suppressions::default();
     for hit in hits {
         let (now_ns, window) = (hit.order.time_ns, hit.terms.window);
-        let is_alike = |other: &Hit<u8>| other.expression == hit.expression;
+        let is_alike = |other: &TriggerHit<u8>| other.expression == hit.expression;
         let mut alike = opened.iter().filter(|(other, _)| is_alike(other));
-        let belongs = |(other, to_ns): &(&Hit<u8>, i64)| {
+        let belongs = |(other, to_ns): &(&TriggerHit<u8>, i64)| {
             let from_ns = window.start_ns(other.order.time_ns);
             other.terms == hit.terms && (from_ns..=*to_ns).contains(&now_ns)
         };
-        let is_held_off = |(_, to_ns): &(&Hit<u8>, i64)| {
+        let is_held_off = |(_, to_ns): &(&TriggerHit<u8>, i64)| {
             config.limits.hold_off_ns > 0
                 && to_ns.saturating_add(config.limits.hold_off_ns) >= now_ns
         };

@@ -43,7 +43,7 @@ fn one_by_one(texts: &[String]) -> Vec<(usize, usize)> {
     let mut expected = Vec::new();
     for (rule, text) in texts.iter().enumerate() {
         let filter = Filter::plain(text).unwrap();
-        let mut prepared = Prepared::new(filter, mode(true));
+        let mut prepared = PreparedFilter::new(filter, mode(true));
         prepared.check(&link_types).unwrap();
         for (index, data) in packets().iter().enumerate() {
             let frames = [Frame::new(data, 32, Aux::default())];
@@ -135,7 +135,7 @@ fn rules_that_change_hit_as_each_alone() {
             match (random.u8(..3), any) {
                 (0, _) if next < texts.len() => {
                     let mut prepared =
-                        Prepared::new(Filter::resolved(&texts[next]).unwrap(), mode(true));
+                        PreparedFilter::new(Filter::resolved(&texts[next]).unwrap(), mode(true));
                     prepared.check(&known).unwrap();
                     triggers.shared.add(next, &mut prepared).unwrap();
                     let rule = Rule {

@@ -11,14 +11,14 @@ use retroscope_ring::{Producer, Record};
 
 use super::{
     frame::{PutBack, TAG_BYTES, WireFrame, has_tag},
-    parts::{InserterParts, Known},
-    shards::Shards,
+    parts::{InserterParts, KnownInterface},
+    shards::ShardHash,
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
     counters::{BurstCount, SHED_BY, hull},
     inline::Inline,
-    shedding::{Settle, Shedding},
+    shedding::{AnalysisBarrier, Shedding},
 };
 
 /// Stores frames, and counts what became of them since the last flush.
@@ -46,9 +46,9 @@ pub(super) struct FrameWriter {
 /// The interface of all `frames`, if they are plain, or would be without tags, and whether some have tags; `snaplen` 0 cuts nothing.
 pub(super) fn together(
     frames: &[FrameMeta],
-    interfaces: &[Known],
+    interfaces: &[KnownInterface],
     snaplen: u32,
-) -> Option<(Known, bool)> {
+) -> Option<(KnownInterface, bool)> {
     let index = frames.first()?.interface;
     let longest = if snaplen == 0 { u32::MAX } else { snaplen };
     let is_plain = |meta: &FrameMeta| {
@@ -73,7 +73,7 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -97,7 +97,7 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -117,9 +117,9 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
-        shards: Option<&Shards>,
+        shards: Option<&ShardHash>,
     ) {
         // Two loops: live, no frame pays for a question.
         match shards {
@@ -136,7 +136,7 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         shard_of: impl Fn(&[u8]) -> u8,
     ) {
@@ -197,7 +197,7 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -236,7 +236,7 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -271,7 +271,7 @@ impl FrameWriter {
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
                 let wire = WireFrame::whole(&Frame { meta: *meta, data });
-                let settle = &mut |settle: &Settle| {
+                let settle = &mut |settle: &AnalysisBarrier| {
                     store_before(self, producer);
                     settle.wait(producer);
                 };
@@ -319,11 +319,12 @@ impl FrameWriter {
     pub(super) fn store(
         &mut self,
         frame: &Frame<'_>,
-        interfaces: &[Known],
+        interfaces: &[KnownInterface],
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> bool {
-        let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
+        let Some(&KnownInterface { id, link_type }) =
+            interfaces.get(usize::from(frame.meta.interface))
         else {
             self.count.interface_limit += 1;
             self.unnumbered_ns = Some(frame.meta.time_ns.wrapping_sub(self.offset_ns));
@@ -338,7 +339,7 @@ impl FrameWriter {
         }
         let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
         if let Some(shedding) = &mut self.shedding {
-            let settle = &mut |settle: &Settle| settle.wait(producer);
+            let settle = &mut |settle: &AnalysisBarrier| settle.wait(producer);
             if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, settle) {
                 self.shed(cause, time_ns, producer, parts);
                 return true;
@@ -390,17 +391,17 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{native::NativeCode, prepared::LinkTypes},
-        control::common::Common,
+        control::common::RecorderShared,
         intake::Intake,
-        start::{config::Config, expressions::Expressions},
+        start::{config::Config, expressions::CheckedExpressions},
     };
 
-    const INTERFACES: [Known; 2] = [
-        Known {
+    const INTERFACES: [KnownInterface; 2] = [
+        KnownInterface {
             id: 4,
             link_type: LinkType::ETHERNET,
         },
-        Known {
+        KnownInterface {
             id: 5,
             link_type: LinkType::RAW,
         },
@@ -417,7 +418,7 @@ mod tests {
     fn parts(ring: &Ring) -> InserterParts {
         let intake = Intake::new(std::iter::empty(), Arc::default(), false);
         let clock = Arc::new(SystemClock);
-        let common = Common::new(ring.clone(), clock, intake);
+        let common = RecorderShared::new(ring.clone(), clock, intake);
         InserterParts::new(&Config::default(), common)
     }
 
@@ -486,7 +487,7 @@ mod tests {
         let (mut plain_writer, mut other_writer) = (FrameWriter::default(), FrameWriter::default());
         let (interface, are_tagged) = together(&frames, &INTERFACES, 0).unwrap();
         assert!(!are_tagged);
-        let shards = Shards::random();
+        let shards = ShardHash::random();
         plain_writer.store_plain(
             &burst,
             &frames,
@@ -542,7 +543,7 @@ mod tests {
                 let mut producer = ring.producer().unwrap();
                 let native = Arc::new(NativeCode::new());
                 let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
-                let expressions = Expressions::new(&config, &link_types, &native).unwrap();
+                let expressions = CheckedExpressions::new(&config, &link_types, &native).unwrap();
                 let mut parts = InserterParts {
                     filter: expressions.filter.map(Box::new),
                     remaining: Some(Arc::new(AtomicI64::new(limit))),

@@ -34,7 +34,7 @@ pub(super) struct HostStamps {
 
 /// What to do with frames.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum StampAction {
     /// The first `count` frames (at least 1) are stored with the offset that applies; `uncertain` of them are, or may be, stamped on the
     /// other side of a step.
     Store { count: usize, uncertain: usize },
@@ -53,14 +53,14 @@ impl HostStamps {
     }
 
     /// What to do with the next of `frames`, at least one, fetched before `now`.
-    pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> Part {
+    pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> StampAction {
         let is_behind = self.applied_ns != now.offset_ns;
         let other_ns = match self.before {
             _ if is_behind => now.offset_ns,
             Some((before_ns, until_ns)) if now.mono_ns <= until_ns => before_ns,
             _ => {
                 self.before = None;
-                return Part::Store {
+                return StampAction::Store {
                     count: frames.len(),
                     uncertain: 0,
                 };
@@ -88,12 +88,12 @@ impl HostStamps {
             frames.len()
         };
         if count == 0 {
-            return Part::Step {
+            return StampAction::Step {
                 offset_ns: now.offset_ns,
             };
         }
         let stored = frames[..count].iter();
-        Part::Store {
+        StampAction::Store {
             count,
             uncertain: stored
                 .filter(|meta| is_other(meta) || is_uncertain(meta))
@@ -171,7 +171,7 @@ mod tests {
             let later = at(100 * S + STEP_SETTLE_NS + 1, step_ns);
             assert!(matches!(
                 host.part(&[], later),
-                Part::Store { count: 0, .. }
+                StampAction::Store { count: 0, .. }
             ));
             let said_ns = later.ring_ns - 20 * MS;
             assert_eq!(host.ring_ns(said_ns + step_ns, later), said_ns);
@@ -196,7 +196,7 @@ mod tests {
                 direction: retroscope_capture::Direction::Inbound,
                 vlan: None,
             };
-            let certain = |count| Part::Store {
+            let certain = |count| StampAction::Store {
                 count,
                 uncertain: 0,
             };
@@ -218,13 +218,13 @@ mod tests {
             vlan: None,
         };
         let mut host = HostStamps::new(0);
-        let step = Part::Step {
+        let step = StampAction::Step {
             offset_ns: 3600 * S,
         };
         let now = at(100 * S, 3600 * S);
         assert_eq!(host.part(&[meta], now), step);
         host.stepped(3600 * S, false, now);
-        let lost = Part::Store {
+        let lost = StampAction::Store {
             count: 1,
             uncertain: 1,
         };

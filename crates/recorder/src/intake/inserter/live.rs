@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::{
-    control::{pulse::Pulse, ring_time::Moment},
+    control::{pulse::ThreadPulse, ring_time::Moment},
     intake::{inline::Inline, shedding::Shedding},
 };
 
@@ -51,7 +51,7 @@ pub(crate) struct LiveInserter {
     enough: bool,
     /// The latest promise, ns of ring time.
     watermark_ns: i64,
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 impl LiveInserter {
@@ -117,9 +117,9 @@ impl LiveInserter {
         };
         let (mut status, mut now) = self.fetch(wait);
         self.has_news = status == Status::Frames;
-        let lay_ns = self.intake.lay_ns(now);
+        let queueing_delay_ns = self.intake.queueing_delay_ns(now);
         if let Some(inline) = &mut self.intake.writer.inline {
-            inline.asked(now.mono_ns, lay_ns);
+            inline.after_wait(now.mono_ns, queueing_delay_ns);
         }
         let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
         while status == Status::Frames {
@@ -145,7 +145,7 @@ impl LiveInserter {
         }
         if let Some(inline) = &mut self.intake.writer.inline {
             // After the publication: the analyzer may be called now.
-            self.has_news = inline.told(self.is_dry, now_ns);
+            self.has_news = inline.after_publish(self.is_dry, now_ns);
         }
         self.intake.take_events();
         if let Some(shedding) = &mut self.intake.writer.shedding {
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::intake::inserter::parts::InserterParts;
-    use crate::{control::common::Common, intake::Intake, tests::rig::FakeClock};
+    use crate::{control::common::RecorderShared, intake::Intake, tests::rig::FakeClock};
 
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
@@ -344,7 +344,7 @@ mod tests {
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);
-        let common = Common::new(ring.clone(), clock.clone(), intake);
+        let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let parts = InserterParts::new(&crate::Config::default(), common);
         let left = Arc::new(AtomicU64::new(frames));
         let asked = Arc::new(Asked::default());

@@ -17,14 +17,14 @@ use crate::{
     control::{lock, ring_time::Moment},
     intake::{
         counters::LossLog,
-        shedding::{Settle, Shedding},
+        shedding::{AnalysisBarrier, Shedding},
     },
 };
 
 /// The inserter of all files.
 #[derive(Debug)]
 pub(crate) struct MergeInserter {
-    files: Vec<File>,
+    files: Vec<MergedFile>,
     producer: Producer,
     waker: Waker,
     /// What looks at packets in this thread.
@@ -38,7 +38,7 @@ pub(crate) struct MergeInserter {
 }
 
 #[derive(Debug)]
-struct File {
+struct MergedFile {
     intake: QueueIntake,
     /// The frames that may be stored next.
     part: Range<usize>,
@@ -76,7 +76,7 @@ impl MergeInserter {
             look(its_reader.as_ref());
             common.wait_for_readers(&analyzer);
         }));
-        let settle = Settle {
+        let settle = AnalysisBarrier {
             common: Arc::clone(&parts.common),
             waker: waker.clone(),
             reader: reader.clone(),
@@ -86,7 +86,7 @@ impl MergeInserter {
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             intake.parts.classes = None;
-            File {
+            MergedFile {
                 intake,
                 part: 0..0,
                 is_at_end: false,
@@ -118,7 +118,7 @@ impl MergeInserter {
         }
         self.producer.publish();
         look(self.reader.as_ref());
-        let end = |File { mut intake, .. }| {
+        let end = |MergedFile { mut intake, .. }| {
             // Fetched but beyond the limit.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
             intake.flush();
@@ -174,7 +174,7 @@ impl MergeInserter {
 
     /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends after them.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
-        let File { intake, part, .. } = &self.files[index];
+        let MergedFile { intake, part, .. } = &self.files[index];
         let frames = &intake.burst().frames[part.clone()];
         let times = || frames.iter().map(|meta| intake.ring_ns(meta.time_ns));
         let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, index) <= other);
@@ -199,7 +199,7 @@ impl MergeInserter {
         let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.files.len());
         for (
             index,
-            File {
+            MergedFile {
                 intake, is_done, ..
             },
         ) in self.files.iter().enumerate()

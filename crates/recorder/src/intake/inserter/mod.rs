@@ -4,7 +4,6 @@
 //! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
 //! ring's contents do not depend on how threads were scheduled.
 
-mod ahead;
 pub(crate) mod frame;
 mod frame_writer;
 mod host;
@@ -14,3 +13,4 @@ pub(crate) mod parts;
 pub(crate) mod queue_intake;
 pub(crate) mod sequence;
 pub(crate) mod shards;
+mod step_lookahead;

@@ -11,10 +11,10 @@ use std::{
 use retroscope_capture::clock::duration_ns;
 use retroscope_packet::LinkType;
 
-use super::shards::Shards;
+use super::shards::ShardHash;
 use crate::{
-    control::common::Common,
-    intake::{capture_filter::CaptureFilter, inline::InlineParts, shedding::Classes},
+    control::common::RecorderShared,
+    intake::{capture_filter::CaptureFilter, inline::InlineParts, shedding::SheddingConfig},
     start::config::Config,
 };
 
@@ -23,7 +23,7 @@ pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// An interface of a queue: its ring-wide identifier and its link type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownInterface {
     pub(super) id: u16,
     pub(super) link_type: LinkType,
 }
@@ -31,19 +31,19 @@ pub(super) struct Known {
 /// What the inserters of a recorder have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct InserterParts {
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
     /// Bytes kept of each frame; 0: all that were captured.
     pub(crate) snaplen: u32,
     /// `-f`, if any. In a box, so that one is cheaply lent to the queues of many files.
     pub(crate) filter: Option<Box<CaptureFilter>>,
     /// What is kept of flows, where not all is.
-    pub(crate) classes: Option<Classes>,
+    pub(crate) classes: Option<SheddingConfig>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live, where the inserters may have shards.
     pub(crate) inline: Option<InlineParts>,
     /// From files, what gives packets a shard; live it is 0.
-    pub(crate) shards: Option<Shards>,
+    pub(crate) shards: Option<ShardHash>,
     /// How late a packet may be whose stamp is not of the system's clock, ns.
     pub(crate) hold_ns: i64,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
@@ -52,7 +52,7 @@ pub(crate) struct InserterParts {
 
 impl InserterParts {
     /// Parts for an inserter with this configuration, without filters and shards.
-    pub(crate) fn new(config: &Config, common: Arc<Common>) -> Self {
+    pub(crate) fn new(config: &Config, common: Arc<RecorderShared>) -> Self {
         let count = config.count.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         Self {
             common,

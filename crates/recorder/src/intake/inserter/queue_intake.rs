@@ -6,11 +6,11 @@ use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
 use retroscope_ring::{Producer, RingError};
 
 use super::{
-    ahead::{Ahead, Step},
     frame_writer::{FrameWriter, together},
-    host::{HostStamps, Part},
-    parts::{InserterParts, Known, SOURCE_WAIT},
+    host::{HostStamps, StampAction},
+    parts::{InserterParts, KnownInterface, SOURCE_WAIT},
     sequence::Misplaced,
+    step_lookahead::{FrameStep, StepLookahead},
 };
 use crate::{
     control::{
@@ -32,7 +32,7 @@ pub(crate) struct QueueIntake {
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
     /// The queue's interfaces; frames of others are lost, because there are too many.
-    interfaces: Vec<Known>,
+    interfaces: Vec<KnownInterface>,
     /// There is no number left for an interface.
     is_full: bool,
     pub(super) writer: FrameWriter,
@@ -58,7 +58,7 @@ enum ToRingTime {
     /// The system clock stamps.
     Host(HostStamps),
     /// The stamps of a file, or of another clock.
-    Judged(Ahead),
+    Judged(StepLookahead),
 }
 
 impl ToRingTime {
@@ -70,7 +70,7 @@ impl ToRingTime {
                 Self::Host(HostStamps::new(0))
             }
             Some(TimeDomain::File | TimeDomain::Foreign) | None => {
-                Self::Judged(Ahead::new(parts.hold_ns, offline))
+                Self::Judged(StepLookahead::new(parts.hold_ns, offline))
             }
         }
     }
@@ -146,7 +146,7 @@ impl QueueIntake {
             self.is_full = registered.is_err();
             let id = registered?;
             let link_type = info.link_type;
-            self.interfaces.push(Known { id, link_type });
+            self.interfaces.push(KnownInterface { id, link_type });
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl QueueIntake {
     }
 
     /// How long the first frame that is lent lay at the source, by its stamp, ns.
-    pub(super) fn lay_ns(&self, now: Moment) -> i64 {
+    pub(super) fn queueing_delay_ns(&self, now: Moment) -> i64 {
         let first = self.burst().frames.first();
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
         first.map_or(0, |first| now_ns.saturating_sub(first.time_ns))
@@ -226,12 +226,12 @@ impl QueueIntake {
                 ToRingTime::Host(host) => {
                     let frames = &self.queue.burst().frames[cursor..];
                     match host.part(frames, now) {
-                        Part::Store { count, uncertain } => {
+                        StampAction::Store { count, uncertain } => {
                             let range = cursor..cursor + count;
                             self.tell_uncertain(range.clone(), uncertain, now);
                             return range;
                         }
-                        Part::Step { offset_ns } => {
+                        StampAction::Step { offset_ns } => {
                             let is_followed = producer.step(clock_of(self.source), offset_ns);
                             host.stepped(offset_ns, is_followed, now);
                             self.writer.offset_ns = host.applied_ns;
@@ -271,7 +271,7 @@ impl QueueIntake {
                                 let more = ahead.refuse(self.writer.offset_ns);
                                 let first = step.index;
                                 let refused = more.into_iter().rev();
-                                for step in refused.chain([Step { first, ..step }]) {
+                                for step in refused.chain([FrameStep { first, ..step }]) {
                                     self.tell_misplaced(&self.behind(step, end), record);
                                     end = step.first;
                                 }
@@ -334,7 +334,7 @@ impl QueueIntake {
     }
 
     /// The frames before `end` that follow a step which the ring does not.
-    fn behind(&self, step: Step, end: usize) -> Misplaced {
+    fn behind(&self, step: FrameStep, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
         let stamps = frames.iter().map(|meta| meta.time_ns);
         // With the offset of the step, a stamp equal to it belongs at 0.
@@ -349,7 +349,7 @@ impl QueueIntake {
     }
 
     /// A step that was believed by the stamps of the source.
-    fn tell_step(&self, step: Step) {
+    fn tell_step(&self, step: FrameStep) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
         let from_ns = if self.parts.common.intake.offline {
@@ -447,7 +447,7 @@ impl QueueIntake {
         let losses = &self.parts.common.intake.losses;
         self.watch.observe(&reading, span_ns, losses);
         let away = &self.parts.common.intake.sources[self.source].away;
-        away.tell(span_ns.1, losses);
+        away.report(span_ns.1, losses);
         // Where stamps are of another clock the engine cannot say it.
         let statistics = &mut reading.statistics;
         if statistics.lost.iter().any(|(_, lost)| lost.is_some()) {
@@ -538,7 +538,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        control::common::Common,
+        control::common::RecorderShared,
         intake::{Intake, counters::INTERFACE_DOWN},
     };
 
@@ -604,7 +604,7 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let source = std::iter::once(("file".to_owned(), 1));
         let intake = Intake::new(source, Arc::default(), offline);
-        let common = Common::new(ring.clone(), Arc::new(SystemClock), intake);
+        let common = RecorderShared::new(ring.clone(), Arc::new(SystemClock), intake);
         let parts = InserterParts::new(&crate::Config::default(), Arc::clone(&common));
         let counters = Arc::clone(&common.intake.sources[0].queues[0]);
         let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();

@@ -15,12 +15,12 @@ pub(crate) struct Sequence {
     offset_ns: i64,
     /// The highest ring time so far, ns.
     newest_ns: Option<i64>,
-    behind: Option<Behind>,
+    behind: Option<BackwardRun>,
 }
 
 /// Packets in a row that are more than the hold time behind. Stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct BackwardRun {
     first_ns: i64,
     /// Not before the first one by more than the hold time.
     oldest_ns: i64,
@@ -30,13 +30,13 @@ pub(crate) struct Behind {
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum PacketOrder {
     /// In time. What was behind before it is late.
     InTime,
     /// Behind, as those before it.
-    Behind,
+    Backward,
     /// Behind, and the first of a new run: those of the run before it are late.
-    FirstBehind,
+    FirstBackward,
     /// This packet makes the step believed. `offset_ns` is the offset of every packet since the first one that was behind.
     Stepped {
         /// Stamp less ring time, ns.
@@ -97,25 +97,25 @@ impl Sequence {
     }
 
     /// Looks at the next stamp. The second value: those before it were late.
-    pub(crate) fn see(&mut self, stamp_ns: i64) -> (Seen, Option<Misplaced>) {
+    pub(crate) fn see(&mut self, stamp_ns: i64) -> (PacketOrder, Option<Misplaced>) {
         let ring_ns = stamp_ns.saturating_sub(self.offset_ns);
         let newest_ns = *self.newest_ns.get_or_insert(ring_ns);
         if ring_ns >= newest_ns.saturating_sub(self.hold_ns) {
             self.newest_ns = Some(newest_ns.max(ring_ns));
-            return (Seen::InTime, self.give_up());
+            return (PacketOrder::InTime, self.give_up());
         }
         let run = self
             .behind
             .filter(|run| stamp_ns >= run.newest_ns.saturating_sub(self.hold_ns));
         let Some(mut run) = run else {
             let late = self.give_up();
-            self.behind = Some(Behind {
+            self.behind = Some(BackwardRun {
                 first_ns: stamp_ns,
                 oldest_ns: stamp_ns,
                 newest_ns: stamp_ns,
                 packets: 1,
             });
-            return (Seen::FirstBehind, late);
+            return (PacketOrder::FirstBackward, late);
         };
         run.packets += 1;
         run.oldest_ns = run.oldest_ns.min(stamp_ns);
@@ -123,7 +123,7 @@ impl Sequence {
         self.behind = Some(run);
         let length_ns = run.newest_ns.saturating_sub(run.first_ns);
         if run.packets < PACKETS_MIN || length_ns < self.hold_ns {
-            return (Seen::Behind, None);
+            return (PacketOrder::Backward, None);
         }
         // The first of them came when the latest before had come.
         let offset_ns = run.first_ns.saturating_sub(newest_ns);
@@ -131,7 +131,7 @@ impl Sequence {
         self.offset_ns = offset_ns;
         self.newest_ns = Some(newest_ns.saturating_add(length_ns));
         self.behind = None;
-        (Seen::Stepped { offset_ns, step_ns }, None)
+        (PacketOrder::Stepped { offset_ns, step_ns }, None)
     }
 
     /// The packets in a row that are behind and undecided.

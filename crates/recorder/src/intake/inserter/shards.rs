@@ -27,12 +27,12 @@ const SHARD_BITS: u32 = 5;
 
 /// What tells shards apart: a key.
 #[derive(Debug, Clone)]
-pub(crate) struct Shards {
+pub(crate) struct ShardHash {
     factors: [u128; 4],
     addend: u128,
 }
 
-impl Shards {
+impl ShardHash {
     /// With a key that nobody knows.
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
@@ -130,9 +130,9 @@ mod tests {
 
     use super::*;
 
-    fn keyed(seed: u64) -> Shards {
+    fn keyed(seed: u64) -> ShardHash {
         let mut random = fastrand::Rng::with_seed(seed);
-        Shards {
+        ShardHash {
             factors: array::from_fn(|_| random.u128(..)),
             addend: random.u128(..),
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn pairs_made_to_gather_are_spread() {
         const PAIRS: u32 = 3200;
-        let family = |shards: &Shards, kind: u32, n: u32| match kind {
+        let family = |shards: &ShardHash, kind: u32, n: u32| match kind {
             0 => shards.of_v4(n, n ^ 0xffff_0000),
             1 => shards.of_v4(0x8000_0000 - n, 0x8000_0001 + n),
             2 => shards.of_v4(n << 20, 0xffff_fff0),

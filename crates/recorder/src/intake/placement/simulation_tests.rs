@@ -126,14 +126,14 @@ impl Simulation {
 }
 
 fn simulate(case: Case, analyzers: Analyzers) -> End {
-    let room = Room {
+    let room = AnalysisResources {
         cpus: case.cpus,
         threads: 1,
         inserters: 1,
         ring_bytes: case.ring_bytes,
     };
     let ring = i64::try_from(case.ring_bytes / PACKET_BYTES).unwrap();
-    let mut placement = Placement::new(Placing::new(analyzers, room));
+    let mut placement = ShardPlacement::new(PlacementShared::new(analyzers, room));
     let mut it = Simulation {
         case,
         now_ns: 0,
@@ -148,7 +148,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
         if is_dry {
             it.pass(case.rest_ns.max(1000), false);
         }
-        placement.asked(it.now_ns, (it.now_ns - dry_ns).min(case.rest_ns));
+        placement.observe_wait(it.now_ns, (it.now_ns - dry_ns).min(case.rest_ns));
         let until_ns = it.now_ns + PUBLICATION_NS;
         while it.waiting > 0 && it.now_ns < until_ns {
             let packets = it.waiting.min(BURST);
@@ -169,7 +169,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
             placement.stored(packets.unsigned_abs() * PACKET_BYTES);
         }
         is_dry = it.waiting == 0;
-        placement.told(is_dry, it.now_ns);
+        placement.observe_drain(is_dry, it.now_ns);
     }
     it.end.came = it.seen - it.waiting;
     let End {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use retroscope_alert::{LINE_BYTES_MAX, Lines};
-use retroscope_recorder::{AlertLines, Handle};
+use retroscope_recorder::{AlertLines, RecorderHandle};
 use retroscope_unix::{Owner, Say, Socket, SocketFile};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -81,7 +81,12 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
 }
 
 /// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there is lost, and counted.
-pub(super) fn drain(sockets: &Sockets, stop: &OwnedFd, lines: &LineSender, handle: &Handle) {
+pub(super) fn drain(
+    sockets: &Sockets,
+    stop: &OwnedFd,
+    lines: &LineSender,
+    handle: &RecorderHandle,
+) {
     let mut drain = Drain::new(sockets);
     while drain.wait(stop) {
         let mut counts = AlertLines::default();

@@ -7,22 +7,22 @@ use retroscope_ring::InterfaceEntry;
 use crate::{
     control::{
         audit::{Change, Refusal},
-        events::{Event, Export, Subscription},
+        events::{Export, RecorderEvent, Subscription},
     },
     dump::{log::DumpCounts, report::DumpReport},
     start::{
-        handle::{CommandError, Handle},
-        recorder::Status,
+        handle::{CommandError, RecorderHandle},
+        recorder::RecorderStatus,
     },
 };
 
-impl Handle {
+impl RecorderHandle {
     /// What the recorder is doing now.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
-    pub fn status(&self) -> Result<Status, CommandError> {
-        Ok(Status::of(&*self.common()?, self))
+    pub fn status(&self) -> Result<RecorderStatus, CommandError> {
+        Ok(RecorderStatus::of(&*self.common()?, self))
     }
 
     /// The interfaces of the recording, by their numbers.
@@ -73,22 +73,22 @@ impl Handle {
 
     /// Tells listeners of packets that were given to somebody. Never waits.
     pub fn tell_export(&self, export: Export) {
-        self.log.tell(Event::Exported(export));
+        self.log.tell(RecorderEvent::Exported(export));
     }
 
     /// Reports to listeners what a client changed. Never waits.
     pub fn tell_change(&self, change: Change) {
-        self.log.tell(Event::Changed(change));
+        self.log.tell(RecorderEvent::Changed(change));
     }
 
     /// Reports to listeners that clients were refused. Never waits.
     pub fn tell_refusal(&self, refusal: Refusal) {
-        self.log.tell(Event::Refused(refusal));
+        self.log.tell(RecorderEvent::Refused(refusal));
     }
 
     /// Tells listeners a sentence. Never waits.
     pub fn tell_notice(&self, text: String) {
-        self.log.tell(Event::Notice(text));
+        self.log.tell(RecorderEvent::Notice(text));
     }
 
     /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.

@@ -4,7 +4,7 @@ use crate::Empty;
 
 /// What a ring has, in ring time, ns.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct RingExtent {
     /// When the recording began.
     pub(crate) begun_ns: i64,
     /// The oldest packet that is there; `None`: there is none.
@@ -13,7 +13,7 @@ pub(crate) struct Held {
     pub(crate) evicted_ns: Option<i64>,
 }
 
-impl Held {
+impl RingExtent {
     /// Why the ring has nothing up to `end_ns`. `None`: the ring may have something, or nothing was
     /// received then.
     pub(crate) fn gone(&self, end_ns: i64) -> Option<Empty> {
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_told_from_what_never_came() {
-        let held = |oldest_ns, evicted_ns| Held {
+        let held = |oldest_ns, evicted_ns| RingExtent {
             begun_ns: 100,
             oldest_ns,
             evicted_ns,

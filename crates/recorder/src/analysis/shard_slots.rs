@@ -23,7 +23,7 @@ use crate::{
     analysis::{
         director::HitOrder,
         hit_queue::HitQueue,
-        shard::{GoneRules, Shard},
+        shard::{RemovedRules, Shard},
         triggers::RuleChange,
     },
     control::{durations::ProcessingTimes, lock},
@@ -37,7 +37,7 @@ const WAITING_MAX: usize = 65_536;
 /// The place of one shard, on cache lines of its own: its inserter writes the mark once a burst.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Seat {
+pub(crate) struct ShardSlot {
     /// Empty while the inserter has it.
     shard: Mutex<Option<Box<Shard>>>,
     /// Records of the producer before this are not the analyzer's to look at. Only an inserter writes this.
@@ -46,11 +46,11 @@ pub(crate) struct Seat {
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
     /// Rules that the shard no longer has, for another thread to drop.
-    gone: Mutex<GoneRules>,
+    gone: Mutex<RemovedRules>,
     /// What was found elsewhere, for the analyzer; live …
     hits: Mutex<HitQueue>,
     /// … and from files.
-    found: Mutex<FromFiles>,
+    found: Mutex<FileFindings>,
     moved: Condvar,
     /// Live, where it has a reader of its own: none of its packets that is still to be looked at is older than this, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
@@ -59,12 +59,12 @@ pub(crate) struct Seat {
     /// How many records it looked at.
     pub(crate) analyzed: AtomicU64,
     /// Those that it did not.
-    gaps: Mutex<Vec<Gap>>,
+    gaps: Mutex<Vec<UnanalyzedGap>>,
 }
 
 /// Packets of a producer that nobody looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Gap {
+pub(crate) struct UnanalyzedGap {
     pub(crate) producer: usize,
     /// Where they were, ns of ring time.
     pub(crate) span_ns: (i64, i64),
@@ -75,7 +75,7 @@ pub(crate) struct Gap {
 
 /// What a shard found in a file so far.
 #[derive(Debug, Default)]
-struct FromFiles {
+struct FileFindings {
     hits: VecDeque<HitOrder>,
     /// The records before this one were looked at.
     looked: u64,
@@ -85,7 +85,7 @@ struct FromFiles {
 
 /// Who looks at packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lookers {
+pub(crate) enum AnalysisPlacement {
     /// The analyzer, with one shard.
     Analyzer,
     /// Live, each inserter with a shard of its own, and where it has no time the analyzer.
@@ -96,18 +96,18 @@ pub(crate) enum Lookers {
 
 /// The seats of all shards.
 #[derive(Debug)]
-pub(crate) struct Seats {
-    seats: Vec<Seat>,
-    pub(crate) lookers: Lookers,
+pub(crate) struct ShardSlots {
+    slots: Vec<ShardSlot>,
+    pub(crate) placement: AnalysisPlacement,
     /// Whether hits are wanted.
     armed: AtomicBool,
 }
 
-impl Seats {
+impl ShardSlots {
     /// For these shards: the producers are divided among them. Where inserters have them there is one for each producer.
-    pub(crate) fn new(shards: Vec<Shard>, lookers: Lookers) -> Self {
-        let is_read = lookers == Lookers::Readers;
-        let seat = |shard| Seat {
+    pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
+        let is_read = placement == AnalysisPlacement::Readers;
+        let slot = |shard| ShardSlot {
             shard: Mutex::new(Some(Box::new(shard))),
             claimed: AtomicU64::new(if is_read { u64::MAX } else { 0 }),
             changes: Mutex::default(),
@@ -122,19 +122,19 @@ impl Seats {
             gaps: Mutex::default(),
         };
         Self {
-            seats: shards.into_iter().map(seat).collect(),
-            lookers,
+            slots: shards.into_iter().map(slot).collect(),
+            placement,
             armed: AtomicBool::new(true),
         }
     }
 
     /// The seat of the shard that looks at a producer's packets, live.
-    pub(crate) fn of(&self, producer: usize) -> &Seat {
-        &self.seats[producer % self.seats.len()]
+    pub(crate) fn of(&self, producer: usize) -> &ShardSlot {
+        &self.slots[producer % self.slots.len()]
     }
 
-    pub(crate) fn all(&self) -> &[Seat] {
-        &self.seats
+    pub(crate) fn all(&self) -> &[ShardSlot] {
+        &self.slots
     }
 
     pub(crate) fn set_armed(&self, armed: bool) {
@@ -145,13 +145,13 @@ impl Seats {
     /// The rules change for all shards: all of it between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
-        for seat in &self.seats {
+        for slot in &self.slots {
             // Outside of the lock, for which an inserter waits: cloning thousands of rules takes
             // milliseconds, and so does dropping thousands.
             let changes = changes.to_vec();
-            let mut waiting = lock(&seat.changes);
+            let mut waiting = lock(&slot.changes);
             let void = voids.push(&mut waiting, changes);
-            seat.has_changes.store(true, Relaxed);
+            slot.has_changes.store(true, Relaxed);
             drop(waiting);
             drop(void);
         }
@@ -163,8 +163,8 @@ impl Seats {
         if removed.is_empty() {
             return known;
         }
-        for seat in &self.seats {
-            let changes = lock(&seat.changes);
+        for slot in &self.slots {
+            let changes = lock(&slot.changes);
             known.extend(changes.iter().filter_map(|change| match change {
                 RuleChange::Remove(number) => Some(*number),
                 _ => None,
@@ -180,27 +180,27 @@ impl Seats {
     /// Live: none of the packets that readers of shards have still to look at is older than this, ns.
     pub(crate) fn promised_ns(&self) -> i64 {
         // Acquire: the hits before it have been told.
-        let promised = self.seats.iter().map(|seat| seat.promised_ns.load(Acquire));
+        let promised = self.slots.iter().map(|slot| slot.promised_ns.load(Acquire));
         promised.min().unwrap_or(i64::MAX)
     }
 
     /// From files: waits until all shards have looked at the record `next`. Returns the hits from there on, in order, up to a record before `end`
     /// or `end` itself, and that one.
     pub(crate) fn take_found(&self, next: u64, mut end: u64) -> (Vec<HitOrder>, u64) {
-        for seat in &self.seats {
-            let mut found = lock(&seat.found);
+        for slot in &self.slots {
+            let mut found = lock(&slot.found);
             while found.looked <= next {
-                let waited = seat.moved.wait(found);
+                let waited = slot.moved.wait(found);
                 found = waited.unwrap_or_else(PoisonError::into_inner);
             }
             end = end.min(found.looked);
         }
         let mut hits = Vec::new();
-        for seat in &self.seats {
-            let mut found = lock(&seat.found);
+        for slot in &self.slots {
+            let mut found = lock(&slot.found);
             let count = found.hits.partition_point(|order| order.record < end);
             hits.extend(found.hits.drain(..count));
-            seat.moved.notify_all();
+            slot.moved.notify_all();
         }
         // Those of a record are all of one shard.
         hits.sort_by_key(|order| order.record);
@@ -209,14 +209,14 @@ impl Seats {
 
     /// The analyzer takes nothing any more.
     pub(crate) fn end(&self) {
-        for seat in &self.seats {
-            lock(&seat.found).is_over = true;
-            seat.moved.notify_all();
+        for slot in &self.slots {
+            lock(&slot.found).is_over = true;
+            slot.moved.notify_all();
         }
     }
 }
 
-impl Seat {
+impl ShardSlot {
     /// Runs `visit` with the shard, if it is here and nobody else has it.
     pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.try_lock()?.as_deref_mut().map(visit)
@@ -314,7 +314,7 @@ impl Seat {
     }
 
     /// The reader of the shard did not see these. Of too many that wait, those that come last stand together.
-    pub(crate) fn miss(&self, gap: Gap) {
+    pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;
         match gaps.last_mut() {
@@ -328,7 +328,7 @@ impl Seat {
     }
 
     /// What [`Self::miss`] told.
-    pub(crate) fn take_gaps(&self) -> Vec<Gap> {
+    pub(crate) fn take_gaps(&self) -> Vec<UnanalyzedGap> {
         std::mem::take(&mut *lock(&self.gaps))
     }
 
@@ -408,10 +408,10 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{
-            prepared::{Prepared, mode},
+            prepared::{PreparedFilter, mode},
             triggers::Rule,
         },
-        control::common::Common,
+        control::common::RecorderShared,
         intake::{Intake, inline::inline_of_test},
         tests::rig::FakeClock,
     };
@@ -420,7 +420,7 @@ mod tests {
         let rule = Rule {
             number,
             text: "udp port 8".to_owned(),
-            prepared: Prepared::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
+            prepared: PreparedFilter::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
             hits: Arc::default(),
             is_enabled: true,
         };
@@ -433,19 +433,19 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
-        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
         let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
-        let seats = &parts.seats;
-        let waiting = || lock(&seats.all()[0].changes).len();
+        let slots = &parts.slots;
+        let waiting = || lock(&slots.all()[0].changes).len();
         for number in 1..1000 {
             let is_enabled = number % 2 == 0;
-            seats.change_rules(&[RuleChange::Enable(0, is_enabled)]);
-            seats.change_rules(&[RuleChange::Remove(number - 1), added(number)]);
-            seats.change_rules(&[RuleChange::Enable(number, is_enabled)]);
+            slots.change_rules(&[RuleChange::Enable(0, is_enabled)]);
+            slots.change_rules(&[RuleChange::Remove(number - 1), added(number)]);
+            slots.change_rules(&[RuleChange::Enable(number, is_enabled)]);
             assert!(waiting() <= 4, "{number}: {}", waiting());
         }
-        let mut shard = seats.of(0).take().unwrap();
-        seats.of(0).refresh(&mut shard, &mut HitQueue::default());
+        let mut shard = slots.of(0).take().unwrap();
+        slots.of(0).refresh(&mut shard, &mut HitQueue::default());
         let known = shard.known_rules();
         let known: Vec<_> = known
             .iter()
@@ -462,10 +462,10 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
-        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
         let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
-        let (seats, seat) = (&parts.seats, parts.seats.of(0));
-        let mut shard = seat.take().unwrap();
+        let (slots, slot) = (&parts.slots, parts.slots.of(0));
+        let mut shard = slot.take().unwrap();
         let mut found = HitQueue::default();
         let first: Vec<_> = (1..=RULES).map(added).collect();
         let hits = first.iter().map(|change| match change {
@@ -473,20 +473,20 @@ mod tests {
             _ => panic!("{change:?}"),
         });
         let hits: Vec<_> = hits.collect();
-        seats.change_rules(&first);
+        slots.change_rules(&first);
         drop(first);
-        seat.refresh(&mut shard, &mut found);
+        slot.refresh(&mut shard, &mut found);
         let removed = (1..=RULES).map(RuleChange::Remove);
         let second = removed.chain((RULES + 1..=2 * RULES).map(added));
         let second: Vec<_> = second.collect();
-        seats.change_rules(&second);
+        slots.change_rules(&second);
         let start = std::time::Instant::now();
-        seat.refresh(&mut shard, &mut found);
+        slot.refresh(&mut shard, &mut found);
         eprintln!("{RULES} rules by others: {:?}", start.elapsed());
         assert_eq!(shard.known_rules().len(), 1 + RULES);
         let left = || hits.iter().filter(|hits| hits.strong_count() > 0).count();
         assert_eq!(left(), RULES, "they wait for the analyzer");
-        seat.drop_gone();
+        slot.drop_gone();
         assert_eq!(left(), 0);
     }
 }

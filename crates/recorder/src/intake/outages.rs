@@ -13,42 +13,44 @@ use crate::{
 
 /// Follows the interface of one source, for all of its queues.
 #[derive(Debug)]
-pub(crate) struct Away {
+pub(crate) struct OutageTracker {
     source: usize,
-    state: Mutex<State>,
+    state: Mutex<OutageState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutageState {
     /// How often it went away.
     gaps: u64,
     /// How long it was away, as far as that was told.
     ns: u64,
-    now: Whereabouts,
+    now: InterfacePresence,
     /// The user was told that nothing of this source is recorded any more.
-    is_whole_told: bool,
+    is_total_loss_reported: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-enum Whereabouts {
+enum InterfacePresence {
     #[default]
     Here,
     /// Away; up to when that was told, ns of ring time.
-    Away { told_ns: i64 },
+    Away { reported_ns: i64 },
     /// Away until the recorder ends. The part of this time that is not in `ns` yet began at `mono_ns`, on the monotonic clock.
     ForGood { mono_ns: i64 },
 }
 
-impl State {
+impl OutageState {
     fn begin(&mut self, known_ns: i64) {
-        if matches!(self.now, Whereabouts::Here) {
-            self.now = Whereabouts::Away { told_ns: known_ns };
+        if matches!(self.now, InterfacePresence::Here) {
+            self.now = InterfacePresence::Away {
+                reported_ns: known_ns,
+            };
             self.gaps += 1;
         }
     }
 }
 
-impl Away {
+impl OutageTracker {
     pub(crate) fn new(source: usize) -> Self {
         Self {
             source,
@@ -62,7 +64,7 @@ impl Away {
     }
 
     /// If it is away, it still is at `now_ns`.
-    pub(crate) fn tell(&self, now_ns: i64, log: &LossLog) {
+    pub(crate) fn report(&self, now_ns: i64, log: &LossLog) {
         self.tell_with(&mut lock(&self.state), now_ns, log);
     }
 
@@ -71,11 +73,17 @@ impl Away {
         let mut state = lock(&self.state);
         state.begin(known_ns);
         self.tell_with(&mut state, now.ring_ns, log);
-        let Whereabouts::Away { told_ns } = state.now else {
+        let InterfacePresence::Away { reported_ns } = state.now else {
             return false;
         };
-        log.push(0, self.source, INTERFACE_DOWN, [(told_ns, i64::MAX); 2], 0);
-        state.now = Whereabouts::ForGood {
+        log.push(
+            0,
+            self.source,
+            INTERFACE_DOWN,
+            [(reported_ns, i64::MAX); 2],
+            0,
+        );
+        state.now = InterfacePresence::ForGood {
             mono_ns: now.mono_ns,
         };
         true
@@ -83,15 +91,15 @@ impl Away {
 
     /// Nothing of it is recorded any more. Returns whether that is new.
     pub(crate) fn is_first_whole(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).is_whole_told, true)
+        !std::mem::replace(&mut lock(&self.state).is_total_loss_reported, true)
     }
 
     /// It receives again, from `now_ns` on at the latest.
     pub(crate) fn end(&self, now_ns: i64, log: &LossLog) {
         let mut state = lock(&self.state);
         self.tell_with(&mut state, now_ns, log);
-        if matches!(state.now, Whereabouts::Away { .. }) {
-            state.now = Whereabouts::Here;
+        if matches!(state.now, InterfacePresence::Away { .. }) {
+            state.now = InterfacePresence::Here;
         }
     }
 
@@ -99,23 +107,31 @@ impl Away {
     pub(crate) fn totals(&self, mono_ns: i64) -> (u64, u64) {
         let state = lock(&self.state);
         let more_ns = match state.now {
-            Whereabouts::ForGood { mono_ns: since_ns } => mono_ns.saturating_sub(since_ns),
+            InterfacePresence::ForGood { mono_ns: since_ns } => mono_ns.saturating_sub(since_ns),
             _ => 0,
         };
         let more_ns = u64::try_from(more_ns).unwrap_or(0);
         (state.gaps, state.ns.saturating_add(more_ns))
     }
 
-    fn tell_with(&self, state: &mut State, now_ns: i64, log: &LossLog) {
-        let Whereabouts::Away { told_ns } = state.now else {
+    fn tell_with(&self, state: &mut OutageState, now_ns: i64, log: &LossLog) {
+        let InterfacePresence::Away { reported_ns } = state.now else {
             return;
         };
-        let Some(ns) = now_ns.checked_sub(told_ns).filter(|ns| *ns > 0) else {
+        let Some(ns) = now_ns.checked_sub(reported_ns).filter(|ns| *ns > 0) else {
             return;
         };
-        log.push(0, self.source, INTERFACE_DOWN, [(told_ns, now_ns); 2], 0);
+        log.push(
+            0,
+            self.source,
+            INTERFACE_DOWN,
+            [(reported_ns, now_ns); 2],
+            0,
+        );
         state.ns = state.ns.saturating_add(ns.unsigned_abs());
-        state.now = Whereabouts::Away { told_ns: now_ns };
+        state.now = InterfacePresence::Away {
+            reported_ns: now_ns,
+        };
     }
 }
 
@@ -125,17 +141,17 @@ mod tests {
 
     #[test]
     fn a_gap_is_told_as_it_goes_on() {
-        let (log, away) = (LossLog::default(), Away::new(3));
-        away.tell(50, &log);
+        let (log, away) = (LossLog::default(), OutageTracker::new(3));
+        away.report(50, &log);
         assert_eq!(log.within(0, 100), []);
         away.begin(100);
         // It went down first and was removed then: one gap.
         away.begin(120);
-        away.tell(150, &log);
+        away.report(150, &log);
         let told = log.within(0, 1000);
         assert_eq!((told[0].source, told[0].spans_ns[0]), (3, (100, 150)));
         away.end(200, &log);
-        away.tell(300, &log);
+        away.report(300, &log);
         let told = log.within(0, 1000);
         assert_eq!(told[0].spans_ns[0], (100, 200));
         assert_eq!(away.totals(5000), (1, 100));
@@ -148,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_for_good_stays_away_to_the_end() {
-        let (log, away) = (LossLog::default(), Away::new(0));
+        let (log, away) = (LossLog::default(), OutageTracker::new(0));
         away.begin(100);
         let now = |ring_ns, mono_ns| Moment {
             ring_ns,
@@ -160,7 +176,7 @@ mod tests {
         assert!(!away.for_good(140, now(160, 7010), &log));
         away.begin(170);
         away.end(180, &log);
-        away.tell(190, &log);
+        away.report(190, &log);
         assert_eq!(away.totals(7000), (1, 50));
         assert_eq!(away.totals(7900), (1, 950));
         assert_eq!(log.within(0, 99), []);

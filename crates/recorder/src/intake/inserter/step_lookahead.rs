@@ -10,7 +10,7 @@ use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
     parts::SOURCE_WAIT,
-    sequence::{Misplaced, Seen, Sequence},
+    sequence::{Misplaced, PacketOrder, Sequence},
 };
 
 /// Bytes that wait at most; beyond, what is behind is late.
@@ -18,18 +18,18 @@ const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
 /// The frames of a queue, in the burst that is lent or in a copy of it and those that followed.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct StepLookahead {
     sequence: Sequence,
     /// Whether frames may wait for what follows them.
     waits: bool,
-    copy: Option<Copy>,
+    copy: Option<FrameCopy>,
     /// Frames that were looked at.
     seen: usize,
     /// Frames before this one have their offset.
     pub(super) decided: usize,
     /// The first one behind, if any is undecided.
     first_behind: usize,
-    steps: VecDeque<Step>,
+    steps: VecDeque<FrameStep>,
     /// Packets that were late, by the frame that told.
     late: VecDeque<(usize, Misplaced)>,
     /// Packets that are stored as late and may follow a step; to be taken.
@@ -38,7 +38,7 @@ pub(super) struct Ahead {
 
 /// From this frame on another offset applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct FrameStep {
     pub(super) index: usize,
     /// Stamp less ring time, ns.
     pub(super) offset_ns: i64,
@@ -52,12 +52,12 @@ pub(super) struct Step {
 }
 
 #[derive(Debug, Default)]
-struct Copy {
+struct FrameCopy {
     memory: Vec<u8>,
     frames: Vec<FrameMeta>,
 }
 
-impl Copy {
+impl FrameCopy {
     fn add(&mut self, burst: Burst<'_>, from: usize) {
         for frame in burst.iter().skip(from) {
             let offset = self.memory.len();
@@ -70,7 +70,7 @@ impl Copy {
     }
 }
 
-impl Ahead {
+impl StepLookahead {
     pub(super) fn new(hold_ns: i64, waits: bool) -> Self {
         Self {
             sequence: Sequence::new(hold_ns),
@@ -115,11 +115,11 @@ impl Ahead {
             let (seen, were_late) = self.sequence.see(meta.time_ns);
             self.late.extend(were_late.map(|late| (index, late)));
             match seen {
-                Seen::InTime => self.decided = index + 1,
-                Seen::FirstBehind => (self.decided, self.first_behind) = (index, index),
-                Seen::Behind => {}
-                Seen::Stepped { offset_ns, step_ns } => {
-                    self.steps.push_back(Step {
+                PacketOrder::InTime => self.decided = index + 1,
+                PacketOrder::FirstBackward => (self.decided, self.first_behind) = (index, index),
+                PacketOrder::Backward => {}
+                PacketOrder::Stepped { offset_ns, step_ns } => {
+                    self.steps.push_back(FrameStep {
                         index: if self.waits { self.first_behind } else { index },
                         offset_ns,
                         step_ns,
@@ -161,7 +161,7 @@ impl Ahead {
         // What is dealt with is dropped when it is more than half, so that no frame is copied again and again.
         let gone = if 2 * cursor < copied { 0 } else { cursor };
         if gone > 0 || self.copy.is_none() {
-            let mut copy = Copy::default();
+            let mut copy = FrameCopy::default();
             copy.add(self.burst(queue), gone);
             self.copy = Some(copy);
             self.seen -= gone;
@@ -186,7 +186,7 @@ impl Ahead {
     }
 
     /// The step at `cursor`, which is taken.
-    pub(super) fn step_at(&mut self, cursor: usize) -> Option<Step> {
+    pub(super) fn step_at(&mut self, cursor: usize) -> Option<FrameStep> {
         self.steps.pop_front_if(|step| step.index <= cursor)
     }
 
@@ -199,7 +199,7 @@ impl Ahead {
     }
 
     /// The step that was taken is not followed, nor are those behind it, which are returned.
-    pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<Step> {
+    pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<FrameStep> {
         self.sequence.refuse(offset_ns);
         std::mem::take(&mut self.steps)
     }
@@ -283,7 +283,7 @@ mod tests {
             frames: Vec::new(),
             memory: vec![7; 1000],
         };
-        let mut ahead = Ahead::new(hold_ns, true);
+        let mut ahead = StepLookahead::new(hold_ns, true);
         let (mut times, mut misplaced, mut cursor, mut offset_ns) = (Vec::new(), Vec::new(), 0, 0);
         let mut is_at_end = false;
         loop {
@@ -371,7 +371,7 @@ mod tests {
             frames: Vec::new(),
             memory: vec![7; 1000],
         };
-        let mut ahead = Ahead::new(S, false);
+        let mut ahead = StepLookahead::new(S, false);
         let (mut parts, mut late) = (0, 0);
         while queue.next(Duration::ZERO).unwrap() == Status::Frames {
             ahead.fetched();
