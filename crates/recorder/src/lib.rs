@@ -1,21 +1,23 @@
-//! The recorder: threads between sources and dumps.
+//! The recorder: the threads between sources and dumps.
 //!
-//! Packets flow one way: an *inserter* copies a source's bursts into the ring, the *analyzer* reads every packet once and
-//! tries the trigger rules, the *dumper* reads the windows that triggers opened and has them written to files. Control flows
-//! beside it as messages. The deciding parts are pure and own neither threads nor clocks: `analysis::director` (what a hit
-//! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers); `start` wires them to threads.
+//! Packets flow one way. An *inserter* copies a source's bursts into the ring. The *analyzer* reads
+//! every packet once and tries the trigger rules. The *dumper* reads the windows that triggers
+//! opened and has them written to files. Control flows next to the packets, as messages. The
+//! deciding parts are pure and own neither threads nor clocks: `analysis::director` (what a hit
+//! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers). The module
+//! `start` connects them with threads.
 //!
-//! | room | what is in it |
+//! | room | contents |
 //! |---|---|
 //! | `intake` | from a source's burst into the ring: inserters, the capture filter, counters and losses, interfaces |
 //! | `analysis` | the analyzer, the trigger rules and scripts, the director, and filters as the recorder uses them |
 //! | `dump` | from a window of the ring to a file with a verdict |
-//! | `control` | what the threads share: clocks, progress, commands, pins, events |
-//! | `query` | the ring of another process, or the recorder's own: a window of it, in order, with a verdict |
-//! | `timeline` | what the history holds, slot by slot |
+//! | `control` | state that threads share: clocks, progress, commands, pins, events |
+//! | `query` | a window of the recorder's ring, or of another process's ring, in order, with a verdict |
+//! | `timeline` | the contents of the history, slot by slot |
 //! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
 //!
-//! Who waits for what, and how long: `docs/waits.md`.
+//! `docs/waits.md` lists which thread waits for which, and how long.
 
 mod analysis;
 mod control;

@@ -1,7 +1,9 @@
-//! The analyzer: reads every packet once, hands it to the shard, which tries the trigger rules, and gives the director's orders to the dumper.
+//! The analyzer reads every packet once and hands it to the shard, which tries the trigger rules.
+//! It passes the director's orders on to the dumper.
 //!
-//! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
-//! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
+//! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
+//! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
+//! same packet in every run. Live it is the smallest watermark of the queues.
 
 mod alerts;
 mod commands;
@@ -52,20 +54,20 @@ use alerts::Alerts;
 use commands::TriggerKeys;
 use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
 
-/// Batches between two steps while packets keep coming.
+/// Batches between two checks of clocks and commands while packets keep arriving.
 const BATCHES: usize = 64;
 
-/// What the analyzer is built from.
+/// The parts that the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
-    /// What a trigger by hand dumps.
+    /// Dump expression of a manual trigger.
     pub(crate) manual: DumpExpression,
-    /// What is dumped where a trigger does not say otherwise.
+    /// Window of a trigger that does not set its own.
     pub(crate) window: DumpWindow,
-    /// How alerts are acted on, and those of files.
+    /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// What rules ask for, by number; those that are missing, nothing of their own.
+    /// What rules request, by number. A rule without an entry requests nothing special.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
@@ -73,7 +75,7 @@ pub(crate) struct AnalyzerParts {
 }
 
 impl AnalyzerParts {
-    /// Whether a rule has a limit of bytes of its own.
+    /// Whether any rule has its own limit of bytes.
     fn limit_bytes(&self) -> bool {
         let mut terms = self.terms.values();
         terms.any(|terms| terms.limits.bytes_per_hour < u64::MAX)
@@ -86,7 +88,7 @@ impl Drop for Core {
     }
 }
 
-/// See the module.
+/// The analyzer's reader, and its state. See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
@@ -104,43 +106,45 @@ struct Core {
     stamps: StampRestorer,
     names: InterfaceCache,
     orders: Vec<Order<DumpExpression>>,
-    /// The rules that there are: what messages and files call them, and whether their matches are hits.
+    /// The existing rules: their names in messages and files, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
-    /// Those of them that have others in their place, which some shard does not have yet.
+    /// Removed rules with a successor that some shard does not have yet.
     leaving: Vec<usize>,
-    /// From files, where shards do not say what a hit would dump.
+    /// From files, if shards do not derive what a hit would dump.
     derivation: Option<Derivation>,
     slots: Arc<ShardSlots>,
-    /// Keeps what waiting hits will want.
+    /// Reserves the packets that waiting hits will need.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
     closed: ClosedWindows,
-    /// Offline: packets seen by interface.
+    /// Offline: packets seen, by interface.
     received: Vec<u64>,
-    /// Offline: the packet being looked at, by producer.
+    /// Offline: the current record, by producer.
     here: Vec<u64>,
-    /// Offline: bytes of packets since the dumper was last asked what it wrote, …
+    /// Offline: bytes of packets since the dumper last reported its costs.
     unsettled_bytes: u64,
-    /// … and whether it is to be asked now: it matters at which packet a limit ends a dump.
+    /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
+    /// dump must not depend on threads.
     is_to_settle: bool,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
     /// Packets that this thread's reader missed before a batch.
     missed: u64,
-    /// Packets that readers of shards left at a stop, while there were rules.
+    /// Packets that the shard readers left at a stop while there were rules.
     left_unread: u64,
     looks: ClockPacer,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
-    /// The end of the time to look at packets: the producer of the last ones, and how many of their batch were left.
+    /// If the time after a stop ran out: the producer of the last packets, and the number of
+    /// packets of its batch that were left.
     broken_off: Option<(usize, u64)>,
-    /// Records that were not looked at.
+    /// Records that the analyzer skipped.
     #[cfg(test)]
     passed_by: usize,
     refusals: RefusalNotices,
     unseen: UnseenPackets,
-    /// Of triggers by hand, and of those that are hits of rules.
+    /// Keys of manual triggers, and keys of triggers that are hits of rules.
     keys: [TriggerKeys; 2],
     alerts: Alerts,
     pulse: ThreadPulse,
@@ -222,7 +226,8 @@ impl Analyzer {
         Self { reader, core }
     }
 
-    /// The inserters are gone: reads the rest, of a live recording that is stopped for some seconds at most, and closes every window.
+    /// The inserters have ended: reads the rest and closes every window. If a live recording is
+    /// stopped, reading takes a few seconds at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         let core = &mut self.core;
@@ -231,7 +236,7 @@ impl Analyzer {
         for slot in core.slots.all() {
             slot.visit_waiting(Shard::end_flows);
         }
-        // What was overwritten behind the last batch.
+        // Packets overwritten after the last batch.
         let missed = self.reader.lapped().packets - core.missed;
         let unseen = core.unseen_of(missed);
         core.was_lapped(missed, unseen);
@@ -248,19 +253,20 @@ impl Analyzer {
 }
 
 impl RingReader for Analyzer {
-    /// Whether the clock alone may end something: a window, or the waiting of a hit.
+    /// Whether a clock alone may end something: a window, or the wait of a hit.
     fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
 
-    /// Live: when the next alert acts. `None`: no alert waits.
+    /// Live: time until the next alert acts. `None`: no alert waits.
     fn next_in(&self) -> Option<Duration> {
         let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
         let left_ns = next_ns.saturating_sub(self.core.common.clock.now().ring_ns);
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until there is something to read, a command, or the timeout. Returns for how long.
+    /// Sleeps until there is something to read, a command, or until the timeout. Returns how long
+    /// it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_told() {
@@ -274,11 +280,13 @@ impl RingReader for Analyzer {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads what is there (live at most some batches), then looks after clocks and commands. False: nothing was there.
+    /// Reads available records (live a few batches at most), then checks clocks and commands.
+    /// Returns `false` if there were no records.
     fn step(&mut self) -> bool {
-        // Asked before the reading: the writer that asks has published everything.
+        // Asked before reading: the inserter that waits has published everything.
         let asked = self.core.common.gate.asked_of_analyzer();
-        // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
+        // Read before the records. If all records were then read, no unread packet is older than
+        // this watermark.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while !self.core.live || (batches < BATCHES && self.core.broken_off.is_none()) {
@@ -305,7 +313,7 @@ impl RingReader for Analyzer {
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        // What others claimed they looked at before it was overwritten.
+        // Inserters analyzed the records that they claimed before these were overwritten.
         let missed = batch.missed.packets;
         self.missed += missed;
         let claimed = self.slots.of(batch.producer).claimed();
@@ -316,7 +324,8 @@ impl Core {
         self.look_at(batch);
         self.here.clear();
         if !self.live {
-            // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
+            // C0: Release, pairs with C1 in `DumperProgress::reach`: the positions move after this,
+            // at the reader's next call.
             let clock = &self.common.packet_clock;
             clock.store(self.director.clock_ns, Ordering::Release);
         }
@@ -330,10 +339,11 @@ impl Core {
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
         self.settle_before(record, packet);
-        // Whatever is decided from here to the next packet is decided at this record.
+        // Decisions from here to the next packet belong to this record.
         self.here.clear();
         self.here.push(record);
-        // What was before the packet is done before an alert of its time.
+        // Alerts up to the packet's time act before the clock moves, so everything before the
+        // packet is done first.
         self.act_on_alerts(packet.time_ns);
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
@@ -344,12 +354,12 @@ impl Core {
         !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
-    /// Whether inserters call when there is a packet to be looked at.
+    /// Whether inserters wake the analyzer when there is a packet to analyze.
     fn is_told(&self) -> bool {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
 
-    /// Clocks and commands.
+    /// Checks clocks and commands.
     fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
         self.pulse.beat();
         self.take_hits();
@@ -379,7 +389,8 @@ impl Core {
         self.publish_counters();
     }
 
-    /// The smallest watermark of the queues that promise one and still run: of them no packet older than this comes any more, ns.
+    /// The smallest watermark of the running queues that promise one. No older packet of these
+    /// queues will arrive, ns.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
@@ -389,7 +400,8 @@ impl Core {
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
+    /// Offline: the ring is about to overwrite the bucket that closed first. Waiting hits that need
+    /// this bucket must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;
@@ -399,7 +411,7 @@ impl Core {
             .ring
             .reserve(i64::MIN, i64::MAX)
             .buckets(&mut buckets);
-        // The first of them to close is the next to go.
+        // The bucket that closed first is overwritten next.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
             self.here.clear();
@@ -408,7 +420,7 @@ impl Core {
         }
     }
 
-    /// Carries out what the director decided.
+    /// Carries out the director's orders.
     fn execute(&mut self) {
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
@@ -493,7 +505,8 @@ impl Core {
             alert: terms.alert,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
-        // What went before the window is not lost to it.
+        // The ring keeps packets from before the window for an alert's dump. If they are
+        // overwritten, the window has lost nothing.
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
@@ -505,7 +518,7 @@ impl Core {
             return;
         };
         if let Some(Clip::Flow(until_ns)) = clipped {
-            // Packets that come behind it are not late for the dump.
+            // Packets after the flow's end are not late for the dump.
             window.to_ns = window.to_ns.min(until_ns);
         }
         self.is_to_settle |= window.is_limited || self.director.has_limited();
@@ -531,7 +544,7 @@ impl Core {
         self.closed.add(id, window, ends, clock_ns);
     }
 
-    /// The first record of each producer that is not in a window closed now.
+    /// The first record of each producer that does not belong to a window closed now.
     fn ends(&self) -> Vec<u64> {
         if self.here.is_empty() {
             (0..self.common.ring.producers())
@@ -559,7 +572,7 @@ impl Core {
         }
     }
 
-    /// While hits wait, the ring keeps what they will want.
+    /// While hits wait, the ring keeps the packets that these hits need.
     fn keep_for_waiting(&mut self) {
         let from_ns = self.director.waiting_from_ns();
         match (from_ns, &mut self.waiting) {
@@ -581,7 +594,7 @@ impl Core {
         let open_dumps = self.director.open_dumps() as u64;
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
         self.slots.set_armed(self.director.armed);
-        // Live, readers of shards count themselves what they look at.
+        // Live, the readers of shards count the packets that they analyze.
         let analyzed = if self.live && self.slots.placement == AnalysisPlacement::Readers {
             let each = self.slots.all().iter();
             each.map(|slot| slot.analyzed.load(Ordering::Relaxed)).sum()

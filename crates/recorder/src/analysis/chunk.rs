@@ -1,8 +1,9 @@
-//! Up to 64 records of a bucket in a row, laid out as filters and windows want them: what analyzer and dumper look at
-//! together.
+//! Up to 64 consecutive records of a bucket, laid out as filters and windows need them. The
+//! analyzer and the dumper test all records of a chunk together.
 //!
-//! Filling a chunk reads descriptors only; the ring asks memory for the payloads some records ahead, so that they are under
-//! way when a filter comes to them. What is found in a chunk, few records as a rule, is read again from its bucket.
+//! Filling a chunk reads only descriptors. The ring prefetches the payloads some records ahead, so
+//! that they are in the cache when a filter reads them. The few matching records of a chunk are
+//! read again from their bucket.
 
 use std::ops::Range;
 
@@ -10,18 +11,18 @@ use retroscope_filter::{Aux, Frame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::Packet;
 
-/// Records of a chunk at most: a set of them is the bits of a `u64`.
+/// Records of a chunk at most: the bits of a `u64` are a set of them.
 pub(crate) const MANY: usize = Program::MANY;
 
-/// See the module.
+/// Consecutive records of a bucket.
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
-    /// Filled up to `len`, as the other arrays are.
+    /// The first `len` entries are valid, in all three arrays.
     frames: [Frame<'r>; MANY],
     times_ns: [i64; MANY],
     interfaces: [u16; MANY],
     len: usize,
-    /// So many are taken, [`MANY`] at most.
+    /// Records that [`Self::fill`] takes, [`MANY`] at most.
     pub(crate) most: usize,
 }
 
@@ -36,13 +37,13 @@ impl<'r> Chunk<'r> {
         }
     }
 
-    /// Takes the next records, in place of those before; returns how many there were.
+    /// Replaces the contents with the next records. Returns the number of records.
     #[inline(always)]
     pub(crate) fn fill(&mut self, mut packets: impl Iterator<Item = Packet<'r>>) -> usize {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
-        // A field would be written for each.
+        // A local variable: the field would be written for each record.
         let mut len = 0;
         for ((frame, time_ns), interface) in places {
             let Some(packet) = packets.next() else {
@@ -77,7 +78,8 @@ impl<'r> Chunk<'r> {
         let mut left = &self.interfaces[..self.len];
         std::iter::from_fn(move || {
             let id = *left.first()?;
-            // Mostly it is one interface: told without a branch for each record.
+            // Usually all records have one interface. This finds that without a branch for each
+            // record.
             let differ = left.iter().fold(0, |differ, other| differ | (other ^ id));
             let count = match differ {
                 0 => left.len(),
@@ -89,7 +91,8 @@ impl<'r> Chunk<'r> {
         })
     }
 
-    /// Those of the records at `range` whose time stamp `is_one` takes: bit `n` is that of the `n`th of them.
+    /// The records at `range` whose time stamp satisfies `is_one`: bit `n` stands for record `n` of
+    /// the range.
     pub(crate) fn mask_where(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
         let times = self.times_ns[range].iter().enumerate();
         times.fold(0, |set, (index, time_ns)| {
@@ -98,11 +101,11 @@ impl<'r> Chunk<'r> {
     }
 }
 
-/// Goes to some of the packets of a chunk, in their order.
+/// Visits some packets of a chunk, in their order.
 #[derive(Debug)]
 pub(crate) struct SelectedPackets<I> {
     packets: I,
-    /// How many were passed.
+    /// Packets that were passed.
     passed: usize,
 }
 
@@ -112,7 +115,7 @@ impl<I: Iterator> SelectedPackets<I> {
         Self { packets, passed: 0 }
     }
 
-    /// The packet at `index`, which was not passed.
+    /// The packet at `index`, which must not have been passed.
     pub(crate) fn to(&mut self, index: usize) -> Option<I::Item> {
         let packet = self.packets.nth(index.checked_sub(self.passed)?)?;
         self.passed = index + 1;

@@ -1,4 +1,4 @@
-//! What a hit would dump: the template filled in with what its packet says, or what the dump script makes of it.
+//! Derives what a hit would dump: fills in the template from the packet, or calls the dump script.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,36 +16,37 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// What rules dump, and scripts that trigger.
+/// The dump templates of rules and trigger scripts.
 #[derive(Debug, Clone)]
 pub(crate) struct Templates {
-    /// Of those that have none of their own.
+    /// The template of rules that have no separate one.
     pub(crate) default: Arc<Template>,
-    /// By their numbers.
+    /// The separate templates, by rule number.
     pub(crate) own: HashMap<usize, Arc<Template>>,
 }
 
 impl Templates {
-    /// All of them.
+    /// All templates.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Template>> {
         self.own.values().chain([&self.default])
     }
 
-    /// How many ask for flows. If any do, first fragments are to be kept, for later ones of their flow.
+    /// The number of templates that use flows. If it is not 0, first fragments must be remembered,
+    /// for later fragments of their flows.
     pub(crate) fn asking_for_flows(&self) -> usize {
         let asking = self.iter().filter(|template| asks_for_flows(template));
         asking.count()
     }
 }
 
-/// See the module. Its answers depend on the packets that it is shown, and their order.
+/// Derives dump expressions. The results depend only on the packets it sees, and their order.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     templates: Templates,
-    /// How many of them ask for flows, and how many modules may.
+    /// Number of templates that use flows; plus 1 if there are modules, whose texts may use flows.
     asking: usize,
     texts: TextTemplates,
-    /// Used in place of the default template.
+    /// Replaces the default template.
     script: Option<DumpFunction>,
     stamps: StampRestorer,
     pub(crate) fragments: FirstFragments,
@@ -69,7 +70,7 @@ impl Derivation {
         }
     }
 
-    /// Takes up a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
+    /// Applies a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
     /// the template that the change replaces.
     pub(crate) fn change(&mut self, change: &RuleChange) -> Option<Arc<Template>> {
         let (number, template) = match change {
@@ -97,12 +98,14 @@ impl Derivation {
         before
     }
 
-    /// Behind all changes that came together: where a rule that asks for flows takes the place of another, nothing is forgotten.
+    /// Call this after all changes that arrived together. Then nothing is forgotten if one rule
+    /// that uses flows replaces another.
     pub(crate) fn changed(&mut self) {
         self.fragments.want(self.asking > 0);
     }
 
-    /// What a packet that a rule takes, the record of a producer, would dump; `None`: the script wants nothing of it.
+    /// What a hit of a rule on a producer's record would dump; `None`: the dump script wants
+    /// nothing.
     pub(crate) fn expression(
         &mut self,
         rule: usize,
@@ -130,7 +133,7 @@ impl Derivation {
         )
     }
 
-    /// What a packet would dump, by the text that a module made of it.
+    /// What a packet would dump, by the text of a module.
     pub(crate) fn of_text(
         &mut self,
         text: String,
@@ -149,12 +152,12 @@ impl Derivation {
         }
     }
 
-    /// Whether a script is used.
+    /// Whether there is a dump script.
     pub(crate) fn is_scripted(&self) -> bool {
         self.script.is_some()
     }
 
-    /// What the script has to say.
+    /// Takes the messages of the dump script.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let notices = self.script.iter_mut().flat_map(DumpFunction::take_notices);
         notices.collect()

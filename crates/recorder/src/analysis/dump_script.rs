@@ -1,8 +1,9 @@
-//! The dump script: makes an expression or a predicate of a trigger packet.
+//! The dump script: makes an expression or a predicate from a trigger packet.
 //!
-//! The analyzer calls the dump function when a packet triggers; the dumper asks the predicates that came out of it, many
-//! packets at a time. Both use one Lua state, under a mutex that is held for one call: the analyzer waits for at most one
-//! chunk of the dumper, or, once, for a call that is stopped for its time.
+//! The analyzer calls the dump function when a packet triggers. The dumper asks the resulting
+//! predicates, many packets at a time. Both use one Lua state behind a mutex that is held for one
+//! call. The analyzer waits for at most one chunk of the dumper, or once for a call that runs into
+//! its time limit.
 
 use std::{
     collections::HashMap,
@@ -27,10 +28,10 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// Texts of expressions that are remembered with what became of them.
+/// Expression texts that are remembered with their templates or errors.
 const TEMPLATES_MAX: usize = 1024;
 
-/// See the module.
+/// The loaded dump script.
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
     state: LuaState,
@@ -38,7 +39,7 @@ pub(crate) struct DumpFunction {
 }
 
 impl DumpFunction {
-    /// Runs the file once. The counters learn when the script fails.
+    /// Runs the file once. A failure of the script goes to the counters in `common`.
     pub(crate) fn new(
         script: &Script,
         limits: Limits,
@@ -54,12 +55,12 @@ impl DumpFunction {
         })
     }
 
-    /// What it wants to see in one state.
+    /// The partition of packets that the script needs to see in one state.
     pub(crate) fn partition(&self) -> Partition {
         lock(&self.state.script).partition()
     }
 
-    /// What a packet of this stamp that triggered dumps; `None`: nothing.
+    /// What a hit on a packet with this stamp dumps; `None`: nothing.
     pub(crate) fn expression(
         &mut self,
         interface: &RecordedInterface,
@@ -97,13 +98,13 @@ impl DumpFunction {
         expression
     }
 
-    /// What the script printed, and, once, why it is disabled.
+    /// Takes the script's output, and once the reason why it is disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         self.news.take(&mut lock(&self.state.script))
     }
 }
 
-/// Dump expressions that scripts and modules made, by their texts.
+/// The templates of scripts and modules, by their texts.
 #[derive(Debug, Default)]
 pub(crate) struct TextTemplates {
     live: bool,
@@ -118,7 +119,7 @@ impl TextTemplates {
         }
     }
 
-    /// The expression of a text, for packets of a link type, or why it is none.
+    /// The template of a text, for packets of a link type, or the error.
     pub(crate) fn get(
         &mut self,
         text: String,
@@ -133,7 +134,8 @@ impl TextTemplates {
             let template = Template::parse(text).and_then(|template| {
                 let template = template.without_names()?;
                 let link = context(link_type, mode(!live));
-                // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
+                // If libpcap is slow with the expression, another thread compiles it while dumps go
+                // on. The dump's report has the error, if any.
                 if !live || template.checks_at_once(link) {
                     template.check(link)?;
                 }
@@ -144,7 +146,8 @@ impl TextTemplates {
     }
 }
 
-/// How a trigger packet is described where its dump has no name: by its flow, as `$flow` would have it.
+/// Describes a trigger packet whose dump has no name: by its flow, as `$flow` would, or by its
+/// time.
 fn cause(trigger: &ScriptPacket<'_>) -> String {
     let flow = flow_of(&parse(trigger.link_type, trigger.data));
     flow.map_or_else(|| rfc3339(trigger.time_ns), |flow| flow.to_string())

@@ -1,4 +1,4 @@
-//! The user's scripts: those that trigger, and the one that dumps.
+//! The user's scripts: trigger scripts and the dump script.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::{
     start::config::Scripts,
 };
 
-/// See the module.
+/// The loaded scripts.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptFunctions {
     pub(crate) triggers: TriggerScripts,
-    /// Used in place of the dump template.
+    /// Replaces the dump template.
     pub(crate) dump: Option<DumpFunction>,
 }
 
 impl ScriptFunctions {
-    /// Runs the files once. The counters learn when the dump script fails.
+    /// Runs each file once. A failure of the dump script goes to the counters in `common`.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: Limits,
@@ -39,7 +39,7 @@ impl ScriptFunctions {
         !self.triggers.is_empty() || self.dump.is_some()
     }
 
-    /// What a user of scripts should know.
+    /// A notice about scripts for the user, at the start.
     pub(crate) fn start_notice(&self) -> Option<String> {
         let slow = self.any() && !retroscope_script::compiles();
         slow.then(|| {

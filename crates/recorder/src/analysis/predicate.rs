@@ -1,4 +1,4 @@
-//! What hits would dump, and what dumps take.
+//! The expressions of hits, and the predicates by which dumps select packets.
 
 use std::{
     hash::{Hash, Hasher},
@@ -26,18 +26,18 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason, and go to the same place. Nothing is formatted before one
-/// is opened.
+/// What a hit would dump. Two expressions are equal if their dumps select the same packets for the
+/// same reason and go to the same directory. No text is formatted before a dump opens.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
-    /// Where its dump goes, if it has a directory of its own.
+    /// Directory of the dump, if the rule has a separate one.
     pub(crate) into: Option<SubDirectory>,
-    /// A script made it for packets of this link type.
+    /// The link type of the packets for which a script made the expression.
     pub(crate) made_for: Option<LinkType>,
-    /// The flow that it is of, where a module says when that is over.
+    /// The flow of the hit, if a module reports when the flow ends.
     pub(crate) flow: Option<Key>,
 }
 
@@ -45,14 +45,15 @@ pub(crate) struct DumpExpression {
 enum ExpressionKind {
     /// A template, and the values of its variables in the trigger packet.
     Values(Arc<Template>, Arc<TriggerValues>),
-    /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
-    /// and the second part decides which packets the alert is about.
+    /// An expression that needs no trigger packet. For an alert, the expression finds packets, and
+    /// the second part decides which packets the alert is about.
     Plain(Arc<Filled>, Option<Arc<AlertScope>>),
     Script(ScriptPredicate),
 }
 
 impl DumpExpression {
-    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of.
+    /// Fills in `template` for a packet. `fragments` knows the flow if the packet is a later
+    /// fragment.
     pub(crate) fn new(
         template: &Arc<Template>,
         interface: &RecordedInterface,
@@ -79,7 +80,7 @@ impl DumpExpression {
         }
     }
 
-    /// An expression that asks for no trigger packet.
+    /// An expression that needs no trigger packet.
     pub(crate) fn plain(filled: Filled) -> Self {
         Self::of(ExpressionKind::Plain(Arc::new(filled), None), 0)
     }
@@ -98,7 +99,7 @@ impl DumpExpression {
         Self::of(ExpressionKind::Script(predicate), interface)
     }
 
-    /// The expression as people read it, and what a dump of it takes.
+    /// The expression as text, and the predicate of its dump.
     pub(crate) fn resolve(&self, offline: bool) -> (String, DumpPredicate) {
         let (filled, sought) = match &self.what {
             ExpressionKind::Values(template, values) => (template.filled(values), None),
@@ -142,7 +143,7 @@ impl Hash for DumpExpression {
     }
 }
 
-/// What a dump takes.
+/// Selects the packets of a dump.
 #[derive(Debug, Clone)]
 pub(crate) enum DumpPredicate {
     Filter(Box<FilterPredicate>),
@@ -154,7 +155,7 @@ pub(crate) enum DumpPredicate {
 pub(crate) struct FilterPredicate {
     prepared: PreparedFilter,
     state: FlowState,
-    /// Decides about what the filter takes.
+    /// Decides about the packets that the filter matches.
     narrow: Option<ScopeFilter>,
 }
 
@@ -169,7 +170,7 @@ impl DumpPredicate {
         }))
     }
 
-    /// Whether the dump takes a packet that its filter takes.
+    /// Whether the dump selects a packet that its filter matches.
     pub(crate) fn keeps(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         match self {
             Self::Filter(filter) => {
@@ -180,7 +181,7 @@ impl DumpPredicate {
         }
     }
 
-    /// The filter, for a rule set, which finds the packets to ask about; `None`: a script decides.
+    /// The filter, for a rule set that finds candidate packets; `None`: a script decides.
     pub(crate) fn filter(&self) -> Option<&Filter> {
         match self {
             Self::Filter(filter) => Some(&filter.prepared.filter),
@@ -196,21 +197,22 @@ impl DumpPredicate {
         }
     }
 
-    /// Notes that the dump takes nothing of a link type; found out by the rule set.
+    /// Notes that the dump selects nothing of a link type, as the rule set found.
     pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
         if let Self::Filter(filter) = self {
             filter.prepared.refuse(link_type, error);
         }
     }
 
-    /// Of these link types, and of no others, those are told that the dump takes nothing of, in this order.
+    /// Reports exactly these link types, in this order, as types of which the dump selects nothing.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         if let Self::Filter(filter) = self {
             filter.prepared.tell_refused(link_types);
         }
     }
 
-    /// Whether [`Self::decide`] is quick for a link type: libpcap compiles for as long as it likes. From files everything waits in any case.
+    /// Whether [`Self::decide`] is quick for a link type, because libpcap may take long to compile.
+    /// From files it does not matter, because everything waits.
     pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
         let Self::Filter(filter) = self else {
             return true;
@@ -222,7 +224,7 @@ impl DumpPredicate {
             || prepared.filter.prepares_at_once(link)
     }
 
-    /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
+    /// Whether the dump selects a packet whose stamp is `offset_ns` ahead of its ring time.
     pub(crate) fn decide(
         &mut self,
         interface: &RecordedInterface,
@@ -263,19 +265,20 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether it forgot, for want of room, whether some datagram belongs to the flow. Its later fragments are then undecided though
-    /// the first one was seen.
+    /// Whether it dropped, for lack of room, the flow of some datagram. Later fragments of the
+    /// datagram are then undecided although the first fragment was seen.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
 
-    /// Whether the dump takes nothing of a link type, because the filter was refused for it.
+    /// Whether the dump selects nothing of a link type because libpcap refused the filter for this
+    /// type.
     pub(crate) fn is_refused(&self, link_type: LinkType) -> bool {
         let is_it = |(refused, _): &(LinkType, String)| *refused == link_type;
         matches!(self, Self::Filter(filter) if filter.prepared.refused.iter().any(is_it))
     }
 
-    /// Link types that the dump takes nothing of.
+    /// Messages about link types of which the dump selects nothing.
     pub(crate) fn notes(&self) -> Vec<String> {
         let Self::Filter(filter) = self else {
             return Vec::new();
@@ -287,7 +290,7 @@ impl DumpPredicate {
         refused.map(note).collect()
     }
 
-    /// Why it may not have taken all that it should.
+    /// Why the dump may have missed packets.
     pub(crate) fn fault(&self) -> Option<String> {
         self.script().and_then(ScriptPredicate::fault)
     }
@@ -301,12 +304,12 @@ pub(crate) struct LuaState {
 }
 
 impl LuaState {
-    /// Calls the script, and counts it when it fails.
+    /// Calls the script, and counts a failure.
     pub(crate) fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
         let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault.is_some() {
-            // Relaxed: a number that stands alone; the lock makes its writers one.
+            // Relaxed: a single number. The lock serializes its writers.
             let failed = &self.common.counters.dump_script_failed;
             failed.store(1, Ordering::Relaxed);
         }
@@ -314,23 +317,25 @@ impl LuaState {
     }
 }
 
-/// What one call of the dump function made: a function over packets. It is given up with the last of its clones.
+/// A predicate over packets that one call of the dump function returned. Lua frees the function
+/// with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,
     pub(crate) function: Arc<retroscope_script::Predicate>,
-    /// What it takes, for people; two of one name take the same.
+    /// Describes the selected packets to people; equal names mean equal predicates.
     pub(crate) name: Arc<str>,
 }
 
 impl ScriptPredicate {
-    /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
+    /// The packets that it selects, of at most [`retroscope_script::MANY`]: bit `n` is for packet
+    /// `n`.
     pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
         let function = &self.function;
         (self.state).call(|script| script.match_derived(function, packets))
     }
 
-    /// Why it takes nothing any more, if its script is disabled.
+    /// Why it selects nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
         lock(&self.state.script)
             .fault

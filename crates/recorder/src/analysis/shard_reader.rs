@@ -1,10 +1,13 @@
-//! A shard that reads the ring itself, beside others.
+//! A shard with its own reader of the ring.
 //!
-//! Live the readers are the members of one group, and divide the producers. From files each reads all records, and looks at those of its
-//! shards: the inserter has numbered them by address pair (`intake/inserter/shards.rs`). What they find goes to the analyzer,
-//! which opens and closes windows: live by a bounded queue, from files in the order of records, for which it waits.
+//! Live, the readers are the members of one group and divide the producers. When reading files,
+//! each reader reads all records and analyzes those of its shard, which the inserter numbered by
+//! address pair (`intake/inserter/shards.rs`). The hits go to the analyzer, which opens and closes
+//! windows. Live, a bounded queue carries the hits. When reading files, the analyzer waits for the
+//! readers and takes hits in the order of records.
 //!
-//! With `--analyzers inline` a file's only reader is moved on by the inserter's thread, behind each publication.
+//! With `--analyzers inline`, the inserter's thread runs a file's only reader, after each
+//! publication.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -26,43 +29,46 @@ use crate::{
     control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
 };
 
-/// Batches between two looks at clocks.
+/// Batches between two reads of the clock.
 const BATCHES: usize = 64;
-/// Hits from files that are told together.
+/// Hits from files that are queued together.
 const TOGETHER: usize = 1024;
-/// How long a live recording that is stopped still looks at packets, ns.
+/// How long a stopped live recording still analyzes packets, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
-/// See the module.
+/// Reads the ring for one shard.
 #[derive(Debug)]
 pub(crate) struct ShardReader {
     common: Arc<RecorderShared>,
     slots: Arc<ShardSlots>,
     slot: usize,
     reader: Reader,
-    /// Of the analyzer.
+    /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
-    /// From files: its records before this were looked at.
+    /// Files: the reader has analyzed all its records before this one.
     looked: u64,
-    /// Live, of each producer whether it is one of its own that promise watermarks.
+    /// Live, for each producer: whether the producer belongs to this reader and promises
+    /// watermarks.
     promises: Vec<bool>,
     /// A lower bound of the times of the last batch of each producer, ns.
     last_ns: Vec<i64>,
     stopped_ns: Option<i64>,
     is_time_over: bool,
-    /// The end of that time: the producer of the last packets, and how many of their batch were left.
+    /// If the time after a stop ran out: the producer of the last packets, and the number of
+    /// packets of its batch that were left.
     left: (usize, u64),
     pulse: ThreadPulse,
 }
 
-/// What was found and is not told yet.
+/// Hits that are not queued yet.
 #[derive(Debug)]
 struct ReaderFindings {
     slots: Arc<ShardSlots>,
-    /// Live, with what they would dump; …
+    /// Live hits, with what they would dump.
     live: HitQueue,
-    /// … from files the analyzer says that, because it knows the packets before.
+    /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
+    /// all packets before.
     files: Vec<HitOrder>,
     has_any: bool,
 }
@@ -86,7 +92,7 @@ impl Findings for ReaderFindings {
 }
 
 impl ShardReader {
-    /// For the shard of a seat; `reader` is that of its producers.
+    /// A reader for the shard of a slot; `reader` reads the producers of that shard.
     pub(crate) fn new(
         common: Arc<RecorderShared>,
         (slots, slot): (Arc<ShardSlots>, usize),
@@ -98,7 +104,7 @@ impl ShardReader {
             *promises &= producer % slots.all().len() == slot;
         }
         Self {
-            // From files there is one, whatever the number of queues.
+            // Files have one producer, whatever the number of queues.
             last_ns: vec![i64::MIN; promises.len().max(1)],
             promises,
             found: ReaderFindings {
@@ -125,12 +131,12 @@ impl ShardReader {
         self.found.has_any
     }
 
-    /// A handle that wakes it.
+    /// A handle that wakes this reader.
     pub(crate) fn waker(&self) -> Waker {
         self.reader.waker()
     }
 
-    /// How far it and those that it shares producers with have read.
+    /// How far this reader, and the readers it shares producers with, have read.
     pub(crate) fn positions(&self) -> Positions {
         self.reader.positions()
     }
@@ -164,12 +170,12 @@ impl ShardReader {
 }
 
 impl RingReader for ShardReader {
-    /// Whether somebody waits for what it has found by then.
+    /// Whether another thread waits for the findings of this reader.
     fn has_deadline(&self) -> bool {
         !self.common.is_live() || self.common.counters.are_dumps_unfinished()
     }
 
-    /// Sleeps until there is something to read, or the timeout. Returns for how long.
+    /// Sleeps until there is something to read, or until the timeout. Returns how long it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.common.clock.mono_ns();
         self.reader.wait(timeout);
@@ -177,7 +183,8 @@ impl RingReader for ShardReader {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Looks at what is there, live at most some batches, and tells what it found. False: nothing was there.
+    /// Analyzes available packets, live a few batches at most, and queues the hits. Returns `false`
+    /// if there were no packets.
     fn step(&mut self) -> bool {
         self.pulse.beat();
         let live = self.common.is_live();
@@ -211,7 +218,8 @@ impl RingReader for ShardReader {
                 });
             }
             if !live {
-                // Only now the bucket of the batch before is given back: when the analyzer has seen all, nobody holds what may be overwritten.
+                // `next` has just released the bucket of the previous batch. So when the analyzer
+                // has seen everything, no reader holds a bucket that may be overwritten.
                 slot.tell_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
@@ -224,7 +232,7 @@ impl RingReader for ShardReader {
                 let mut chunk = Chunk::new();
                 loop {
                     pulse.beat();
-                    // A script may be slow: none is asked about many packets behind the time to stop.
+                    // A script may be slow: after a stop, ask it about one packet at a time.
                     let is_stopping = live && control.stopping();
                     chunk.most = if is_stopping { 1 } else { MANY };
                     let look = || shard.look(batch.producer, &mut packets, &mut chunk, found);
@@ -255,7 +263,7 @@ impl RingReader for ShardReader {
             slot.visit_waiting(look);
             self.looked = end;
             batches += 1;
-            // Relaxed: numbers, summed by who asks.
+            // Relaxed: a number that others only sum.
             slot.analyzed
                 .fetch_add(end - batch.first, Ordering::Relaxed);
             if self.is_time_over {
@@ -277,7 +285,7 @@ impl RingReader for ShardReader {
     }
 }
 
-/// Whether the time to look at packets is over at `mono_ns`, of a recording that is stopped.
+/// Whether a stopped recording has used up its time to analyze packets at `mono_ns`.
 fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
     mono_ns - *stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
 }

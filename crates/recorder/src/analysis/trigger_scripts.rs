@@ -1,8 +1,8 @@
-//! Trigger scripts, and modules over flows: which packets of a chunk they take.
+//! Trigger scripts, and modules over flows: which packets of a chunk they match.
 //!
-//! A script may remember what it saw, so it is asked about every packet once, in order, before anything else happens to
-//! the chunk; what it found is looked up afterwards. What it finds depends on the packets and their order alone, not on where
-//! chunks end.
+//! A script may keep state, so it is asked about every packet once, in order, before anything else
+//! uses the chunk. Its answers are looked up afterwards. The answers depend only on the packets and
+//! their order, not on where chunks end.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -24,26 +24,26 @@ use crate::{
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 
-/// See the module.
+/// The trigger scripts and modules of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
-    /// They have the numbers behind the scripts.
+    /// Modules have the rule numbers after the scripts.
     modules: Vec<Module>,
-    /// The packets of the chunk whose flows one of them shunts.
+    /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
 }
 
 #[derive(Debug)]
 struct TriggerScript {
     trigger: Machine,
-    /// The packets of the chunk that it takes.
+    /// Packets of the chunk that the script matches.
     found: u64,
     news: FailureNotice,
 }
 
 impl TriggerScripts {
-    /// Runs the files once. What modules do is counted in `common`.
+    /// Runs the files once. The counters of modules are registered in `common`.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: Limits,
@@ -78,24 +78,24 @@ impl TriggerScripts {
         self.scripts.len() + self.modules.len()
     }
 
-    /// Whether there are modules: they look at packets also where no hits are wanted.
+    /// Whether there are modules. Modules see packets even if no hits are wanted.
     pub(crate) fn has_modules(&self) -> bool {
         !self.modules.is_empty()
     }
 
-    /// Whether one of them may shunt flows.
+    /// Whether a script or module may shunt flows.
     pub(crate) fn shunts(&self) -> bool {
         let mut modules = self.modules.iter();
         self.scripts.iter().any(|script| script.trigger.shunts())
             || modules.any(|module| module.runner.plan().shunts)
     }
 
-    /// The packets of the chunk whose flows one of them shunts: bit `n` is that of packet `n`.
+    /// Packets of the chunk whose flows a script or module shunts: bit `n` is for packet `n`.
     pub(crate) fn shunted(&self) -> u64 {
         self.shunted
     }
 
-    /// The least that one of them wants to see in one state.
+    /// The smallest partition of packets that any script or module needs to see in one state.
     pub(crate) fn partition(&self) -> Option<Partition> {
         let partitions = self.scripts.iter().map(|script| script.trigger.partition());
         let modules = self.modules.iter();
@@ -103,7 +103,8 @@ impl TriggerScripts {
         partitions.chain(modules).min()
     }
 
-    /// What messages call them, in the order of their numbers, and how many dumps those that have a limit of their own may have open at once.
+    /// Names for messages, in the order of rule numbers, and limits of open dumps for modules that
+    /// have such a limit.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
         let scripts = self.scripts.iter();
         let scripts = scripts.map(|script| (script.trigger.name(), None));
@@ -113,7 +114,8 @@ impl TriggerScripts {
         }))
     }
 
-    /// Live: no packet may have come for some time, at `mono_ns` of the monotonic clock.
+    /// Live: lets time pass, because packets may not arrive for some time. `mono_ns`: now on the
+    /// monotonic clock.
     pub(crate) fn pass_time(&mut self, mono_ns: i64) {
         for module in &mut self.modules {
             module.runner.pass(mono_ns);
@@ -121,7 +123,7 @@ impl TriggerScripts {
         }
     }
 
-    /// No packet comes any more.
+    /// No more packets will arrive.
     pub(crate) fn finish(&mut self) {
         for module in &mut self.modules {
             module.runner.finish();
@@ -129,7 +131,8 @@ impl TriggerScripts {
         }
     }
 
-    /// Asks all scripts about the packets of a chunk, at most [`MANY`], of a producer; where no hits are wanted, only modules.
+    /// Asks all scripts about the packets of a chunk of one producer, at most [`MANY`]. If no hits
+    /// are wanted, asks only modules.
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
@@ -143,7 +146,7 @@ impl TriggerScripts {
         let mut count = 0;
         let slots = chunk.iter_mut().zip(&mut times_ns);
         for ((slot, time_ns), (record, packet)) in slots.zip(packets) {
-            // A packet of an interface that no inserter registered triggers nothing, whatever a script answers.
+            // A packet of an unregistered interface never triggers, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);
@@ -161,7 +164,7 @@ impl TriggerScripts {
             };
             self.shunted |= script.trigger.take_shunted();
         }
-        // Modules remember times: these go on when a clock is set.
+        // Modules store times, so they get ring time, which goes on when a clock is set.
         for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
             slot.time_ns = time_ns;
         }
@@ -171,8 +174,8 @@ impl TriggerScripts {
         }
     }
 
-    /// Flows that modules had dumped, and found to be over before the packet at `until` of the chunk or one before that. Rules of scripts have
-    /// numbers from `first` on.
+    /// Takes the flows that modules had dumped and that ended before the packet at index `until` of
+    /// the chunk, or earlier. Rules of scripts have numbers from `first` on.
     pub(crate) fn take_ended_flows(&mut self, until: usize, first: usize) -> Vec<FlowEnded> {
         let first = first + self.scripts.len();
         let modules = self.modules.iter_mut().enumerate();
@@ -181,7 +184,8 @@ impl TriggerScripts {
         over.collect()
     }
 
-    /// Of a module, what it wants dumped of the packet at `place` of the chunk, if it says so; and the flow, if it says when that is over.
+    /// For a module's hit on the packet at `place` of the chunk: the dump expression that the
+    /// module returned, if any, and the flow, if the module reports its end.
     pub(crate) fn wanted(&self, script: usize, place: usize) -> (Option<String>, Option<Key>) {
         let module = script.checked_sub(self.scripts.len());
         let Some(module) = module.and_then(|module| self.modules.get(module)) else {
@@ -193,7 +197,8 @@ impl TriggerScripts {
         (filter, flow.map(|dump| dump.key))
     }
 
-    /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
+    /// The packets at `run` of the chunk that some script or module needs: bit `n` is for packet
+    /// `n` of the run.
     pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
         let scripts = self.scripts.iter().map(|script| script.found);
         let modules = self
@@ -208,7 +213,7 @@ impl TriggerScripts {
             & of_run.unwrap_or(0)
     }
 
-    /// Whether a script takes the packet at `place` of the chunk.
+    /// Whether a script matches the packet at `place` of the chunk.
     pub(crate) fn takes(&self, script: usize, place: usize) -> bool {
         let found = match self.scripts.get(script) {
             Some(script) => script.found,
@@ -220,7 +225,7 @@ impl TriggerScripts {
         place < MANY && found >> place & 1 == 1
     }
 
-    /// What scripts printed, and, once each, why they are disabled.
+    /// Takes the output of scripts, and once for each disabled script the reason.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);
@@ -228,7 +233,7 @@ impl TriggerScripts {
         scripts.chain(modules).collect()
     }
 
-    /// Scripts that are disabled.
+    /// Number of disabled scripts and modules.
     pub(crate) fn failed(&self) -> u64 {
         let failed = self
             .scripts
@@ -240,14 +245,14 @@ impl TriggerScripts {
     }
 }
 
-/// A module, and what it wants of a chunk.
+/// A module, and its results for a chunk.
 #[derive(Debug)]
 struct Module {
     runner: Runner,
     dumps: Vec<Dump>,
-    /// The packets of the chunk whose flows it wants.
+    /// Packets of the chunk whose flows the module wants to dump.
     found: u64,
-    /// Flows that it found to be over in the chunk, but for those that were told.
+    /// Flows that ended in the chunk and are not reported yet.
     over: VecDeque<FlowOver>,
     counters: Arc<ModuleCounters>,
 }
@@ -281,7 +286,7 @@ impl Module {
         over
     }
 
-    /// The packets of the chunk before which it found flows to be over.
+    /// Packets of the chunk before which a flow ended.
     fn over_at(&self) -> u64 {
         let places = self.over.iter().map(|over| over.at);
         let bits = places.filter(|at| *at < MANY).map(|at| 1 << at);
@@ -300,7 +305,7 @@ impl Module {
     fn take_notices(&mut self) -> Vec<String> {
         let notes = self.runner.take_notes().into_iter();
         let name = self.runner.name();
-        // Faults begin with the name already.
+        // A fault message already begins with the name.
         let named = |note: String| match note.starts_with(name) {
             true => note,
             false => format!("{name}: {note}"),
@@ -348,26 +353,26 @@ impl ModuleCounters {
     }
 }
 
-/// A module, and what it did so far in all shards.
+/// A module, and its counts over all shards.
 #[derive(Debug, Clone, Default, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModuleStatus {
-    /// What messages call it.
+    /// Name of the module in messages.
     pub name: String,
-    /// What it did.
+    /// Counts of the module.
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub counts: ModuleCounts,
-    /// Shards in which it failed too often, and looks at no packets any more.
+    /// Shards in which the module failed too often and is disabled.
     pub disabled: u64,
 }
 
-/// What a script has to say to the user.
+/// Collects a script's output and reports its failure once.
 #[derive(Debug)]
 pub(crate) struct FailureNotice {
-    /// What it does no more when it is disabled.
+    /// The verb for the message when the script is disabled, for example "triggers".
     does: &'static str,
-    /// Whether its failure was told.
+    /// Whether the failure has been reported.
     told: bool,
 }
 
@@ -376,7 +381,7 @@ impl FailureNotice {
         Self { does, told: false }
     }
 
-    /// What the script printed, and, once, why it is disabled.
+    /// Takes the script's output, and once the reason why it is disabled.
     pub(crate) fn take(&mut self, script: &mut Machine) -> Vec<String> {
         let notes = script.take_notes().into_iter();
         let mut news: Vec<_> = notes
@@ -399,7 +404,7 @@ const NO_PACKET: ScriptPacket<'static> = ScriptPacket {
     direction: 0,
 };
 
-/// A packet as scripts see it: with its stamp.
+/// A packet as scripts see it, with its stamp.
 pub(crate) fn shown<'p>(
     packet: &Packet<'p>,
     stamp_ns: i64,

@@ -1,11 +1,14 @@
 //! A shard in the inserter's thread.
 //!
-//! Records go to memory past the cache, and the analyzer reads them back on another processor: of frames of 1514 bytes that
-//! took it longer than to try a filter on them. A live inserter has the frames in its first-level cache. So it lends them to the shard
-//! behind storing them, and wakes the analyzer only where there is a hit, and now and then to move on.
+//! Records are written to memory past the cache, and the analyzer reads them back on another
+//! processor. For frames of 1514 bytes, reading back took longer than trying a filter. A live
+//! inserter has the frames in its first-level cache. So it lends the frames to the shard after
+//! storing them. It wakes the analyzer only for a hit, and now and then to move the analyzer's
+//! position.
 //!
-//! Where too much waits at the source ([placement](super::placement)), the shard goes back to its [seat](crate::analysis::seats), and the analyzer,
-//! which has a thread of its own, takes over. So it does for bursts whose frames are cut, or are of several interfaces.
+//! If too much waits at the source ([placement](super::placement)), the shard goes back to its
+//! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The
+//! analyzer also takes bursts with truncated frames, and bursts with frames of several interfaces.
 
 use std::sync::Arc;
 
@@ -25,12 +28,13 @@ use crate::{
     intake::placement::{PlacementShared, ShardPlacement},
 };
 
-/// What a record takes in the ring beside its bytes.
+/// Bytes of a record in the ring in addition to the packet.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
-/// All inserters together leave no more than this part of the ring unread before they call: one in 8.
+/// All inserters together leave at most one part in 8 of the ring unread before they wake the
+/// analyzer.
 const RING_SHARE: u64 = 8;
 
-/// What inserters need to have shards.
+/// What an inserter needs to run a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
     pub(crate) common: Arc<RecorderShared>,
@@ -41,25 +45,26 @@ pub(crate) struct InlineParts {
     pub(crate) placing: Arc<PlacementShared>,
 }
 
-/// See the module.
+/// Runs the shard of a producer in the inserter's thread. See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Inline {
     parts: InlineParts,
     producer: usize,
     shard: Option<Box<Shard>>,
     found: InlineFindings,
-    /// Whether this thread is to have the shard.
+    /// Decides whether this thread should have the shard.
     placement: ShardPlacement,
-    /// Whether something was stored since the analyzer was last called that it has to look at.
+    /// Whether the analyzer has something to do since it was last woken.
     is_due: bool,
-    /// Bytes stored since the analyzer was last called, and the number from which on it is called at any rate.
+    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the inserter wakes it
+    /// in any case.
     unread: u64,
     unread_max: u64,
-    /// That of the inserter.
+    /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
 }
 
-/// Hits of the records that are stored since the last publication.
+/// Hits of the records stored since the last publication.
 #[derive(Debug)]
 struct InlineFindings {
     slots: Arc<ShardSlots>,
@@ -83,7 +88,7 @@ impl Findings for InlineFindings {
 }
 
 impl Inline {
-    /// For the inserter of a producer, whose turns `pulse` counts.
+    /// For the inserter of a producer; `pulse` counts the turns of its thread.
     pub(crate) fn new(parts: InlineParts, producer: usize, pulse: ThreadPulse) -> Self {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
@@ -105,7 +110,8 @@ impl Inline {
         self.parts.slots.of(self.producer)
     }
 
-    /// So many frames are to be stored as they stand: takes the shard, keeps it, or leaves them to the analyzer.
+    /// `frames` plain frames are about to be stored: takes or keeps the shard, or leaves the frames
+    /// to the analyzer.
     pub(crate) fn before_storing(&mut self, frames: usize, producer: &Producer) {
         let stored = producer.stored();
         let is_read = self.shard.is_some() || self.parts.positions.get(self.producer) == stored;
@@ -125,8 +131,8 @@ impl Inline {
         }
     }
 
-    /// Looks at frames of one interface that were stored as they stand, as records from `first` on; ring time is their stamps less `offset_ns`.
-    /// They have so many captured `bytes`, about.
+    /// Analyzes plain frames of one interface that were stored as records from `first` on. Ring
+    /// time is their stamps less `offset_ns`. `bytes`: approximate captured bytes of all frames.
     pub(crate) fn look(
         &mut self,
         first: u64,
@@ -155,7 +161,7 @@ impl Inline {
         let mut packets = NumberedPackets::from(first, packets);
         let look = || {
             let mut chunk = Chunk::new();
-            // A script may be slow, and a burst long.
+            // A script may be slow and a burst long, so the pulse beats for each chunk.
             while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
                 self.pulse.beat();
             }
@@ -165,14 +171,14 @@ impl Inline {
         slot.times.time(&self.parts.common.clock, look);
     }
 
-    /// What was claimed is stored, as far as there was room.
+    /// The claimed frames are stored, unless there was no room.
     pub(crate) fn after_storing(&mut self, producer: &Producer) {
         if self.shard.is_some() {
             self.slot().claim(producer.stored());
         }
     }
 
-    /// Leaves what is stored next to the analyzer.
+    /// Leaves the next records to the analyzer.
     pub(crate) fn leave(&mut self) {
         self.is_due = true;
         self.put_back();
@@ -181,14 +187,14 @@ impl Inline {
     fn put_back(&mut self) {
         if let Some(shard) = self.shard.take() {
             let slot = self.parts.slots.of(self.producer);
-            // Before the analyzer finds something behind it.
+            // Before the analyzer finds hits in later records.
             slot.tell(&mut self.found.hits);
             slot.put_back(shard);
         }
     }
 
-    /// Before the watermark moves: tells the analyzer what was found. False: it is just taking what was told before, and the watermark must not
-    /// move past what was found.
+    /// Gives the hits to the analyzer, before the watermark moves. Returns `false` if the analyzer
+    /// is just taking earlier hits; the watermark must then not move past these hits.
     pub(crate) fn tell(&mut self) -> bool {
         if !self.found.hits.is_empty() {
             self.is_due = true;
@@ -200,13 +206,14 @@ impl Inline {
         self.found.hits.is_empty()
     }
 
-    /// As [`ShardPlacement::asked`].
+    /// As [`ShardPlacement::observe_wait`].
     pub(crate) fn after_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
         self.placement.observe_wait(now_ns, queueing_delay_ns);
     }
 
-    /// What was stored is published, and the source `is_dry` or not, at `now_ns` of the monotonic clock: calls the analyzer, if it
-    /// is to do something. Returns whether it is.
+    /// Records were published, and the source `is_dry` or not, at `now_ns` of the monotonic clock.
+    /// Wakes the analyzer if it has something to do. Returns whether there were hits or records for
+    /// it.
     pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.placement.observe_drain(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {
@@ -222,7 +229,7 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
-    /// What the shard has to say.
+    /// Takes the messages of the shard.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let shard = self.shard.as_mut();
         shard.map(|shard| shard.take_notices()).unwrap_or_default()

@@ -26,25 +26,27 @@ pub(crate) struct RecordedInterface {
     pub(crate) link_type: LinkType,
     /// Unit of its time stamps, ns.
     pub(crate) time_resolution_ns: u64,
-    /// Whose clock stamps its packets.
+    /// The clock that stamps the packets.
     pub(crate) time_domain: TimeDomain,
 }
 
-/// Trigger rules and dump templates of the start, and how they are made ready.
+/// Trigger rules and dump templates of the start, and the mode in which they are compiled.
 type RulesAndTemplates = (SharedRules, Templates, Mode);
 
-/// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
+/// An append-only table; the index is the ring's interface identifier. Inserters append, all
+/// threads read.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    /// The trigger rules and the dump templates, to be made ready for link types.
+    /// The trigger rules and dump templates, which are compiled for new link types.
     expressions: Option<RulesAndTemplates>,
-    /// The capture filter, to tell which link types it takes nothing of.
+    /// The capture filter, to report link types of which it matches nothing.
     filter: Mutex<Option<PreparedFilter>>,
     table: Mutex<Vec<Arc<RecordedInterface>>>,
 }
 
 impl Interfaces {
-    /// With expressions that are ready for a link type before any packet of it is stored.
+    /// Makes a table that compiles the expressions for a link type before any packet of this type
+    /// is stored.
     pub(crate) fn new(expressions: RulesAndTemplates, filter: Option<PreparedFilter>) -> Self {
         Self {
             expressions: Some(expressions),
@@ -53,7 +55,8 @@ impl Interfaces {
         }
     }
 
-    /// Appends an interface to the ring's table and to ours, under one lock, so that both number it alike.
+    /// Appends an interface to the ring's table and to this one, under one lock, so that both use
+    /// the same number.
     pub(crate) fn register(
         &self,
         ring: &Ring,
@@ -92,7 +95,8 @@ impl Interfaces {
         Ok(id)
     }
 
-    /// Sentences about link types that the capture filter takes nothing of, each once.
+    /// Takes messages about link types of which the capture filter matches nothing, each message
+    /// once.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         let mut filter = lock(&self.filter);
         let notices = filter.iter_mut().map(|it| it.take_notices("filter"));
@@ -105,19 +109,19 @@ impl Interfaces {
         Some(table.get(usize::from(id))?.source)
     }
 
-    /// Appends those that `known` does not hold yet.
+    /// Appends the interfaces that `known` does not contain yet.
     fn learn(&self, known: &mut Vec<Arc<RecordedInterface>>) {
         let table = lock(&self.table);
         known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
 }
 
-/// A thread's own copy, refreshed only when an unknown identifier turns up.
+/// A thread's own copy, refreshed only for an unknown identifier.
 #[derive(Debug)]
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
     known: Vec<Arc<RecordedInterface>>,
-    /// How many of the interfaces were looked at, and their link types, each once.
+    /// Number of interfaces whose link types have been collected, and these link types, each once.
     link_types: (usize, Vec<LinkType>),
 }
 
@@ -145,7 +149,8 @@ impl InterfaceCache {
         link_types
     }
 
-    /// The link types of the interfaces that so many packets came from, in their order.
+    /// The link types of the interfaces with received packets, in the order of interfaces.
+    /// `received`: packets by interface.
     pub(crate) fn link_types_of(&mut self, received: &[u64]) -> Vec<LinkType> {
         let mut link_types = Vec::new();
         for (id, _) in (0..).zip(received).filter(|(_, packets)| **packets > 0) {

@@ -1,8 +1,9 @@
-//! Stretches of time in which the interface of a source is down or removed.
+//! Time ranges in which the interface of a source is down or removed.
 //!
-//! Nothing is received then, and nobody knows what passed the wire. They are told to the log of losses as they go on, so that a
-//! dump whose window ends meanwhile knows. A source that is away for good counts as away until the recorder ends, though its
-//! inserters have ended before.
+//! During an outage nothing is received, and the packets on the wire are unknown. Outages go to the
+//! log of losses while they last, so that a dump whose window ends meanwhile reports them. A source
+//! that is lost for good counts as away until the recorder ends, although its inserters ended
+//! before.
 
 use std::sync::Mutex;
 
@@ -11,7 +12,7 @@ use crate::{
     intake::counters::{INTERFACE_DOWN, LossLog},
 };
 
-/// Follows the interface of one source, for all of its queues.
+/// Tracks the interface of one source, for all queues of the source.
 #[derive(Debug)]
 pub(crate) struct OutageTracker {
     source: usize,
@@ -20,12 +21,12 @@ pub(crate) struct OutageTracker {
 
 #[derive(Debug, Default)]
 struct OutageState {
-    /// How often it went away.
+    /// Number of outages.
     gaps: u64,
-    /// How long it was away, as far as that was told.
+    /// Total time of outages that was logged, ns.
     ns: u64,
     now: InterfacePresence,
-    /// The user was told that nothing of this source is recorded any more.
+    /// Whether the user knows that the whole source is no longer recorded.
     is_total_loss_reported: bool,
 }
 
@@ -33,9 +34,10 @@ struct OutageState {
 enum InterfacePresence {
     #[default]
     Here,
-    /// Away; up to when that was told, ns of ring time.
+    /// Away. The outage is logged up to this ring time, ns.
     Away { reported_ns: i64 },
-    /// Away until the recorder ends. The part of this time that is not in `ns` yet began at `mono_ns`, on the monotonic clock.
+    /// Away until the recorder ends. `mono_ns` is the monotonic time at which the part begins that
+    /// is not in `ns` yet.
     ForGood { mono_ns: i64 },
 }
 
@@ -58,17 +60,18 @@ impl OutageTracker {
         }
     }
 
-    /// It went away after `known_ns`, when it was last known to receive.
+    /// The interface went away after `known_ns`, when it was last known to receive.
     pub(crate) fn begin(&self, known_ns: i64) {
         lock(&self.state).begin(known_ns);
     }
 
-    /// If it is away, it still is at `now_ns`.
+    /// Logs the outage up to `now_ns`, if there is an outage.
     pub(crate) fn report(&self, now_ns: i64, log: &LossLog) {
         self.tell_with(&mut lock(&self.state), now_ns, log);
     }
 
-    /// It went away after `known_ns`, or before, and nothing of it will be recorded any more, or not all. Returns whether that is new.
+    /// The interface went away after `known_ns` or before, and at least a part of its packets will
+    /// never be recorded again. Returns whether that is new.
     pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
         let mut state = lock(&self.state);
         state.begin(known_ns);
@@ -89,12 +92,12 @@ impl OutageTracker {
         true
     }
 
-    /// Nothing of it is recorded any more. Returns whether that is new.
+    /// The whole source is no longer recorded. Returns whether that is new.
     pub(crate) fn is_first_whole(&self) -> bool {
         !std::mem::replace(&mut lock(&self.state).is_total_loss_reported, true)
     }
 
-    /// It receives again, from `now_ns` on at the latest.
+    /// The interface receives again, from `now_ns` on at the latest.
     pub(crate) fn end(&self, now_ns: i64, log: &LossLog) {
         let mut state = lock(&self.state);
         self.tell_with(&mut state, now_ns, log);
@@ -103,7 +106,8 @@ impl OutageTracker {
         }
     }
 
-    /// How often it was away, and for how many ns in all, until `mono_ns` on the monotonic clock if it is for good.
+    /// The number of outages and their total time, ns. If the source is lost for good, the time up
+    /// to `mono_ns` of the monotonic clock counts.
     pub(crate) fn totals(&self, mono_ns: i64) -> (u64, u64) {
         let state = lock(&self.state);
         let more_ns = match state.now {
@@ -145,7 +149,7 @@ mod tests {
         away.report(50, &log);
         assert_eq!(log.within(0, 100), []);
         away.begin(100);
-        // It went down first and was removed then: one gap.
+        // The interface went down first and was removed then: one outage.
         away.begin(120);
         away.report(150, &log);
         let told = log.within(0, 1000);
@@ -172,7 +176,7 @@ mod tests {
             offset_ns: 0,
         };
         assert!(away.for_good(130, now(150, 7000), &log));
-        // Another queue of it, and what an interface does that nobody records.
+        // Another queue of the source, and changes of an interface that is no longer recorded.
         assert!(!away.for_good(140, now(160, 7010), &log));
         away.begin(170);
         away.end(180, &log);

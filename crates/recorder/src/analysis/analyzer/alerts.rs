@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Acts on those whose time has come.
+    /// Acts on alerts whose time is not after `now_ns`.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
             self.act_on_alert(time_ns, &alert);
@@ -137,7 +137,7 @@ impl Core {
         let odd = oddity(alert);
         if let Some(odd) = odd {
             let seen = &self.common.alerts.other_community_id;
-            // Once: it is likely so for all.
+            // Reported once: if one Community ID differs, probably all do.
             if seen.fetch_add(1, Relaxed) == 0 {
                 let name = alert.identity.name();
                 let text = format!("alert {name}: {odd}; further ones are only counted");

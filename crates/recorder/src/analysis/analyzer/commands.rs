@@ -1,4 +1,4 @@
-//! Commands, taken between two batches.
+//! Commands, processed between two batches.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,12 +22,12 @@ use crate::{
     },
 };
 
-/// Keys of triggers by hand that are remembered, …
+/// Keys of manual triggers that are remembered.
 const KEYS: usize = 256;
-/// … and of those that are hits of rules.
+/// Keys of triggers that are hits of rules, as many as are remembered.
 const KEYS_OF_RULES: usize = 4096;
 
-/// Which dumps triggers started that had a key: the last ones.
+/// The last dumps that were started by triggers with a key.
 #[derive(Debug)]
 pub(super) struct TriggerKeys {
     dumps: HashMap<String, u64>,
@@ -36,7 +36,7 @@ pub(super) struct TriggerKeys {
 }
 
 impl TriggerKeys {
-    /// Of triggers by hand, and of those that are hits of rules.
+    /// For manual triggers, and for triggers that are hits of rules.
     pub(super) fn both() -> [Self; 2] {
         [KEYS, KEYS_OF_RULES].map(|most| Self {
             dumps: HashMap::new(),
@@ -57,8 +57,9 @@ impl TriggerKeys {
 }
 
 impl Core {
-    /// Takes the commands that wait: no more than can wait at once, because callers that are answered ask again, and packets wait meanwhile.
-    /// A reply that nobody waits for any more is lost.
+    /// Processes waiting commands, at most as many as can wait at once: a caller that gets an
+    /// answer may ask again, and packets wait in the meantime. If a caller no longer waits, its
+    /// reply is lost.
     pub(super) fn obey(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
@@ -103,7 +104,7 @@ impl Core {
         }
     }
 
-    /// A trigger by hand, or a hit of a rule that no packet is.
+    /// Processes a manual trigger, or a hit of a rule without a packet.
     fn trigger(
         &mut self,
         (now, at_ns, held): (Moment, Option<i64>, Option<RingExtent>),
@@ -151,7 +152,7 @@ impl Core {
         } else {
             Some(self.director.manual(hit, &mut self.orders))
         };
-        // Only from files a hit of a rule waits.
+        // A hit of a rule waits only when reading files.
         let acted = acted.unwrap_or(Err(HitRefusal::HeldOff));
         let (dump, existed) = acted.map_err(|why| match why.reason() {
             Reason::Unfilled => NoDump::Other(why.to_string()),

@@ -1,4 +1,4 @@
-//! What the analyzer does with the packets that [shards](crate::analysis::shard) look at, and with what these find.
+//! What the analyzer does with the packets of [shards](crate::analysis::shard) and with their hits.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -18,18 +18,19 @@ use crate::{
     control::hits::{HitRefusal, Reason},
 };
 
-/// Goes through a batch beside the shard that looks at it, or looked: what is to be done for each packet is done before its hits.
+/// Follows the shard through a batch: for each packet, it does the analyzer's work before it acts
+/// on the packet's hits.
 struct BatchWalk<'c, 'b> {
     core: &'c mut Core,
     producer: usize,
-    /// Those of the batch that were not passed, the next of which is this record.
+    /// The packets of the batch that were not passed. `next` is the record of the first.
     packets: Packets<'b>,
     next: u64,
-    /// A lower bound of their times, ns.
+    /// A lower bound of the packet times, ns.
     oldest_ns: i64,
-    /// The packet that was passed last from files, …
+    /// From files: the packet that was passed last.
     last: Option<Packet<'b>>,
-    /// … and whether hits were wanted there.
+    /// From files: whether hits were wanted at the packet that was passed last.
     are_wanted: bool,
 }
 
@@ -99,7 +100,7 @@ impl Findings for BatchWalk<'_, '_> {
 }
 
 impl Core {
-    /// A flow is over that a module wanted dumped.
+    /// A flow has ended that a module wanted dumped.
     pub(super) fn on_flow_ended(&mut self, over: &FlowEnded) {
         let flow = (over.rule, over.flow);
         self.director
@@ -108,7 +109,7 @@ impl Core {
 }
 
 impl BatchWalk<'_, '_> {
-    /// What the packet that was passed last would dump, where its shard does not say so.
+    /// Derives what the last passed packet would dump, if its shard does not.
     fn expression(&mut self, order: HitOrder) -> Option<Result<DumpExpression, HitRefusal>> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
@@ -118,11 +119,11 @@ impl BatchWalk<'_, '_> {
 }
 
 impl Core {
-    /// Acts on the hits that were found elsewhere, live.
+    /// Live: acts on hits that inserters and readers found.
     pub(super) fn take_hits(&mut self) {
         let slots = Arc::clone(&self.slots);
         slots.all().iter().for_each(ShardSlot::drop_gone);
-        // Asked before the hits are taken: what was found by the rules as they were is among them.
+        // Asked before taking the hits, so that these include all hits of the old rules.
         let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::has_taken_up);
         self.take_told(&slots);
         if is_past {
@@ -132,7 +133,7 @@ impl Core {
     }
 
     /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
-    /// silent link may keep other removed rules for long.
+    /// silent link may keep other removed rules for a long time.
     pub(super) fn forget_those_gone(&mut self) {
         let slots = Arc::clone(&self.slots);
         let known = slots.known_of(&self.leaving);
@@ -174,7 +175,7 @@ impl Core {
         }
     }
 
-    /// From files: goes through a batch at which others have looked, and acts on what they found.
+    /// From files: goes through a batch that the readers have analyzed, and acts on their hits.
     fn walk(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         let end = batch.first + batch.len() as u64;
@@ -186,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Hands the packets of a batch to the shard that looks at them, but for those that their inserter looks at.
+    /// Hands the packets of a batch to the shard, without the packets that the inserter analyzes.
     pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         if !self.live && slots.placement != AnalysisPlacement::Analyzer {
@@ -197,13 +198,14 @@ impl Core {
         let claimed = slot.claimed().clamp(batch.first, end);
         BatchWalk::new(self, batch).go_to(claimed);
         if claimed < end {
-            // What the inserter found before is acted on before.
+            // Acts first on the hits that the inserter found before.
             self.take_hits();
             slot.visit(|shard| self.look_with((slot, shard), batch, claimed));
         }
     }
 
-    /// Hands the packets of a batch from `record` on to the shard; live it looks after clocks and commands amidst them.
+    /// Hands the packets of a batch from `record` on to the shard. Live, it checks clocks and
+    /// commands in between.
     fn look_with(
         &mut self,
         (slot, shard): (&ShardSlot, &mut Shard),
@@ -243,7 +245,8 @@ impl Core {
         }
     }
 
-    /// Reads the clock amidst packets, and looks after what waits for it. Whether to look at packets no more.
+    /// Reads the clock between packets, and checks clocks and commands if due. Returns whether to
+    /// stop analyzing packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
         if self.looks.is_due(mono_ns) {
@@ -253,12 +256,13 @@ impl Core {
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
     }
 
-    /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
+    /// Whether the clock that closes windows waits for a producer. Offline the clock follows the
+    /// packets.
     fn is_promised(&self, producer: usize) -> bool {
         self.live && self.promises.get(producer).copied().unwrap_or(true)
     }
 
-    /// What is to be done for a packet, whatever is found in it.
+    /// The analyzer's work for a packet, whether or not it is a hit.
     fn packet(&mut self, (producer, record): (usize, u64), packet: &Packet<'_>) {
         if !self.live {
             self.offline_clock(record, packet);
@@ -291,8 +295,8 @@ impl Core {
             return;
         }
         if self.live {
-            // Behind the arrival of the packet, however long this thread stood still before: the latest end of a window that opens is
-            // counted from here.
+            // Read the clock again: this thread may have stood still since the packet arrived, and
+            // the deadline of a new window counts from now.
             self.director.mono_ns = self.common.clock.mono_ns();
         }
         self.settle_live();
@@ -310,7 +314,8 @@ impl Core {
         self.execute();
     }
 
-    /// Counts hits of a rule; false: it is there no more, though a shard found it still.
+    /// Counts hits of a rule. Returns `false` if the rule has been removed although a shard still
+    /// found hits.
     fn count(&self, rule: usize, hits: u64) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
         if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {

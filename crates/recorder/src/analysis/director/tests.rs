@@ -24,7 +24,7 @@ fn config() -> DirectorConfig {
     }
 }
 
-/// A feed of indicators adds and removes rules for days: nothing is kept of a removed rule whose
+/// A feed of indicators adds and removes rules for days: nothing remains of a removed rule whose
 /// dumps are finished.
 #[test]
 fn rules_are_added_and_removed_without_end() {
@@ -52,7 +52,7 @@ fn rules_are_added_and_removed_without_end() {
         outcomes.remove_rule(&format!("feed {rule}"));
         director.forget_rule(rule);
         outcomes.forget(rule);
-        // Its dump ends afterwards.
+        // The dump of the rule ends after its removal.
         let bytes = 100;
         director
             .by_rule
@@ -91,7 +91,8 @@ fn hit(time_ns: i64, record: u64, expression: &'static str) -> TriggerHit<&'stat
     }
 }
 
-/// Feeds hits as packets that carry the clock with them, then ends; returns (open: time, key) and the counts.
+/// Feeds hits as packets that carry the clock, then ends. Returns the opened dumps (time, key) and
+/// the counts.
 fn run(
     config: DirectorConfig,
     hits: &[TriggerHit<&'static str>],
@@ -268,7 +269,8 @@ fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     hit
 }
 
-/// When the first dump was closed by a clock that goes on by seconds to `end_ns`, and by what; then the recording ends.
+/// When a clock that moves in seconds to `end_ns` closes the first dump, and what clipped the dump.
+/// The recording ends afterwards.
 fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
     let mut orders = Vec::new();
     for second in from_ns / S..=end_ns / S {
@@ -285,7 +287,7 @@ fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (
     }
 }
 
-/// Live and from files, where hits and ends of flows wait for what may be late.
+/// Live, and from files, where hits and ends of flows wait for packets that may be late.
 #[test]
 fn a_dump_ends_with_the_last_of_its_flows() {
     for hold_ns in [0, 5 * S] {
@@ -303,7 +305,7 @@ fn a_dump_ends_with_the_last_of_its_flows() {
             for (number, now, until) in over {
                 director.on_flow_ended((0, flow(*number)), now * S, until * S);
             }
-            // Of another rule: nothing to do with it.
+            // The end of a flow of another rule has no effect.
             director.on_flow_ended((1, flow(1)), 3 * S, 3 * S);
             let (at_ns, clip) = closed(&mut director, 1, 50 * S);
             ((at_ns / S).min(99), clip)
@@ -315,7 +317,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
         assert_eq!(run(&[(1, 2)], &[(2, 10, 10)]), end, "of another flow");
         assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10)]), end, "one goes on");
         assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10), (2, 14, 14)]), at(14));
-        // It began anew: told in this order its first dump is of both, and from files, by time, the second one has a dump of its own.
+        // The flow began again. In order of arrival (live), the first dump covers both hits. In
+        // order of time (files), the second hit has a separate dump.
         let anew = if hold_ns == 0 { end } else { at(10) };
         assert_eq!(run(&[(1, 2), (1, 12)], &[(1, 10, 10)]), anew);
         assert_eq!(
@@ -326,7 +329,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
     }
 }
 
-/// A dump that is of something else too ends by its window; so does one of more flows than are remembered.
+/// A dump that also has a hit without a flow ends with its window. So does a dump of more flows
+/// than the director remembers.
 #[test]
 fn a_dump_of_more_than_flows_ends_by_its_window() {
     let mut other = hit(3 * S, 1, "a");
@@ -356,7 +360,8 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
     }
 }
 
-/// The clock of another source may be far ahead of one that promises nothing: then the monotonic clock alone ends its dumps.
+/// The clock of another source may be far ahead of a source without watermarks: only the monotonic
+/// clock ends dumps of such a source.
 #[test]
 fn the_end_of_a_flow_waits_for_its_own_clock() {
     let mut director = Director::new(DirectorConfig {

@@ -1,11 +1,11 @@
-//! Windows of different lengths beside each other, against what a slow model says.
+//! Windows of different lengths at the same time, compared with a slow model.
 
 use super::*;
 use crate::analysis::terms::{DumpWindow, RuleLimits};
 
 const MS: i64 = 1_000_000;
 
-/// A trigger that asks for a window of these lengths.
+/// A trigger that requests a window of these lengths.
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> TriggerTerms {
     TriggerTerms {
         alert: None,
@@ -48,7 +48,8 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
     }
 }
 
-/// What became of hits that act in this order. From files a place is free when its window is over.
+/// What becomes of hits that act in this order. From files a place becomes free when its window
+/// ends.
 fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
     let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();
     let mut suppressed = Suppressions::default();
@@ -81,7 +82,7 @@ fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppres
     (opened.collect(), suppressed)
 }
 
-/// From files, in and out of order, with all combinations of what else decides.
+/// From files, in and out of order, with all combinations of the other settings.
 #[test]
 fn windows_of_all_lengths_do_what_the_model_does() {
     let seed = 0x71de;
@@ -117,7 +118,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
             assert_eq!(director.waiting_from_ns(), wanted.min(), "{case}");
             hits.push(hit);
         }
-        // Hits that wait at the end act all at once.
+        // Hits that wait at the end all act at once.
         director.advance(now_ns + config.hold_ns + 1, &mut orders);
         director.end(Clip::End, &mut orders);
         hits.sort_by_key(|hit| hit.order);
@@ -134,7 +135,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
     }
 }
 
-/// Live, each window ends by the monotonic clock in its own time, also behind a longer one.
+/// Live, the monotonic clock ends each window in time, even if a longer window opened before.
 #[test]
 fn each_deadline_is_kept_beside_longer_ones() {
     let config = DirectorConfig {
