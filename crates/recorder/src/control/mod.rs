@@ -1,4 +1,4 @@
-//! What the threads share: time, how far each has come, commands, and news for whoever watches.
+//! State that the threads share: time, progress, commands, and events.
 
 pub(crate) mod alerts;
 pub(crate) mod audit;
@@ -22,7 +22,8 @@ use std::sync::{
 
 pub(crate) use retroscope_dumpstore::time;
 
-/// Locks, whether or not a thread panicked with the lock: the recorder ends then, and reports what there is.
+/// Locks a mutex even if a thread panicked with the lock: the recorder is ending then, and still
+/// reports its results.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -39,7 +40,7 @@ impl<const N: usize> AtomicCounters<N> {
         }
     }
 
-    /// Adds each counter to the sum in its place.
+    /// Adds each counter to the sum at its index.
     pub(crate) fn add_to(&self, sums: [&mut u64; N]) {
         for (sum, counter) in sums.into_iter().zip(&self.0) {
             *sum += counter.load(Relaxed);
