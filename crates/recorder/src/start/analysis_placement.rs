@@ -1,4 +1,4 @@
-//! Who looks at packets: how many shards there are, and where.
+//! Which threads analyze packets, and the number of shards.
 
 use std::{iter, sync::Arc};
 
@@ -19,12 +19,14 @@ use crate::{
     start::config::Analyzers,
 };
 
-/// Shards of packets from files at most: what a record tells of its shard (`intake/inserter/shards.rs`).
+/// Largest number of shards for files: a record has 5 bits for its shard
+/// (`intake/inserter/shards.rs`).
 pub(crate) const FILE_SHARDS_MAX: usize = 32;
 
 impl Analyzers {
-    /// What `auto` is where packets may be shed (`sheds`). From files an inserter asks about each packet that it may shed what was found in those before: it is
-    /// quickest where it has looked at them itself.
+    /// The meaning of `auto` if packets may be shed (`sheds`). From files, before shedding a packet
+    /// an inserter needs the findings of all earlier packets. That is quickest if the inserter has
+    /// analyzed these packets itself.
     pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
         match self {
             Self::Auto if offline && sheds => Self::Inline,
@@ -32,7 +34,7 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that shards may want, for sources of so many queues.
+    /// Readers of the ring that shards may need, for sources with this number of queues.
     pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
         let most = if offline { FILE_SHARDS_MAX } else { queues };
         match self {
@@ -43,21 +45,23 @@ impl Analyzers {
     }
 }
 
-/// What is to be known of what there is to look at.
+/// The facts on which the placement depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation {
     pub(crate) offline: bool,
     /// Queues of all sources, at least 1.
     pub(crate) queues: usize,
-    /// Readers that there is room for in the ring, of those that were asked for.
+    /// Readers for which the ring has room, of the requested ones.
     pub(crate) readers: usize,
-    /// Whether all packets of a flow, both ways, come by one queue.
+    /// Whether all packets of a flow, in both directions, arrive at one queue.
     pub(crate) flows_together: bool,
-    /// The least that trigger scripts want to see in one state; `None`: there are none.
+    /// The smallest partition of packets that trigger scripts need to see in one state; `None`: no
+    /// trigger scripts.
     pub(crate) triggers: Option<Partition>,
-    /// The same of the dump script.
+    /// The partition of packets that the dump script needs to see in one state; `None`: no dump
+    /// script.
     pub(crate) dump: Option<Partition>,
-    /// Whether first fragments are kept, for later ones of their flow.
+    /// Whether first fragments are remembered, for later fragments of their flow.
     pub(crate) learns: bool,
     /// Whether flows are counted.
     pub(crate) flows: bool,
@@ -65,7 +69,8 @@ pub(crate) struct Situation {
     pub(crate) modules: bool,
 }
 
-/// Who looks at packets, and with how many shards. A sentence where that is other than what was asked for; the error is one for the user.
+/// Chooses the threads and the number of shards. Also returns a message if the choice differs from
+/// the request. The error is a message for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,
@@ -89,10 +94,11 @@ pub(crate) fn choose(
     let flows = "flows are counted, and told in the order in which they end";
     let modules = "modules see all packets of files in order";
     if it.offline {
-        // What a hit dumps is derived in the order of packets, whoever finds it.
+        // Hits are turned into dump expressions in the order of packets, whichever thread finds the
+        // hits.
         let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
-            // A small ring has no room for it; what is found is the same.
+            // A small ring has no room for the reader; the analyzer finds the same hits.
             Analyzers::Inline if it.readers == 0 || it.modules => one,
             Analyzers::Inline => (AnalysisPlacement::Readers, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
@@ -139,8 +145,9 @@ pub(crate) fn choose(
     })
 }
 
-/// Seats shards, one for each of `scripts`, each with the same rules. Where they do not say what their hits would dump, what says it is returned
-/// too: from files, where several find hits, it goes by the order of packets.
+/// Makes slots with shards, one for each of `scripts`, all with the same rules. If shards do not
+/// derive what hits would dump, also returns the derivation. That is the case from files, if
+/// several shards find hits: the results depend on the order of packets.
 pub(crate) fn place_shards(
     who: AnalysisPlacement,
     (rules, scripts): (Triggers, Vec<ScriptFunctions>),

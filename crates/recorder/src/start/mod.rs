@@ -95,17 +95,19 @@ use crate::{
     },
 };
 
-/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of ARCHITECTURE.md).
+/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of
+/// ARCHITECTURE.md).
 const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
-/// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
+/// A queue may have gone to rest when no dump was open: the packets of the shortest window arrive
+/// after the rest. The other half of the grace time is for the analyzer's step that opens the dump,
+/// and for the inserter's next step.
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
-/// Flows that inserters tell apart at once where not all of them are kept, in all.
+/// Flows that inserters distinguish at once while packets may be shed, for all inserters together.
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
@@ -154,7 +156,7 @@ struct OpenedRecorder {
     queues: usize,
     /// Readers of shards that the ring has room for.
     readers: usize,
-    /// All packets of a flow, of both directions, arrive at one queue.
+    /// Whether all packets of a flow, of both directions, arrive at one queue.
     flows_together: bool,
 }
 
@@ -186,7 +188,7 @@ impl OpenedRecorder {
         let queues = probed.iter().map(|source| source.queues()).sum();
         let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
         let mut ring_config = ring_config(config, queues, clock.now());
-        // Whether scripts shunt is known when they are loaded.
+        // Whether scripts shunt is not known before they are loaded.
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
         let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
@@ -308,7 +310,7 @@ struct Planned {
     /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
     classes: Option<SheddingConfig>,
     book: RuleBook,
-    /// Sentences for the user.
+    /// Messages for the user.
     notices: Vec<String>,
 }
 
@@ -415,7 +417,7 @@ struct Wired {
     book: RuleBook,
     directory: Directory,
     flows: Option<FlowReceiver>,
-    /// Sentences for the user.
+    /// Messages for the user.
     notices: Vec<String>,
 }
 
@@ -484,7 +486,8 @@ impl Wired {
     }
 }
 
-/// What engines may take over. With `-c` they filter nothing: what comes after the last packet is counted as filtered.
+/// The filtering that engines may take over. With `-c` engines must not filter, because packets
+/// after the last one count as filtered.
 fn offer(config: &Config, expressions: &mut CheckedExpressions, link_types: &[LinkType]) -> Offer {
     let filter = expressions.filter.as_mut();
     let programs = match filter {
@@ -523,7 +526,8 @@ fn host() -> String {
 
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
-    // What the files give is a function of the ring's size, and the index is for live traffic.
+    // The ring of files has exactly the configured size, because results depend on it. Live, room
+    // is added for the index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),
@@ -536,7 +540,7 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     ring.mode = config.when_full;
     if config.offline {
         ring.mode = Mode::Wait;
-        // A file waits; memory that it does not need stays free.
+        // Files can wait, so memory that the ring does not need stays free.
         ring.prefault = false;
         ring.eviction_detail = EvictionDetail::Exact {
             budget_bytes: EVICTED_BYTES,
@@ -556,13 +560,13 @@ fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<PlacementShared> 
     PlacementShared::new(config.analyzers, room)
 }
 
-/// What is dumped where a trigger does not say otherwise.
+/// The window of a trigger that sets none.
 fn default_window(config: &Config) -> DumpWindow {
     let (packets, bytes) = (config.dump_packets, config.dump_bytes);
     DumpWindow::new(config.past, config.future, packets, bytes)
 }
 
-/// What rules are held to together.
+/// The limits that all rules share.
 fn shared_limits(config: &Config) -> SharedLimits {
     SharedLimits {
         hold_off_ns: duration_ns(config.hold_off),
@@ -573,7 +577,7 @@ fn shared_limits(config: &Config) -> SharedLimits {
     }
 }
 
-/// Starts who looks after the directory of dumps, if there is one.
+/// Starts the keeper of the dumps' directory, if there is a directory.
 fn start_keeper(
     (config, rules): (&Config, HashMap<String, RuleKeep>),
     directory: &Directory,
@@ -610,7 +614,7 @@ fn director_config(config: &Config) -> DirectorConfig {
     }
 }
 
-/// A reader for each shard that has one.
+/// A reader for each shard, if shards have readers.
 pub(crate) fn shard_readers(
     common: &Arc<RecorderShared>,
     slots: &Arc<ShardSlots>,
@@ -623,7 +627,7 @@ pub(crate) fn shard_readers(
     let readers = if common.is_live() {
         common.ring.group_of(GroupKind::Lapped, shards)?
     } else {
-        // Each reads all records.
+        // Each reader reads all records.
         let readers = (0..shards).map(|_| common.ring.group(GroupKind::Gating));
         readers.collect::<Result<_, _>>()?
     };
