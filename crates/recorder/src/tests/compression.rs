@@ -166,7 +166,7 @@ fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
         let disk = FakeDisk::default();
         let mut rig = rig(directory(&disk));
         let barrier = Barrier::on(&disk, Deed::Write, ".zst");
-        // Two dumps are being compressed, and one waits for that.
+        // Two dumps are being compressed, and a third one waits.
         (1..=3).for_each(|port| dump(&mut rig, port));
         rig.step_until(|rig| rig.reports.len() == 3 && barrier.came() == 2);
         for name in disk.names() {
@@ -184,7 +184,7 @@ fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
     }
 }
 
-/// Replaces the captures by files of another process, which have their names.
+/// Replaces the captures by files of another process with the same names.
 fn replace_captures(disk: &FakeDisk) {
     for name in disk.names() {
         if name.extension() == Some("pcapng".as_ref()) {

@@ -23,7 +23,7 @@ use crate::{
     tests::rig::{FakeClock, udp},
 };
 
-/// What the inserters of a recorder need to have shards with this rule, and the analyzer's reader.
+/// The parts that inserters need to run shards with this rule, and the analyzer's reader.
 pub(crate) fn inline(
     rule: &str,
     link_type: LinkType,
@@ -67,7 +67,7 @@ pub(crate) fn inline(
     (parts, reader)
 }
 
-/// An inserter of 100 packets at a time, and the analyzer beside it.
+/// An inserter of 100 packets at a time, and the analyzer next to it.
 struct Rig {
     inline: Inline,
     producer: Producer,
@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// 100 packets to these ports come and are stored.
+    /// 100 packets to these ports arrive and are stored.
     fn burst(&mut self, port: impl Fn(usize) -> u16) {
         let mut memory = Vec::new();
         let mut frames = Vec::new();
@@ -135,7 +135,7 @@ impl Rig {
         self.producer.publish();
     }
 
-    /// The source has just woken from being dry.
+    /// The source has just woken after it ran dry.
     fn wakes(&mut self, now_ns: i64) {
         self.inline.after_publish(true, now_ns);
         self.inline.after_wait(now_ns, 0);
@@ -147,7 +147,7 @@ impl Rig {
         hits.iter().map(|(order, _)| order.record).collect()
     }
 
-    /// The analyzer reads all that there is; the records that it would have to look at.
+    /// The analyzer reads everything. Returns the records that it would have to analyze.
     fn read(&mut self) -> Vec<u64> {
         let mut left = Vec::new();
         while let Some(batch) = self.reader.next() {
@@ -158,7 +158,7 @@ impl Rig {
         left
     }
 
-    /// Whether the analyzer was called since it was last asked.
+    /// Whether the analyzer was woken since the last call.
     fn is_called(&mut self) -> bool {
         self.reader.doze(Duration::ZERO)
     }
@@ -184,7 +184,8 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
     assert!(rig.found().is_empty(), "none is wanted");
 }
 
-/// Whatever the inserter has time for, each record is looked at once: by it, or by the analyzer.
+/// Whatever the inserter has time for, each record is analyzed once: by the inserter or by the
+/// analyzer.
 #[test]
 fn each_record_is_looked_at_once() {
     for seed in 0..100 {
@@ -245,7 +246,7 @@ fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
 fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     let mut rig = Rig::new();
     rig.wakes(0);
-    // A sixteenth of 16 MiB for one of two.
+    // A sixteenth of 16 MiB, divided by two inserters.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (512_u64 << 10) / burst_bytes;
     for _ in 0..=bursts {
@@ -269,7 +270,7 @@ fn the_analyzer_is_called_for_hits_and_before_much_is_unread() {
     assert!(rig.is_called());
     rig.inline.after_publish(true, 0);
     assert!(!rig.is_called(), "once");
-    // 1 MiB is an eighth of the ring for one of two.
+    // 1 MiB is an eighth of the ring, divided by two inserters.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (1_u64 << 20).div_ceil(burst_bytes);
     for burst in 1..=bursts {

@@ -14,7 +14,7 @@ fn placement(analyzers: Analyzers) -> ShardPlacement {
     ShardPlacement::new(PlacementShared::new(analyzers, ROOM))
 }
 
-/// Dry until now, with nothing that lay there.
+/// The source was dry until now, and nothing waits at it.
 fn wakes(placement: &mut ShardPlacement, now_ns: i64) {
     placement.observe_drain(true, now_ns);
     placement.observe_wait(now_ns, 0);
@@ -72,7 +72,7 @@ fn what_came_during_a_rest_is_no_overload() {
 
 #[test]
 fn silence_is_no_rest_and_stamps_make_none_longer() {
-    // Silent or resting for so long; how long the first packet lay there; the time that follows.
+    // Silence or rest of this length; queueing delay of the first packet; the time that follows.
     for (dry_ms, lay_ms, due_ms) in [
         (1000, 0, 5),
         (1000, 4, 9),
@@ -90,14 +90,14 @@ fn silence_is_no_rest_and_stamps_make_none_longer() {
         it.observe_drain(false, (dry_ms + due_ms) * MS + 1);
         assert!(!it.is_inline(true), "{dry_ms} {lay_ms}");
     }
-    // At the start nothing is known of before.
+    // At the start the past is unknown.
     let mut it = placement(Analyzers::Auto);
     it.observe_wait(i64::MAX / 2, i64::MAX);
     it.observe_drain(false, i64::MAX / 2 + 29 * MS);
     assert!(it.is_inline(true));
 }
 
-/// Hands over 6 ms after 0.
+/// The inserter hands over after 6 ms.
 fn handed_over() -> ShardPlacement {
     let mut it = placement(Analyzers::Auto);
     wakes(&mut it, 0);
@@ -128,7 +128,8 @@ fn back_when_all_is_read_and_it_ran_dry_and_a_second_has_passed() {
     assert!(it.is_inline(true));
 }
 
-/// Where storing alone keeps up and looking as well does not, it changes once a second, whatever the load looks like.
+/// If storing alone keeps up but storing with analysis does not, the place changes once a second,
+/// whatever the load.
 #[test]
 fn it_does_not_flap() {
     for seed in 0..20 {
@@ -152,7 +153,7 @@ fn it_does_not_flap() {
 
 #[test]
 fn a_thread_takes_over_where_a_cpu_is_free() {
-    // CPUs, threads of analyzers, inserters, and how many of them hand over.
+    // CPUs, threads of analyzers, inserters, and the number of inserters that hand over.
     for (cpus, threads, inserters, handed_over) in [
         (1, 1, 1, 0),
         (2, 1, 1, 1),
@@ -184,7 +185,8 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
             handed_over,
             "{cpus} {threads} {inserters}"
         );
-        // The others take theirs as soon as one of them has time again.
+        // The inserters that stayed inline end. The others return inline as soon as they have time
+        // again.
         assert_eq!(placing.at_limit.load(Relaxed), inserters);
         all.truncate(handed_over);
         assert_eq!(placing.at_limit.load(Relaxed), handed_over);
