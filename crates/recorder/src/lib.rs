@@ -9,13 +9,13 @@
 //!
 //! | room | contents |
 //! |---|---|
-//! | `intake` | from a source's burst into the ring: inserters, the capture filter, counters and losses, interfaces |
-//! | `analysis` | the analyzer, the trigger rules and scripts, the director, and filters as the recorder uses them |
+//! | `intake` | from a burst into the ring: inserters, capture filter, counters, interfaces |
+//! | `analysis` | the analyzer, trigger rules and scripts, the director, filters |
 //! | `dump` | from a window of the ring to a file with a verdict |
 //! | `control` | state that threads share: clocks, progress, commands, pins, events |
-//! | `query` | a window of the recorder's ring, or of another process's ring, in order, with a verdict |
+//! | `query` | a window of a ring (also of another process), in order, with a verdict |
 //! | `timeline` | the contents of the history, slot by slot |
-//! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
+//! | `start` | expressions, configuration, opening sources, threads, the control handle |
 //!
 //! `docs/waits.md` lists which thread waits for which, and how long.
 

@@ -79,8 +79,7 @@ impl AlertScope {
             OuterScope::Hosts(hosts) => {
                 let hosts = hosts.iter().map(|host| format!("host {host}"));
                 let one = hosts.collect::<Vec<_>>().join(" and ");
-                // With no tag, one tag or two: each `vlan` shifts the offsets of the terms after
-                // it.
+                // With no tag, one tag or two: each `vlan` shifts the offsets of all later terms.
                 let tagged = format!("({one}) or (vlan and (({one}) or (vlan and {one})))");
                 Template::parse(&tagged)?.into_plain()
             }

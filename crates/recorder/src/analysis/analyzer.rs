@@ -67,7 +67,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: DumpWindow,
     /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// What rules request, by number. A rule without an entry requests nothing special.
+    /// Requests of rules, by number. A rule without an entry requests nothing special.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
@@ -88,7 +88,7 @@ impl Drop for Core {
     }
 }
 
-/// The analyzer's reader, and its state. See the module documentation.
+/// Reads the ring, and hands packets to the shards.
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
@@ -389,8 +389,8 @@ impl Core {
         self.publish_counters();
     }
 
-    /// The smallest watermark of the running queues that promise one. No older packet of these
-    /// queues will arrive, ns.
+    /// The smallest watermark of the running queues that promise watermarks. No older packet of
+    /// these queues will arrive, ns.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;

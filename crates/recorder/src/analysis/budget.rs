@@ -1,4 +1,4 @@
-//! Limits that the rules share, so that a storm of one rule leaves room for the others.
+//! Limits that the rules share, so that a storm of one rule leaves room for other rules.
 //!
 //! If there are several rules, each rule may use half of a limit. The other half is reserved for
 //! the other rules, in equal shares. Beyond its own share a rule uses only what is not reserved. So
@@ -204,7 +204,7 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct HoldOff<K> {
     until_ns: HashMap<(usize, K), i64>,
-    /// The same entries, in the order of time and then of calls.
+    /// The entries in the order of time and then of calls.
     order: BTreeMap<(i64, u64), (usize, K)>,
     calls: u64,
 }

@@ -1,9 +1,9 @@
-//! Up to 64 consecutive records of a bucket, laid out as filters and windows need them. The
-//! analyzer and the dumper test all records of a chunk together.
+//! Up to 64 consecutive records of a bucket, in the layout for filters and windows. The analyzer
+//! and the dumper test all records of a chunk together.
 //!
 //! Filling a chunk reads only descriptors. The ring prefetches the payloads some records ahead, so
-//! that they are in the cache when a filter reads them. The few matching records of a chunk are
-//! read again from their bucket.
+//! that a filter reads the payloads from the cache. The few matching records of a chunk are read
+//! again from their bucket.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use retroscope_filter::{Aux, Frame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::Packet;
 
-/// Records of a chunk at most: the bits of a `u64` are a set of them.
+/// Records of a chunk at most: the bits of a `u64` are a set of records.
 pub(crate) const MANY: usize = Program::MANY;
 
 /// Consecutive records of a bucket.
@@ -91,7 +91,7 @@ impl<'r> Chunk<'r> {
         })
     }
 
-    /// The records at `range` whose time stamp satisfies `is_one`: bit `n` stands for record `n` of
+    /// The records at `range` whose time stamp satisfies `is_one`: bit `n` is set for record `n` of
     /// the range.
     pub(crate) fn mask_where(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
         let times = self.times_ns[range].iter().enumerate();

@@ -19,7 +19,7 @@ use crate::{
 /// The dump templates of rules and trigger scripts.
 #[derive(Debug, Clone)]
 pub(crate) struct Templates {
-    /// The template of rules that have no separate one.
+    /// The template of rules without a separate template.
     pub(crate) default: Arc<Template>,
     /// The separate templates, by rule number.
     pub(crate) own: HashMap<usize, Arc<Template>>,
@@ -104,7 +104,7 @@ impl Derivation {
         self.fragments.want(self.asking > 0);
     }
 
-    /// What a hit of a rule on a producer's record would dump; `None`: the dump script wants
+    /// The dump expression of a rule's hit on a producer's record; `None`: the dump script wants
     /// nothing.
     pub(crate) fn expression(
         &mut self,
@@ -133,7 +133,7 @@ impl Derivation {
         )
     }
 
-    /// What a packet would dump, by the text of a module.
+    /// The dump expression of a packet, made from the text of a module.
     pub(crate) fn of_text(
         &mut self,
         text: String,

@@ -111,7 +111,7 @@ impl HitOrder {
 pub(crate) struct TriggerHit<K> {
     pub(crate) order: HitOrder,
     pub(crate) terms: TriggerTerms,
-    /// What the hit would dump, or why that is unknown.
+    /// The dump expression of the hit, or why there is none for its packet.
     pub(crate) expression: Result<K, HitRefusal>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) enum Order<K> {
 /// has the hit.
 pub(crate) type Acted = Result<(u64, bool), HitRefusal>;
 
-/// What ended a window early.
+/// The reason why a window ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clip {
     /// A signal, `-c` or `--duration`.
@@ -159,7 +159,7 @@ const WAITING_MAX: usize = 65_536;
 const MINUTE_NS: i64 = 60_000_000_000;
 const HOUR_NS: i64 = 60 * MINUTE_NS;
 
-/// Turns hits into orders. See the module documentation.
+/// Turns hits into orders for the dumper.
 #[derive(Debug)]
 pub(crate) struct Director<K> {
     config: DirectorConfig,

@@ -1,7 +1,7 @@
 //! The dump script: makes an expression or a predicate from a trigger packet.
 //!
 //! The analyzer calls the dump function when a packet triggers. The dumper asks the resulting
-//! predicates, many packets at a time. Both use one Lua state behind a mutex that is held for one
+//! predicates, many packets at a time. Both use one Lua state, with a mutex that is locked for one
 //! call. The analyzer waits for at most one chunk of the dumper, or once for a call that runs into
 //! its time limit.
 
@@ -60,7 +60,7 @@ impl DumpFunction {
         lock(&self.state.script).partition()
     }
 
-    /// What a hit on a packet with this stamp dumps; `None`: nothing.
+    /// The dump expression of a hit on a packet with this stamp; `None`: no dump.
     pub(crate) fn expression(
         &mut self,
         interface: &RecordedInterface,

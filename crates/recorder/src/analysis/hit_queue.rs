@@ -3,8 +3,8 @@
 //! Live, the queue is bounded and a shard never waits. Beyond [`HITS_MAX`] hits, the queue keeps
 //! the first and the last hit of each rule and expression, and counts the hits in between. Beyond
 //! [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a storm, windows
-//! may be lost that would begin with a hit that was only counted. Such hits are reported with the
-//! reason `queue-full`.
+//! may be lost that would begin with a hit that was only counted. Hits that were only counted are
+//! reported with the reason `queue-full`.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -16,14 +16,14 @@ use crate::analysis::{
     shard::{FlowEnded, FoundHit},
 };
 
-/// Hits that the queue keeps one by one.
+/// Hits that the queue keeps individually.
 const HITS_MAX: usize = 1024;
 /// Ended flows that the queue keeps.
 const OVER_MAX: usize = 65_536;
 /// Pairs of rule and expression that the queue keeps the first and the last hit of.
 const KEYS_MAX: usize = 4096;
 
-/// A bounded queue of hits. See the module documentation.
+/// A bounded queue of hits and ended flows.
 #[derive(Debug, Default)]
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
@@ -62,7 +62,7 @@ impl HitQueue {
         }
     }
 
-    /// Takes the ended flows, each with the number of hits to act on before it.
+    /// Takes the ended flows, each with the number of hits that act before the flow ends.
     pub(crate) fn take_ended_flows(&mut self) -> Vec<(usize, FlowEnded)> {
         std::mem::take(&mut self.over)
     }
@@ -200,10 +200,10 @@ mod tests {
         assert_eq!(records(&hits[HITS_MAX..]), [1_000_000, 10]);
     }
 
-    /// Invariants for any sequence of hits, in one queue or moved between two:
-    /// - each hit is kept or counted
-    /// - the first and the last hit of each rule and expression are kept if there are few pairs
-    /// - the number of kept hits is bounded
+    /// Invariants for any sequence of hits, in one queue or moved between two.
+    /// - Each hit is kept or counted.
+    /// - The first and the last hit of each rule and expression are kept if there are few pairs.
+    /// - The number of kept hits is bounded.
     #[test]
     fn a_full_queue_keeps_first_and_last_of_each_rule_and_expression() {
         for seed in 0..50 {

@@ -1,7 +1,7 @@
 //! Analysis: a [`shard`] inspects every packet once. The [`analyzer`] hands packets to shards and
 //! turns hits into orders for the dumper.
 //!
-//! Filters, as dumps and triggers use them, are also here: compiled for the known link types
+//! The filters of dumps and triggers are also here. They are compiled for the known link types
 //! (`prepared`), turned into machine code (`native`), looked up together (`rules`), and tried on up
 //! to 64 consecutive records (`chunk`).
 

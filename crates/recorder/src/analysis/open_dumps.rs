@@ -38,7 +38,7 @@ pub(crate) struct DirectorDump<K> {
     pub(crate) close_ns: i64,
     /// Live: the window closes at this time of the monotonic clock, ns, at the latest.
     pub(crate) deadline_ns: i64,
-    /// What ended the window early, if not the end of the recording.
+    /// The reason why the window ended early, if not the end of the recording.
     pub(crate) clip: Option<Clip>,
     /// The flows of the dump, and the times of their last hits, ns. `None`: the dump has hits
     /// without a flow or more than [`FLOWS_MAX`] flows, and ends with its window.
@@ -52,8 +52,8 @@ pub(crate) struct DirectorDump<K> {
 #[derive(Debug)]
 pub(crate) struct DirectorDumps<K> {
     by_id: BTreeMap<u64, DirectorDump<K>>,
-    /// Oldest dump first. Usually there is one. A second dump opens for a hit with another window,
-    /// or for a hit between the end of a window and its closing.
+    /// Oldest dump first. Usually the list has one dump. A second dump opens for a hit with another
+    /// window, or for a hit between the end of a window and its closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// Dumps by rule and flow.
     by_flow: HashMap<(usize, Key), Vec<u64>>,
@@ -165,7 +165,7 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
-        // `i64::MAX` stands for a clock that may show any time and closes nothing.
+        // `i64::MAX` means that the clock may show any time and closes nothing.
         if dump.close_ns < i64::MAX {
             dump.close_ns = dump.close_ns.min(close_ns);
         }

@@ -26,14 +26,14 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// What a hit would dump. Two expressions are equal if their dumps select the same packets for the
-/// same reason and go to the same directory. No text is formatted before a dump opens.
+/// The dump expression of a hit. Two expressions are equal if their dumps select the same packets
+/// for the same reason and go to the same directory. No text is formatted before a dump opens.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
-    /// Directory of the dump, if the rule has a separate one.
+    /// Directory of the dump, if the rule has a separate directory.
     pub(crate) into: Option<SubDirectory>,
     /// The link type of the packets for which a script made the expression.
     pub(crate) made_for: Option<LinkType>,

@@ -50,8 +50,8 @@ impl<'a> LinkTypes<'a> {
         Self { known, more }
     }
 
-    /// Succeeds if `compile` succeeds for any known link type, or else for any later one. Otherwise
-    /// returns the first error.
+    /// Succeeds if `compile` succeeds for any known link type, or else for any later link type.
+    /// Otherwise returns the first error.
     pub(crate) fn first_or_any(
         &self,
         mut compile: impl FnMut(LinkType) -> Result<(), FilterError>,

@@ -114,7 +114,7 @@ pub(crate) struct KnownRule {
     /// Number of packets that matched. Any thread may read it; it is ordered with no other access.
     /// `None` for scripts, whose matches are not counted.
     pub(crate) hits: Option<Arc<AtomicU64>>,
-    /// The rule's own limit of open dumps, if it has one.
+    /// The rule's own limit of open dumps, if any.
     pub(crate) dumps_max: Option<u64>,
 }
 

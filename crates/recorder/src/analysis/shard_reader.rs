@@ -46,7 +46,7 @@ pub(crate) struct ShardReader {
     /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
-    /// Files: the reader has analyzed all its records before this one.
+    /// Files: the reader has analyzed all its records before this number.
     looked: u64,
     /// Live, for each producer: whether the producer belongs to this reader and promises
     /// watermarks.
@@ -126,7 +126,7 @@ impl ShardReader {
         }
     }
 
-    /// Whether any packet was a hit so far.
+    /// Whether any packet has been a hit.
     pub(crate) fn has_found(&self) -> bool {
         self.found.has_any
     }

@@ -1,9 +1,10 @@
-//! The slot of each shard, and who runs the shard: an inserter, a reader thread, or the analyzer.
+//! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
+//! analyzer.
 //!
 //! A shard can change threads between two bursts. Its only state is the next record number of its
-//! producer. Live, an inserter that has the shard claims records before it stores them. It analyzes
-//! the claimed records while their frames are in its cache. The analyzer reads all other records
-//! from the ring. An inserter takes the shard back after the analyzer has read everything that the
+//! producer. Live, an inserter that has the shard claims records before storing. It analyzes the
+//! claimed records while their frames are in its cache. The analyzer reads all other records from
+//! the ring. An inserter takes the shard back after the analyzer has read everything that the
 //! inserter stored. So each record is analyzed once, in order.
 //!
 //! If shards have [readers](crate::analysis::shard_reader), all records count as claimed. When
@@ -49,7 +50,7 @@ pub(crate) struct ShardSlot {
     /// any.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
-    /// Rules that the shard no longer has; another thread drops them.
+    /// Rules that the shard no longer has, until another thread drops the rules.
     gone: Mutex<RemovedRules>,
     /// Live: findings of an inserter or reader for the analyzer.
     hits: Mutex<HitQueue>,
@@ -74,16 +75,16 @@ pub(crate) struct UnanalyzedGap {
     /// Time range of the packets, ns of ring time.
     pub(crate) span_ns: (i64, i64),
     pub(crate) packets: u64,
-    /// `true`: the packets were overwritten before the reader got to them. `false`: they were left
+    /// `true`: the packets were overwritten before the reader read these. `false`: they were left
     /// when the recording stopped.
     pub(crate) is_lapped: bool,
 }
 
-/// Findings of a shard in files so far.
+/// Findings of a shard in files that the analyzer has not taken.
 #[derive(Debug, Default)]
 struct FileFindings {
     hits: VecDeque<HitOrder>,
-    /// The shard has analyzed all records before this one.
+    /// The shard has analyzed all records before this number.
     looked: u64,
     /// The analyzer takes no more findings.
     is_over: bool,
@@ -224,7 +225,7 @@ impl ShardSlots {
 }
 
 impl ShardSlot {
-    /// Runs `visit` with the shard if the shard is in its slot and no other thread uses it.
+    /// Runs `visit` with the shard if the shard is in its slot and free.
     pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.try_lock()?.as_deref_mut().map(visit)
     }
@@ -235,8 +236,8 @@ impl ShardSlot {
         lock(&self.shard).as_deref_mut().map(visit)
     }
 
-    /// The inserter takes the shard if it is in its slot and no other thread uses it. The analyzer
-    /// must have read all stored records.
+    /// The inserter takes the shard if the shard is in its slot and free. The analyzer must have
+    /// read all stored records.
     pub(crate) fn take(&self) -> Option<Box<Shard>> {
         self.try_lock()?.take()
     }
@@ -330,7 +331,7 @@ impl ShardSlot {
     }
 
     /// Records packets that the reader did not analyze. If too many gaps are pending, new gaps are
-    /// merged into the last one.
+    /// merged into the last gap.
     pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;

@@ -1,4 +1,4 @@
-//! What a trigger requests: the selection of packets, the window, limits, and who asked.
+//! The request of a trigger: the selection of packets, the window, limits, and the requester.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,12 @@ const ASKED_BY_BYTES: usize = 256;
 /// Bytes that are kept of the reason.
 const REASON_BYTES: usize = 1000;
 
-/// What a trigger requests. The recorder's configuration applies to all that a request leaves out
+/// The request of a trigger. The recorder's configuration applies to all that a request leaves out
 /// (everything, by default).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRequest {
     /// Packet time before the trigger, of any length. Packets that the ring no longer has are
-    /// missing, and the verdict reports them.
+    /// missing, and the verdict reports this.
     pub past: Option<Duration>,
     /// Packet time after the trigger, of any length.
     pub future: Option<Duration>,
@@ -27,27 +27,28 @@ pub struct TriggerRequest {
     pub packets_max: Option<u64>,
     /// The dump ends with the packet that brings it to this number of captured bytes; 0: no limit.
     pub bytes_max: Option<u64>,
-    /// Selects the packets to dump. Of a rule: a template, which each trigger packet fills in. Of a
-    /// manual trigger, which has no packet: an expression. Empty: everything.
+    /// Selects the packets to dump. For a rule this is a template, which each trigger packet fills
+    /// in. For a manual trigger, which has no packet, this is an expression. Empty: everything.
     pub dump: Option<String>,
-    /// Of a rule: a [`LabelTemplate`](retroscope_alert::LabelTemplate) that selects the packets to
+    /// For a rule: a [`LabelTemplate`](retroscope_alert::LabelTemplate) that selects the packets to
     /// dump for an alert that names the rule. Labels of the alert fill in the template. Empty:
     /// everything. `None`: the rule accepts no alerts.
     pub alert_dump: Option<String>,
     /// Directory for the dump files, below the directory of all dumps; made when first needed.
     pub into: Option<SubDirectory>,
-    /// Of a rule: how long after the end of a window the same dump expression starts no other dump.
+    /// For a rule: how long after the end of a window the same dump expression starts no other
+    /// dump.
     pub hold_off: Option<Duration>,
-    /// Of a rule: dumps open at once. This limit applies in addition to the limits that all rules
+    /// For a rule: dumps open at once. This limit applies in addition to the limits that all rules
     /// share.
     pub max_dumps: Option<u64>,
-    /// Of a rule: dumps started in any minute, in addition to the shared limit.
+    /// For a rule: dumps started in any minute, in addition to the shared limit.
     pub dumps_per_minute: Option<u64>,
-    /// Of a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
+    /// For a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
     /// the rule has no limit.
     pub bytes_per_hour: Option<u64>,
-    /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. A second
-    /// trigger that differs only in this text joins the dump of the first.
+    /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
+    /// A second trigger that differs only in this text joins the dump of the first.
     pub asked_by: Option<String>,
     /// The name that the control plane authenticated: a token's name or a user, whatever `asked_by`
     /// says. `None`: no command led to this trigger.

@@ -4,7 +4,7 @@
 //! For few rules that is the quickest way. If some rules have no program (payload terms) or are too
 //! long for one function, only very few rules run like that. Many or long rules are looked up in a
 //! rule set, where their number makes little difference. A thread that has the lock may change the
-//! set at any time. The analyzer applies the change with its next batch and never waits for it.
+//! set at any time. The analyzer applies the change with its next batch and never waits.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,8 @@ const FEW: usize = 4;
 const FEW_TOGETHER: usize = 16;
 /// Rules that run as one function, at least.
 const TOGETHER_MIN: usize = 2;
-/// Longer texts are lists. A rule set looks lists up, because libpcap takes long to compile them.
+/// Longer texts are lists. A rule set looks lists up, because libpcap takes long to compile long
+/// lists.
 const SHORT_TEXT_BYTES: usize = 512;
 /// Bytes of all texts together, at most, if more than [`FEW`] rules run as one function. A list of
 /// addresses is one look-up for each packet in a rule set, but many comparisons in a function.
@@ -74,13 +75,13 @@ impl Rule {
 #[derive(Debug, Clone)]
 pub(crate) enum RuleChange {
     /// A new rule, with a number above all earlier numbers. The rule set has it already. The
-    /// template is the rule's own dump expression, if it has one.
+    /// template is the rule's own dump expression, if any.
     Add(Box<Rule>, Option<Arc<Template>>),
     /// Removes a rule by number. The rule leaves the rule set afterwards.
     Remove(usize),
     /// By number: whether matches of the rule are hits.
     Enable(usize, bool),
-    /// The dump expression of rules that have none.
+    /// The dump expression of rules without their own.
     Default(Arc<Template>),
 }
 
@@ -127,7 +128,7 @@ type RefusedRule = (u64, LinkType, FilterError);
 /// A rule that the set alone cannot decide.
 type UndecidedRule = (u64, Filter, Mode);
 
-/// The rule set, for threads that change it.
+/// The rule set, for threads that change rules.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
@@ -295,8 +296,9 @@ impl Triggers {
     /// Changes the rules. Cheap, because all rules were compiled before. Returns the removed rules:
     /// dropping thousands of rules is not cheap.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
-        // Catch up now: a user who was told that a rule exists relies on it from the next packet
-        // on. The next refresh might find the pointer being replaced and skip the change.
+        // Catch up now: a user who got the answer that a rule exists relies on the rule from the
+        // next packet on. The next refresh might find the pointer being replaced and skip the
+        // change.
         self.reader.catch_up();
         let (mut removed, mut may_be_enabled) = (Vec::new(), false);
         for change in changes {
@@ -349,8 +351,8 @@ impl Triggers {
         found.ok()
     }
 
-    /// The same rules for another thread. Both see changes of the set. A message about a link type
-    /// goes to the one that is asked first.
+    /// A copy of the rules for another thread. Both see changes of the set. A message about a link
+    /// type goes to the one that is asked first.
     pub(crate) fn sibling(&self) -> Self {
         Self {
             rules: self.rules.clone(),
@@ -369,7 +371,7 @@ impl Triggers {
     }
 
     /// Applies changes of the rule set. Cheap. Live it never waits. When reading files it applies
-    /// everything published so far, because the hits must not depend on timing.
+    /// everything that is published, because the hits must not depend on timing.
     pub(crate) fn refresh(&mut self) {
         if self.is_offline {
             self.reader.catch_up();
@@ -378,8 +380,8 @@ impl Triggers {
         }
     }
 
-    /// Finds the rules' hits among at most 64 frames of one interface. Bit `n` of the result stands
-    /// for frame `n`.
+    /// Finds the rules' hits among at most 64 frames of one interface. Bit `n` of the result is set
+    /// for a hit on frame `n`.
     pub(crate) fn find(
         &mut self,
         link_type: LinkType,

@@ -36,7 +36,7 @@ pub(crate) enum AnalyzerCommand {
         /// The time range in the ring: a hit of a rule starts no dump for packets that are gone.
         held: Option<RingExtent>,
         request: Box<TriggerRequest>,
-        /// The expression to dump; `None`: the configured one.
+        /// The expression to dump; `None`: the configured expression.
         expression: Option<DumpExpression>,
         /// `None`: no caller waits.
         reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
@@ -57,7 +57,7 @@ pub(crate) enum AnalyzerCommand {
 /// Settings for all rules and for manual triggers.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// The window of a trigger that sets none.
+    /// The window of a trigger that sets no window.
     pub(crate) window: DumpWindow,
     pub(crate) limits: SharedLimits,
     /// The dump expression of a manual trigger.
@@ -82,7 +82,7 @@ pub(crate) enum NoDump {
 pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
     pub dump: u64,
-    /// Whether the dump existed before: it was open, or the same key started it.
+    /// Whether the dump existed before: it was open, or the same key started this dump.
     pub existed: bool,
 }
 

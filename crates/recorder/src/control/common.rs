@@ -26,7 +26,7 @@ use crate::{
     timeline::TriggerLog,
 };
 
-/// The shared state. The documentation of each part says which thread writes it.
+/// The shared state. The documentation of each part names the thread that writes.
 #[derive(Debug)]
 pub(crate) struct RecorderShared {
     pub(crate) ring: Ring,
@@ -53,7 +53,7 @@ pub(crate) struct RecorderShared {
     pub(crate) index: Arc<Index>,
     /// The outcomes of hits, by rule.
     pub(crate) outcomes: Outcomes,
-    /// Live: ages of trigger packets when their dumps opened. The dumper writes it.
+    /// Live: ages of trigger packets when their dumps opened; written by the dumper.
     pub(crate) trigger_ages: TriggerAges,
     /// The outcomes of alerts.
     pub(crate) alerts: AlertCounters,
@@ -120,8 +120,8 @@ impl RecorderShared {
         }
     }
 
-    /// The dumper opens a dump for a packet of this producer and time. Records the age of the
-    /// packet, if the system's clock stamped it.
+    /// The dumper opens a dump for a packet of this producer and time. Records the age of a packet
+    /// that the system's clock stamped.
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);

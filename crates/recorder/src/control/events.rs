@@ -228,7 +228,7 @@ pub(crate) struct EventLog {
     waited_for: AtomicU64,
 }
 
-/// Sends events. Any number of threads may have one.
+/// Sends events. Any number of threads may have a sender.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<LogGuard>);
 
@@ -269,8 +269,8 @@ impl Events {
         self.0.0.tell(event);
     }
 
-    /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and is behind. Does not
-    /// wait if the listener has read nothing since the last wait in vain.
+    /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and has unread events.
+    /// Does not wait if the listener has read nothing since the last wait in vain.
     pub(crate) fn tell_patiently(&self, event: RecorderEvent) {
         self.tell_within(event, PATIENCE_LOOKS);
     }

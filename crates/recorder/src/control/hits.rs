@@ -22,8 +22,8 @@ pub enum Reason {
     Unfilled,
     /// The one dump of `--single` started while the hit waited.
     Single,
-    /// Live: the hit arrived while the queue to the director was full, between other hits of its
-    /// rule and expression, or when there were too many pairs of rule and expression.
+    /// Live: the hit arrived while the queue to the director was full. It was between other hits of
+    /// its rule and expression, or there were too many pairs of rule and expression.
     QueueFull,
 }
 

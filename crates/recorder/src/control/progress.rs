@@ -1,4 +1,4 @@
-//! The progress of the threads, as other threads see it.
+//! The progress of each thread, for other threads.
 
 use std::{
     collections::BTreeMap,
@@ -130,7 +130,7 @@ pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
     u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
 }
 
-/// The point at which an offline writer waits before it overwrites a bucket: the analyzer must have
+/// The point at which an offline writer waits before it overwrites a bucket. The analyzer must have
 /// seen every record stored until now, and the dumper must have written what it needs. So what a
 /// trigger finds in the ring depends on the packets and on the ring's size, not on the scheduling
 /// of threads.
@@ -149,8 +149,8 @@ struct GateState {
 }
 
 impl Gate {
-    /// Asks the analyzer and the dumper, and waits for both. `wake` is called once to wake the
-    /// analyzer.
+    /// Asks the analyzer and the dumper, and waits for both answers. `wake` is called once to wake
+    /// the analyzer.
     pub(crate) fn wait(&self, wake: impl FnOnce()) {
         let mut state = lock(&self.state);
         state.asked += 1;
@@ -219,14 +219,14 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) open_dumps: AtomicU64,
     /// Trigger scripts that are disabled.
     pub(crate) trigger_scripts_failed: AtomicU64,
-    /// Whether the dump script is disabled: 0 or 1. The thread that has the script writes it.
+    /// Whether the dump script is disabled: 0 or 1. Written by the thread that has the script.
     pub(crate) dump_script_failed: AtomicU64,
     /// Dumps whose window the analyzer has closed.
     pub(crate) closed_dumps: AtomicU64,
-    /// Dumps that the dumper has finished. The dumper writes it.
+    /// Dumps that the dumper has finished; written by the dumper.
     pub(crate) finished_dumps: AtomicU64,
-    /// See [`RecorderStatus::copied_bytes`](crate::RecorderStatus). The dumper and the threads that
-    /// write dumps change it.
+    /// See [`RecorderStatus::copied_bytes`](crate::RecorderStatus). Changed by the dumper and by
+    /// the threads that write dumps.
     pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
 
@@ -243,8 +243,8 @@ impl AnalyzerCounters {
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
     }
 
-    /// Live: whether dumps are open or their files unfinished. Such dumps wait for packet time and
-    /// for the engines' counters.
+    /// Live: whether dumps are open or their files unfinished. Unfinished dumps wait for packet
+    /// time and for the engines' counters.
     pub(crate) fn are_dumps_unfinished(&self) -> bool {
         self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0
     }
@@ -324,7 +324,7 @@ impl StopControl {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// A client, who may wait for the end, requests a stop; or a live recording ends by itself.
+    /// A client requests a stop, and may wait for the end; or a live recording ends by itself.
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();

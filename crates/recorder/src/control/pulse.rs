@@ -8,8 +8,8 @@ use std::sync::{
 
 use crate::control::lock;
 
-/// The turns of one thread, which alone increments them. When all clones are dropped, the thread
-/// has ended, and no more turns are expected.
+/// The turns of one thread, which alone increments the number. When all clones are dropped, the
+/// thread has ended, and no more turns are expected.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 

@@ -139,7 +139,7 @@ impl RingClock {
             .saturating_sub(offset_ns)
     }
 
-    /// Follows a step, unless another thread has done so. Returns the new offset.
+    /// Follows a step, unless another thread has already followed the step. Returns the new offset.
     fn step(&self, now: Now) -> i64 {
         let mut steps = lock(&self.steps);
         let before_ns = self.offset_ns.load(Relaxed);
@@ -200,7 +200,7 @@ impl RingClock {
         let own = steps
             .iter()
             .filter_map(|step| Some((step.to_ns, step.offsets_ns?)));
-        // The earliest later step has the offset that was valid before it.
+        // The earliest later step has the offset that was valid before.
         let behind = own
             .filter(|(to_ns, _)| *to_ns > ring_ns)
             .min_by_key(|(to_ns, _)| *to_ns);

@@ -66,7 +66,7 @@ impl CaptureFilter {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
             *view = Frame::new(data, meta.wire_len, meta.direction.into());
         }
-        // A capture filter is no template and never asks for the interface.
+        // Not a template, so a capture filter never asks for the interface.
         self.prepared
             .matches_many(link_type, 0, &views[..frames.len()])
     }

@@ -37,7 +37,7 @@ pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 /// Packets with stamps from the other side of a clock step, which are therefore in a wrong place.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
-/// An upper bound of packets that may have been lost; the ledger does not include them.
+/// An upper bound of packets that may have been lost; not included in the ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
 /// Packets that were not kept on purpose: the name that engines use for shed packets.
@@ -60,7 +60,7 @@ const fn logged(cause: LossCause) -> &'static str {
 pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes the counters; any thread
-/// reads them.
+/// may read.
 ///
 /// Loads and stores of the counts are `Relaxed`: each number is independent, and the final summary
 /// is taken after the threads were joined. `known_until_ns` orders the log of losses; see its loads
@@ -105,7 +105,7 @@ pub(crate) struct EngineReading {
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
     pub(crate) buffer: Option<SourceBuffer>,
-    /// Packets that the kernel dropped before the engine saw them.
+    /// Packets that the kernel dropped before the engine.
     pub(crate) input_drops: InputDrops,
 }
 
@@ -432,9 +432,9 @@ impl SourceSnapshot {
         })
     }
 
-    /// How long the processing of a packet may take, ns, before the engine must drop one. Assumes
-    /// that average packets arrive back to back on an Ethernet of `bits_per_second` (R-Scope paper,
-    /// table 1: `s_lsr / λ_max`).
+    /// How long the processing of a packet may take, ns, before the engine must drop packets.
+    /// Assumes that average packets arrive back to back on an Ethernet of `bits_per_second`
+    /// (R-Scope paper, table 1: `s_lsr / λ_max`).
     #[must_use]
     pub fn longest_ns(&self, bits_per_second: u64) -> Option<u64> {
         let bits =
@@ -488,7 +488,7 @@ pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
     /// Time ranges that the loss concerns, ns, from the last unchanged reading of the counter to
-    /// the reading that showed the loss. The two ranges are equal if there is only one.
+    /// the reading that showed the loss. The two ranges are equal if there is only one range.
     pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
     /// Some packets may be outside of the requested window.
@@ -536,7 +536,7 @@ fn touch(a: (i64, i64), b: (i64, i64)) -> bool {
     a.0 <= b.1 && a.1 >= b.0
 }
 
-/// The smallest range that contains both.
+/// The smallest range that contains both ranges.
 pub(super) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
     (a.0.min(b.0), a.1.max(b.1))
 }
@@ -544,7 +544,7 @@ pub(super) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
 impl LossLog {
     /// A source lost packets within closed intervals of ring time. If the two intervals differ, a
     /// window that touches both counts the packets once. `record`: from files, the number of
-    /// records stored so far; live, 0.
+    /// records stored until now; live, 0.
     pub(crate) fn push(
         &self,
         record: u64,
@@ -587,7 +587,7 @@ impl LossLog {
     }
 
     /// From files, while the inserter pauses and no dump with an ended window waits for its
-    /// verdict. All losses found so far concern all later dumps.
+    /// verdict. All losses found until now concern all later dumps.
     pub(crate) fn settle(&self) {
         let mut events = lock(&self.events);
         events.iter_mut().for_each(|event| event.record = 0);
@@ -630,8 +630,9 @@ const MERGE_NS: i64 = 100_000_000;
 /// The last event of a source and cause is searched among this many latest events.
 const LATEST: usize = 8;
 
-/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until [`LOSS_EVENTS`] / 4 of these older events are left or nothing can be merged. Time ranges get longer, but no loss is forgotten. Kinds with few
-/// events stay as they are.
+/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until
+/// [`LOSS_EVENTS`] / 4 of these older events are left or nothing can be merged. Time ranges become
+/// longer, but no loss is forgotten. Kinds with few events stay as they are.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;

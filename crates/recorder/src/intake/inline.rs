@@ -2,9 +2,9 @@
 //!
 //! Records are written to memory past the cache, and the analyzer reads them back on another
 //! processor. For frames of 1514 bytes, reading back took longer than trying a filter. A live
-//! inserter has the frames in its first-level cache. So it lends the frames to the shard after
-//! storing them. It wakes the analyzer only for a hit, and now and then to move the analyzer's
-//! position.
+//! inserter has the frames in its first-level cache. Therefore it stores the frames, and then lends
+//! the frames to the shard. It wakes the analyzer only for a hit, and now and then to move the
+//! analyzer's position.
 //!
 //! If too much waits at the source ([placement](super::placement)), the shard goes back to its
 //! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The
@@ -34,7 +34,7 @@ pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// analyzer.
 const RING_SHARE: u64 = 8;
 
-/// What an inserter needs to run a shard.
+/// The parts that an inserter needs to run a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
     pub(crate) common: Arc<RecorderShared>,
@@ -45,7 +45,7 @@ pub(crate) struct InlineParts {
     pub(crate) placing: Arc<PlacementShared>,
 }
 
-/// Runs the shard of a producer in the inserter's thread. See the module documentation.
+/// Runs the shard of a producer in the inserter's thread.
 #[derive(Debug)]
 pub(crate) struct Inline {
     parts: InlineParts,
@@ -213,7 +213,7 @@ impl Inline {
 
     /// Records were published, and the source `is_dry` or not, at `now_ns` of the monotonic clock.
     /// Wakes the analyzer if it has something to do. Returns whether there were hits or records for
-    /// it.
+    /// the analyzer.
     pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.placement.observe_drain(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {

@@ -1,4 +1,4 @@
-//! The interfaces of all sources, as the threads share them.
+//! The table of the interfaces of all sources, which the threads share.
 
 use std::sync::{Arc, Mutex};
 
@@ -136,7 +136,7 @@ impl InterfaceCache {
         }
     }
 
-    /// The link types of all interfaces so far.
+    /// The link types of all registered interfaces.
     pub(crate) fn link_types(&mut self) -> &[LinkType] {
         self.shared.learn(&mut self.known);
         let (seen, link_types) = &mut self.link_types;

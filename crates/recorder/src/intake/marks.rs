@@ -1,10 +1,10 @@
 //! Marks of flows that are exempt from shedding, and of flows that are shunted. Shards and the
-//! dumper set marks, inserters read them.
+//! dumper set marks for inserters.
 //!
 //! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
 //! open when packets of its flow are already being shed. So an inserter also asks the filters of
 //! open dumps about a packet before it sheds the packet. A dump of everything selects no particular
-//! flow and exempts none.
+//! flow and exempts no flow.
 //!
 //! Live, marks take effect immediately. From files, marks set by dumps take effect at the next
 //! barrier, when the inserter waits for all analysis ([`Marks::settle`]), because the dumper's
@@ -30,7 +30,7 @@ const MARKS: usize = 1 << 20;
 /// Newly exempt flows that inserters may still have to read.
 const EXEMPTED: usize = 1024;
 
-/// The marks of all flows, for any thread. See the module documentation.
+/// The marks of all flows, for any thread.
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
@@ -247,8 +247,8 @@ impl Marks {
         }
     }
 
-    /// The next flow that became exempt. An inserter that is far behind misses some flows; their
-    /// packets return later anyway.
+    /// The next flow that became exempt. A slow inserter misses some flows; their packets return
+    /// later anyway.
     pub(crate) fn exempted(&self, cursor: &mut Cursor) -> Option<Key> {
         let MarkedFlows::Shared { exempted, .. } = &self.flows else {
             return None;

@@ -129,7 +129,7 @@ impl Intake {
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
-    /// Bytes of the ring that all packets so far have taken.
+    /// Bytes of the ring that all packets have taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.used_bytes()).sum()
@@ -370,7 +370,7 @@ impl Intake {
         }
     }
 
-    /// Packets that the source of an interface has received and lost so far.
+    /// Packets that the source of an interface has received and lost.
     pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
         self.snapshot_of(id).map_or((None, None), |it| {
             (it.received, it.lost.values().copied().sum())

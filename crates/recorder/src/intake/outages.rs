@@ -1,9 +1,9 @@
 //! Time ranges in which the interface of a source is down or removed.
 //!
 //! During an outage nothing is received, and the packets on the wire are unknown. Outages go to the
-//! log of losses while they last, so that a dump whose window ends meanwhile reports them. A source
-//! that is lost for good counts as away until the recorder ends, although its inserters ended
-//! before.
+//! log of losses while they last, so that a dump whose window ends meanwhile reports the outage. A
+//! source that is lost for good counts as away until the recorder ends, although its inserters
+//! ended before.
 
 use std::sync::Mutex;
 

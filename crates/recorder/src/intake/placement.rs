@@ -3,9 +3,9 @@
 //!
 //! Inline costs least: the frames are in the cache, and no other thread is woken. R-Scope's lemma 1
 //! (section 2.1) says when inline is the better design, from rates that are known in advance. Here
-//! no rate is known. So an inserter analyzes its packets as long as it keeps up. If it falls behind
-//! and a CPU is free, a thread takes over, with the ring as its long queue. `docs/analyzers.md`
-//! compares the rule with the lemma.
+//! no rate is known. So an inserter analyzes its packets as long as it keeps up. If it does not
+//! keep up and a CPU is free, a thread takes over, with the ring as its long queue.
+//! `docs/analyzers.md` compares the rule with the lemma.
 //!
 //! **Overload.** An inserter is overloaded if its source has not run dry for [`WAITING_NS_MAX`], or
 //! if more than its part of the ring was stored since then. An engine that rests, to be woken less
@@ -43,7 +43,7 @@ pub(crate) const HOLD_NS: i64 = 1_000_000_000;
 pub(crate) struct AnalysisResources {
     /// CPUs that this process may run on.
     pub(crate) cpus: usize,
-    /// Threads that analyze what inserters leave to them.
+    /// Threads that analyze the packets that inserters do not analyze.
     pub(crate) threads: usize,
     /// Live queues; each has an inserter.
     pub(crate) inserters: usize,
@@ -60,7 +60,7 @@ pub(crate) struct PlacementShared {
     at_limit: AtomicUsize,
 }
 
-/// Decides where the packets of one inserter are analyzed. See the module documentation.
+/// Decides where the packets of one inserter are analyzed.
 #[derive(Debug)]
 pub(crate) struct ShardPlacement {
     placing: Arc<PlacementShared>,
@@ -101,7 +101,7 @@ impl PlacementShared {
     /// one of these.
     fn is_cpu_free(&self) -> bool {
         // Relaxed: a single number. If two inserters count themselves at the same time, at least
-        // one sees both.
+        // one of these sees both counts.
         let at_limit = self.at_limit.load(Relaxed);
         at_limit + at_limit.min(self.room.threads) <= self.room.cpus
     }

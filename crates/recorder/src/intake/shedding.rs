@@ -1,8 +1,8 @@
 //! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
 //! Exempt flows are kept, and shunted flows are shed ([`Marks`]). An inserter looks for a mark
-//! before it sheds a packet. Live it sees the marks set so far. From files it first waits until all
-//! earlier packets were analyzed, so that the result depends on the packets alone.
+//! before it sheds a packet. Live it sees the marks that exist now. From files it first waits until
+//! all earlier packets were analyzed, so that the result depends on the packets alone.
 
 use std::{
     fmt, io,
@@ -210,7 +210,7 @@ impl AnalysisBarrier {
             while reader.step() {}
             reader.has_found()
         });
-        // Without any hit so far, no dump is open, and the dumper need not be waited for.
+        // Before the first hit no dump is open, and there is no need to wait for the dumper.
         if has_found {
             self.common.gate.wait(|| self.waker.wake());
         }

@@ -26,7 +26,7 @@ pub struct ManualTrigger {
     pub at_ns: Option<i64>,
     /// A flow to dump. The request's expression then selects packets of this flow.
     pub flow: Option<KnownFlow>,
-    /// What the trigger requests.
+    /// The trigger's request.
     pub request: TriggerRequest,
     /// Name of a rule: the trigger is a hit of this rule. The limits of the rule apply, and the
     /// counts of the rule include the hit. The hit starts no dump if its whole window is older than
@@ -61,7 +61,7 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or needs a
-    /// trigger packet; `Suppressed`, `Gone`, `Refused`: why there is no dump, for example because
+    /// trigger packet. `Suppressed`, `Gone`, `Refused`: why there is no dump, for example because
     /// its time is in the future.
     pub fn trigger_by_hand(&self, by_hand: ManualTrigger) -> Result<TriggerOutcome, CommandError> {
         let ManualTrigger {

@@ -50,8 +50,8 @@ pub struct Config {
     pub flows: Option<TrackerConfig>,
     /// Capture filter.
     pub filter: Option<String>,
-    /// What is kept of flows. The first class that matches a flow's first packet applies; flows
-    /// without a class are kept completely.
+    /// Cutoffs of flows. The first class that matches a flow's first packet applies; flows without
+    /// a class are kept completely.
     pub cutoffs: Vec<ClassCutoff>,
     /// Live: during congestion, connections keep only their first packets, at least this number, 1
     /// to 4,096. Ignored for files, because files wait.

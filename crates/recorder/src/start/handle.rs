@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How long a caller waits for the analyzer, which processes commands within some milliseconds
-/// unless a script blocks it.
+/// unless a script runs too long.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Most bytes of a name or key.
 const NAME_BYTES_MAX: usize = 64;
@@ -113,7 +113,7 @@ pub struct RecorderHandle {
     pub(crate) post: Option<PostCounter>,
 }
 
-/// A time range as a client requests it. Stamps, ns since the epoch.
+/// A time range in a client's request. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestedRange {
     /// Start; `None`: see `last_ns`.

@@ -526,8 +526,8 @@ fn host() -> String {
 
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
-    // The ring of files has exactly the configured size, because results depend on it. Live, room
-    // is added for the index.
+    // The ring of files has exactly the configured size, because results depend on the size. Live,
+    // room is added for the index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),
@@ -560,7 +560,7 @@ fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<PlacementShared> 
     PlacementShared::new(config.analyzers, room)
 }
 
-/// The window of a trigger that sets none.
+/// The window of a trigger that sets no window.
 fn default_window(config: &Config) -> DumpWindow {
     let (packets, bytes) = (config.dump_packets, config.dump_bytes);
     DumpWindow::new(config.past, config.future, packets, bytes)

@@ -137,7 +137,7 @@ pub struct RecorderStatus {
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
-    /// Dumps for which packets may have come too late ([`SourceSnapshot::late`]): their verdicts do
+    /// Dumps for which packets may have been too late ([`SourceSnapshot::late`]): their verdicts do
     /// not report these packets.
     pub outdated: u64,
     /// Scripts that are disabled after failing or exceeding a budget.
@@ -148,7 +148,7 @@ pub struct RecorderStatus {
     pub modules: Vec<ModuleStatus>,
     /// Processing times of packets, by shard.
     pub processing: Vec<ProcessingHistogram>,
-    /// What happens if only dumps and pins need all buckets of the ring.
+    /// The behavior if only dumps and pins need all buckets of the ring.
     pub when_full: Mode,
     /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,

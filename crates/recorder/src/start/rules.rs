@@ -398,12 +398,12 @@ impl RecorderHandle {
     /// analyzed after this returns are matched by the rule. `is_enabled`: whether its matches are
     /// hits (`None`: unchanged; a new rule is enabled). Returns whether the rule existed.
     ///
-    /// A change happens between two packets. Open dumps of the rule go on as requested, and no more
-    /// hits count for them. Hits of another expression are counted from 0, and are not held off
+    /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
+    /// hits join these dumps. Hits of another expression are counted from 0, and are not held off
     /// because of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`], and then the rule is unchanged; `Filter`: the expression, or the dump
+    /// [`CommandError`], and then the rule is unchanged. `Filter`: the expression, or the dump
     /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a
     /// rule of this name.
     pub fn put_rule(
@@ -460,7 +460,7 @@ impl RecorderHandle {
     }
 
     /// Changes rules by name, all or none, and waits until the analyzer has the changes. `default`:
-    /// a new dump expression for the rules without a separate one. `settings`: new settings of all
+    /// a new dump expression for the rules without their own. `settings`: new settings of all
     /// rules.
     ///
     /// # Errors

@@ -60,8 +60,8 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
 }
 
 /// Packets come too late for finished dumps: for the last dump, and for the first of more dumps
-/// than are remembered one by one. The packets are counted and reported. A packet of a time without
-/// a dump is not counted.
+/// than are remembered individually. The packets are counted and reported. A packet of a time
+/// without a dump is not counted.
 #[test]
 fn packets_that_come_too_late_are_counted_and_told() {
     let dir = tempfile::tempdir().unwrap();

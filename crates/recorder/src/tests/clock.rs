@@ -1,4 +1,4 @@
-//! What a live recorder promises if a clock is set, and for sources with another clock.
+//! Promises of a live recorder if a clock is set, and for sources with another clock.
 
 use std::{path::Path, sync::atomic::Ordering::SeqCst};
 
@@ -203,7 +203,7 @@ fn a_source_without_watermarks_holds_nothing_up() {
 }
 
 /// The analyzer paused between reading one clock and the other. An apparent step is no step, and a
-/// real step is found at the next reading that can show it.
+/// real step is found at the next reading that can show the step.
 #[test]
 fn clocks_that_are_read_far_apart_tell_of_no_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -372,9 +372,9 @@ fn all_steps_of_a_burst_are_told() {
     assert_eq!(affected(&rig, right_ns - 10 * MS, right_ns), 100);
 }
 
-/// The clock of a source is behind, so its counters report losses in a window later than other
+/// The clock of a source is late, so its counters report losses in a window later than other
 /// sources do. The verdict waits for these counters, even if the first packet shows only later how
-/// far the clock is behind. If the counters are too late, the verdict says so.
+/// late the clock is. If the counters are too late, the verdict says this.
 #[test]
 fn a_window_behind_all_other_clocks_has_its_losses() {
     for (behind_ns, future_ns, waits_ns, expected) in [

@@ -60,7 +60,7 @@ fn the_rules_are_listed_while_a_change_waits() {
     assert!(!added.unwrap(), "it was not there before");
 }
 
-/// A repeated request is not confirmed before the analyzer has processed the first one.
+/// A repeated request is not confirmed before the analyzer has processed the first request.
 #[test]
 fn a_retry_waits_for_the_analyzer_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -533,8 +533,8 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let costs = costs.iter().find(|it| it.rule.as_deref() == Some("web"));
     let counts = &costs.unwrap().counts;
     assert_eq!((counts.triggers, counts.suppressed.total()), (1, 2));
-    // Windows before the ring's contents. The key of an alert that got its dump still stands for
-    // that dump.
+    // Windows before the ring's contents. The key of an alert that got its dump still leads to that
+    // dump.
     let gone = |rig: &mut Rig, at_ns| match ask(rig, "e", "udp", at_ns) {
         Err(CommandError::Gone(gone)) => gone,
         other => panic!("{other:?}"),

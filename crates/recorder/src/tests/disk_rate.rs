@@ -20,7 +20,7 @@ const FRAME_BYTES: u16 = 1514;
 /// Time until the trigger packet.
 const TRIGGER_AFTER: Duration = Duration::from_millis(1000);
 /// Length of the dumped past. The window begins after the start of the recording and ends before
-/// its end, so that the verdict is the expected one.
+/// its end, so that the verdict is as expected.
 const PAST: Duration = Duration::from_millis(900);
 
 /// MB/s from the trigger to the end of a dump of the past, at full speed, and the bytes of the dump

@@ -46,7 +46,7 @@ impl FakeClock {
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
-    /// Takes the pause after this reading, if there is one.
+    /// Takes the pause after this reading, if any.
     fn due(&self) -> Option<Pause> {
         let mut pause = self.pause.lock().unwrap();
         let readings = &mut pause.as_mut()?.readings;

@@ -136,7 +136,7 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Opt
         assert_eq!(told["clipped"][0], "start");
         assert_eq!(assert_listed(&disk, told), 1);
     }
-    // The first verdict without clipping is the expected one.
+    // The first verdict without clipping is as expected.
     rig.pass(5 * S);
     rig.arrive(0, udp(8, 9, 3));
     rig.step();
@@ -198,7 +198,7 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
 }
 
 /// Names that only compressed captures have are taken too. A free name is found by bisection, not
-/// one by one.
+/// by trying each name.
 #[test]
 fn a_free_name_is_soon_found_beside_compressed_captures() {
     let disk = FakeDisk::default();
@@ -246,7 +246,7 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
 
 /// If there is no room for the sidecars of dumps, complete or failed, they are written when there
 /// is room, and this is reported once. A deleted dump gets no sidecar. A sidecar that can never be
-/// written does not block others.
+/// written does not block other sidecars.
 #[test]
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();

@@ -215,7 +215,7 @@ fn sums(lines: &[Ended]) -> BTreeMap<[u16; 2], [u64; 2]> {
     sums.collect()
 }
 
-/// Two queues with one direction each: one shard counts both, and says so.
+/// Two queues with one direction each: one shard counts both, and a message reports this.
 #[test]
 fn directions_of_two_queues_are_one_flow() {
     let reply = |port: u16| {

@@ -59,7 +59,7 @@ impl Cell {
             } else {
                 self.limit
             },
-            // The same packet reaches a limit of one byte less.
+            // A limit of one byte less is reached by the same packet.
             bytes_max: if self.is_of_bytes {
                 bytes_max - 1
             } else {

@@ -1,4 +1,4 @@
-//! What a live recorder promises about time and loss, on injected clocks.
+//! Promises of a live recorder about time and loss, on injected clocks.
 
 use retroscope_pcapfile::Reader;
 
@@ -84,7 +84,7 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
-    // The watermark is 1 ms behind the clock and must pass `to`.
+    // The watermark is 1 ms earlier than the clock and must pass `to`.
     rig.pass(S + MS);
     rig.step();
     assert!(

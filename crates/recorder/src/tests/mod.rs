@@ -1,5 +1,5 @@
-//! What a recorder promises, tested on a recorder without threads ([`rig`]), whose clock, queues
-//! and disk are the test's.
+//! Promises of a recorder, tested on a recorder without threads ([`rig`]), whose clock, queues and
+//! disk are the test's.
 
 mod alert_marks;
 mod alerts;

@@ -176,7 +176,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     }
 }
 
-/// Live: a dump that two flows requested ends with the last of them. A clock that is set in between
+/// Live: a dump that two flows requested ends with the last flow. A clock that is set in between
 /// makes no difference.
 #[test]
 fn a_dump_of_two_flows_ends_with_the_last() {

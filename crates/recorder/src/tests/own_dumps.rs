@@ -44,7 +44,7 @@ struct Sent {
     port: u16,
 }
 
-/// What identifies a dump: rule, trigger, expression, and the indexes of its packets among the sent
+/// The identity of a dump: rule, trigger, expression, and the indexes of its packets among the sent
 /// packets.
 type Dump = (String, i64, String, Vec<usize>);
 
@@ -137,7 +137,7 @@ fn expected(sent: &[Sent]) -> Vec<Dump> {
     dumps
 }
 
-/// The expression of a dump, as its sidecar and its file have it.
+/// The expression of a dump, from its sidecar and its file.
 fn expression(report: &DumpReport) -> String {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
@@ -406,7 +406,7 @@ fn a_rule_that_asks_for_flows_may_come_too_late() {
 }
 
 /// A manual trigger dumps the requested packets. Another request gets a separate dump, and an
-/// invalid request starts none.
+/// invalid request starts no dump.
 #[test]
 fn a_trigger_by_hand_dumps_what_it_says() {
     let dir = tempfile::tempdir().unwrap();

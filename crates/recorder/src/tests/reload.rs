@@ -355,7 +355,7 @@ fn a_storm_of_reloads_loses_no_hit() {
     }
     let status = rig.handle.status().unwrap();
     let hits = status.hits.triggers + status.hits.suppressed.total();
-    // The old rule matches the first packet of a round, the new rule the second one.
+    // The old rule matches the first packet of a round, the new rule the second packet.
     assert_eq!((hits, of_rule, status.lapped), (200, 100, 0));
 }
 

@@ -1,4 +1,4 @@
-//! What a live recorder promises about scripts, on injected clocks.
+//! Promises of a live recorder about scripts, on injected clocks.
 
 use std::time::Duration;
 

@@ -273,8 +273,8 @@ fn a_dump_without_room_costs_older_ones_nothing() {
 }
 
 /// A dump that has just caught up has no room again, and gets room when no more packets arrive for
-/// it. Its waiting packets are written, and packets that arrived meanwhile are read. This also
-/// works if no source promises watermarks.
+/// this dump. Its waiting packets are written, and packets that arrived meanwhile are read. This
+/// also works if no source promises watermarks.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {

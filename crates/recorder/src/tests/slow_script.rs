@@ -207,7 +207,7 @@ fn a_stop_does_not_wait_for_all_packets() {
     }
 }
 
-/// A manual trigger does not wait for the packets before it.
+/// A manual trigger does not wait for earlier packets.
 #[test]
 fn a_trigger_by_hand_acts_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();

@@ -82,7 +82,7 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
 }
 
 /// The reservation of a dump falls. Before the dumper asks what was lost, the ring has forgotten
-/// most of it.
+/// most losses.
 #[test]
 fn what_fell_and_was_forgotten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,8 +206,8 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     }
 }
 
-/// Another flow reuses an identification, and a later fragment in the next bucket is stamped before
-/// it. The result must not depend on how many buckets the dumper reads at once.
+/// Another flow reuses an identification, and a later fragment in the next bucket has an earlier
+/// stamp. The result must not depend on how many buckets the dumper reads at once.
 #[test]
 fn fragments_are_looked_at_in_the_order_of_records() {
     for at_once in [false, true] {
@@ -239,8 +239,7 @@ fn fragments_are_looked_at_in_the_order_of_records() {
     }
 }
 
-/// Packets may have been dropped before any tap: an upper bound is known, and no ledger includes
-/// it.
+/// Packets may have been dropped before any tap: an upper bound is known, which no ledger includes.
 #[test]
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     for (before, meanwhile) in [(7, 0), (7, 5)] {
@@ -375,8 +374,8 @@ fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
     }
 }
 
-/// First fragments far from a window are sometimes analyzed together with others. Their flows must
-/// make no difference.
+/// First fragments far from a window are sometimes analyzed together with other packets. Their
+/// flows must make no difference.
 #[test]
 fn fragments_far_from_a_window_tell_nothing() {
     // Time of the first fragment before the window; `None`: after its end.

@@ -1,4 +1,4 @@
-//! What the analyzer does with the packets of [shards](crate::analysis::shard) and with their hits.
+//! The analyzer's work on the packets of [shards](crate::analysis::shard), and on their hits.
 
 use std::sync::{Arc, atomic::Ordering};
 

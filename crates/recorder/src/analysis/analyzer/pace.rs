@@ -85,7 +85,7 @@ pub(super) enum RefusalNotice {
 }
 
 impl RefusalNotices {
-    /// Counts a refused hit at a time of the monotonic clock. Returns how to report it.
+    /// Counts a refused hit at a time of the monotonic clock. Returns how to report the hit.
     pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> RefusalNotice {
         if self.told == 0 {
             self.since_ns = mono_ns;

@@ -1,4 +1,4 @@
-//! What the director refuses: storms of triggers, against its limits.
+//! Refusals of the director: storms of triggers, against its limits.
 
 use retroscope_filter::{FillError, Variable};
 
@@ -381,8 +381,7 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
     let counts = run.director.counts;
     assert_eq!(counts.triggers + counts.suppressed.total(), u64::from(HITS));
     assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 8);
-    // The same packets again give the same result: which hits act early depends on the packets
-    // alone.
+    // A second run gives the same result: which hits act early depends on the packets alone.
     let opened = std::mem::take(&mut run.opened);
     let mut again = Run::new(config);
     for number in 0..HITS {

@@ -329,8 +329,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
     }
 }
 
-/// A dump that also has a hit without a flow ends with its window. So does a dump of more flows
-/// than the director remembers.
+/// A dump that also has a hit without a flow ends with its window. A dump of more flows than the
+/// director remembers also ends with its window.
 #[test]
 fn a_dump_of_more_than_flows_ends_by_its_window() {
     let mut other = hit(3 * S, 1, "a");

@@ -48,7 +48,7 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
     }
 }
 
-/// What becomes of hits that act in this order. From files a place becomes free when its window
+/// The outcomes of hits that act in this order. From files a place becomes free when its window
 /// ends.
 fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
     let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();

@@ -67,7 +67,7 @@ pub(crate) fn inline(
     (parts, reader)
 }
 
-/// An inserter of 100 packets at a time, and the analyzer next to it.
+/// An inserter of 100 packets at a time, and an analyzer.
 struct Rig {
     inline: Inline,
     producer: Producer,

@@ -1,9 +1,9 @@
-//! Writes frames into the ring, and counts what becomes of them.
+//! Writes frames into the ring, and counts stored, filtered and lost frames.
 //!
 //! Most bursts are *plain*: one interface, no tag to restore, nothing to truncate. That is decided
 //! once for a burst. The frames of a plain burst go to the ring in one loop, or in one loop for
 //! each run of frames that match the capture filter. If frames have tags to restore, copies with
-//! tags are made, and the copies are plain. The frames of other bursts are processed one by one.
+//! tags are made, and the copies are plain. The frames of other bursts are processed individually.
 
 use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_flow::ShedCause;
@@ -451,7 +451,7 @@ mod tests {
         frames
     }
 
-    /// The same frames as from a NIC that removes tags.
+    /// These frames as a NIC delivers them that removes tags.
     fn without_tags(memory: &[u8], frames: &[FrameMeta]) -> Vec<FrameMeta> {
         let mut frames = frames.to_vec();
         for meta in &mut frames {

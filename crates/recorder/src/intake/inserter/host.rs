@@ -1,8 +1,8 @@
 //! Converts stamps of the system's clock to ring time.
 //!
 //! A clock step is noticed by reading the clocks after a burst ([`RingClock::now`]). The stamps
-//! show which frames of the burst were stamped before the step: with the right offset, stamps are a
-//! little earlier than now, and with the other offset they are off by the size of the step.
+//! show which frames of the burst were stamped before the step. With the right offset, stamps are a
+//! little earlier than now. With the other offset, they are off by the size of the step.
 
 use retroscope_capture::FrameMeta;
 
@@ -36,7 +36,7 @@ pub(super) struct HostStamps {
     pub(super) dry_mono_ns: i64,
 }
 
-/// What to do with the next frames.
+/// The next action on frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StampAction {
     /// Store the first `count` frames (at least 1) with the current offset. `uncertain` of these
@@ -56,7 +56,7 @@ impl HostStamps {
         }
     }
 
-    /// What to do with the first of `frames`, which were fetched before `now`. `frames` must not be
+    /// Decides about the first of `frames`, which were fetched before `now`. `frames` must not be
     /// empty.
     pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> StampAction {
         let is_behind = self.applied_ns != now.offset_ns;
@@ -120,7 +120,8 @@ impl HostStamps {
     }
 
     /// The ring time of an engine's statement about the present or just before: a watermark, or the
-    /// age of counters. Around a step, the only offset that gives a fresh time counts, or else the earliest possible time. Never later than `now`.
+    /// age of counters. Around a step, the only offset that gives a fresh time counts, or else the
+    /// earliest possible time. The result is never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
         let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);

@@ -18,8 +18,9 @@ use crate::{
 /// after its end, which is longer than an engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
-// The first packet of a dump is in its file within 100 ms: after the watermarks of all queues have
-// passed the packet and the dumper has made its next round. The dumper makes a round every 5 ms.
+// The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
+// queues must pass the packet, and the dumper must make its next round. The dumper makes a round
+// every 5 ms.
 const _: () = assert!(
     UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
@@ -343,7 +344,7 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// An inserter of a queue with `frames` frames, and handles to observe it.
+    /// An inserter of a queue with `frames` frames, and handles to observe the inserter.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
         let clock = Arc::new(FakeClock::default());
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

@@ -226,7 +226,7 @@ impl MergeInserter {
             if !file.part.is_empty() {
                 return;
             }
-            // The remaining frames wait for the frames after them.
+            // The remaining frames wait for later frames.
             let waits = intake.cursor < intake.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {

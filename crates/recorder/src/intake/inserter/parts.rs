@@ -18,8 +18,8 @@ use crate::{
     start::config::Config,
 };
 
-/// How long an inserter waits for its source while its watermark or its counters are needed: the
-/// maximum age of both.
+/// How long an inserter waits for its source while its watermark or its counters are needed: their
+/// maximum age.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// An interface of a queue: its ring-wide identifier and its link type.

@@ -1,9 +1,10 @@
 //! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
-//! Disorder is no step. A step back is believed only if all packets of a source were older than the
-//! hold time allows, in order among themselves, for the hold time and for at least 64 packets. Old
-//! packets without a believed step are late. If that happens again and again, the stamps are in
-//! disorder, which is reported. A jump forward is silence.
+//! Disorder is no step. A step back is believed only after a run of old packets: all packets of a
+//! source were older than the hold time allows, but in order among themselves. The run must last
+//! for the hold time and at least 64 packets. Old packets without a believed step are late. If that
+//! happens again and again, the stamps are in disorder, which is reported. A jump forward is
+//! silence.
 
 /// Packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
@@ -34,7 +35,7 @@ pub(crate) struct BackwardRun {
 pub(crate) enum PacketOrder {
     /// The packet is in time. Old packets before it are late.
     InTime,
-    /// The packet is old, like the packets before it.
+    /// The packet is old, and continues the run.
     Backward,
     /// The packet is old and begins a new run: the packets of the previous run are late.
     FirstBackward,

@@ -1,14 +1,15 @@
 //! Assigns each packet to one of 32 shards, by its pair of addresses.
 //!
-//! A shard has all packets of an address pair: both directions, and all fragments of a datagram. So
-//! it also has whole flows, which are parts of pairs. The outermost IP header determines the pair,
-//! even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets without
-//! an IP header, such as ARP, go by their hardware addresses. Packets without either are in shard
+//! A shard has all packets of an address pair: both directions, and all fragments of a datagram.
+//! Therefore it also has whole flows, which are parts of pairs. The outermost IP header determines
+//! the pair, even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets
+//! without an IP header, such as ARP, go by their hardware addresses. Packets without either are in
+//! shard
 //! 0. All captured bytes count, even bytes that `--snaplen` does not store.
 //!
 //! The key is random, so that nobody can construct pairs that gather in one shard. For any two
 //! pairs that are chosen without knowledge of the key, the shards are independent, and all shards
-//! are equally likely (Dietzfelbinger 1996, "Universal hashing and k-wise independent random
+//! are equally likely. See Dietzfelbinger (1996, "Universal hashing and k-wise independent random
 //! variables via integer arithmetic without primes"). One pair is in one shard, however many
 //! packets it has. The results of a recording must not depend on the key, as they must not depend
 //! on the number of readers. So the key is random even with `--reproducible`: different results of
@@ -73,7 +74,7 @@ impl ShardHash {
         self.of_parsed(link_type, data)
     }
 
-    /// The shard of any frame, by parsing it.
+    /// The shard of any frame, by the full parser.
     #[inline(never)]
     fn of_parsed(&self, link_type: LinkType, data: &[u8]) -> u8 {
         let parsed = parse(link_type, data);

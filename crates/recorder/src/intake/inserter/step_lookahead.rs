@@ -17,7 +17,7 @@ use super::{
 /// Bytes that wait at most; beyond this limit, undecided packets are late.
 const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
-/// The frames of a queue: the lent burst, or a copy of it with the bursts after it.
+/// The frames of a queue: the lent burst, or a copy that also has later bursts.
 #[derive(Debug)]
 pub(super) struct StepLookahead {
     sequence: Sequence,
@@ -31,9 +31,9 @@ pub(super) struct StepLookahead {
     /// The first undecided old frame, if any.
     first_behind: usize,
     steps: VecDeque<FrameStep>,
-    /// Packets that were late, by the frame that revealed it.
+    /// Packets that were late, by the frame that revealed this.
     late: VecDeque<(usize, Misplaced)>,
-    /// Packets that are stored as late and may follow a step; the caller takes them.
+    /// Packets that are stored as late and may follow a step, for the caller to take.
     pub(super) misplaced: Option<Misplaced>,
 }
 

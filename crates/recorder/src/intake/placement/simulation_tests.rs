@@ -75,7 +75,7 @@ struct End {
     came: i64,
     /// Packets lost at the source.
     dropped: i64,
-    /// Packets overwritten in the ring before an analyzer read them.
+    /// Packets overwritten in the ring before the analyzer.
     lapped: i64,
     looked: i64,
     unread: i64,
@@ -356,7 +356,7 @@ fn case_4_a_burst_that_lasts_is_learned_from() {
     let [inline, thread, auto] = all(Case { load, ..case });
     assert!(is_whole(&thread) && inline.dropped > 200_000);
     assert_eq!((auto.dropped, auto.changes), (inline.dropped, 0));
-    // Such a source needs a buffer for the burst, and then nothing is lost.
+    // If the source's buffer holds the burst, nothing is lost.
     let [inline, _, auto] = all(Case {
         load,
         source: 4096,
