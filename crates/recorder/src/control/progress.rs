@@ -259,8 +259,8 @@ impl AnalyzerCounters {
 
 /// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
 /// the director takes them at any time. From files, it takes them only after the dumper has
-/// answered [`Message::Account`](crate::dump::Message). The dumper writes nothing between this
-/// answer and the taking, so each run gets the same values.
+/// answered [`Message::Account`](crate::dump::order::Message::Account). The dumper writes nothing
+/// between this answer and the taking, so each run gets the same values.
 #[derive(Debug, Default)]
 pub(crate) struct DumpCosts {
     /// Whether costs are waiting. It orders no other access: the mutex protects the data.

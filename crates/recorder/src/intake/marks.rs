@@ -42,8 +42,8 @@ pub(crate) struct Marks {
 
 #[derive(Debug)]
 enum MarkedFlows {
-    /// Live. Exempt flows have a separate table from which nothing is removed. So a flow stays
-    /// exempt, whatever other threads mark at the same time.
+    /// Live. Exempt flows have a separate table, from which no thread removes a flow. So a flow
+    /// stays exempt, whatever other threads mark at the same time.
     Shared {
         exempt: LfnTable,
         /// The ring times at which flows were shunted.

@@ -29,7 +29,7 @@ pub struct Config {
     pub ring_bytes: u64,
     /// The memory of the ring.
     pub ring_backing: Backing,
-    /// Live: what happens if only dumps and pins need all buckets of the ring, [`Mode::Record`] or
+    /// Live: what happens if dumps and pins need all buckets of the ring, [`Mode::Record`] or
     /// [`Mode::Protect`].
     pub when_full: Mode,
     /// The NUMA node of the ring's memory.

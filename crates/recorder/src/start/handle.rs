@@ -182,7 +182,7 @@ impl RecorderHandle {
         Ok(self.common()?.pins.remove(name))
     }
 
-    /// Sets what happens if only dumps and pins need all buckets of the ring: [`Mode::Record`] or
+    /// Sets what happens if dumps and pins need all buckets of the ring: [`Mode::Record`] or
     /// [`Mode::Protect`].
     ///
     /// # Errors

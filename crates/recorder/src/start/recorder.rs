@@ -148,7 +148,7 @@ pub struct RecorderStatus {
     pub modules: Vec<ModuleStatus>,
     /// Processing times of packets, by shard.
     pub processing: Vec<ProcessingHistogram>,
-    /// The behavior if only dumps and pins need all buckets of the ring.
+    /// The behavior if dumps and pins need all buckets of the ring.
     pub when_full: Mode,
     /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,

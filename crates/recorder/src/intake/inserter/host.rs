@@ -1,8 +1,9 @@
 //! Converts stamps of the system's clock to ring time.
 //!
-//! A clock step is noticed by reading the clocks after a burst ([`RingClock::now`]). The stamps
-//! show which frames of the burst were stamped before the step. With the right offset, stamps are a
-//! little earlier than now. With the other offset, they are off by the size of the step.
+//! A clock step is noticed by reading the clocks after a burst
+//! ([`RingClock::now`](crate::control::ring_time::RingClock::now)). The stamps show which frames of
+//! the burst were stamped before the step. With the right offset, stamps are a little earlier than
+//! now. With the other offset, they are off by the size of the step.
 
 use retroscope_capture::FrameMeta;
 
