@@ -122,10 +122,10 @@ struct Core {
     /// Offline: the current record, by producer.
     here: Vec<u64>,
     /// Offline: bytes of packets since the dumper last reported its costs.
-    unsettled_bytes: u64,
+    unaccounted_bytes: u64,
     /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
     /// dump must not depend on threads.
-    is_to_settle: bool,
+    is_account_due: bool,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
@@ -133,7 +133,7 @@ struct Core {
     missed: u64,
     /// Packets that the shard readers left at a stop while there were rules.
     left_unread: u64,
-    looks: ClockPacer,
+    pacer: ClockPacer,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
     /// If the time after a stop ran out: the producer of the last packets, and the number of
@@ -199,8 +199,8 @@ impl Analyzer {
             closed: ClosedWindows::new(live),
             received: Vec::new(),
             here: Vec::new(),
-            unsettled_bytes: 0,
-            is_to_settle: false,
+            unaccounted_bytes: 0,
+            is_account_due: false,
             start_ns: if live {
                 common.clock.now().ring_ns
             } else {
@@ -210,7 +210,7 @@ impl Analyzer {
             lapped: 0,
             missed: 0,
             left_unread: 0,
-            looks: ClockPacer::new(are_scripts),
+            pacer: ClockPacer::new(are_scripts),
             stopped_ns: None,
             broken_off: None,
             #[cfg(test)]
@@ -244,8 +244,8 @@ impl Analyzer {
         core.end_alerts();
         core.director.end(clip, &mut core.orders);
         core.execute();
-        core.tell_notices();
-        core.tell_rest();
+        core.report_notices();
+        core.report_rest();
         core.hint_at_tags();
         core.publish_counters();
         core.parts.messages.finish();
@@ -269,13 +269,13 @@ impl RingReader for Analyzer {
     /// it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
-        if self.core.is_told() {
+        if self.core.is_woken_by_inserters() {
             self.reader.doze(timeout);
         } else {
             self.reader.wait(timeout);
         }
         let now_ns = self.core.common.clock.mono_ns();
-        self.core.looks.slept(now_ns);
+        self.core.pacer.slept(now_ns);
         let slept_ns = now_ns.saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
@@ -301,7 +301,8 @@ impl RingReader for Analyzer {
             self.reader.finish();
         }
         let now = self.core.common.clock.now();
-        self.core.look_after(now, promised_ns.filter(|_| !more));
+        self.core
+            .check_clocks_and_commands(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.common.gate.analyzer_done(asked);
@@ -321,7 +322,7 @@ impl Core {
         self.analyzed += missed - lapped;
         let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
         self.was_lapped(lapped, unseen);
-        self.look_at(batch);
+        self.analyze_batch(batch);
         self.here.clear();
         if !self.live {
             // C0: Release, pairs with C1 in `DumperProgress::reach`: the positions move after this,
@@ -338,7 +339,7 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
-        self.settle_before(record, packet);
+        self.account_before(record, packet);
         // Decisions from here to the next packet belong to this record.
         self.here.clear();
         self.here.push(record);
@@ -355,12 +356,12 @@ impl Core {
     }
 
     /// Whether inserters wake the analyzer when there is a packet to analyze.
-    fn is_told(&self) -> bool {
+    fn is_woken_by_inserters(&self) -> bool {
         self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
 
     /// Checks clocks and commands.
-    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+    fn check_clocks_and_commands(&mut self, now: Moment, promised_ns: Option<i64>) {
         self.pulse.beat();
         self.take_hits();
         if self.live {
@@ -374,18 +375,18 @@ impl Core {
             }
             over.iter().for_each(|over| self.on_flow_ended(over));
         }
-        self.settle_live();
+        self.take_costs_live();
         self.parts.messages.push();
-        self.obey(now);
+        self.run_commands(now);
         if self.live {
             self.act_on_alerts(now.ring_ns);
-            self.tell_late(now.mono_ns);
+            self.report_late(now.mono_ns);
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
             self.tell(RecorderEvent::Notice(sentence));
         }
-        self.tell_notices();
+        self.report_notices();
         self.publish_counters();
     }
 
@@ -441,7 +442,7 @@ impl Core {
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
             }
-            if std::mem::take(&mut self.is_to_settle) && !self.live {
+            if std::mem::take(&mut self.is_account_due) && !self.live {
                 self.account(self.ends());
             }
         }
@@ -467,7 +468,7 @@ impl Core {
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };
-        self.is_to_settle |= self.director.has_limited();
+        self.is_account_due |= self.director.has_limited();
         self.open.insert(
             id,
             OpenWindow {
@@ -521,7 +522,7 @@ impl Core {
             // Packets after the flow's end are not late for the dump.
             window.to_ns = window.to_ns.min(until_ns);
         }
-        self.is_to_settle |= window.is_limited || self.director.has_limited();
+        self.is_account_due |= window.is_limited || self.director.has_limited();
         let closed = &self.common.counters.closed_dumps;
         closed.fetch_add(1, Ordering::Relaxed);
         let ends = self.ends();

@@ -224,7 +224,7 @@ impl Shard {
 
     /// Whether the shard needs packets even if no hits are wanted: to count flows or to run
     /// modules.
-    pub(crate) fn looks_always(&self) -> bool {
+    pub(crate) fn needs_all_packets(&self) -> bool {
         self.flows.is_some() || self.scripts.has_modules()
     }
 
@@ -247,7 +247,7 @@ impl Shard {
 
     /// Analyzes the next packets of a producer, [`Chunk::most`] at most. Returns the number of
     /// packets, which `chunk` holds afterwards. A caller makes one chunk for many calls.
-    pub(crate) fn look<'p>(
+    pub(crate) fn analyze<'p>(
         &mut self,
         producer: usize,
         packets: &mut (impl Iterator<Item = NumberedPacket<'p>> + Clone),
@@ -277,7 +277,7 @@ impl Shard {
         }
         if findings.are_wanted() {
             for (interface, run) in chunk.runs() {
-                self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
+                self.inspect_run((producer, interface), chunk, run, &mut walk, findings);
             }
         }
         for over in self
@@ -325,7 +325,7 @@ impl Shard {
     }
 
     /// Analyzes the records of a chunk that belong to one interface.
-    fn look_at_run<'p>(
+    fn inspect_run<'p>(
         &mut self,
         (producer, interface): (usize, u16),
         chunk: &Chunk<'_>,
@@ -358,7 +358,7 @@ impl Shard {
             left = &left[left.partition_point(|hit| hit.frame < frame)..];
             let (its, behind_it) = left.split_at(left.partition_point(|hit| hit.frame == frame));
             left = behind_it;
-            self.look_closely(
+            self.inspect(
                 (producer, record),
                 run.start + frame,
                 &packet,
@@ -371,7 +371,7 @@ impl Shard {
 
     /// Learns from a packet and reports its hits: those of rules, then those of scripts. The packet
     /// has the index `at` in its chunk.
-    fn look_closely(
+    fn inspect(
         &mut self,
         place: (usize, u64),
         at: usize,
@@ -401,17 +401,17 @@ impl Shard {
         }
         for hit in hits {
             let rule = self.rules.number(hit);
-            self.tell(rule, place, packet, findings);
+            self.report_rule_hit(rule, place, packet, findings);
         }
         for script in 0..self.scripts.len() {
             if self.scripts.takes(script, at) {
-                self.tell_script(script, at, place, packet, findings);
+                self.report_script_hit(script, at, place, packet, findings);
             }
         }
     }
 
     /// Reports that a script matches the packet at `at` of its chunk.
-    fn tell_script(
+    fn report_script_hit(
         &mut self,
         script: usize,
         at: usize,
@@ -441,7 +441,7 @@ impl Shard {
     }
 
     /// Reports that a rule matches a packet, and what the hit would dump.
-    fn tell(
+    fn report_rule_hit(
         &mut self,
         rule: usize,
         (producer, record): (usize, u64),

@@ -220,7 +220,7 @@ impl RingReader for ShardReader {
             if !live {
                 // `next` has just released the bucket of the previous batch. So when the analyzer
                 // has seen everything, no reader holds a bucket that may be overwritten.
-                slot.tell_found(&mut self.found.files, self.looked);
+                slot.queue_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
             let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
@@ -235,7 +235,7 @@ impl RingReader for ShardReader {
                     // A script may be slow: after a stop, ask it about one packet at a time.
                     let is_stopping = live && control.stopping();
                     chunk.most = if is_stopping { 1 } else { MANY };
-                    let look = || shard.look(batch.producer, &mut packets, &mut chunk, found);
+                    let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, found);
                     let count = slot.times.time(clock, look);
                     if count == 0 {
                         return;
@@ -243,7 +243,7 @@ impl RingReader for ShardReader {
                     if live {
                         passed += count as u64;
                         if !found.live.is_empty() {
-                            slot.tell(&mut found.live);
+                            slot.queue_hits(&mut found.live);
                             self.waker.wake();
                         }
                         slot.refresh(shard, &mut found.live);
@@ -256,7 +256,7 @@ impl RingReader for ShardReader {
                         && found.files.len() >= TOGETHER
                     {
                         let looked = last.record + 1;
-                        slot.tell_found(&mut found.files, looked);
+                        slot.queue_found(&mut found.files, looked);
                     }
                 }
             };
@@ -279,7 +279,7 @@ impl RingReader for ShardReader {
                 slot.promise(promised_ns.unwrap_or(i64::MAX));
             }
         } else {
-            slot.tell_found(&mut self.found.files, self.looked);
+            slot.queue_found(&mut self.found.files, self.looked);
         }
         batches > 0
     }
@@ -293,7 +293,7 @@ fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
 impl Drop for ShardReader {
     fn drop(&mut self) {
         let slot = &self.slots.all()[self.slot];
-        slot.tell_found(&mut self.found.files, u64::MAX);
+        slot.queue_found(&mut self.found.files, u64::MAX);
         slot.promise(i64::MAX);
         self.waker.wake();
     }

@@ -166,7 +166,7 @@ impl ShardSlots {
     }
 
     /// The removed rules among `removed` that some shard still has.
-    pub(crate) fn known_of(&self, removed: &[usize]) -> HashSet<usize> {
+    pub(crate) fn still_known(&self, removed: &[usize]) -> HashSet<usize> {
         let mut known = HashSet::new();
         if removed.is_empty() {
             return known;
@@ -252,7 +252,7 @@ impl ShardSlot {
     }
 
     /// Whether the shard has applied all rule changes, so that its earlier hits are in the queue.
-    pub(crate) fn has_taken_up(&self) -> bool {
+    pub(crate) fn is_up_to_date(&self) -> bool {
         lock(&self.changes).is_empty()
     }
 
@@ -264,7 +264,7 @@ impl ShardSlot {
         // the mutex orders the changes.
         shard.rules.refresh();
         if self.has_changes.load(Relaxed) {
-            self.tell(found);
+            self.queue_hits(found);
             let changes = {
                 let mut changes = lock(&self.changes);
                 self.has_changes.store(false, Relaxed);
@@ -295,14 +295,14 @@ impl ShardSlot {
     /// inserter keeps these. Call this before the inserter's watermark moves past the hits. While
     /// the inserter keeps hits, its watermark must not move either, so that a window opens before
     /// it could close.
-    pub(crate) fn try_tell(&self, hits: &mut HitQueue) {
+    pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);
         }
     }
 
     /// Queues hits; may wait for the analyzer.
-    pub(crate) fn tell(&self, hits: &mut HitQueue) {
+    pub(crate) fn queue_hits(&self, hits: &mut HitQueue) {
         lock(&self.hits).append(hits);
     }
 
@@ -319,7 +319,7 @@ impl ShardSlot {
 
     /// Files: queues the hits of the shard, which has analyzed its records before `looked`. Waits
     /// while too many hits are pending.
-    pub(crate) fn tell_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
+    pub(crate) fn queue_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
         let mut found = lock(&self.found);
         found.hits.extend(hits.drain(..));
         found.looked = looked;

@@ -92,7 +92,7 @@ impl RecorderShared {
     /// written what it needs. Then the logs of losses merge their events.
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
-        self.intake.settle();
+        self.intake.forget_records();
     }
 
     /// Live: the ranges of ring time for stamps within a closed interval. For sources with another

@@ -105,8 +105,8 @@ impl Pins {
             return Vec::new();
         }
         let mut pins = lock(&self.by_name);
-        let untold = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
-        let fallen = untold.filter(|pinned| pinned.now().has_fallen);
+        let unreported = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
+        let fallen = unreported.filter(|pinned| pinned.now().has_fallen);
         fallen.map(|pinned| {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();

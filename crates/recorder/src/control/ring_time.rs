@@ -225,10 +225,10 @@ impl RingClock {
     }
 
     /// Texts of steps that were not reported yet.
-    pub(crate) fn take_untold(&self) -> Vec<String> {
+    pub(crate) fn take_unreported_steps(&self) -> Vec<String> {
         let mut steps = lock(&self.steps);
-        let untold = steps.iter_mut().filter(|step| !step.is_told);
-        untold
+        let unreported = steps.iter_mut().filter(|step| !step.is_told);
+        unreported
             .map(|step| {
                 step.is_told = true;
                 step.text.clone()
@@ -332,8 +332,8 @@ mod tests {
             );
         }
         assert_eq!(ring_clock.count(), 3);
-        assert_eq!(ring_clock.take_untold().len(), 3);
-        assert!(ring_clock.take_untold().is_empty());
+        assert_eq!(ring_clock.take_unreported_steps().len(), 3);
+        assert!(ring_clock.take_unreported_steps().is_empty());
         let within = ring_clock.within(START + 2 * S - 1, START + 2 * S - 1);
         assert_eq!(within.len(), 1, "{within:?}");
         assert!(within[0].contains(" 3600.000 s"), "{within:?}");

@@ -581,14 +581,14 @@ impl LossLog {
         events.push(event);
     }
 
-    /// From files: whether [`Self::settle`] is needed before the next burst.
+    /// From files: whether [`Self::forget_records`] is needed before the next burst.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.events).len() >= 2 * LOSS_EVENTS
     }
 
     /// From files, while the inserter pauses and no dump with an ended window waits for its
     /// verdict. All losses found until now concern all later dumps.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn forget_records(&self) {
         let mut events = lock(&self.events);
         events.iter_mut().for_each(|event| event.record = 0);
         if events.len() >= LOSS_EVENTS {

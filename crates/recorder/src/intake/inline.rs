@@ -133,7 +133,7 @@ impl Inline {
 
     /// Analyzes plain frames of one interface that were stored as records from `first` on. Ring
     /// time is their stamps less `offset_ns`. `bytes`: approximate captured bytes of all frames.
-    pub(crate) fn look(
+    pub(crate) fn analyze(
         &mut self,
         first: u64,
         (interface, offset_ns): (u16, i64),
@@ -146,7 +146,7 @@ impl Inline {
             return;
         };
         self.unread += stored_bytes;
-        if !self.found.are_wanted() && !shard.looks_always() {
+        if !self.found.are_wanted() && !shard.needs_all_packets() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {
@@ -162,7 +162,7 @@ impl Inline {
         let look = || {
             let mut chunk = Chunk::new();
             // A script may be slow and a burst long, so the pulse beats for each chunk.
-            while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
+            while shard.analyze(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
                 self.pulse.beat();
             }
             frames.len()
@@ -188,20 +188,20 @@ impl Inline {
         if let Some(shard) = self.shard.take() {
             let slot = self.parts.slots.of(self.producer);
             // Before the analyzer finds hits in later records.
-            slot.tell(&mut self.found.hits);
+            slot.queue_hits(&mut self.found.hits);
             slot.put_back(shard);
         }
     }
 
     /// Gives the hits to the analyzer, before the watermark moves. Returns `false` if the analyzer
     /// is just taking earlier hits; the watermark must then not move past these hits.
-    pub(crate) fn tell(&mut self) -> bool {
+    pub(crate) fn flush_hits(&mut self) -> bool {
         if !self.found.hits.is_empty() {
             self.is_due = true;
             self.parts
                 .slots
                 .of(self.producer)
-                .try_tell(&mut self.found.hits);
+                .try_queue_hits(&mut self.found.hits);
         }
         self.found.hits.is_empty()
     }

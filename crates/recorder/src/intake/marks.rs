@@ -154,7 +154,7 @@ impl Marks {
     }
 
     /// From files, at a barrier: the inserter learns which dumps are open.
-    pub(crate) fn settle_filters(&self, filters: &mut DumpFilters) {
+    pub(crate) fn refresh_filters(&self, filters: &mut DumpFilters) {
         filters.any = self.open.load(Relaxed) > 0;
         filters.reader.catch_up();
     }

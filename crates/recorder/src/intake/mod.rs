@@ -175,11 +175,11 @@ impl Intake {
         queues.map(|queue| queue.promises()).collect()
     }
 
-    /// See [`LossLog::settle`].
-    pub(crate) fn settle(&self) {
-        self.losses.settle();
-        self.shed.settle();
-        self.disorder.settle();
+    /// See [`LossLog::forget_records`].
+    pub(crate) fn forget_records(&self) {
+        self.losses.forget_records();
+        self.shed.forget_records();
+        self.disorder.forget_records();
     }
 
     /// Messages about sources whose stamps jumped back within the window of ring time, whose

@@ -67,7 +67,7 @@ impl OutageTracker {
 
     /// Logs the outage up to `now_ns`, if there is an outage.
     pub(crate) fn report(&self, now_ns: i64, log: &LossLog) {
-        self.tell_with(&mut lock(&self.state), now_ns, log);
+        self.report_with(&mut lock(&self.state), now_ns, log);
     }
 
     /// The interface went away after `known_ns` or before, and at least a part of its packets will
@@ -75,7 +75,7 @@ impl OutageTracker {
     pub(crate) fn for_good(&self, known_ns: i64, now: Moment, log: &LossLog) -> bool {
         let mut state = lock(&self.state);
         state.begin(known_ns);
-        self.tell_with(&mut state, now.ring_ns, log);
+        self.report_with(&mut state, now.ring_ns, log);
         let InterfacePresence::Away { reported_ns } = state.now else {
             return false;
         };
@@ -100,7 +100,7 @@ impl OutageTracker {
     /// The interface receives again, from `now_ns` on at the latest.
     pub(crate) fn end(&self, now_ns: i64, log: &LossLog) {
         let mut state = lock(&self.state);
-        self.tell_with(&mut state, now_ns, log);
+        self.report_with(&mut state, now_ns, log);
         if matches!(state.now, InterfacePresence::Away { .. }) {
             state.now = InterfacePresence::Here;
         }
@@ -118,7 +118,7 @@ impl OutageTracker {
         (state.gaps, state.ns.saturating_add(more_ns))
     }
 
-    fn tell_with(&self, state: &mut OutageState, now_ns: i64, log: &LossLog) {
+    fn report_with(&self, state: &mut OutageState, now_ns: i64, log: &LossLog) {
         let InterfacePresence::Away { reported_ns } = state.now else {
             return;
         };

@@ -40,7 +40,7 @@ use crate::{
 /// with a shard lets the analyzer leave one part in 8 unread.)
 const RING_SHARE: u64 = 4;
 /// From files: after this many packets, the inserter checks again whether a flow has become exempt.
-const SETTLED_PACKETS: u64 = 256;
+const RECHECK_PACKETS: u64 = 256;
 /// Bytes of a frame that are searched for headers, if a tag is restored.
 const HEADERS: usize = 256;
 
@@ -178,10 +178,10 @@ pub(crate) struct Shedding {
     /// Packets lost by congestion up to the last period.
     lost: u64,
     /// From files, if there are triggers: waits for the analysis.
-    settle: Option<AnalysisBarrier>,
+    barrier: Option<AnalysisBarrier>,
     /// From files: all packets before this one were analyzed, counted in packets that the shedder
     /// was asked about.
-    settled: u64,
+    drained: u64,
     /// The number after the last packet that was kept.
     kept: u64,
     /// Number of packets that the shedder was asked about.
@@ -218,7 +218,7 @@ impl AnalysisBarrier {
 }
 
 impl Shedding {
-    pub(crate) fn new(classes: SheddingConfig, settle: Option<AnalysisBarrier>) -> Self {
+    pub(crate) fn new(classes: SheddingConfig, barrier: Option<AnalysisBarrier>) -> Self {
         let config = TrackerConfig {
             flows_max: classes.flows_max,
             ..TrackerConfig::default()
@@ -233,7 +233,7 @@ impl Shedding {
             has_limit: classes.history.is_some(),
         };
         let mut shedder = Shedder::new(of_flows, &config, Secret::random(), advise);
-        shedder.set_hands_over(settle.is_none());
+        shedder.set_hands_over(barrier.is_none());
         Self {
             filters,
             version: classes.cutoffs.version.load(Relaxed),
@@ -246,8 +246,8 @@ impl Shedding {
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
             lost: 0,
-            settle,
-            settled: 0,
+            barrier,
+            drained: 0,
             kept: 0,
             asked: 0,
         }
@@ -342,22 +342,22 @@ impl Shedding {
     }
 
     /// Why a frame of this ring time is not kept; `None`: it is kept. From files, calls
-    /// `settle_before` before a frame may be shed. `settle_before` stores the earlier frames and
+    /// `drain_before` before a frame may be shed. `drain_before` stores the earlier frames and
     /// waits until they are analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
         time_ns: i64,
         frame: &WireFrame<'_>,
-        settle_before: &mut dyn FnMut(&AnalysisBarrier),
+        drain_before: &mut dyn FnMut(&AnalysisBarrier),
     ) -> Option<ShedCause> {
         let Self {
             filters,
             shedder,
             marks,
             dump_filters,
-            settle,
-            settled,
+            barrier,
+            drained,
             kept,
             asked,
             ..
@@ -387,14 +387,14 @@ impl Shedding {
         // packets that open a dump, which also selects earlier packets.
         let mark = |key: &Key, (last, number): (Option<u64>, u64)| {
             let is_due =
-                last.is_none_or(|last| last >= *settled) || number - *settled >= SETTLED_PACKETS;
-            if let Some(settle) = settle
+                last.is_none_or(|last| last >= *drained) || number - *drained >= RECHECK_PACKETS;
+            if let Some(barrier) = barrier
                 && is_due
-                && *kept > *settled
+                && *kept > *drained
             {
-                settle_before(settle);
-                *settled = number;
-                marks.settle_filters(dump_filters);
+                drain_before(barrier);
+                *drained = number;
+                marks.refresh_filters(dump_filters);
             }
             let seen = Frame::new(
                 data,

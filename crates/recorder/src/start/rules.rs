@@ -437,7 +437,7 @@ impl RecorderHandle {
                     .map(|()| is_there);
             }
         }
-        self.settled().map(|()| true)
+        self.wait_for_earlier_edits().map(|()| true)
     }
 
     fn put(
@@ -585,7 +585,7 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// [`CommandError`].
-    fn settled(&self) -> Result<(), CommandError> {
+    fn wait_for_earlier_edits(&self) -> Result<(), CommandError> {
         self.edit(lock(&self.rules.rules), Vec::new(), None, None)
     }
 
@@ -598,7 +598,7 @@ impl RecorderHandle {
         let rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get(name) else {
             drop(rules);
-            return self.settled().map(|()| false);
+            return self.wait_for_earlier_edits().map(|()| false);
         };
         entry.check_no_script(name)?;
         let edits = vec![(name.to_owned(), Edit::Remove)];
@@ -616,7 +616,7 @@ impl RecorderHandle {
         entry.check_no_script(name)?;
         if entry.is_enabled == is_enabled {
             drop(rules);
-            return self.settled().map(|()| false);
+            return self.wait_for_earlier_edits().map(|()| false);
         }
         let mut entry = entry.clone();
         entry.is_enabled = is_enabled;

@@ -404,7 +404,7 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     let filter = Filter::plain("udp").unwrap();
     let mut told = HitQueue::default();
     told.push((order, Ok(DumpExpression::plain(filter.filled().clone()))));
-    rig.slots.of(0).tell(&mut told);
+    rig.slots.of(0).queue_hits(&mut told);
     let own = TriggerRequest {
         past: Some(Duration::from_millis(250)),
         future: Some(Duration::ZERO),
@@ -414,7 +414,7 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     scope(|scope| {
         let asking = scope.spawn(|| handle.set_rule("1", "udp port 8", &own).unwrap());
         while !asking.is_finished() {
-            rig.obey();
+            rig.run_commands();
             yield_now();
         }
     });

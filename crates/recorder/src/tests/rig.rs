@@ -491,8 +491,8 @@ impl Rig {
     }
 
     /// The analyzer processes waiting commands, and does nothing else.
-    pub(crate) fn obey(&mut self) {
-        self.analyzer.as_mut().map(Analyzer::obey);
+    pub(crate) fn run_commands(&mut self) {
+        self.analyzer.as_mut().map(Analyzer::run_commands);
     }
 
     /// The analyzer does one step, between two checks of the clock.

@@ -89,7 +89,7 @@ impl Core {
             if ahead_ns > AHEAD_MAX_NS {
                 let by = seconds(ahead_ns);
                 let why = format!("its time is {by} after that of the recorder's clock");
-                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+                self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
             } else {
                 self.alerts.add(time_ns, alert);
             }
@@ -100,7 +100,7 @@ impl Core {
             && let Some((_, alert)) = self.alerts.waiting.pop_last()
         {
             let why = format!("{WAITING_MAX} alerts with an earlier time wait");
-            self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+            self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
         }
     }
 
@@ -116,7 +116,7 @@ impl Core {
                 self.act_on_alert(time_ns, &alert);
             } else {
                 let why = "the recording ended before its time".to_owned();
-                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+                self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
             }
         }
     }
@@ -149,7 +149,7 @@ impl Core {
         let sought = AlertScope::new(alert, recorded.map(Arc::from));
         if let Some(name) = interface.filter(|_| sought.is_window() && recorded.is_none()) {
             let why = format!("it names no IP packet, and no interface {name:?} is recorded");
-            self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
+            self.report_alert(alert, AlertOutcome::NoInterface, None, Some(why));
             return;
         }
         let terms = self.terms_of_alert(alert, time_ns, sought.is_window());
@@ -187,7 +187,7 @@ impl Core {
                 (outcome, None, Some(why.to_string()))
             }
         };
-        self.tell_alert(alert, outcome, dump, why);
+        self.report_alert(alert, outcome, dump, why);
     }
 
     /// The window and the reason of an alert. The alert's flow up to its packet belongs to the hit.
@@ -250,7 +250,7 @@ impl Core {
         time_ns.unwrap_or_else(|| stamp_ns.saturating_sub(now.offset_ns))
     }
 
-    fn tell_alert(
+    fn report_alert(
         &self,
         alert: &Alert,
         outcome: AlertOutcome,

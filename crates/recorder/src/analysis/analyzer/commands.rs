@@ -60,7 +60,7 @@ impl Core {
     /// Processes waiting commands, at most as many as can wait at once: a caller that gets an
     /// answer may ask again, and packets wait in the meantime. If a caller no longer waits, its
     /// reply is lost.
-    pub(super) fn obey(&mut self, now: Moment) {
+    pub(super) fn run_commands(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
                 return;
@@ -96,7 +96,7 @@ impl Core {
                     // acts on.
                     let is_removed = |it: &RuleChange| matches!(it, RuleChange::Remove(_));
                     if changes.iter().any(is_removed) {
-                        self.forget_those_gone();
+                        self.forget_removed_rules();
                     }
                     let _ = reply.try_send(());
                 }

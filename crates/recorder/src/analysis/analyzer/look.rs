@@ -124,8 +124,8 @@ impl Core {
         let slots = Arc::clone(&self.slots);
         slots.all().iter().for_each(ShardSlot::drop_gone);
         // Asked before taking the hits, so that these include all hits of the old rules.
-        let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::has_taken_up);
-        self.take_told(&slots);
+        let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::is_up_to_date);
+        self.act_on_queued_hits(&slots);
         if is_past {
             let gone = std::mem::take(&mut self.leaving);
             gone.into_iter().for_each(|number| self.forget_rule(number));
@@ -134,10 +134,10 @@ impl Core {
 
     /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
     /// silent link may keep other removed rules for a long time.
-    pub(super) fn forget_those_gone(&mut self) {
+    pub(super) fn forget_removed_rules(&mut self) {
         let slots = Arc::clone(&self.slots);
-        let known = slots.known_of(&self.leaving);
-        self.take_told(&slots);
+        let known = slots.still_known(&self.leaving);
+        self.act_on_queued_hits(&slots);
         let leaving = std::mem::take(&mut self.leaving);
         for number in leaving {
             match known.contains(&number) {
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    fn take_told(&mut self, slots: &ShardSlots) {
+    fn act_on_queued_hits(&mut self, slots: &ShardSlots) {
         if !self.live || slots.placement == AnalysisPlacement::Analyzer {
             return;
         }
@@ -188,7 +188,7 @@ impl Core {
     }
 
     /// Hands the packets of a batch to the shard, without the packets that the inserter analyzes.
-    pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
+    pub(super) fn analyze_batch(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         if !self.live && slots.placement != AnalysisPlacement::Analyzer {
             return self.walk(batch);
@@ -200,13 +200,13 @@ impl Core {
         if claimed < end {
             // Acts first on the hits that the inserter found before.
             self.take_hits();
-            slot.visit(|shard| self.look_with((slot, shard), batch, claimed));
+            slot.visit(|shard| self.analyze_with((slot, shard), batch, claimed));
         }
     }
 
     /// Hands the packets of a batch from `record` on to the shard. Live, it checks clocks and
     /// commands in between.
-    fn look_with(
+    fn analyze_with(
         &mut self,
         (slot, shard): (&ShardSlot, &mut Shard),
         batch: &Batch<'_>,
@@ -220,7 +220,7 @@ impl Core {
             walk.packets.nth(skipped - 1);
             walk.next = record;
         }
-        if walk.core.live && !walk.are_wanted && !shard.looks_always() {
+        if walk.core.live && !walk.are_wanted && !shard.needs_all_packets() {
             return walk.go_to(end);
         }
         let mut packets = NumberedPackets::from(record, walk.packets.clone());
@@ -229,13 +229,13 @@ impl Core {
         while walk.next < end {
             let live = walk.core.live;
             if live {
-                chunk.most = walk.core.looks.stride.min(MANY);
+                chunk.most = walk.core.pacer.stride.min(MANY);
             }
             let next = walk.next;
-            let look = || shard.look(batch.producer, &mut packets, &mut chunk, &mut walk);
+            let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, &mut walk);
             let count = slot.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
-            if live && walk.core.looks.passed(count) {
+            if live && walk.core.pacer.passed(count) {
                 if walk.core.is_time_over() {
                     walk.core.broken_off = Some((batch.producer, end - walk.next));
                     return;
@@ -249,8 +249,8 @@ impl Core {
     /// stop analyzing packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
-        if self.looks.is_due(mono_ns) {
-            self.look_after(self.common.clock.now(), None);
+        if self.pacer.is_due(mono_ns) {
+            self.check_clocks_and_commands(self.common.clock.now(), None);
         }
         let stopping = self.common.control.stopping();
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
@@ -299,7 +299,7 @@ impl Core {
             // the deadline of a new window counts from now.
             self.director.mono_ns = self.common.clock.mono_ns();
         }
-        self.settle_live();
+        self.take_costs_live();
         let mut terms = self.terms_of(order.rule);
         if let Ok(expression) = &mut expression {
             expression.into.clone_from(&terms.into);

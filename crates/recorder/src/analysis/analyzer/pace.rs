@@ -128,7 +128,7 @@ impl RefusalNotices {
 pub(super) struct UnseenPackets {
     pub(super) packets: u64,
     /// Packets not reported to the user yet.
-    untold: u64,
+    unreported: u64,
     pub(super) told_ns: Option<i64>,
     /// Time ranges of the packets, by producer.
     gaps: LossLog,
@@ -164,7 +164,7 @@ impl UnseenPackets {
     /// then once a minute.
     pub(super) fn add(&mut self, packets: u64, mono_ns: i64) -> Option<String> {
         self.packets += packets;
-        self.untold += packets;
+        self.unreported += packets;
         let told = self.told_ns;
         if told.is_some_and(|told_ns| mono_ns.saturating_sub(told_ns) < MINUTE_NS) {
             return None;
@@ -175,7 +175,7 @@ impl UnseenPackets {
 
     /// A message about packets that were not reported yet.
     pub(super) fn rest(&mut self) -> Option<String> {
-        let packets = std::mem::take(&mut self.untold);
+        let packets = std::mem::take(&mut self.unreported);
         (packets > 0).then(|| {
             format!(
                 "{packets} packets were overwritten before the trigger rules saw them: triggers may be missed (a larger --ring or fewer rules help)"

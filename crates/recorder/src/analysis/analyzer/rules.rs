@@ -89,9 +89,9 @@ impl Core {
     }
 
     /// Live: reports the costs of dumps since the last call to the director.
-    pub(super) fn settle_live(&mut self) {
+    pub(super) fn take_costs_live(&mut self) {
         if self.live {
-            self.settle();
+            self.take_costs();
         }
     }
 
@@ -99,15 +99,15 @@ impl Core {
     /// each [`STRETCH_BYTES`] of packets. At that point the dumper has written what it needs of the
     /// packets before. So the director's knowledge depends on the packets alone, not on threads or
     /// on the size of the ring.
-    pub(super) fn settle_before(&mut self, record: u64, packet: &Packet<'_>) {
+    pub(super) fn account_before(&mut self, record: u64, packet: &Packet<'_>) {
         if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
         }
-        if self.unsettled_bytes >= STRETCH_BYTES {
-            self.unsettled_bytes = 0;
+        if self.unaccounted_bytes >= STRETCH_BYTES {
+            self.unaccounted_bytes = 0;
             self.account(vec![record]);
         }
-        self.unsettled_bytes += packet.data.len() as u64;
+        self.unaccounted_bytes += packet.data.len() as u64;
     }
 
     /// Offline: waits until the dumper has written what it needs of the records before `ends`, and
@@ -120,10 +120,10 @@ impl Core {
         self.send(Message::Account { ends, reply });
         // An error means that the dumper has ended; joining its thread reports that.
         let _ = told.recv();
-        self.settle();
+        self.take_costs();
     }
 
-    fn settle(&mut self) {
+    fn take_costs(&mut self) {
         let (costs, full) = self.common.costs.take();
         for (id, end_ns) in full {
             if let Some(window) = self.open.get_mut(&id) {
@@ -204,17 +204,17 @@ impl Core {
     }
 
     /// At the end: reports what has only been counted.
-    pub(super) fn tell_rest(&mut self) {
+    pub(super) fn report_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
         for sentence in rest.into_iter().flatten() {
             self.tell(RecorderEvent::Notice(sentence));
         }
-        self.tell_late(i64::MAX);
+        self.report_late(i64::MAX);
     }
 
     /// Reports packets that came too late for dumps. `mono_ns`: see
     /// [`ClosedWindows::take_unreported`](crate::analysis::late::ClosedWindows::take_unreported).
-    pub(super) fn tell_late(&mut self, mono_ns: i64) {
+    pub(super) fn report_late(&mut self, mono_ns: i64) {
         for (source, late) in self.closed.take_unreported(mono_ns) {
             if let Some(source) = self.common.intake.sources.get(source) {
                 self.tell(RecorderEvent::Notice(late.sentence(&source.name)));
@@ -232,7 +232,7 @@ impl Core {
     }
 
     /// Reports the messages of rules and scripts, and counts failed scripts.
-    pub(super) fn tell_notices(&mut self) {
+    pub(super) fn report_notices(&mut self) {
         let common = &self.common;
         let (mut notices, mut failed) = (Vec::new(), 0);
         for slot in self.slots.all() {
@@ -248,7 +248,7 @@ impl Core {
         let counter = &common.counters.trigger_scripts_failed;
         counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());
-        notices.extend(self.common.clock.take_untold());
+        notices.extend(self.common.clock.take_unreported_steps());
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         for notice in notices {

@@ -4,9 +4,9 @@ use super::Analyzer;
 
 impl Analyzer {
     /// Processes waiting commands, and does nothing else.
-    pub(crate) fn obey(&mut self) {
+    pub(crate) fn run_commands(&mut self) {
         let now = self.core.common.clock.now();
-        self.core.obey(now);
+        self.core.run_commands(now);
     }
 
     /// Records that were skipped.

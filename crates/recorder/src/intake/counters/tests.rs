@@ -207,7 +207,7 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
         log.push(record, 0, CLOCK_STEP, [(5, 6); 2], 1);
         assert_eq!(count(7), record.min(7));
     }
-    log.settle();
+    log.forget_records();
     assert_eq!(count(n), n);
     assert!(log.events.lock().unwrap().len() < LOSS_EVENTS);
     log.push(n + 1, 0, CLOCK_STEP, [(5, 6); 2], 1);
@@ -230,7 +230,7 @@ fn a_log_of_files_settles_in_one_pass() {
         log.push(number, source, "disorder", [(at_ns, at_ns); 2], 1);
     }
     let start = std::time::Instant::now();
-    log.settle();
+    log.forget_records();
     let took = start.elapsed();
     assert!(!log.is_full());
     assert_eq!(packets(), many);

@@ -129,9 +129,9 @@ impl Rig {
             self.producer.store(&Record::whole(5, 0, data)).unwrap();
         }
         let bytes = memory.len() as u64;
-        self.inline.look(first, (0, 0), &burst, (&frames, bytes));
+        self.inline.analyze(first, (0, 0), &burst, (&frames, bytes));
         self.inline.after_storing(&self.producer);
-        self.inline.tell();
+        self.inline.flush_hits();
         self.producer.publish();
     }
 
@@ -163,7 +163,7 @@ impl Rig {
         self.reader.doze(Duration::ZERO)
     }
 
-    fn is_seated(&self) -> bool {
+    fn is_in_slot(&self) -> bool {
         self.slots.of(0).visit(|_| ()).is_some()
     }
 }
@@ -177,7 +177,7 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
         rig.burst(|index| 8 - u16::from(index == usize::from(hit)));
         assert_eq!(rig.found(), [first + u64::from(hit)]);
     }
-    assert!(!rig.is_seated());
+    assert!(!rig.is_in_slot());
     assert!(rig.read().is_empty());
     rig.slots.set_armed(false);
     rig.burst(|_| 7);
@@ -226,18 +226,18 @@ fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
     rig.wakes(0);
     rig.inline.after_publish(false, WAITING_NS_MAX);
     rig.burst(|_| 8);
-    assert_eq!((rig.is_seated(), rig.read()), (false, vec![]));
+    assert_eq!((rig.is_in_slot(), rig.read()), (false, vec![]));
     rig.inline.after_publish(false, WAITING_NS_MAX + 1);
     rig.burst(|_| 8);
     rig.inline.after_publish(true, WAITING_NS_MAX + 1 + HOLD_NS);
     rig.burst(|_| 8);
-    assert!(rig.is_seated(), "the analyzer has not read what is before");
+    assert!(rig.is_in_slot(), "the analyzer has not read what is before");
     assert_eq!(rig.read(), (100..300).collect::<Vec<_>>());
     rig.burst(|_| 8);
-    assert_eq!((rig.is_seated(), rig.read()), (false, vec![]));
+    assert_eq!((rig.is_in_slot(), rig.read()), (false, vec![]));
     rig.inline.leave();
     rig.burst(|_| 8);
-    assert!(!rig.is_seated(), "all was read: it is back");
+    assert!(!rig.is_in_slot(), "all was read: it is back");
     drop(rig.inline);
     assert!(rig.slots.of(0).visit(|_| ()).is_some(), "it is gone");
 }
@@ -251,11 +251,11 @@ fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     let bursts = (512_u64 << 10) / burst_bytes;
     for _ in 0..=bursts {
         rig.burst(|_| 8);
-        assert!(!rig.is_seated());
+        assert!(!rig.is_in_slot());
         rig.inline.after_publish(false, 1);
     }
     rig.burst(|_| 8);
-    assert!(rig.is_seated());
+    assert!(rig.is_in_slot());
 }
 
 #[test]

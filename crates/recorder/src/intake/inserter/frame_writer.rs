@@ -173,7 +173,7 @@ impl FrameWriter {
             let result = producer.store_burst(rest.iter().map(record));
             let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
             if let Some(inline) = &mut self.inline {
-                inline.look(first, (interface.id, offset_ns), burst, (stored, bytes));
+                inline.analyze(first, (interface.id, offset_ns), burst, (stored, bytes));
             }
             rest = behind;
             if result.is_err()
@@ -275,11 +275,11 @@ impl FrameWriter {
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
                 let wire = WireFrame::whole(&Frame { meta: *meta, data });
-                let settle = &mut |settle: &AnalysisBarrier| {
+                let barrier = &mut |barrier: &AnalysisBarrier| {
                     store_before(self, producer);
-                    settle.wait(producer);
+                    barrier.wait(producer);
                 };
-                shed = shedding.sheds((link_type, id), time_ns, &wire, settle);
+                shed = shedding.sheds((link_type, id), time_ns, &wire, barrier);
                 if shed.is_none() {
                     continue;
                 }
@@ -344,8 +344,8 @@ impl FrameWriter {
         }
         let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
         if let Some(shedding) = &mut self.shedding {
-            let settle = &mut |settle: &AnalysisBarrier| settle.wait(producer);
-            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, settle) {
+            let barrier = &mut |barrier: &AnalysisBarrier| barrier.wait(producer);
+            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, barrier) {
                 self.shed(cause, time_ns, producer, parts);
                 return true;
             }

@@ -140,7 +140,7 @@ impl LiveInserter {
         let now_ns = now.mono_ns;
         self.is_dry = status != Status::Frames;
         let inline = self.intake.writer.inline.as_mut();
-        let is_told = inline.is_none_or(Inline::tell);
+        let is_told = inline.is_none_or(Inline::flush_hits);
         match self.intake.watermark_ns(now).filter(|_| is_told) {
             // The lent burst may be older than the watermark, but it is already in the ring. A
             // promise stays valid even if the engine's clock was set back.

@@ -76,13 +76,13 @@ impl MergeInserter {
             look(its_reader.as_ref());
             common.wait_for_readers(&analyzer);
         }));
-        let settle = AnalysisBarrier {
+        let barrier = AnalysisBarrier {
             common: Arc::clone(&parts.common),
             waker: waker.clone(),
             reader: reader.clone(),
         };
         let classes = parts.classes.take();
-        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(settle))));
+        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(barrier))));
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             intake.parts.classes = None;

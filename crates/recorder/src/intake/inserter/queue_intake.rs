@@ -231,7 +231,7 @@ impl QueueIntake {
                     match host.part(frames, now) {
                         StampAction::Store { count, uncertain } => {
                             let range = cursor..cursor + count;
-                            self.tell_uncertain(range.clone(), uncertain, now);
+                            self.log_uncertain(range.clone(), uncertain, now);
                             return range;
                         }
                         StampAction::Step { offset_ns } => {
@@ -260,7 +260,7 @@ impl QueueIntake {
                         disorder.push(record, self.source, "disorder", spans_ns, 1);
                     }
                     if let Some(run) = ahead.misplaced.take() {
-                        self.tell_misplaced(&run, record);
+                        self.log_misplaced(&run, record);
                         continue;
                     }
                     match ahead.step_at(cursor) {
@@ -268,19 +268,19 @@ impl QueueIntake {
                             let is_followed = producer.step(clock_of(self.source), step.offset_ns);
                             if is_followed {
                                 self.writer.offset_ns = step.offset_ns;
-                                self.tell_step(step);
+                                self.report_step(step);
                             } else {
                                 let mut end = ahead.decided;
                                 let more = ahead.refuse(self.writer.offset_ns);
                                 let first = step.index;
                                 let refused = more.into_iter().rev();
                                 for step in refused.chain([FrameStep { first, ..step }]) {
-                                    self.tell_misplaced(&self.behind(step, end), record);
+                                    self.log_misplaced(&self.behind(step, end), record);
                                     end = step.first;
                                 }
                             }
                             if let Some(run) = &step.misplaced {
-                                self.tell_misplaced(run, record);
+                                self.log_misplaced(run, record);
                             }
                         }
                         None => {
@@ -325,7 +325,7 @@ impl QueueIntake {
 
     /// Logs the time where these packets belong as incomplete, because their stamps are from the
     /// other side of a step.
-    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
+    fn log_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
         }
@@ -347,13 +347,13 @@ impl QueueIntake {
 
     /// Logs packets that follow a step but are stored as if there were no step. Both ranges of ring
     /// time are affected: the range where they belong and the range where they are stored.
-    fn tell_misplaced(&self, run: &Misplaced, record: u64) {
+    fn log_misplaced(&self, run: &Misplaced, record: u64) {
         let losses = &self.parts.common.intake.losses;
         losses.push(record, self.source, CLOCK_STEP, run.spans_ns(), run.packets);
     }
 
     /// Reports a step that the stamps of the source have shown.
-    fn tell_step(&self, step: FrameStep) {
+    fn report_step(&self, step: FrameStep) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
         let from_ns = if self.parts.common.intake.offline {

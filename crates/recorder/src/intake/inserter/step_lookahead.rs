@@ -185,8 +185,8 @@ impl StepLookahead {
 
     /// Packets that may follow a step, and packets that follow a step and are not reported yet.
     pub(super) fn undecided(&self) -> Option<Misplaced> {
-        let untold = self.steps.front().and_then(|step| step.misplaced);
-        untold.or_else(|| self.sequence.behind())
+        let unreported = self.steps.front().and_then(|step| step.misplaced);
+        unreported.or_else(|| self.sequence.behind())
     }
 
     /// Takes the step at `cursor`.
