@@ -351,9 +351,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.limits.bytes_per_hour > 0 || self.limits_bytes_of_rules
     }
 
-    /// A module found at `now_ns` that a flow of its rule has ended. A dump ends at `until_ns`, or
-    /// earlier, if all its flows have ended. Live this acts now; offline it acts when the clock has
-    /// passed `now_ns` by the hold time, like a hit.
+    /// A module found at `now_ns` that a flow of its rule has ended. If all flows of a dump have
+    /// ended, the dump ends at `until_ns`, unless its window ends earlier. Live this acts now;
+    /// offline it acts when the clock has passed `now_ns` by the hold time, like a hit.
     pub(crate) fn on_flow_ended(&mut self, flow: (usize, Key), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;

@@ -39,7 +39,7 @@ pub struct ManualTrigger {
 
 impl RecorderHandle {
     /// Triggers manually, and waits until the dump is open. The request selects the packets, or
-    /// else `manual_dump` of the configuration, with a separate window. If a trigger with this
+    /// else `manual_dump` of the configuration. The dump has its own window. If a trigger with this
     /// `key` has started a dump before (among the last 256), the result is that dump.
     ///
     /// # Errors
