@@ -14,7 +14,9 @@ use std::{
 
 use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
-use retroscope_recorder::{Analyzers, Config, Event, Recorder, Summary, SystemClock, insert_only};
+use retroscope_recorder::{
+    Analyzers, Config, Recorder, RecorderEvent, RecorderSummary, SystemClock, insert_only,
+};
 
 use crate::{
     contest::Load,
@@ -228,7 +230,7 @@ fn timed(session: &Session, inserters: usize, directory: &Path) -> Result<f64, F
     Ok(summary.stored as f64 / time.as_secs_f64() / 1e6)
 }
 
-fn no_hit(event: Event) -> Result<(), Failure> {
+fn no_hit(event: RecorderEvent) -> Result<(), Failure> {
     Err(Failure::Unsound(format!(
         "no frame should match: {event:?}"
     )))
@@ -253,8 +255,8 @@ impl Plan {
     fn record(
         &self,
         directory: &Path,
-        told: &mut dyn FnMut(Event) -> Result<(), Failure>,
-    ) -> Result<(Summary, f64), Failure> {
+        told: &mut dyn FnMut(RecorderEvent) -> Result<(), Failure>,
+    ) -> Result<(RecorderSummary, f64), Failure> {
         let config = self.config(directory);
         let sources = || {
             let source = GeneratorSource::new("generate", self.frames.clone());
@@ -268,7 +270,7 @@ impl Plan {
         loop {
             let left = (start + SILENCE).saturating_duration_since(Instant::now());
             match recorder.event(left) {
-                Ok(Event::Notice(_)) => {}
+                Ok(RecorderEvent::Notice(_)) => {}
                 Ok(event) => failure = failure.or(told(event).err()),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {

@@ -9,7 +9,7 @@
 use std::{cell::RefCell, io, path::Path, time::Duration};
 
 use retroscope_generate::{GeneratorConfig, Rate};
-use retroscope_recorder::{Analyzers, Clock, Event, SystemClock};
+use retroscope_recorder::{Analyzers, Clock, RecorderEvent, SystemClock};
 
 use super::{ONE_THREAD, Plan, frames};
 use crate::{
@@ -142,12 +142,12 @@ fn paced(
         ..Plan::quiet(ring_bytes)
     };
     let mut latencies_ns = Vec::new();
-    let mut told = |event: Event| match event {
-        Event::Triggered { trigger_ns, .. } => {
+    let mut told = |event: RecorderEvent| match event {
+        RecorderEvent::Triggered { trigger_ns, .. } => {
             latencies_ns.push(SystemClock.now().wall_ns - trigger_ns);
             Ok(())
         }
-        Event::Finished(_) => Ok(()),
+        RecorderEvent::Finished(_) => Ok(()),
         other => Err(Failure::Unsound(format!(
             "an event that should not be: {other:?}"
         ))),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::response::{IntoResponse, Response};
-use retroscope_recorder::{Clock, Handle, Refusal, SystemClock};
+use retroscope_recorder::{Clock, RecorderHandle, Refusal, SystemClock};
 use tokio::{task::JoinHandle, task_local, time::sleep};
 
 use crate::{
@@ -32,7 +32,7 @@ task_local! {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) handle: Handle,
+    pub(crate) handle: RecorderHandle,
     /// What sources that wait in a read look at: set before the recorder is stopped.
     pub(crate) stop: Arc<AtomicBool>,
     /// `None`: nothing is listened at but unix sockets.

@@ -10,7 +10,7 @@
 //! | `metrics`, `doctor` | what Prometheus reads; what is found on the machine |
 //! | `client` | who asks, as the commands of `retroscope` do |
 //!
-//! It calls what any thread may ask of a recorder ([`retroscope_recorder::Handle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
+//! It calls what any thread may ask of a recorder ([`retroscope_recorder::RecorderHandle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
 //! asked here gains nothing from several streams in one connection, and a protocol less is a protocol less to attack.
 #![forbid(unsafe_code)]
 

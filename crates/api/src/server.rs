@@ -15,7 +15,7 @@ use std::{
 };
 
 use axum::Router;
-use retroscope_recorder::{Handle, Refusal};
+use retroscope_recorder::{RecorderHandle, Refusal};
 use retroscope_unix::{Peer, SocketFile, uid_of};
 use rustix::process::setpriority_process;
 use tokio::{
@@ -81,7 +81,7 @@ impl Server {
     /// The system gives no thread.
     pub fn start(
         bound: Bound,
-        handle: Handle,
+        handle: RecorderHandle,
         stop: Arc<AtomicBool>,
         services: Services,
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,

@@ -11,7 +11,7 @@ use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};
 
 use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
-use retroscope_recorder::{Config, Event, Recorder, SystemClock};
+use retroscope_recorder::{Config, Recorder, RecorderEvent, SystemClock};
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     while let Ok(event) = recorder.event(Duration::from_secs(60)) {
         match event {
-            Event::Notice(text) => println!("{text}"),
+            RecorderEvent::Notice(text) => println!("{text}"),
             other => return Err(format!("no packet should match: {other:?}").into()),
         }
     }

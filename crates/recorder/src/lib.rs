@@ -1,21 +1,23 @@
-//! The recorder: threads between sources and dumps.
+//! The recorder: the threads between sources and dumps.
 //!
-//! Packets flow one way: an *inserter* copies a source's bursts into the ring, the *analyzer* reads every packet once and
-//! tries the trigger rules, the *dumper* reads the windows that triggers opened and has them written to files. Control flows
-//! beside it as messages. The deciding parts are pure and own neither threads nor clocks: `analysis::director` (what a hit
-//! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers); `start` wires them to threads.
+//! Packets flow one way. An *inserter* copies a source's bursts into the ring. The *analyzer* reads
+//! every packet once and tries the trigger rules. The *dumper* reads the windows that triggers
+//! opened and has them written to files. Control flows next to the packets, as messages. The
+//! deciding parts are pure and own neither threads nor clocks: `analysis::director` (what a hit
+//! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers). The module
+//! `start` connects them with threads.
 //!
-//! | room | what is in it |
+//! | room | contents |
 //! |---|---|
-//! | `intake` | from a source's burst into the ring: inserters, the capture filter, counters and losses, interfaces |
-//! | `analysis` | the analyzer, the trigger rules and scripts, the director, and filters as the recorder uses them |
+//! | `intake` | from a burst into the ring: inserters, capture filter, counters, interfaces |
+//! | `analysis` | the analyzer, trigger rules and scripts, the director, filters |
 //! | `dump` | from a window of the ring to a file with a verdict |
-//! | `control` | what the threads share: clocks, progress, commands, pins, events |
-//! | `query` | the ring of another process, or the recorder's own: a window of it, in order, with a verdict |
-//! | `timeline` | what the history holds, slot by slot |
-//! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
+//! | `control` | state that threads share: clocks, progress, commands, pins, events |
+//! | `query` | a window of a ring (also of another process), in order, with a verdict |
+//! | `timeline` | the contents of the history, slot by slot |
+//! | `start` | expressions, configuration, opening sources, threads, the control handle |
 //!
-//! Who waits for what, and how long: `docs/dev/waits.md`.
+//! `docs/dev/waits.md` lists which thread waits for which, and how long.
 
 mod analysis;
 mod control;
@@ -35,9 +37,9 @@ pub use analysis::{
 pub use control::{
     alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
     audit::{Action, Change, Refusal},
-    commands::Triggered,
+    commands::TriggerOutcome,
     durations::{AgeHistogram, ProcessingHistogram},
-    events::{Event, Export, Missed, Subscription},
+    events::{Export, Missed, RecorderEvent, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::Pin,
@@ -64,13 +66,13 @@ pub use retroscope_alert::{Alert, AlertIdentity, LabelFilled, LabelTemplate};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{
-    by_hand::ByHand,
+    by_hand::ManualTrigger,
     config::{Analyzers, ClassCutoff, Config, Scripts, Sources},
     expressions::{ExpressionError, check_alert_template, check_expression, check_template},
-    handle::{CommandError, Handle, Stretch, check_name},
+    handle::{CommandError, RecorderHandle, RequestedRange, check_name},
     inserters_only::{Inserted, insert_only},
-    recorder::{Recorder, StartError, Status, Summary},
-    reload::Reloaded,
+    recorder::{Recorder, RecorderStatus, RecorderSummary, StartError},
+    reload::ReloadOutcome,
     rules::{NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

@@ -5,7 +5,7 @@
 //! match are kept, until their turn comes (`query/merge.rs`): memory follows the answer, not the ring.
 //!
 //! A region numbers its records, which shows what was overwritten, what is torn, and what was not published (`query/contents.rs`). It
-//! does not tell what was lost before the ring: that a recorder knows only of its own ([`Handle::query`]). Everything in
+//! does not tell what was lost before the ring: that a recorder knows only of its own ([`RecorderHandle::query`]). Everything in
 //! it is foreign input.
 //!
 //! | file | holds |
@@ -70,7 +70,7 @@ use self::{
     shelf::Shelf,
     stream::Stream,
 };
-use crate::{Handle, control::common::Common};
+use crate::{RecorderHandle, control::common::RecorderShared};
 
 /// What is asked for.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +108,7 @@ pub struct Query {
     /// Goes on behind these packets of an answer before: its last one, or the last of each producer ([`QueryReport::after`]), which is exact
     /// also where some were overwritten meanwhile. Nothing comes twice, and what is missing is told.
     pub after: Vec<PacketId>,
-    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`Handle::query`]). Not with `after`: packets of dumps have no names.
+    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`RecorderHandle::query`]). Not with `after`: packets of dumps have no names.
     pub dumps: DumpsAsked,
 }
 
@@ -158,7 +158,7 @@ pub struct Answer {
     cancel: Cancel,
     clock: Arc<dyn Clock>,
     /// Who records into the ring, and knows what was lost before it.
-    recorder: Option<Weak<Common>>,
+    recorder: Option<Weak<RecorderShared>>,
     /// Of the same recorder.
     index: Option<Arc<Index>>,
     /// Where its dumps are.
@@ -225,7 +225,7 @@ impl Query {
     }
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Asks the ring: what is in it now, or with [`Query::follow`] what comes too. The answer tells what was lost before the ring as well. It keeps
     /// the ring's memory while it lasts.
     ///
@@ -241,7 +241,7 @@ impl Handle {
 
 impl Answer {
     /// Tells what was lost before the ring too, of a query of this recorder's own ring.
-    pub(crate) fn with_losses_of(self, common: &Arc<Common>) -> Self {
+    pub(crate) fn with_losses_of(self, common: &Arc<RecorderShared>) -> Self {
         Self {
             recorder: Some(Arc::downgrade(common)),
             clock: common.clock.shared(),

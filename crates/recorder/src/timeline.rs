@@ -1,7 +1,8 @@
-//! What the history holds, slot by slot, for a picture of it.
+//! The contents of the history, slot by slot, for a diagram.
 //!
-//! Cheap: a bucket's header says how many packets it has, of how many bytes, and of which times. No packet is read, so that packets of one
-//! bucket count as if they had come evenly. On a slow link a bucket lasts long: [`Timeline::resolution_ns`] tells.
+//! This is cheap: the header of each bucket has the number of packets, their bytes, and their time
+//! range. No packet is read, so the packets of one bucket count as evenly distributed. On a slow
+//! link a bucket covers a long time; see [`Timeline::resolution_ns`].
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,66 +12,70 @@ use std::{
 use retroscope_ring::AttachedProducer;
 
 use crate::{
-    CommandError, Handle, INTERFACE_DOWN,
-    control::{common::Common, lock},
+    CommandError, INTERFACE_DOWN, RecorderHandle,
+    control::{common::RecorderShared, lock},
     query::contents::offset_ns,
 };
 
-/// Slots at once.
+/// Largest number of slots.
 pub const SLOTS_MAX: usize = 2000;
 /// Trigger times that are kept.
 const TRIGGERS_KEPT: usize = 65_536;
 
-/// Which part of the history. Stamps, ns since the epoch.
+/// The part of the history that a timeline covers. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineRequest {
-    /// From here; `None`: from the oldest packet.
+    /// Start; `None`: the oldest packet.
     pub from_ns: Option<i64>,
-    /// To here, included; `None`: to now, from files to the newest packet.
+    /// End, included; `None`: now, or from files the newest packet.
     pub to_ns: Option<i64>,
-    /// Slots to divide it into, 1 to [`SLOTS_MAX`].
+    /// Number of slots, 1 to [`SLOTS_MAX`].
     pub slots: usize,
 }
 
-/// See the module. All lists have an entry a slot.
+/// Counts of the history by slot. All lists have one entry per slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// Where the first slot begins, ns since the epoch.
+    /// Start of the first slot, ns since the epoch.
     pub from_ns: i64,
-    /// How long each is, ns.
+    /// Length of a slot, ns.
     pub slot_ns: i64,
-    /// All that was stored from here on is in the ring, ns since the epoch; older slots have what is left. `None`: nothing was overwritten, from files.
+    /// Start of the complete history, ns since the epoch: from here on the ring has everything that
+    /// was stored. Older slots have the packets that are left. `None`: nothing was overwritten,
+    /// from files.
     pub whole_from_ns: Option<i64>,
-    /// The longest time that packets of one bucket are from, ns: what is shorter is not told apart.
+    /// The longest time range of one bucket, ns. Shorter times cannot be distinguished.
     pub resolution_ns: i64,
-    /// Packets in the ring; `None`: all of the slot is overwritten, was before the recording, or is to come.
+    /// Packets in the ring; `None`: the whole slot is overwritten, before the recording, or in the
+    /// future.
     pub packets: Vec<Option<u64>>,
-    /// Their captured bytes.
+    /// Captured bytes of the packets in the ring.
     pub bytes: Vec<Option<u64>>,
-    /// Packets lost before the ring, or shed, by cause. A loss is found between two readings of a counter, and counts as spread evenly between these.
+    /// Packets lost before the ring, or shed, by cause. A loss shows between two readings of a
+    /// counter, and counts as evenly distributed between these.
     pub lost: BTreeMap<&'static str, Vec<u64>>,
-    /// Up to here losses are known, ns since the epoch; `None`: not yet.
+    /// Losses are known up to here, ns since the epoch; `None`: not known yet.
     pub losses_known_to_ns: Option<i64>,
     /// Whether an interface was down or removed.
     pub down: Vec<bool>,
-    /// Dumps that were triggered; `None`: there were more since than are remembered.
+    /// Triggered dumps; `None`: the recorder has forgotten some triggers since then.
     pub triggers: Vec<Option<u64>>,
 }
 
-/// The times of the last triggers. The dumper writes it.
+/// The times of the last triggers, written by the dumper.
 #[derive(Debug, Default)]
-pub(crate) struct TriggerLog(Mutex<Triggered>);
+pub(crate) struct TriggerLog(Mutex<TriggerTimes>);
 
 #[derive(Debug, Default)]
-struct Triggered {
+struct TriggerTimes {
     /// Stamps, ns.
     last_ns: VecDeque<i64>,
-    /// The latest that was forgotten.
+    /// The latest stamp that was forgotten.
     forgotten_ns: Option<i64>,
 }
 
 impl TriggerLog {
-    /// A dump is opened, for a packet of this stamp.
+    /// A dump opens, for a packet with this stamp.
     pub(crate) fn add(&self, stamp_ns: i64) {
         let mut triggered = lock(&self.0);
         triggered.last_ns.push_back(stamp_ns);
@@ -83,14 +88,15 @@ impl TriggerLog {
 
 /// Slots of equal length.
 #[derive(Debug, Clone, Copy)]
-struct Slots {
+struct TimelineSlots {
     from_ns: i64,
     slot_ns: i64,
     count: usize,
 }
 
-impl Slots {
-    /// Of a closed stretch. There may be fewer than asked for, of no less than a nanosecond; or a few more, of no more than a century.
+impl TimelineSlots {
+    /// Divides a closed time range. There may be fewer slots than requested, because a slot is at
+    /// least a nanosecond. There may be a few more, because a slot is at most a century.
     fn new((from_ns, to_ns): (i64, i64), slots: usize) -> Self {
         let ns = (i128::from(to_ns) - i128::from(from_ns)).unsigned_abs() + 1;
         let slot_ns = ns.div_ceil(slots as u128).clamp(1, 1 << 62);
@@ -102,7 +108,7 @@ impl Slots {
         }
     }
 
-    /// Where a slot begins, and where the one behind it does.
+    /// Start of a slot, and start of the next slot.
     fn bounds(&self, slot: usize) -> (i128, i128) {
         let begin = i128::from(self.from_ns) + i128::from(self.slot_ns) * slot as i128;
         (begin, begin + i128::from(self.slot_ns))
@@ -115,7 +121,8 @@ impl Slots {
         slot.filter(|slot| *slot < self.count)
     }
 
-    /// Spreads so many evenly over a closed stretch, and gives each slot its part: of a stretch that lies within the slots, all together.
+    /// Distributes `total` evenly over a closed time range and gives each slot its part. If the
+    /// range is within the slots, the parts add up to `total`.
     fn spread(&self, (first_ns, last_ns): (i64, i64), total: u64, mut add: impl FnMut(usize, u64)) {
         let (first, end) = (i128::from(first_ns), i128::from(last_ns) + 1);
         let (from, _) = self.bounds(0);
@@ -126,7 +133,7 @@ impl Slots {
         }
         let before = |ns: i128| {
             let ns = ns.clamp(first, end) - first;
-            // Less than 2^64 times at most 2^64.
+            // Cannot overflow: less than 2^64 times at most 2^64.
             let part = u128::from(total) * ns.unsigned_abs() / (end - first).unsigned_abs();
             u64::try_from(part).unwrap_or(total)
         };
@@ -142,19 +149,20 @@ impl Slots {
     }
 }
 
-/// Packets that lie somewhere within a closed stretch of stamps, ns.
+/// Packets somewhere within a closed range of stamps, ns.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+struct TimelinePackets {
     span_ns: (i64, i64),
     packets: u64,
     bytes: u64,
 }
 
 impl Timeline {
-    /// `present`: the buckets. All before `whole_from_ns` may be gone, nothing behind `now_ns` has come. `losses`: cause, stretch, how many.
+    /// `present`: the buckets. Packets before `whole_from_ns` may be gone; no packet after `now_ns`
+    /// has arrived. `losses`: cause, time range, number of packets.
     fn new(
-        slots: Slots,
-        present: &[Stretch],
+        slots: TimelineSlots,
+        present: &[TimelinePackets],
         (whole_from_ns, now_ns): (Option<i64>, i64),
         losses: impl Iterator<Item = (&'static str, (i64, i64), u64)>,
         triggers: &TriggerLog,
@@ -170,7 +178,7 @@ impl Timeline {
             });
         }
         let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
-        // Before both nothing is left.
+        // Before both times nothing is left.
         let known_from_ns = match (whole_from_ns, oldest_ns) {
             (Some(whole_ns), Some(oldest_ns)) => Some(whole_ns.min(oldest_ns)),
             (whole_ns, _) => whole_ns,
@@ -187,7 +195,7 @@ impl Timeline {
         let (mut lost, mut down) = (BTreeMap::new(), vec![false; count]);
         for (cause, span_ns, total) in losses {
             if cause == INTERFACE_DOWN {
-                // One for each nanosecond, so that each slot has a part.
+                // One unit for each nanosecond, so that each slot gets a part.
                 let end_ns = span_ns.1.min(now_ns);
                 let ns = end_ns.saturating_sub(span_ns.0).max(0).unsigned_abs() + 1;
                 slots.spread((span_ns.0, end_ns), ns, |slot, part| down[slot] |= part > 0);
@@ -222,9 +230,9 @@ impl Timeline {
         }
     }
 
-    /// `start_mono_ns`: live, what the monotonic clock showed before the first packet.
+    /// `start_mono_ns`: live, the monotonic clock before the first packet.
     fn of(
-        common: &Common,
+        common: &RecorderShared,
         start_mono_ns: Option<i64>,
         request: &TimelineRequest,
     ) -> Result<Self, CommandError> {
@@ -237,12 +245,12 @@ impl Timeline {
         let producers = ring.producers().map_err(own)?;
         let buckets = ring.buckets().map_err(own)?;
         let steps = ring.steps().map_err(own)?;
-        let present: Vec<Stretch> = buckets
+        let present: Vec<TimelinePackets> = buckets
             .iter()
             .filter_map(|bucket| {
                 let (first_ns, last_ns) = bucket.span_ns?;
                 let offset_ns = offset_ns(&steps, bucket.producer, bucket.first);
-                Some(Stretch {
+                Some(TimelinePackets {
                     span_ns: (
                         first_ns.saturating_add(offset_ns),
                         last_ns.saturating_add(offset_ns),
@@ -282,8 +290,9 @@ impl Timeline {
         if to_ns < from_ns {
             return refused("the timeline ends before it begins".to_owned());
         }
-        let slots = Slots::new((from_ns, to_ns), request.slots);
-        // Up to when they are known before what is known: inserters log a loss before they say so.
+        let slots = TimelineSlots::new((from_ns, to_ns), request.slots);
+        // Read up to when losses are known before reading the losses: inserters log a loss before
+        // they move that time.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
         let losses = losses
@@ -293,7 +302,7 @@ impl Timeline {
                 (cause, (span_ns.0, span_ns.1.max(span_ns.0)), packets)
             });
         let touches =
-            |stretch: &&Stretch| stretch.span_ns.0 <= to_ns && stretch.span_ns.1 >= from_ns;
+            |stretch: &&TimelinePackets| stretch.span_ns.0 <= to_ns && stretch.span_ns.1 >= from_ns;
         let longest = present.iter().filter(touches);
         let longest = longest.map(|stretch| stretch.span_ns.1.saturating_sub(stretch.span_ns.0));
         Ok(Self {
@@ -310,11 +319,12 @@ impl Timeline {
     }
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Packets, losses and triggers of the history, slot by slot.
     ///
     /// # Errors
-    /// [`CommandError::Ended`]; `Refused`: there are too many slots, the stretch ends before it begins, or nothing is recorded.
+    /// [`CommandError::Ended`]; `Refused`: there are too many slots, the range ends before it
+    /// begins, or nothing is recorded.
     pub fn timeline(&self, request: &TimelineRequest) -> Result<Timeline, CommandError> {
         Timeline::of(&*self.common()?, self.start_mono_ns, request)
     }

@@ -1,7 +1,7 @@
 //! Events, as the API and EVE tell them.
 
 use retroscope_recorder::{
-    AlertNews, Change, DeletedDump, DumpReport, Event, Export, Posted, Refusal, rfc3339,
+    AlertNews, Change, DeletedDump, DumpReport, Export, Posted, RecorderEvent, Refusal, rfc3339,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// What an event says, by its kind: [`EventBody::of`].
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-#[schema(as = Event)]
+#[schema(as = RecorderEvent)]
 pub enum EventBody<'a> {
     /// A hit started a dump.
     Triggered {
@@ -81,9 +81,9 @@ pub enum EventBody<'a> {
 impl EventBody<'_> {
     /// What kind of event it is: a word, and what it says.
     #[must_use]
-    pub fn of(event: &Event) -> (&'static str, EventBody<'_>) {
+    pub fn of(event: &RecorderEvent) -> (&'static str, EventBody<'_>) {
         match event {
-            Event::Triggered {
+            RecorderEvent::Triggered {
                 number,
                 rule,
                 trigger_ns,
@@ -97,16 +97,16 @@ impl EventBody<'_> {
                     expression,
                 },
             ),
-            Event::Finished(report) => ("finished", finished(report)),
-            Event::Compressed(report) => ("compressed", finished(report)),
-            Event::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
-            Event::Posted(posted) => ("posted", EventBody::Posted { posted }),
-            Event::Notice(text) => ("notice", EventBody::Notice { text }),
-            Event::Alert(alert) => ("alert", EventBody::Alert { alert }),
-            Event::Exported(export) => ("exported", EventBody::Exported { export }),
-            Event::Changed(change) => ("changed", EventBody::Changed { change }),
-            Event::Refused(refusal) => ("refused", EventBody::Refused { refusal }),
-            Event::Missed(missed) => (
+            RecorderEvent::Finished(report) => ("finished", finished(report)),
+            RecorderEvent::Compressed(report) => ("compressed", finished(report)),
+            RecorderEvent::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
+            RecorderEvent::Posted(posted) => ("posted", EventBody::Posted { posted }),
+            RecorderEvent::Notice(text) => ("notice", EventBody::Notice { text }),
+            RecorderEvent::Alert(alert) => ("alert", EventBody::Alert { alert }),
+            RecorderEvent::Exported(export) => ("exported", EventBody::Exported { export }),
+            RecorderEvent::Changed(change) => ("changed", EventBody::Changed { change }),
+            RecorderEvent::Refused(refusal) => ("refused", EventBody::Refused { refusal }),
+            RecorderEvent::Missed(missed) => (
                 "missed",
                 EventBody::Missed {
                     count: missed.total(),

@@ -6,8 +6,8 @@ use retroscope_capture::quantity;
 use retroscope_filter::Template;
 use retroscope_packet::{FlowEndpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
-    ByHand, Handle, KnownFlow, NO_PACKET, RetentionLimit, Stretch, SubDirectory, TriggerRequest,
-    parse_time,
+    KnownFlow, ManualTrigger, NO_PACKET, RecorderHandle, RequestedRange, RetentionLimit,
+    SubDirectory, TriggerRequest, parse_time,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -142,7 +142,11 @@ impl FlowBody {
 
 impl TriggerBody {
     /// The trigger, but for what of it the caller may see.
-    pub(crate) fn read(self, caller: &Caller, key: Option<String>) -> Result<ByHand, Problem> {
+    pub(crate) fn read(
+        self,
+        caller: &Caller,
+        key: Option<String>,
+    ) -> Result<ManualTrigger, Problem> {
         let flow = match (&self.flow, &self.community_id) {
             (None, None) => None,
             (Some(flow), None) => Some(KnownFlow::Key(flow.key()?)),
@@ -159,12 +163,12 @@ impl TriggerBody {
         // Of a flow all of it is dumped, whatever is dumped by hand else.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.filter.or(of_flow);
-        Ok(ByHand {
+        Ok(ManualTrigger {
             key,
             at_ns: self.time.as_deref().map(time).transpose()?,
             flow,
             request,
-            ..ByHand::default()
+            ..ManualTrigger::default()
         })
     }
 }
@@ -269,10 +273,10 @@ pub(crate) struct StretchBody {
 }
 
 impl StretchBody {
-    pub(crate) fn read(&self) -> Result<Stretch, Problem> {
+    pub(crate) fn read(&self) -> Result<RequestedRange, Problem> {
         let at = |text: &Option<String>| text.as_deref().map(time).transpose();
         let last = self.last.as_deref().map(duration).transpose()?;
-        let stretch = Stretch {
+        let stretch = RequestedRange {
             from_ns: at(&self.from)?,
             to_ns: at(&self.to)?,
             last_ns: last.map(|last| i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)),
@@ -307,7 +311,7 @@ pub(crate) fn time(text: &str) -> Result<i64, Problem> {
 /// An expression that takes what was asked for, of what this caller may see; where nothing was, of what a trigger by hand dumps. Each stands in
 /// parentheses, and what was asked compiles by itself: so it cannot end the other's.
 pub(crate) fn within(
-    handle: &Handle,
+    handle: &RecorderHandle,
     caller: &Caller,
     asked: Option<String>,
 ) -> Result<Option<String>, Problem> {
@@ -344,7 +348,11 @@ pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> 
 
 /// Refuses an expression that may read payload. A dump's filter is tried on all bytes of each
 /// packet, and the number of packets in the dump would reveal payload byte by byte.
-fn check_headers_only(handle: &Handle, asked: &str, caller: &Caller) -> Result<(), Problem> {
+fn check_headers_only(
+    handle: &RecorderHandle,
+    asked: &str,
+    caller: &Caller,
+) -> Result<(), Problem> {
     // An empty expression takes every packet.
     if asked.trim().is_empty() || handle.reads_headers_only(asked)? {
         return Ok(());

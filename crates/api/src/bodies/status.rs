@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    AlertCounts, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RuleHits,
-    SourceSnapshot, Status, Suppressions, rfc3339,
+    AlertCounts, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RecorderStatus,
+    RuleHits, SourceSnapshot, Suppressions, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 /// What a recorder is doing. `null`: unknown, or there is no such thing.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Status)]
+#[schema(as = RecorderStatus)]
 pub struct StatusBody<'a> {
     /// Every source's intake ledger, as in `--json` of `record`.
     sources: &'a [SourceSnapshot],
@@ -243,8 +243,8 @@ impl From<&Pin> for PinBody {
     }
 }
 
-impl<'a> From<&'a Status> for StatusBody<'a> {
-    fn from(status: &'a Status) -> Self {
+impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
+    fn from(status: &'a RecorderStatus) -> Self {
         let ring = &status.ring;
         Self {
             sources: &status.sources,

@@ -1,6 +1,6 @@
 //! What there is about alerts of an IDS.
 
-use retroscope_recorder::{AgeHistogram, AlertOutcome, Status};
+use retroscope_recorder::{AgeHistogram, AlertOutcome, RecorderStatus};
 
 use super::{
     exposition::Exposition,
@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Lines of their sources, what became of them, and how late they are.
-pub(super) fn alerts(exposition: &mut Exposition, status: &Status) {
+pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     let alerts = &status.alerts;
     let lines = &alerts.lines;
     let mut family = exposition.counter(

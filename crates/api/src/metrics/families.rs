@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    AgeHistogram, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason, SourceSnapshot,
-    Status,
+    AgeHistogram, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason, RecorderStatus,
+    SourceSnapshot,
 };
 
 use super::{Process, exposition::Exposition};
@@ -117,7 +117,7 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
 }
 
 /// Metrics of the ring and of the analyzer.
-pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
+pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     let ring = &status.ring;
     let (goal, limit) = status.history_goal.unzip();
     let goal = goal.map(|goal| goal.as_secs_f64());
@@ -191,7 +191,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
 }
 
 /// Counters of the ring and of the analyzer.
-fn counts(exposition: &mut Exposition, status: &Status) {
+fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
             "retroscope_ring_evicted_packets",
@@ -248,7 +248,7 @@ fn counts(exposition: &mut Exposition, status: &Status) {
 }
 
 /// Triggers and dumps.
-pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
+pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     // A rule may be called like one of the labels.
     let mut rules: BTreeMap<&str, Vec<&HitCounts>> = BTreeMap::new();
     for hits in &status.hits_by_rule {
@@ -333,7 +333,7 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
 }
 
 /// Flows, where they are counted, and modules.
-pub(super) fn flows(exposition: &mut Exposition, status: &Status) {
+pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     if let Some(flows) = &status.flows {
         exposition
             .gauge("retroscope_live_flows", "Flows that go on.")

@@ -1,6 +1,6 @@
 //! A recorder's counters as Prometheus and other monitoring systems read them.
 //!
-//! Pure: a [`Status`] becomes text. What is unknown is left out rather than told as 0, counters never go back while the process lives, and
+//! Pure: a [`RecorderStatus`] becomes text. What is unknown is left out rather than told as 0, counters never go back while the process lives, and
 //! the number of series is bounded: each label has 256 values at most, and what is beyond them is summed up. `docs/metrics.md` lists all metrics.
 
 mod accept;
@@ -11,13 +11,13 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use retroscope_recorder::Status;
+use retroscope_recorder::RecorderStatus;
 
 pub use self::{accept::Format, process::Process};
 
 /// All metrics of a recorder, and of the process that it runs in.
 #[must_use]
-pub fn render(status: &Status, process: &Process, format: Format) -> String {
+pub fn render(status: &RecorderStatus, process: &Process, format: Format) -> String {
     let mut exposition = exposition::Exposition::new(format);
     families::sources(&mut exposition, &status.sources);
     families::ring(&mut exposition, status);

@@ -9,7 +9,7 @@ use std::{
 
 use retroscope_recorder::{
     AgeHistogram, AlertCounts, DumpCounts, DumpTotals, FlowCounts, HitCounts, ModuleStatus,
-    ProcessingHistogram, RuleHits, SourceSnapshot, Status,
+    ProcessingHistogram, RecorderStatus, RuleHits, SourceSnapshot,
 };
 use retroscope_ring::{Mode, Ring, RingConfig};
 
@@ -47,11 +47,11 @@ fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
 }
 
 /// A recorder that knows everything.
-fn status() -> Status {
+fn status() -> RecorderStatus {
     let mut ring = RingConfig::new(16 << 20, 1, 1);
     ring.prefault = false;
     let ring = Ring::new(&ring, None).unwrap().statistics();
-    Status {
+    RecorderStatus {
         sources: vec![source("eth0")],
         ring,
         ring_bytes: 16 << 20,
@@ -111,7 +111,7 @@ fn known() -> Process {
     }
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &RecorderStatus) -> String {
     render(status, &known(), Format::Text)
 }
 

@@ -6,8 +6,8 @@
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
-    ByHand, Clock, CommandError, Empty, Handle, LabelFilled, LabelTemplate, RuleStatus,
-    SystemClock, TriggerRequest, parse_time,
+    Clock, CommandError, Empty, LabelFilled, LabelTemplate, ManualTrigger, RecorderHandle,
+    RuleStatus, SystemClock, TriggerRequest, parse_time,
 };
 use sha2::{Digest, Sha256};
 
@@ -101,7 +101,7 @@ pub(crate) async fn notify(
 }
 
 /// Nobody reads what a notification is answered: what was refused of it is told as an event, and by the status where that is all.
-fn tell_refused(handle: &Handle, receiver: &str, done: &[DoneBody]) -> Result<(), Problem> {
+fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> Result<(), Problem> {
     let refused = done.iter().filter(|it| it.outcome == Outcome::Refused);
     let Some(why) = refused.clone().find_map(|it| it.reason.as_deref()) else {
         return Ok(());
@@ -119,7 +119,7 @@ fn tell_refused(handle: &Handle, receiver: &str, done: &[DoneBody]) -> Result<()
 }
 
 /// Alertmanager repeats an alert as long as it goes on: one that began before a restart is told by an event, and is no failure.
-fn tell_gone(handle: &Handle, receiver: &str, done: &[DoneBody]) {
+fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) {
     let is_gone = |it: &&DoneBody| matches!(it.outcome, Outcome::AgedOut | Outcome::NotRecorded);
     let gone = done.iter().filter(is_gone);
     let Some(why) = gone.clone().find_map(|it| it.reason.as_deref()) else {
@@ -137,7 +137,7 @@ fn firing(done: &[DoneBody]) -> usize {
 }
 
 fn act(
-    handle: &Handle,
+    handle: &RecorderHandle,
     caller: &Caller,
     rule: Option<&str>,
     alert: &NotifiedAlert,
@@ -173,11 +173,11 @@ fn act(
 
 /// What an alert triggers, or why it cannot.
 fn by_hand(
-    handle: &Handle,
+    handle: &RecorderHandle,
     caller: &Caller,
     rule: Option<&str>,
     alert: &NotifiedAlert,
-) -> Result<ByHand, String> {
+) -> Result<ManualTrigger, String> {
     let label = |name: &str| alert.labels.get(name).map(String::as_str);
     let name = rule
         .or_else(|| label(RULE_LABEL))
@@ -212,7 +212,7 @@ fn by_hand(
         (Some(own), _) => format!("({own}) and ({expression})"),
     };
     let alert_name = cut(label("alertname").unwrap_or_default());
-    Ok(ByHand {
+    Ok(ManualTrigger {
         key: Some(key(caller, &name, alert, starts_ns)),
         // Its clock may be ahead of ours.
         at_ns: Some(starts_ns.min(SystemClock.now().wall_ns)),
@@ -232,7 +232,7 @@ fn by_hand(
             ..request
         },
         rule: Some(name),
-        ..ByHand::default()
+        ..ManualTrigger::default()
     })
 }
 

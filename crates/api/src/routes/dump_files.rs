@@ -17,8 +17,8 @@ use axum::{
     response::Response,
 };
 use retroscope_recorder::{
-    Action, CommandError, DumpFileReader, Event, Export, Handle, StoredDump, StoredFile,
-    Subscription, Verdict,
+    Action, CommandError, DumpFileReader, Export, RecorderEvent, RecorderHandle, StoredDump,
+    StoredFile, Subscription, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -72,7 +72,7 @@ struct Whole {
 }
 
 impl Opened {
-    fn new(handle: &Handle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
+    fn new(handle: &RecorderHandle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
         // Before it is looked for: what becomes of it meanwhile is heard.
         let listener = handle.subscribe(None);
         for tries in 0..OPEN_TRIES {
@@ -335,10 +335,10 @@ impl Sending {
             at = self.send(&reader, at, u64::MAX)?;
             self.app.check(&self.caller)?;
             let finished = match listener.take(LOOK) {
-                Ok(Event::Finished(report)) if report.id == id => {
+                Ok(RecorderEvent::Finished(report)) if report.id == id => {
                     Some((report.packets, report.verdict))
                 }
-                Ok(Event::Missed(_)) => finished(&handle, &id),
+                Ok(RecorderEvent::Missed(_)) => finished(&handle, &id),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err("the recording has ended".to_owned());
@@ -366,7 +366,7 @@ impl Sending {
 }
 
 /// Packets and verdict of a dump, if it is finished.
-fn finished(handle: &Handle, id: &str) -> Option<(u64, Verdict)> {
+fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))
 }

@@ -11,7 +11,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{CommandError, DumpReport, Handle, StoredDump, StoredDumps};
+use retroscope_recorder::{CommandError, DumpReport, RecorderHandle, StoredDump, StoredDumps};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -71,7 +71,7 @@ struct Found {
 }
 
 impl Found {
-    fn new(handle: &Handle) -> Result<Self, Problem> {
+    fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
         let (finished, before) = handle.finished_dumps()?;
         let stored = match handle.dumps() {
             // Nothing is dumped.
@@ -133,7 +133,7 @@ impl io::Write for Checked<'_> {
 }
 
 /// A dump that lies in the directory, by its number or ID.
-pub(crate) fn find(handle: &Handle, dump: &str) -> Result<StoredDump, Problem> {
+pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Problem> {
     let absent = || {
         Problem::absent(format!(
             "there is no dump {dump:?} in the directory: GET /v1/dumps lists what there is"

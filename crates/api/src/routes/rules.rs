@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
-use retroscope_recorder::{Action, Handle, RuleStatus, SubDirectory};
+use retroscope_recorder::{Action, RecorderHandle, RuleStatus, SubDirectory};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -232,7 +232,7 @@ pub(crate) async fn remove(
     .await
 }
 
-pub(super) fn find(handle: &Handle, name: &str) -> Result<RuleStatus, Problem> {
+pub(super) fn find(handle: &RecorderHandle, name: &str) -> Result<RuleStatus, Problem> {
     handle.rule(name).ok_or_else(|| no_rule(name))
 }
 

@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{CommandError, Handle};
+use retroscope_recorder::{CommandError, RecorderHandle};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -102,7 +102,7 @@ pub(crate) async fn trigger(
 }
 
 /// The dumper opens its file a moment after the analyzer has opened the dump: `Location` is to be there when the answer is.
-async fn wait_until_there(handle: &Handle, dump: u64) {
+async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
         tokio::time::sleep(FILE_LOOK).await;

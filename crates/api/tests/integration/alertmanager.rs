@@ -1,7 +1,7 @@
 //! Alerts by the webhook of Prometheus' Alertmanager.
 
 use retroscope_pcapfile::CaptureReader;
-use retroscope_recorder::{Clock, Event, SystemClock, rfc3339};
+use retroscope_recorder::{Clock, RecorderEvent, SystemClock, rfc3339};
 use serde_json::{Value, json};
 
 use crate::{
@@ -37,7 +37,7 @@ impl Alerted {
         let mut events = self.served.handle.subscribe(Some(0));
         loop {
             match events.take(crate::support::DEADLINE).unwrap() {
-                Event::Triggered {
+                RecorderEvent::Triggered {
                     number, expression, ..
                 } if number == dump => return expression,
                 _ => {}
@@ -56,7 +56,8 @@ impl Alerted {
         let deadline = std::time::Instant::now() + crate::support::DEADLINE;
         loop {
             assert!(std::time::Instant::now() < deadline, "no notice");
-            if let Ok(Event::Notice(text)) = events.take(std::time::Duration::from_secs(1)) {
+            if let Ok(RecorderEvent::Notice(text)) = events.take(std::time::Duration::from_secs(1))
+            {
                 return text;
             }
         }

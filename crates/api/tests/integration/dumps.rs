@@ -55,7 +55,9 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
         format!("attachment; filename=\"{name}\"")
     );
     let exported = loop {
-        if let retroscope_recorder::Event::Exported(export) = listener.take(DEADLINE).unwrap() {
+        if let retroscope_recorder::RecorderEvent::Exported(export) =
+            listener.take(DEADLINE).unwrap()
+        {
             break export;
         }
     };
@@ -184,7 +186,7 @@ fn dumps_are_held_released_and_deleted() {
     let mut listener = served.handle.subscribe(None);
     assert_eq!(ask("DELETE", &target).status, 204);
     let deleted = listener.take(DEADLINE).unwrap();
-    let retroscope_recorder::Event::Deleted(deleted) = deleted else {
+    let retroscope_recorder::RecorderEvent::Deleted(deleted) = deleted else {
         panic!("{deleted:?}");
     };
     assert_eq!(deleted.by.as_deref(), Some("admin"));
@@ -223,14 +225,14 @@ fn a_rule_keeps_what_it_says_from_then_on() {
         (&json!(1_u64 << 40), &json!(7200.0))
     );
     put("b", &json!({}));
-    let mut next = |is_it: &dyn Fn(&retroscope_recorder::Event) -> bool| loop {
+    let mut next = |is_it: &dyn Fn(&retroscope_recorder::RecorderEvent) -> bool| loop {
         let event = listener.take(DEADLINE).unwrap();
         if is_it(&event) {
             break event;
         }
     };
     for _ in 0..2 {
-        next(&|event| matches!(event, retroscope_recorder::Event::Finished(_)));
+        next(&|event| matches!(event, retroscope_recorder::RecorderEvent::Finished(_)));
     }
     let list = || {
         let list = served.ask_unix(&get("/v1/dumps")).done(200);
@@ -245,7 +247,7 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     let kept = put("a", &json!({"keep_bytes": 0}));
     assert_eq!(kept["keep_age_seconds"], Value::Null);
     next(
-        &|event| matches!(event, retroscope_recorder::Event::Deleted(dump) if dump.rule == "udp or tcp"),
+        &|event| matches!(event, retroscope_recorder::RecorderEvent::Deleted(dump) if dump.rule == "udp or tcp"),
     );
     assert_eq!(list(), ["b"]);
 }

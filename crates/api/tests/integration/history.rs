@@ -219,7 +219,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
     let mut events = served.handle.subscribe(Some(0));
     let mut exports = Vec::new();
     while let Ok(event) = events.take(std::time::Duration::ZERO) {
-        if let retroscope_recorder::Event::Exported(export) = event {
+        if let retroscope_recorder::RecorderEvent::Exported(export) = event {
             exports.push(export);
         }
     }

@@ -1,7 +1,7 @@
 //! What tokens are told that see a part of the packets, and what is told of those who ask.
 
 use retroscope_api::Role;
-use retroscope_recorder::{Event, Export};
+use retroscope_recorder::{Export, RecorderEvent};
 use serde_json::{Value, json};
 
 use crate::{
@@ -66,7 +66,7 @@ fn a_limited_trigger_narrows_what_is_dumped() {
         trigger(&udp, body).done(201);
         loop {
             let event = listener.take(DEADLINE).unwrap();
-            if let Event::Triggered { expression, .. } = event {
+            if let RecorderEvent::Triggered { expression, .. } = event {
                 break expression;
             }
         }
@@ -109,7 +109,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     let mut exported = |target: &str| -> Export {
         assert_eq!(served.ask(&get(target).token(&some)).status, 200);
         loop {
-            if let Event::Exported(export) = listener.take(DEADLINE).unwrap() {
+            if let RecorderEvent::Exported(export) = listener.take(DEADLINE).unwrap() {
                 break export;
             }
         }

@@ -308,7 +308,7 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
     let exports = std::iter::successors(Some(events), |_| None).flat_map(|mut events| {
         let mut all = Vec::new();
         while let Ok(event) = events.take(std::time::Duration::ZERO) {
-            if let retroscope_recorder::Event::Exported(export) = event {
+            if let retroscope_recorder::RecorderEvent::Exported(export) = event {
                 all.push(export);
             }
         }

@@ -17,7 +17,7 @@ use retroscope_api::{
 };
 use retroscope_capture::Source;
 use retroscope_generate::GeneratorSource;
-use retroscope_recorder::{Config as RecorderConfig, Handle, Recorder, SystemClock};
+use retroscope_recorder::{Config as RecorderConfig, Recorder, RecorderHandle, SystemClock};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A recorder of made-up traffic, served at an address and a unix socket.
 pub(crate) struct Served {
-    pub(crate) handle: Handle,
+    pub(crate) handle: RecorderHandle,
     pub(crate) address: SocketAddr,
     /// Where metrics alone are served.
     pub(crate) metrics: SocketAddr,

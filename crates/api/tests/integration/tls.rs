@@ -9,7 +9,7 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use retroscope_api::{Address, Bound, Config, Notifier, TlsFiles};
-use retroscope_recorder::{Event, Subscription};
+use retroscope_recorder::{RecorderEvent, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
@@ -182,7 +182,7 @@ fn is_answered(stream: &mut impl Read) -> Result<(), String> {
 fn notice(listener: &mut Subscription, text: &str) -> String {
     loop {
         match listener.take(DEADLINE) {
-            Ok(Event::Notice(said)) if said.contains(text) => return said,
+            Ok(RecorderEvent::Notice(said)) if said.contains(text) => return said,
             Ok(_) => {}
             Err(error) => panic!("no notice {text:?}: {error}"),
         }

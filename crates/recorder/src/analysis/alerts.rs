@@ -1,7 +1,9 @@
-//! Which packets an alert is about: what a dump of it takes, and which of them is marked.
+//! The packets that an alert is about: which packets its dump selects, and which of them are
+//! marked.
 //!
-//! The flow of the packets on the wire is found as any other (`$flow`, by look-up in the rule set of all dumps); what pcap-filter(7) and `$flow`
-//! do not tell apart (VLAN stacks, what is inside a tunnel, names of interfaces) only those are compared by.
+//! The rule set of all dumps finds the flow of the packets on the wire, as for any `$flow`. The
+//! code here compares what pcap-filter(7) and `$flow` do not distinguish: VLAN stacks, packets
+//! inside a tunnel, and interface names.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -12,72 +14,77 @@ use retroscope_packet::{
     parse,
 };
 
-use crate::intake::interfaces::Interface;
+use crate::intake::interfaces::RecordedInterface;
 
-/// VLAN tags that Suricata tells of: what is behind them, it does not.
+/// Number of VLAN tags that Suricata reports; it leaves out further tags.
 const VLAN_LAYERS: usize = 3;
 
-/// Which packets a dump of an alert takes. Two that are equal have one dump.
+/// The packets that the dump of an alert selects. Alerts with equal scopes share a dump.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Sought {
-    /// On the wire.
-    outer: Outer,
-    /// In a tunnel: of what is inside.
+pub(crate) struct AlertScope {
+    /// The packets on the wire.
+    outer: OuterScope,
+    /// In a tunnel: the flow inside.
     inner: Option<FlowKey>,
-    /// Identifiers, outer to inner; `None`: any.
+    /// VLAN identifiers, outer to inner; `None`: any.
     vlan: Option<Vec<u16>>,
-    /// By name; `None`: all.
+    /// Name of the interface; `None`: all interfaces.
     interface: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Outer {
+enum OuterScope {
     Flow(FlowKey),
     Hosts(Vec<IpAddr>),
     Everything,
 }
 
-impl Sought {
-    /// `interface`: the alert's, where one of that name is recorded.
+impl AlertScope {
+    /// `interface`: the alert's interface, if an interface of that name is recorded.
     pub(crate) fn new(alert: &Alert, interface: Option<Arc<str>>) -> Self {
         let (outer, inner) = match (alert.tuple, alert.tunnel) {
-            // Source ports of VXLAN and Geneve spread flows, and are others for each direction: between the two ends of the tunnel.
+            // VXLAN and Geneve spread flows over source ports, which differ for each direction. So
+            // only the two ends of the tunnel count.
             (Some(tuple), Some(tunnel)) => {
                 let ends = Tuple {
                     ports: None,
                     ..tunnel
                 };
-                (Outer::Flow(ends.flow()), Some(tuple.flow()))
+                (OuterScope::Flow(ends.flow()), Some(tuple.flow()))
             }
-            (Some(tuple), None) => (Outer::Flow(tuple.flow()), None),
-            (None, _) if alert.hosts.is_empty() => (Outer::Everything, None),
-            (None, _) => (Outer::Hosts(alert.hosts.clone()), None),
+            (Some(tuple), None) => (OuterScope::Flow(tuple.flow()), None),
+            (None, _) if alert.hosts.is_empty() => (OuterScope::Everything, None),
+            (None, _) => (OuterScope::Hosts(alert.hosts.clone()), None),
         };
         Self {
-            vlan: alert.vlan.clone().filter(|_| outer != Outer::Everything),
+            vlan: alert
+                .vlan
+                .clone()
+                .filter(|_| outer != OuterScope::Everything),
             outer,
             inner,
             interface,
         }
     }
 
-    /// Whether it takes all packets, or those of an interface: as many as there are.
+    /// Whether the dump selects all packets (perhaps of one interface), of which there may be any
+    /// number.
     pub(crate) fn is_window(&self) -> bool {
-        self.outer == Outer::Everything
+        self.outer == OuterScope::Everything
     }
 
-    /// Where packets are found that [`Narrow::takes`] is to be asked about.
+    /// The filter that finds the packets for [`ScopeFilter::takes`].
     pub(crate) fn filled(&self) -> Result<FilledExpression, FilterError> {
         match &self.outer {
-            Outer::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
-            Outer::Hosts(hosts) => {
+            OuterScope::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
+            OuterScope::Hosts(hosts) => {
                 let hosts = hosts.iter().map(|host| format!("host {host}"));
                 let one = hosts.collect::<Vec<_>>().join(" and ");
-                // Under no tag, one, or two: each `vlan` moves what follows it.
+                // With no tag, one tag or two: each `vlan` shifts the offsets of all later terms.
                 let tagged = format!("({one}) or (vlan and (({one}) or (vlan and {one})))");
                 Template::parse(&tagged)?.into_plain()
             }
-            Outer::Everything => Template::parse("")?.into_plain(),
+            OuterScope::Everything => Template::parse("")?.into_plain(),
         }
     }
 
@@ -85,7 +92,8 @@ impl Sought {
         self.inner.is_some() || self.vlan.is_some() || self.interface.is_some()
     }
 
-    /// Whether the headers are of the flow inside, under its VLAN stack, which goes on where `outer` ends.
+    /// Whether the find_inner headers belong to the flow `key` and have the alert's VLAN stack, which
+    /// begins in `outer`.
     fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }
@@ -101,8 +109,8 @@ impl Sought {
     }
 }
 
-/// As a dump's expression says it, behind what finds the packets.
-impl fmt::Display for Sought {
+/// The text in a dump's expression, after the filter that finds the packets.
+impl fmt::Display for AlertScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(inner) = &self.inner {
             write!(f, " carrying $flow[{inner}]")?;
@@ -123,7 +131,8 @@ impl fmt::Display for Sought {
     }
 }
 
-/// Whether a packet is of a flow. Where there are no ports (later fragments, alerts of fragments), as far as addresses and protocol tell.
+/// Whether a packet belongs to a flow. Without ports (later fragments, alerts of fragments), only
+/// addresses and protocol are compared.
 fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     let flow = flow_of(parsed);
     if flow == Some(key) {
@@ -146,24 +155,24 @@ fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     }
 }
 
-/// What decides about packets that were found, with what it learned of datagrams that carry a tunnel.
+/// Decides about packets that the filter found. Remembers the datagrams that carry the inner flow.
 #[derive(Debug, Clone)]
-pub(crate) struct Narrow {
-    sought: Arc<Sought>,
-    /// Of the outer packets: whether their first fragment carries the flow.
+pub(crate) struct ScopeFilter {
+    sought: Arc<AlertScope>,
+    /// For each fragmented outer datagram: whether its first fragment carries the flow.
     datagrams: Datagrams<bool>,
 }
 
-impl Narrow {
-    /// `None`: whatever is found is taken.
-    pub(crate) fn new(sought: &Arc<Sought>) -> Option<Self> {
+impl ScopeFilter {
+    /// `None`: every found packet is in scope.
+    pub(crate) fn new(sought: &Arc<AlertScope>) -> Option<Self> {
         sought.is_narrow().then(|| Self {
             sought: Arc::clone(sought),
             datagrams: Datagrams::default(),
         })
     }
 
-    pub(crate) fn takes(&mut self, interface: &Interface, data: &[u8]) -> bool {
+    pub(crate) fn takes(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         let sought = &self.sought;
         if (sought.interface.as_deref()).is_some_and(|name| name != interface.name) {
             return false;
@@ -189,7 +198,8 @@ impl Narrow {
     }
 }
 
-/// Whether a frame that a dump of an alert takes, and that has its stamp, is the alerted one.
+/// Whether a frame that the alert's dump selects, and that has the alert's stamp, is the alerted
+/// frame.
 pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> bool {
     let Some(tuple) = alert.tuple else {
         return true;
@@ -200,7 +210,7 @@ pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> boo
         || alert.tunnel.is_some() && find_inner(&parsed, data, &mut |it| is_it(&it.parsed))
 }
 
-/// In the direction of the tuple.
+/// Whether the packet goes in the direction of the tuple.
 fn goes(tuple: &Tuple, parsed: &Parsed) -> bool {
     let Some(ip) = parsed.network else {
         return false;

@@ -1,7 +1,9 @@
-//! The analyzer: reads every packet once, hands it to the shard, which tries the trigger rules, and gives the director's orders to the dumper.
+//! The analyzer reads every packet once and hands it to the shard, which tries the trigger rules.
+//! It passes the director's orders on to the dumper.
 //!
-//! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
-//! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
+//! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
+//! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
+//! same packet in every run. Live it is the smallest watermark of the queues.
 
 mod alerts;
 mod commands;
@@ -26,22 +28,22 @@ use crate::{
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
-        predicate::Expression,
-        seats::{Lookers, Seats},
+        predicate::DumpExpression,
         shard::{KnownRule, Shard},
-        terms::{Terms, Window},
+        shard_slots::{AnalysisPlacement, ShardSlots},
+        terms::{DumpWindow, TriggerTerms},
     },
     control::{
         alerts::AlertConfig,
-        commands::Command,
-        common::Common,
-        events::{Event, Events},
-        hits::{Refusal, Suppressed},
+        commands::AnalyzerCommand,
+        common::RecorderShared,
+        events::{Events, RecorderEvent},
+        hits::{HitRefusal, Suppressed},
         lock,
         outcomes::RuleCounters,
-        progress::{Reading, promised},
-        pulse::Pulse,
-        ring_time::{Moment, Stamps},
+        progress::{AnalyzerReading, promised},
+        pulse::ThreadPulse,
+        ring_time::{Moment, StampRestorer},
         time::rfc3339,
     },
     dump::order::{CloseOrder, DumpOrder, Message, Messages},
@@ -49,31 +51,31 @@ use crate::{
 };
 
 use alerts::Alerts;
-use commands::Keys;
-use pace::{Looks, Refusals, Say, Unseen};
+use commands::TriggerKeys;
+use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
 
-/// Batches between two steps while packets keep coming.
+/// Batches between two checks of clocks and commands while packets keep arriving.
 const BATCHES: usize = 64;
 
-/// What the analyzer is built from.
+/// The parts that the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
-    /// What a trigger by hand dumps.
-    pub(crate) manual: Expression,
-    /// What is dumped where a trigger does not say otherwise.
-    pub(crate) window: Window,
-    /// How alerts are acted on, and those of files.
+    /// Dump expression of a manual trigger.
+    pub(crate) manual: DumpExpression,
+    /// Window of a trigger that does not set its own.
+    pub(crate) window: DumpWindow,
+    /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// What rules ask for, by number; those that are missing, nothing of their own.
-    pub(crate) terms: BTreeMap<usize, Terms>,
+    /// Requests of rules, by number. A rule without an entry requests nothing special.
+    pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) commands: Receiver<AnalyzerCommand>,
 }
 
 impl AnalyzerParts {
-    /// Whether a rule has a limit of bytes of its own.
+    /// Whether any rule has its own limit of bytes.
     fn limit_bytes(&self) -> bool {
         let mut terms = self.terms.values();
         terms.any(|terms| terms.limits.bytes_per_hour < u64::MAX)
@@ -82,11 +84,11 @@ impl AnalyzerParts {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.seats.end();
+        self.slots.end();
     }
 }
 
-/// See the module.
+/// Reads the ring, and hands packets to the shards.
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
@@ -95,61 +97,63 @@ pub(crate) struct Analyzer {
 
 #[derive(Debug)]
 struct Core {
-    common: Arc<Common>,
+    common: Arc<RecorderShared>,
     parts: AnalyzerParts,
-    director: Director<Expression>,
+    director: Director<DumpExpression>,
     live: bool,
     /// For each producer, whether it promises watermarks.
     promises: Vec<bool>,
-    stamps: Stamps,
+    stamps: StampRestorer,
     names: InterfaceCache,
-    orders: Vec<Order<Expression>>,
-    /// The rules that there are: what messages and files call them, and whether their matches are hits.
+    orders: Vec<Order<DumpExpression>>,
+    /// The existing rules: their names in messages and files, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
-    /// Those of them that have others in their place, which some shard does not have yet.
+    /// Removed rules with a successor that some shard does not have yet.
     leaving: Vec<usize>,
-    /// From files, where shards do not say what a hit would dump.
+    /// From files, if shards do not derive what a hit would dump.
     derivation: Option<Derivation>,
-    seats: Arc<Seats>,
-    /// Keeps what waiting hits will want.
+    slots: Arc<ShardSlots>,
+    /// Reserves the packets that waiting hits will need.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
     closed: ClosedWindows,
-    /// Offline: packets seen by interface.
+    /// Offline: packets seen, by interface.
     received: Vec<u64>,
-    /// Offline: the packet being looked at, by producer.
+    /// Offline: the current record, by producer.
     here: Vec<u64>,
-    /// Offline: bytes of packets since the dumper was last asked what it wrote, …
-    unsettled_bytes: u64,
-    /// … and whether it is to be asked now: it matters at which packet a limit ends a dump.
-    is_to_settle: bool,
+    /// Offline: bytes of packets since the dumper last reported its costs.
+    unaccounted_bytes: u64,
+    /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
+    /// dump must not depend on threads.
+    is_account_due: bool,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
     /// Packets that this thread's reader missed before a batch.
     missed: u64,
-    /// Packets that readers of shards left at a stop, while there were rules.
+    /// Packets that the shard readers left at a stop while there were rules.
     left_unread: u64,
-    looks: Looks,
+    pacer: ClockPacer,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
-    /// The end of the time to look at packets: the producer of the last ones, and how many of their batch were left.
+    /// If the time after a stop ran out: the producer of the last packets, and the number of
+    /// packets of its batch that were left.
     broken_off: Option<(usize, u64)>,
-    /// Records that were not looked at.
+    /// Records that the analyzer skipped.
     #[cfg(test)]
     passed_by: usize,
-    refusals: Refusals,
-    unseen: Unseen,
-    /// Of triggers by hand, and of those that are hits of rules.
-    keys: [Keys; 2],
+    refusals: RefusalNotices,
+    unseen: UnseenPackets,
+    /// Keys of manual triggers, and keys of triggers that are hits of rules.
+    keys: [TriggerKeys; 2],
     alerts: Alerts,
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 impl Analyzer {
     pub(crate) fn new(
-        common: Arc<Common>,
-        (seats, derivation): (Arc<Seats>, Option<Derivation>),
+        common: Arc<RecorderShared>,
+        (slots, derivation): (Arc<ShardSlots>, Option<Derivation>),
         mut parts: AnalyzerParts,
         reader: Reader,
         director: DirectorConfig,
@@ -158,8 +162,8 @@ impl Analyzer {
         let promises = common.intake.promises();
         let (mut rules, mut are_scripts) = (BTreeMap::new(), false);
         let mut is_scripted = derivation.as_ref().is_some_and(Derivation::is_scripted);
-        for seat in seats.all() {
-            seat.visit(|shard| {
+        for slot in slots.all() {
+            slot.visit(|shard| {
                 rules = shard.known_rules();
                 are_scripts = !shard.scripts.is_empty();
                 is_scripted |= shard
@@ -183,20 +187,20 @@ impl Analyzer {
             director,
             live,
             promises,
-            stamps: Stamps::new(&common.ring),
+            stamps: StampRestorer::new(&common.ring),
             names: common.intake.interface_cache(),
             orders: Vec::new(),
             rules,
             leaving: Vec::new(),
             derivation,
-            seats,
+            slots,
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::new(live),
             received: Vec::new(),
             here: Vec::new(),
-            unsettled_bytes: 0,
-            is_to_settle: false,
+            unaccounted_bytes: 0,
+            is_account_due: false,
             start_ns: if live {
                 common.clock.now().ring_ns
             } else {
@@ -206,14 +210,14 @@ impl Analyzer {
             lapped: 0,
             missed: 0,
             left_unread: 0,
-            looks: Looks::new(are_scripts),
+            pacer: ClockPacer::new(are_scripts),
             stopped_ns: None,
             broken_off: None,
             #[cfg(test)]
             passed_by: 0,
-            refusals: Refusals::default(),
-            unseen: Unseen::default(),
-            keys: Keys::both(),
+            refusals: RefusalNotices::default(),
+            unseen: UnseenPackets::default(),
+            keys: TriggerKeys::both(),
             alerts: Alerts::new(&mut parts.alerts),
             pulse: common.pulses.of("analyzer"),
             common,
@@ -222,16 +226,17 @@ impl Analyzer {
         Self { reader, core }
     }
 
-    /// The inserters are gone: reads the rest, of a live recording that is stopped for some seconds at most, and closes every window.
+    /// The inserters have ended: reads the rest and closes every window. If a live recording is
+    /// stopped, reading takes a few seconds at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         let core = &mut self.core;
         core.here.clear();
         core.take_hits();
-        for seat in core.seats.all() {
-            seat.visit_waiting(Shard::end_flows);
+        for slot in core.slots.all() {
+            slot.visit_waiting(Shard::end_flows);
         }
-        // What was overwritten behind the last batch.
+        // Packets overwritten after the last batch.
         let missed = self.reader.lapped().packets - core.missed;
         let unseen = core.unseen_of(missed);
         core.was_lapped(missed, unseen);
@@ -239,8 +244,8 @@ impl Analyzer {
         core.end_alerts();
         core.director.end(clip, &mut core.orders);
         core.execute();
-        core.tell_notices();
-        core.tell_rest();
+        core.report_notices();
+        core.report_rest();
         core.hint_at_tags();
         core.publish_counters();
         core.parts.messages.finish();
@@ -248,37 +253,40 @@ impl Analyzer {
 }
 
 impl RingReader for Analyzer {
-    /// Whether the clock alone may end something: a window, or the waiting of a hit.
+    /// Whether a clock alone may end something: a window, or the wait of a hit.
     fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
 
-    /// Live: when the next alert acts. `None`: no alert waits.
+    /// Live: time until the next alert acts. `None`: no alert waits.
     fn next_in(&self) -> Option<Duration> {
         let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
         let left_ns = next_ns.saturating_sub(self.core.common.clock.now().ring_ns);
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until there is something to read, a command, or the timeout. Returns for how long.
+    /// Sleeps until there is something to read, a command, or until the timeout. Returns how long
+    /// it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
-        if self.core.is_told() {
+        if self.core.is_woken_by_inserters() {
             self.reader.doze(timeout);
         } else {
             self.reader.wait(timeout);
         }
         let now_ns = self.core.common.clock.mono_ns();
-        self.core.looks.slept(now_ns);
+        self.core.pacer.slept(now_ns);
         let slept_ns = now_ns.saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads what is there (live at most some batches), then looks after clocks and commands. False: nothing was there.
+    /// Reads available records (live a few batches at most), then checks clocks and commands.
+    /// Returns `false` if there were no records.
     fn step(&mut self) -> bool {
-        // Asked before the reading: the writer that asks has published everything.
+        // Asked before reading: the inserter that waits has published everything.
         let asked = self.core.common.gate.asked_of_analyzer();
-        // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
+        // Read before the records. If all records were then read, no unread packet is older than
+        // this watermark.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while !self.core.live || (batches < BATCHES && self.core.broken_off.is_none()) {
@@ -293,7 +301,8 @@ impl RingReader for Analyzer {
             self.reader.finish();
         }
         let now = self.core.common.clock.now();
-        self.core.look_after(now, promised_ns.filter(|_| !more));
+        self.core
+            .check_clocks_and_commands(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.common.gate.analyzer_done(asked);
@@ -305,18 +314,19 @@ impl RingReader for Analyzer {
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        // What others claimed they looked at before it was overwritten.
+        // Inserters analyzed the records that they claimed before these were overwritten.
         let missed = batch.missed.packets;
         self.missed += missed;
-        let claimed = self.seats.of(batch.producer).claimed();
+        let claimed = self.slots.of(batch.producer).claimed();
         let lapped = batch.first.saturating_sub(claimed).min(missed);
         self.analyzed += missed - lapped;
         let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
         self.was_lapped(lapped, unseen);
-        self.look_at(batch);
+        self.analyze_batch(batch);
         self.here.clear();
         if !self.live {
-            // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
+            // C0: Release, pairs with C1 in `DumperProgress::reach`: the positions move after this,
+            // at the reader's next call.
             let clock = &self.common.packet_clock;
             clock.store(self.director.clock_ns, Ordering::Release);
         }
@@ -329,11 +339,12 @@ impl Core {
             self.received.resize(interface + 1, 0);
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
-        self.settle_before(record, packet);
-        // Whatever is decided from here to the next packet is decided at this record.
+        self.account_before(record, packet);
+        // Decisions from here to the next packet belong to this record.
         self.here.clear();
         self.here.push(record);
-        // What was before the packet is done before an alert of its time.
+        // Alerts up to the packet's time act before the clock moves, so everything before the
+        // packet is done first.
         self.act_on_alerts(packet.time_ns);
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
@@ -344,13 +355,13 @@ impl Core {
         !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
-    /// Whether inserters call when there is a packet to be looked at.
-    fn is_told(&self) -> bool {
-        self.live && self.seats.lookers == Lookers::Inserters && !self.has_deadline()
+    /// Whether inserters wake the analyzer when there is a packet to analyze.
+    fn is_woken_by_inserters(&self) -> bool {
+        self.live && self.slots.placement == AnalysisPlacement::Inserters && !self.has_deadline()
     }
 
-    /// Clocks and commands.
-    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+    /// Checks clocks and commands.
+    fn check_clocks_and_commands(&mut self, now: Moment, promised_ns: Option<i64>) {
         self.pulse.beat();
         self.take_hits();
         if self.live {
@@ -359,37 +370,39 @@ impl Core {
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
             let mut over = Vec::new();
-            for seat in self.seats.all() {
-                seat.visit(|shard| over.extend(shard.pass(now.mono_ns)));
+            for slot in self.slots.all() {
+                slot.visit(|shard| over.extend(shard.pass(now.mono_ns)));
             }
-            over.iter().for_each(|over| self.flow_is_over(over));
+            over.iter().for_each(|over| self.on_flow_ended(over));
         }
-        self.settle_live();
+        self.take_costs_live();
         self.parts.messages.push();
-        self.obey(now);
+        self.run_commands(now);
         if self.live {
             self.act_on_alerts(now.ring_ns);
-            self.tell_late(now.mono_ns);
+            self.report_late(now.mono_ns);
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
-            self.tell(Event::Notice(sentence));
+            self.tell(RecorderEvent::Notice(sentence));
         }
-        self.tell_notices();
+        self.report_notices();
         self.publish_counters();
     }
 
-    /// The smallest watermark of the queues that promise one and still run: of them no packet older than this comes any more, ns.
+    /// The smallest watermark of the running queues that promise watermarks. No older packet of
+    /// these queues will arrive, ns.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
         }
         let least_ns = promised(&self.common.ring, &self.promises).min();
-        let least_ns = least_ns.map(|ns| ns.min(self.seats.promised_ns()));
+        let least_ns = least_ns.map(|ns| ns.min(self.slots.promised_ns()));
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
+    /// Offline: the ring is about to overwrite the bucket that closed first. Waiting hits that need
+    /// this bucket must act first.
     fn make_room(&mut self) {
         let Some(from_ns) = self.director.waiting_from_ns() else {
             return;
@@ -399,7 +412,7 @@ impl Core {
             .ring
             .reserve(i64::MIN, i64::MAX)
             .buckets(&mut buckets);
-        // The first of them to close is the next to go.
+        // The bucket that closed first is overwritten next.
         let oldest = buckets.iter().find(|bucket| bucket.closed);
         if oldest.is_some_and(|bucket| bucket.max_ns >= from_ns) {
             self.here.clear();
@@ -408,7 +421,7 @@ impl Core {
         }
     }
 
-    /// Carries out what the director decided.
+    /// Carries out the director's orders.
     fn execute(&mut self) {
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
@@ -429,7 +442,7 @@ impl Core {
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
             }
-            if std::mem::take(&mut self.is_to_settle) && !self.live {
+            if std::mem::take(&mut self.is_account_due) && !self.live {
                 self.account(self.ends());
             }
         }
@@ -439,8 +452,8 @@ impl Core {
     fn open(
         &mut self,
         (id, hit): (u64, HitOrder),
-        terms: Terms,
-        expression: &Expression,
+        terms: TriggerTerms,
+        expression: &DumpExpression,
         (from_ns, to_ns): (i64, i64),
     ) {
         let called = terms.called.as_deref();
@@ -455,7 +468,7 @@ impl Core {
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };
-        self.is_to_settle |= self.director.has_limited();
+        self.is_account_due |= self.director.has_limited();
         self.open.insert(
             id,
             OpenWindow {
@@ -466,7 +479,7 @@ impl Core {
                 late: Arc::default(),
             },
         );
-        self.tell(Event::Triggered {
+        self.tell(RecorderEvent::Triggered {
             number: id,
             rule: rule.clone(),
             trigger_ns: hit.time_ns.saturating_add(offset_ns),
@@ -493,7 +506,8 @@ impl Core {
             alert: terms.alert,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
-        // What went before the window is not lost to it.
+        // The ring keeps packets from before the window for an alert's dump. If they are
+        // overwritten, the window has lost nothing.
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
@@ -505,10 +519,10 @@ impl Core {
             return;
         };
         if let Some(Clip::Flow(until_ns)) = clipped {
-            // Packets that come behind it are not late for the dump.
+            // Packets after the flow's end are not late for the dump.
             window.to_ns = window.to_ns.min(until_ns);
         }
-        self.is_to_settle |= window.is_limited || self.director.has_limited();
+        self.is_account_due |= window.is_limited || self.director.has_limited();
         let closed = &self.common.counters.closed_dumps;
         closed.fetch_add(1, Ordering::Relaxed);
         let ends = self.ends();
@@ -531,7 +545,7 @@ impl Core {
         self.closed.add(id, window, ends, clock_ns);
     }
 
-    /// The first record of each producer that is not in a window closed now.
+    /// The first record of each producer that does not belong to a window closed now.
     fn ends(&self) -> Vec<u64> {
         if self.here.is_empty() {
             (0..self.common.ring.producers())
@@ -542,24 +556,24 @@ impl Core {
         }
     }
 
-    fn refuse(&mut self, hit: HitOrder, why: &Refusal) {
+    fn refuse(&mut self, hit: HitOrder, why: &HitRefusal) {
         let say = self.refusals.add(why.reason(), self.common.clock.mono_ns());
-        if say == Say::Nothing {
+        if say == RefusalNotice::Silent {
             return;
         }
         let rule = self.rule_name(hit.rule).to_owned();
         let offset_ns = self.stamps.offset_ns(hit.producer, hit.source, hit.record);
         let at = rfc3339(hit.time_ns.saturating_add(offset_ns));
         let text = format!("trigger '{rule}' at {at}: {why}");
-        self.tell(Event::Notice(text));
-        if say == Say::ItAndNoMore {
-            self.tell(Event::Notice(
+        self.tell(RecorderEvent::Notice(text));
+        if say == RefusalNotice::ReportAsLast {
+            self.tell(RecorderEvent::Notice(
                 "further refused triggers are only counted, and told once a minute".to_owned(),
             ));
         }
     }
 
-    /// While hits wait, the ring keeps what they will want.
+    /// While hits wait, the ring keeps the packets that these hits need.
     fn keep_for_waiting(&mut self) {
         let from_ns = self.director.waiting_from_ns();
         match (from_ns, &mut self.waiting) {
@@ -580,15 +594,15 @@ impl Core {
         let shared = &self.common.counters;
         let open_dumps = self.director.open_dumps() as u64;
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
-        self.seats.set_armed(self.director.armed);
-        // Live, readers of shards count themselves what they look at.
-        let analyzed = if self.live && self.seats.lookers == Lookers::Readers {
-            let each = self.seats.all().iter();
-            each.map(|seat| seat.analyzed.load(Ordering::Relaxed)).sum()
+        self.slots.set_armed(self.director.armed);
+        // Live, the readers of shards count the packets that they analyze.
+        let analyzed = if self.live && self.slots.placement == AnalysisPlacement::Readers {
+            let each = self.slots.all().iter();
+            each.map(|slot| slot.analyzed.load(Ordering::Relaxed)).sum()
         } else {
             self.analyzed
         };
-        *lock(&shared.reading) = Reading {
+        *lock(&shared.reading) = AnalyzerReading {
             analyzed,
             lapped: self.lapped,
             unseen: self.unseen.packets,
@@ -602,7 +616,7 @@ impl Core {
         self.parts.messages.send(message);
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: RecorderEvent) {
         self.parts.events.tell_patiently(event);
     }
 }

@@ -1,11 +1,12 @@
-//! Limits that the rules share, so that a storm of one rule leaves room for the others.
+//! Limits that the rules share, so that a storm of one rule leaves room for other rules.
 //!
-//! Where there are several rules, one of them may use half of a limit; the other half is kept for the others, in equal shares. What
-//! a rule uses beyond its own share it takes from what no rule was promised. So a rule below its share is never refused because of
-//! another. Where there are more other rules than half of the limit has units, a share is 1 all the same, and no more than
-//! half of the limit is kept for rules that use nothing.
+//! If there are several rules, each rule may use half of a limit. The other half is reserved for
+//! the other rules, in equal shares. Beyond its own share a rule uses only what is not reserved. So
+//! a rule below its share is never refused because of another rule. If there are more other rules
+//! than half of the limit has units, a share is still 1. In that case at most half of the limit is
+//! reserved for rules that use nothing.
 //!
-//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A dump by hand
+//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A manual dump
 //! counts like the dump of a removed rule: it has no share.
 
 use std::{
@@ -15,29 +16,29 @@ use std::{
 
 use crate::analysis::terms;
 
-/// A limit of things that are in use at once.
+/// A limit on things in use at the same time.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct RuleShares {
     limit: u64,
     share: u64,
-    /// By number: the rules that are there, and rules without a share that use something.
-    rules: HashMap<usize, Use>,
+    /// Existing rules by number, and rules without a share that use something.
+    rules: HashMap<usize, RuleUse>,
     total: u64,
-    /// What rules have left of their shares, in all.
+    /// Sum of the unused shares of all rules.
     unused: u64,
 }
 
 /// A rule's part of a limit.
 #[derive(Debug, Clone, Copy, Default)]
-struct Use {
+struct RuleUse {
     used: u64,
     /// Whether the rule has a share. A removed rule has no share.
     is_there: bool,
 }
 
-impl Shares {
+impl RuleShares {
     pub(crate) fn new(limit: u64, rules: usize) -> Self {
-        let there = Use {
+        let there = RuleUse {
             used: 0,
             is_there: true,
         };
@@ -62,7 +63,7 @@ impl Shares {
         self.share_out();
     }
 
-    /// Another limit from now on. What is in use stays so.
+    /// Sets another limit. Amounts in use stay in use.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.share_out();
@@ -72,8 +73,8 @@ impl Shares {
         let there = self.rules.values().filter(|rule| rule.is_there);
         let others = there.clone().count().saturating_sub(1) as u64;
         let share = match (self.limit / 2).checked_div(others) {
-            // A rule that stands alone also has the rest of the limit, less what is used without
-            // a share: dumps by hand, for example.
+            // A single rule also has the rest of the limit, less the amounts used without a share,
+            // for example by manual dumps.
             None => self.limit / 2,
             Some(share) => share.max(1).min(self.limit),
         };
@@ -82,12 +83,13 @@ impl Shares {
         self.share = share;
     }
 
-    /// Whether all is in use.
+    /// Whether the limit is used up.
     pub(crate) fn is_full(&self) -> bool {
         self.total >= self.limit
     }
 
-    /// Whether a rule may use more: it is below its share, or the others are left theirs.
+    /// Whether a rule may use more: the rule is below its share, or enough remains for the shares
+    /// of the other rules.
     pub(crate) fn has_room(&self, rule: usize) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_there);
         let own = rule.map_or(0, |rule| self.share.saturating_sub(rule.used));
@@ -95,7 +97,7 @@ impl Shares {
         own > 0 || self.limit.saturating_sub(self.total) > kept
     }
 
-    /// What a rule uses.
+    /// The amount that a rule uses.
     pub(crate) fn of(&self, rule: usize) -> u64 {
         self.rules.get(&rule).map_or(0, |rule| rule.used)
     }
@@ -122,42 +124,43 @@ impl Shares {
     }
 }
 
-/// A limit of what may be spent within a time.
+/// A limit on the amount spent within a period.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Without limit where none was given: what rules spend is counted all the same, for their own limits.
-    shares: Shares,
+    /// Amounts by rule. They are counted even if there is no shared limit, because rules have
+    /// limits too.
+    shares: RuleShares,
     slot_ns: i64,
     now_slot: i64,
-    /// What was spent, by slot and rule: at most [`SLOTS`] + 1 slots.
+    /// Amounts spent, by slot and rule: at most [`SLOTS`] + 1 slots.
     spent: BTreeMap<(i64, usize), u64>,
 }
 
-/// Slots of a period. What was spent counts for the period and up to one slot more.
+/// Slots in a period. An amount counts for the period and up to one slot more.
 const SLOTS: i64 = 60;
 
 impl Budget {
-    /// `limit` within any `period_ns`; 0: without limit.
+    /// `limit` within any `period_ns`; 0: no limit.
     pub(crate) fn new(limit: u64, period_ns: i64, rules: usize) -> Self {
         Self {
-            shares: Shares::new(terms::limit(limit), rules),
+            shares: RuleShares::new(terms::limit(limit), rules),
             slot_ns: period_ns / SLOTS,
             now_slot: i64::MIN,
             spent: BTreeMap::new(),
         }
     }
 
-    /// As [`Shares::set_rules`].
+    /// As [`RuleShares::set_rules`].
     pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
         self.shares.set_rules(rules);
     }
 
-    /// Another limit from now on; 0: none. What was spent stays spent.
+    /// Sets another limit; 0: no limit. Amounts already spent still count.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         self.shares.set_limit(terms::limit(limit));
     }
 
-    /// Moves the time, which never goes back.
+    /// Moves the time forward; an earlier time has no effect.
     pub(crate) fn advance(&mut self, now_ns: i64) {
         let slot = now_ns.div_euclid(self.slot_ns);
         if slot <= self.now_slot {
@@ -178,12 +181,12 @@ impl Budget {
         self.shares.has_room(rule)
     }
 
-    /// As [`Self::has_room`], and never beyond the limit in all.
+    /// As [`Self::has_room`], but never beyond the total limit.
     pub(crate) fn has_room_within(&self, rule: usize) -> bool {
         !self.shares.is_full() && self.shares.has_room(rule)
     }
 
-    /// What a rule spent within the period.
+    /// The amount that a rule spent within the period.
     pub(crate) fn of(&self, rule: usize) -> u64 {
         self.shares.of(rule)
     }
@@ -197,16 +200,16 @@ impl Budget {
     }
 }
 
-/// What starts no dump again before a time.
+/// Rules and expressions that may start no dump before a given time.
 #[derive(Debug)]
 pub(crate) struct HoldOff<K> {
     until_ns: HashMap<(usize, K), i64>,
-    /// The same, in the order of time and then of calls.
+    /// The entries in the order of time and then of calls.
     order: BTreeMap<(i64, u64), (usize, K)>,
     calls: u64,
 }
 
-/// Kept at most; the one that is over first is then given up.
+/// Entries kept at most. If there are more, the entry that expires first is dropped.
 const HELD_OFF_MAX: usize = 65_536;
 
 impl<K: Eq + Hash + Clone> HoldOff<K> {
@@ -218,7 +221,7 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
         }
     }
 
-    /// Moves the time, which never goes back.
+    /// Moves the time forward, and drops expired entries.
     pub(crate) fn advance(&mut self, now_ns: i64) {
         let first_ns = |this: &Self| this.order.first_key_value().map(|(key, _)| key.0);
         while first_ns(self).is_some_and(|until_ns| until_ns < now_ns) {
@@ -226,7 +229,7 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
         }
     }
 
-    /// Holds a rule and key off; the last call counts.
+    /// Holds off a rule and key until `until_ns`; a later call replaces this time.
     pub(crate) fn hold(&mut self, rule: usize, key: K, until_ns: i64) {
         self.until_ns.insert((rule, key.clone()), until_ns);
         self.calls += 1;
@@ -256,8 +259,8 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
-    /// Uses all that a rule may have now; how much that was.
-    fn drain(shares: &mut Shares, rule: usize) -> u64 {
+    /// Uses all that a rule may have now. Returns the amount.
+    fn drain(shares: &mut RuleShares, rule: usize) -> u64 {
         let mut taken = 0;
         while !shares.is_full() && shares.has_room(rule) {
             shares.add(rule, 1);
@@ -268,12 +271,12 @@ mod tests {
 
     #[test]
     fn one_rule_alone_has_all() {
-        assert_eq!(drain(&mut Shares::new(7, 1), 0), 7);
-        assert_eq!(drain(&mut Shares::new(1, 2), 1), 1);
+        assert_eq!(drain(&mut RuleShares::new(7, 1), 0), 7);
+        assert_eq!(drain(&mut RuleShares::new(1, 2), 1), 1);
     }
 
-    impl Shares {
-        /// Rules that something is kept of.
+    impl RuleShares {
+        /// Number of rules in the table.
         pub(crate) fn known(&self) -> usize {
             self.rules.len()
         }
@@ -288,7 +291,7 @@ mod tests {
     /// A dump without a share takes only from what no rule was promised.
     #[test]
     fn what_is_used_without_a_share_leaves_a_rule_half() {
-        let mut shares = Shares::new(10, 1);
+        let mut shares = RuleShares::new(10, 1);
         shares.add(7, 4);
         assert_eq!((drain(&mut shares, 0), shares.total), (6, 10));
         shares.give_back(0, 6);
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn rules_that_come_and_go_share_anew() {
-        let mut shares = Shares::new(8, 1);
+        let mut shares = RuleShares::new(8, 1);
         assert_eq!(drain(&mut shares, 0), 8);
         shares.set_rules([(3, true)].into_iter());
         assert!(shares.is_full(), "what is used is not taken away");
@@ -325,7 +328,7 @@ mod tests {
             let rules = random.usize(2..8);
             let limit = random.u64(rules as u64 * 2..100);
             let share = limit / 2 / (rules as u64 - 1);
-            let mut shares = Shares::new(limit, rules);
+            let mut shares = RuleShares::new(limit, rules);
             let mut used = vec![0; rules];
             for _ in 0..300 {
                 let rule = random.usize(..rules);
@@ -348,8 +351,8 @@ mod tests {
     #[test]
     fn a_storm_of_one_rule_leaves_half_to_the_others() {
         for rules in [2, 3, 10, 51, 5000] {
-            let mut shares = Shares::new(100, rules);
-            // What cannot be divided is for whoever comes.
+            let mut shares = RuleShares::new(100, rules);
+            // The remainder of the division may go to any rule.
             assert!((50..60).contains(&drain(&mut shares, 0)), "{rules} rules");
             for rule in 1..rules.min(50) {
                 assert!(!shares.is_full() && shares.has_room(rule), "rule {rule}");

@@ -1,8 +1,9 @@
-//! Up to 64 records of a bucket in a row, laid out as filters and windows want them: what analyzer and dumper look at
-//! together.
+//! Up to 64 consecutive records of a bucket, in the layout for filters and windows. The analyzer
+//! and the dumper test all records of a chunk together.
 //!
-//! Filling a chunk reads descriptors only; the ring asks memory for the payloads some records ahead, so that they are under
-//! way when a filter comes to them. What is found in a chunk, few records as a rule, is read again from its bucket.
+//! Filling a chunk reads only descriptors. The ring prefetches the payloads some records ahead, so
+//! that a filter reads the payloads from the cache. The few matching records of a chunk are read
+//! again from their bucket.
 
 use std::ops::Range;
 
@@ -10,18 +11,18 @@ use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
 use retroscope_ring::Packet;
 
-/// Records of a chunk at most: a set of them is the bits of a `u64`.
+/// Records of a chunk at most: the bits of a `u64` are a set of records.
 pub(crate) const MANY: usize = Program::MANY;
 
-/// See the module.
+/// Consecutive records of a bucket.
 #[derive(Debug)]
 pub(crate) struct Chunk<'r> {
-    /// Filled up to `len`, as the other arrays are.
+    /// The first `len` entries are valid, in all three arrays.
     frames: [FilterFrame<'r>; MANY],
     times_ns: [i64; MANY],
     interfaces: [u16; MANY],
     len: usize,
-    /// So many are taken, [`MANY`] at most.
+    /// Records that [`Self::fill`] takes, [`MANY`] at most.
     pub(crate) most: usize,
 }
 
@@ -36,13 +37,13 @@ impl<'r> Chunk<'r> {
         }
     }
 
-    /// Takes the next records, in place of those before; returns how many there were.
+    /// Replaces the contents with the next records. Returns the number of records.
     #[inline(always)]
     pub(crate) fn fill(&mut self, mut packets: impl Iterator<Item = Packet<'r>>) -> usize {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
-        // A field would be written for each.
+        // A local variable: the field would be written for each record.
         let mut len = 0;
         for ((frame, time_ns), interface) in places {
             let Some(packet) = packets.next() else {
@@ -80,7 +81,8 @@ impl<'r> Chunk<'r> {
         let mut left = &self.interfaces[..self.len];
         std::iter::from_fn(move || {
             let id = *left.first()?;
-            // Mostly it is one interface: told without a branch for each record.
+            // Usually all records have one interface. This finds that without a branch for each
+            // record.
             let differ = left.iter().fold(0, |differ, other| differ | (other ^ id));
             let count = match differ {
                 0 => left.len(),
@@ -92,8 +94,9 @@ impl<'r> Chunk<'r> {
         })
     }
 
-    /// Those of the records at `range` whose time stamp `is_one` takes: bit `n` is that of the `n`th of them.
-    pub(crate) fn those(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
+    /// The records at `range` whose time stamp satisfies `is_one`: bit `n` is set for record `n` of
+    /// the range.
+    pub(crate) fn mask_where(&self, range: Range<usize>, is_one: impl Fn(i64) -> bool) -> u64 {
         let times = self.times_ns[range].iter().enumerate();
         times.fold(0, |set, (index, time_ns)| {
             set | u64::from(is_one(*time_ns)) << index
@@ -101,21 +104,21 @@ impl<'r> Chunk<'r> {
     }
 }
 
-/// Goes to some of the packets of a chunk, in their order.
+/// Visits some packets of a chunk, in their order.
 #[derive(Debug)]
-pub(crate) struct Walk<I> {
+pub(crate) struct SelectedPackets<I> {
     packets: I,
-    /// How many were passed.
+    /// Packets that were passed.
     passed: usize,
 }
 
-impl<I: Iterator> Walk<I> {
+impl<I: Iterator> SelectedPackets<I> {
     /// Starts at the first packet of a chunk.
     pub(crate) fn new(packets: I) -> Self {
         Self { packets, passed: 0 }
     }
 
-    /// The packet at `index`, which was not passed.
+    /// The packet at `index`, which must not have been passed.
     pub(crate) fn to(&mut self, index: usize) -> Option<I::Item> {
         let packet = self.packets.nth(index.checked_sub(self.passed)?)?;
         self.passed = index + 1;
@@ -175,7 +178,7 @@ mod tests {
         chunk.fill(packets);
         let runs: Vec<_> = chunk.runs().collect();
         assert_eq!(runs, [(1, 0..2), (0, 2..3), (2, 3..6)]);
-        assert_eq!(chunk.those(0..6, |ns| ns <= 12), 0b111);
-        assert_eq!(chunk.those(3..6, |ns| ns >= 14), 0b110);
+        assert_eq!(chunk.mask_where(0..6, |ns| ns <= 12), 0b111);
+        assert_eq!(chunk.mask_where(3..6, |ns| ns >= 14), 0b110);
     }
 }

@@ -1,4 +1,4 @@
-//! What a hit would dump: the template filled in with what its packet says, or what the dump script makes of it.
+//! Derives what a hit would dump: fills in the template from the packet, or calls the dump script.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,45 +9,46 @@ use crate::{
     analysis::{
         dump_script::{DumpFunction, TextTemplates},
         fragments::{FirstFragments, asks_for_flows},
-        predicate::Expression,
+        predicate::DumpExpression,
         triggers::RuleChange,
     },
-    control::{hits::Refusal, ring_time::Stamps},
-    intake::interfaces::Interface,
+    control::{hits::HitRefusal, ring_time::StampRestorer},
+    intake::interfaces::RecordedInterface,
 };
 
-/// What rules dump, and scripts that trigger.
+/// The dump templates of rules and trigger scripts.
 #[derive(Debug, Clone)]
 pub(crate) struct Templates {
-    /// Of those that have none of their own.
+    /// The template of rules without a separate template.
     pub(crate) default: Arc<Template>,
-    /// By their numbers.
+    /// The separate templates, by rule number.
     pub(crate) own: HashMap<usize, Arc<Template>>,
 }
 
 impl Templates {
-    /// All of them.
+    /// All templates.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Template>> {
         self.own.values().chain([&self.default])
     }
 
-    /// How many ask for flows. If any do, first fragments are to be kept, for later ones of their flow.
+    /// The number of templates that use flows. If it is not 0, first fragments must be remembered,
+    /// for later fragments of their flows.
     pub(crate) fn asking_for_flows(&self) -> usize {
         let asking = self.iter().filter(|template| asks_for_flows(template));
         asking.count()
     }
 }
 
-/// See the module. Its answers depend on the packets that it is shown, and their order.
+/// Derives dump expressions. The results depend only on the packets it sees, and their order.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     templates: Templates,
-    /// How many of them ask for flows, and how many modules may.
+    /// Number of templates that use flows; plus 1 if there are modules, whose texts may use flows.
     asking: usize,
     texts: TextTemplates,
-    /// Used in place of the default template.
+    /// Replaces the default template.
     script: Option<DumpFunction>,
-    stamps: Stamps,
+    stamps: StampRestorer,
     pub(crate) fragments: FirstFragments,
 }
 
@@ -55,7 +56,7 @@ impl Derivation {
     pub(crate) fn new(
         templates: Templates,
         script: Option<DumpFunction>,
-        stamps: Stamps,
+        stamps: StampRestorer,
         (live, has_modules): (bool, bool),
     ) -> Self {
         let asking = templates.asking_for_flows() + usize::from(has_modules);
@@ -69,7 +70,7 @@ impl Derivation {
         }
     }
 
-    /// Takes up a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
+    /// Applies a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
     /// the template that the change replaces.
     pub(crate) fn change(&mut self, change: &RuleChange) -> Option<Arc<Template>> {
         let (number, template) = match change {
@@ -97,27 +98,29 @@ impl Derivation {
         before
     }
 
-    /// Behind all changes that came together: where a rule that asks for flows takes the place of another, nothing is forgotten.
+    /// Call this after all changes that arrived together. Then nothing is forgotten if one rule
+    /// that uses flows replaces another.
     pub(crate) fn changed(&mut self) {
         self.fragments.want(self.asking > 0);
     }
 
-    /// What a packet that a rule takes, the record of a producer, would dump; `None`: the script wants nothing of it.
+    /// The dump expression of a rule's hit on a producer's record; `None`: the dump script wants
+    /// nothing.
     pub(crate) fn expression(
         &mut self,
         rule: usize,
-        interface: &Interface,
+        interface: &RecordedInterface,
         (producer, record): (usize, u64),
         packet: &Packet<'_>,
-    ) -> Option<Result<Expression, Refusal>> {
+    ) -> Option<Result<DumpExpression, HitRefusal>> {
         let Templates { default, own } = &self.templates;
         let (template, script) = match own.get(&rule) {
             Some(template) => (template, None),
             None => (default, self.script.as_mut()),
         };
         let Some(script) = script else {
-            let filled = Expression::new(template, interface, packet, &self.fragments);
-            return Some(filled.map_err(Refusal::Variable));
+            let filled = DumpExpression::new(template, interface, packet, &self.fragments);
+            return Some(filled.map_err(HitRefusal::Variable));
         };
         let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
         let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
@@ -130,30 +133,31 @@ impl Derivation {
         )
     }
 
-    /// What a packet would dump, by the text that a module made of it.
+    /// The dump expression of a packet, made from the text of a module.
     pub(crate) fn of_text(
         &mut self,
         text: String,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
-    ) -> Result<Expression, Refusal> {
+    ) -> Result<DumpExpression, HitRefusal> {
         match self.texts.get(text, interface.link_type) {
             Ok(template) => {
-                let mut expression = Expression::new(template, interface, packet, &self.fragments)
-                    .map_err(Refusal::Variable)?;
+                let mut expression =
+                    DumpExpression::new(template, interface, packet, &self.fragments)
+                        .map_err(HitRefusal::Variable)?;
                 expression.made_for = Some(interface.link_type);
                 Ok(expression)
             }
-            Err(error) => Err(Refusal::Script(error.clone())),
+            Err(error) => Err(HitRefusal::Script(error.clone())),
         }
     }
 
-    /// Whether a script is used.
+    /// Whether there is a dump script.
     pub(crate) fn is_scripted(&self) -> bool {
         self.script.is_some()
     }
 
-    /// What the script has to say.
+    /// Takes the messages of the dump script.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let notices = self.script.iter_mut().flat_map(DumpFunction::take_notices);
         notices.collect()

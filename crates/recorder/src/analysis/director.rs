@@ -32,12 +32,12 @@ use retroscope_flow::BiflowKey;
 
 use crate::{
     analysis::{
-        budget::{Budget, HoldOff, Shares},
-        open_dumps::{OpenDump, OpenDumps},
-        terms::Terms,
+        budget::{Budget, HoldOff, RuleShares},
+        open_dumps::{DirectorDump, DirectorDumps},
+        terms::TriggerTerms,
     },
     control::{
-        hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
+        hits::{HitCounts, HitRefusal, Reason, Suppressed, Suppressions},
         outcomes::RuleCounters,
     },
 };
@@ -49,7 +49,7 @@ pub(crate) const MANUAL: usize = usize::MAX;
 /// Alerts that join one dump. The next alert starts another dump.
 pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 
-/// What the director needs to know.
+/// The director's settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectorConfig {
     /// How late a packet may be (offline); 0 live.
@@ -61,28 +61,29 @@ pub(crate) struct DirectorConfig {
     pub(crate) single: bool,
     /// Dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
-    /// Alerts may come: they have a share of the limits.
+    /// Whether alerts may arrive. If so, alerts have a share of the limits.
     pub(crate) are_alerts_expected: bool,
     /// Live: windows also close by the monotonic clock, this long after `to`.
     pub(crate) grace_ns: Option<i64>,
 }
 
-/// What all rules are held to together.
+/// The limits that all rules share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedLimits {
-    /// How long after the end of a window no dump of the same rule and expression starts, ns, where the rule does not say.
+    /// How long after the end of a window no dump of the same rule and expression starts, ns. A
+    /// rule may have its own value.
     pub(crate) hold_off_ns: i64,
-    /// Dumps open at once at most, those by hand apart.
+    /// Dumps open at once, without manual dumps.
     pub(crate) max_dumps: usize,
-    /// Dumps started in any minute; 0: without limit.
+    /// Dumps started in any minute; 0: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// Whether that holds dumps of alerts too.
+    /// Whether that limit includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Bytes written in any hour before no dump starts any more; 0: without limit.
+    /// Bytes written in any hour before no further dump starts; 0: no limit.
     pub(crate) bytes_per_hour: u64,
 }
 
-/// Where a hit stands among all others: offline they act in this order.
+/// The position of a hit among all hits. When reading files, hits act in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HitOrder {
     pub(crate) time_ns: i64,
@@ -107,11 +108,11 @@ impl HitOrder {
 
 /// A packet that matched a rule, a trigger by hand, or an alert.
 #[derive(Debug, Clone)]
-pub(crate) struct Hit<K> {
+pub(crate) struct TriggerHit<K> {
     pub(crate) order: HitOrder,
-    pub(crate) terms: Terms,
-    /// What it would dump, or why that cannot be told.
-    pub(crate) expression: Result<K, Refusal>,
+    pub(crate) terms: TriggerTerms,
+    /// The dump expression of the hit, or why there is none for its packet.
+    pub(crate) expression: Result<K, HitRefusal>,
 }
 
 /// An order to the dumper.
@@ -121,84 +122,88 @@ pub(crate) enum Order<K> {
     Open {
         id: u64,
         hit: HitOrder,
-        terms: Terms,
+        terms: TriggerTerms,
         expression: K,
         from_ns: i64,
         to_ns: i64,
     },
-    /// The window of a dump is over.
+    /// A window closes.
     Close {
         id: u64,
         clipped: Option<Clip>,
         suppressed: Suppressed,
     },
     /// A hit that starts no dump, for the user to read.
-    Refused { hit: HitOrder, why: Refusal },
+    Refused { hit: HitOrder, why: HitRefusal },
 }
 
 /// The result of a hit: the number of its dump and whether the dump was open before, or why no dump
 /// has the hit.
-pub(crate) type Acted = Result<(u64, bool), Refusal>;
+pub(crate) type Acted = Result<(u64, bool), HitRefusal>;
 
-/// What cut the end of a window.
+/// The reason why a window ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clip {
     /// A signal, `-c` or `--duration`.
     Stop,
     /// The end of input.
     End,
-    /// A module said that its flow is over, and wanted packets until this, ns.
+    /// A module reported the end of its flow, and wanted packets until this time, ns.
     Flow(i64),
 }
 
-/// Hits that wait at once; if there are more, the earliest acts before its time. What happens is a function of the packets still.
+/// Hits that wait at once. If there are more, the earliest hit acts before its time. The result
+/// still depends on the packets alone.
 const WAITING_MAX: usize = 65_536;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 const HOUR_NS: i64 = 60 * MINUTE_NS;
 
-/// See the module.
+/// Turns hits into orders for the dumper.
 #[derive(Debug)]
 pub(crate) struct Director<K> {
     config: DirectorConfig,
     pub(crate) clock_ns: i64,
     pub(crate) mono_ns: i64,
-    /// Hits that act later, and what they would dump: no two have the same order.
-    waiting: BTreeMap<HitOrder, (Terms, Result<K, Refusal>)>,
-    /// Where the windows of these begin, ns.
+    /// Hits that act later, and what they would dump. No two hits have the same order.
+    waiting: BTreeMap<HitOrder, (TriggerTerms, Result<K, HitRefusal>)>,
+    /// Start of the window of each waiting hit, ns.
     wanted_from: BTreeSet<(i64, HitOrder)>,
-    open: OpenDumps<K>,
-    /// Nothing is to be done while the clock has not passed this, ns.
+    open: DirectorDumps<K>,
+    /// Nothing is due until the clock has passed this time, ns.
     due_ns: i64,
     next_id: u64,
     pub(crate) armed: bool,
     pub(crate) counts: HitCounts,
-    /// The same, rule by rule, for whoever watches.
+    /// The counts of each rule, for status and metrics.
     pub(crate) by_rule: RuleCounters,
-    /// Dumps open now: live until their file is finished, offline until their window closes.
-    places: Shares,
-    /// The same, of triggers by hand.
+    /// Open dumps, without those of alerts and manual triggers: live until the file is finished,
+    /// offline until the window closes.
+    places: RuleShares,
+    /// Open dumps of manual triggers.
     by_hand: usize,
-    /// The same, of alerts.
+    /// Open dumps of alerts.
     by_alert: usize,
     dumps: Budget,
     bytes: Budget,
     held_off: HoldOff<K>,
-    /// The time that these go by.
+    /// The latest time that the limits have seen.
     limits_ns: i64,
     /// By existing rule: hits that started no dump since the last dump of the rule.
     since: HashMap<usize, Suppressions>,
-    /// Rules that are gone, and whose last dump is not finished.
+    /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
-    /// Flows that are over, and until when packets are wanted, ns, to be acted on later: by when they were found to be over, and in which order.
+    /// Ended flows that wait for their time. BiflowKey: time when the end was found (ns), and a sequence
+    /// number. Value: the flow, and the last time for which packets are wanted, ns.
     over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
-    /// How many there were.
+    /// Ended flows in all; numbers the entries of `over`.
     overs: u64,
-    /// Dumps that modules with a limit of their own may have open at once.
+    /// Limits of open dumps of modules that have such a limit.
     pub(crate) dumps_max: HashMap<usize, u64>,
-    /// Whether a rule has a limit of bytes of its own.
+    /// Whether any rule has its own limit of bytes.
     pub(crate) limits_bytes_of_rules: bool,
-    /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
+    /// For each producer, whether it promises watermarks, which close the windows of its hits. A
+    /// producer without an entry counts as `true`.
     pub(crate) promises: Vec<bool>,
 }
 
@@ -210,13 +215,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
             mono_ns: 0,
             waiting: BTreeMap::new(),
             wanted_from: BTreeSet::new(),
-            open: OpenDumps::new(),
+            open: DirectorDumps::new(),
             due_ns: i64::MAX,
             next_id: 1,
             armed: true,
             counts: HitCounts::default(),
             by_rule: RuleCounters::default(),
-            places: Shares::new(config.limits.max_dumps as u64, config.rules),
+            places: RuleShares::new(config.limits.max_dumps as u64, config.rules),
             by_hand: 0,
             by_alert: 0,
             dumps: Budget::new(config.limits.dumps_per_minute, MINUTE_NS, config.rules),
@@ -244,12 +249,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.open.len()
     }
 
-    /// Whether a limit of its own may end one of them.
+    /// Whether a limit of packets or bytes may end an open dump.
     pub(crate) fn has_limited(&self) -> bool {
         self.open.has_limited()
     }
 
-    /// Works out again what is due next, after hits or dumps changed.
+    /// Recomputes what is due next, after a change of hits or dumps.
     fn plan(&mut self) {
         let close_ns = self.open.next_close_ns().unwrap_or(i64::MAX);
         self.due_ns = self.next_act_ns().min(self.next_over_ns()).min(close_ns);
@@ -263,18 +268,18 @@ impl<K: Eq + Hash + Clone> Director<K> {
         })
     }
 
-    /// The earliest packet time that hits still waiting will want, if there are any.
+    /// The earliest packet time that waiting hits need; `None`: no hit waits.
     pub(crate) fn waiting_from_ns(&self) -> Option<i64> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Takes a hit of a rule. Live (`hold_ns` 0) the hit acts now. Offline the hit acts when the
-    /// clock has passed it by the hold time. `None`: the hit waits.
-    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
+    /// Processes a hit of a rule. Live (`hold_ns` is 0) the hit acts now. Offline the hit acts when
+    /// the clock has passed it by the hold time. `None`: the hit waits.
+    pub(crate) fn hit(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
             let open = self.dump_of(&hit).map(|dump| (dump.id, true));
-            return Some(open.ok_or(Refusal::Disarmed));
+            return Some(open.ok_or(HitRefusal::Disarmed));
         }
         if self.config.hold_ns == 0 {
             return Some(self.act(hit, orders));
@@ -295,7 +300,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// A trigger by hand, or an alert: it acts at once, armed or not.
-    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+    pub(crate) fn manual(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         let armed = std::mem::replace(&mut self.armed, true);
         let single = std::mem::replace(&mut self.config.single, false);
         let acted = self.act(hit, orders);
@@ -304,7 +309,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         acted
     }
 
-    /// Rules of these numbers are there from now on, or no more: their dumps go on. Numbers are not used again.
+    /// Adds (`true`) or removes rules by number. Dumps of removed rules go on. Numbers are not
+    /// reused.
     pub(crate) fn set_rules(&mut self, rules: &[(usize, bool)]) {
         for (rule, is_there) in rules {
             match is_there {
@@ -325,7 +331,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// A dump has all that it was asked for: its window ends, if it is open still.
+    /// A dump has reached its limit: its window ends, if the window is still open.
     pub(crate) fn is_full(&mut self, id: u64, orders: &mut Vec<Order<K>>) {
         let Some(dump) = self.open.take(id) else {
             return;
@@ -340,14 +346,15 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.close(vec![dump], None, orders);
     }
 
-    /// Whether it cares about what dumps wrote.
+    /// Whether the director needs to know the bytes that dumps write.
     pub(crate) fn counts_bytes(&self) -> bool {
         self.config.limits.bytes_per_hour > 0 || self.limits_bytes_of_rules
     }
 
-    /// A module found at `now_ns` that a flow of its rule is over: dumps that are of this flow alone, or of others that are over too, end at
-    /// `until_ns`, unless they end before. Like hits it acts now live, and offline when the clock has passed it.
-    pub(crate) fn flow_is_over(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
+    /// A module found at `now_ns` that a flow of its rule has ended. If all flows of a dump have
+    /// ended, the dump ends at `until_ns`, unless its window ends earlier. Live this acts now;
+    /// offline it acts when the clock has passed `now_ns` by the hold time, like a hit.
+    pub(crate) fn on_flow_ended(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;
         self.over.insert((now_ns, number), (flow, until_ns));
@@ -357,7 +364,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    /// When the next flow that is over is acted on.
+    /// When the next ended flow acts.
     fn next_over_ns(&self) -> i64 {
         let first = self.over.first_key_value();
         first.map_or(i64::MAX, |((now_ns, _), _)| {
@@ -365,7 +372,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         })
     }
 
-    /// Acts on the first flow that is over.
+    /// Acts on the first ended flow.
     fn end_flow(&mut self) {
         let Some(((now_ns, _), (flow, until_ns))) = self.over.pop_first() else {
             return;
@@ -387,11 +394,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.spend(rule, bytes);
     }
 
-    /// Moves the clock to `clock_ns` (it never goes back) and does what became due, in order of time.
+    /// Moves the clock forward to `clock_ns` and performs what is due, in order of time.
     pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         while self.clock_ns > self.due_ns {
-            // A hit at the very end of a window still belongs to it: hits first.
+            // Hits first: a hit at the very end of a window still belongs to the window.
             let (act_ns, over_ns) = (self.next_act_ns(), self.next_over_ns());
             match self.open.next_close_ns() {
                 Some(close_ns) if close_ns < act_ns.min(over_ns) => {
@@ -416,14 +423,16 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Lets every waiting hit act now, whatever the clock: at the end of input, or when the ring needs the room.
+    /// All waiting hits act now, whatever the clock: at the end of input, or if the ring needs the
+    /// room.
     pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
         while !self.waiting.is_empty() {
             self.act_next(orders);
         }
     }
 
-    /// The end: waiting hits act, open windows close. A window that the clock had not passed is clipped.
+    /// The end of the recording: waiting hits act and open windows close. A window that the clock
+    /// has not passed is clipped.
     pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
         self.act_all(orders);
         while !self.over.is_empty() {
@@ -440,7 +449,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if let Some((order, (terms, expression))) = self.waiting.pop_first() {
             let from_ns = terms.window.start_ns(order.time_ns);
             self.wanted_from.remove(&(from_ns, order));
-            let hit = Hit {
+            let hit = TriggerHit {
                 order,
                 terms,
                 expression,
@@ -451,7 +460,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+    fn act(&mut self, hit: TriggerHit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         if let Some(id) = self.belongs_to_open(&hit) {
             return Ok((id, true));
         }
@@ -463,12 +472,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
                     let id = self.start(order, hit.terms, expression, orders);
                     return Ok((id, false));
                 }
-                Some(Reason::HoldOff) => Refusal::HeldOff,
-                Some(reason) => Refusal::Limit(reason),
+                Some(Reason::HoldOff) => HitRefusal::HeldOff,
+                Some(reason) => HitRefusal::Limit(reason),
             },
         };
         self.suppress(rule, why.reason(), 1);
-        if why != Refusal::HeldOff {
+        if why != HitRefusal::HeldOff {
             orders.push(Order::Refused {
                 hit: order,
                 why: why.clone(),
@@ -478,14 +487,14 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// The open dump of the rule, expression and window of a hit that has the hit in its window.
-    fn dump_of(&mut self, hit: &Hit<K>) -> Option<&mut OpenDump<K>> {
+    fn dump_of(&mut self, hit: &TriggerHit<K>) -> Option<&mut DirectorDump<K>> {
         let key = (hit.order.rule, hit.expression.as_ref().ok()?);
         let span_ns = hit.terms.span_at(hit.order.time_ns);
         self.open.same(key, hit.terms.window, span_ns)
     }
 
     /// If a hit belongs to an open dump: counts the hit there, and returns the dump's number.
-    fn belongs_to_open(&mut self, hit: &Hit<K>) -> Option<u64> {
+    fn belongs_to_open(&mut self, hit: &TriggerHit<K>) -> Option<u64> {
         let HitOrder { rule, time_ns, .. } = hit.order;
         let dump = self.dump_of(hit)?;
         dump.suppressed.add(time_ns);
@@ -500,7 +509,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.grace_ns.is_some()
     }
 
-    /// Counts hits that start no dump, and belong to none.
+    /// Counts hits that start no dump and belong to no dump.
     pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
         self.counts.suppressed.add(reason, hits);
         self.by_rule.add(rule, Some(reason), hits);
@@ -513,7 +522,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     fn start(
         &mut self,
         hit: HitOrder,
-        terms: Terms,
+        terms: TriggerTerms,
         expression: K,
         orders: &mut Vec<Order<K>>,
     ) -> u64 {
@@ -535,10 +544,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let (first_ns, last_ns) = terms.span_at(hit.time_ns);
         let (from_ns, to_ns) = (window.start_ns(first_ns), window.end_ns(last_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
-        // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
+        // The clock of a source without watermarks may show any time, so only the deadline ends the
+        // window.
         let promises = self.promises.get(hit.producer).copied();
         let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
-        self.open.add(OpenDump {
+        self.open.add(DirectorDump {
             id,
             rule: hit.rule,
             expression: expression.clone(),
@@ -573,7 +583,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     fn close(
         &mut self,
-        closed: Vec<OpenDump<K>>,
+        closed: Vec<DirectorDump<K>>,
         clipped: Option<Clip>,
         orders: &mut Vec<Order<K>>,
     ) {

@@ -1,8 +1,9 @@
-//! The dump script: makes an expression or a predicate of a trigger packet.
+//! The dump script: makes an expression or a predicate from a trigger packet.
 //!
-//! The analyzer calls the dump function when a packet triggers; the dumper asks the predicates that came out of it, many
-//! packets at a time. Both use one Lua state, under a mutex that is held for one call: the analyzer waits for at most one
-//! chunk of the dumper, or, once, for a call that is stopped for its time.
+//! The analyzer calls the dump function when a packet triggers. The dumper asks the resulting
+//! predicates, many packets at a time. Both use one Lua state, with a mutex that is locked for one
+//! call. The analyzer waits for at most one chunk of the dumper, or once for a call that runs into
+//! its time limit.
 
 use std::{
     collections::HashMap,
@@ -19,30 +20,30 @@ use retroscope_script::{
 use crate::{
     analysis::{
         fragments::FirstFragments,
-        predicate::{Expression, LuaState, ScriptPredicate},
+        predicate::{DumpExpression, LuaState, ScriptPredicate},
         prepared::{context, mode},
-        trigger_scripts::{News, shown},
+        trigger_scripts::{FailureNotice, shown},
     },
-    control::{common::Common, hits::Refusal, lock, time::rfc3339},
-    intake::interfaces::Interface,
+    control::{common::RecorderShared, hits::HitRefusal, lock, time::rfc3339},
+    intake::interfaces::RecordedInterface,
 };
 
-/// Texts of expressions that are remembered with what became of them.
+/// Expression texts that are remembered with their templates or errors.
 const TEMPLATES_MAX: usize = 1024;
 
-/// See the module.
+/// The loaded dump script.
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
     state: LuaState,
-    news: News,
+    news: FailureNotice,
 }
 
 impl DumpFunction {
-    /// Runs the file once. The counters learn when the script fails.
+    /// Runs the file once. A failure of the script goes to the counters in `common`.
     pub(crate) fn new(
         script: &Script,
         limits: ScriptLimits,
-        common: &Arc<Common>,
+        common: &Arc<RecorderShared>,
     ) -> Result<Self, ScriptError> {
         let script = Machine::new(script, limits)?;
         Ok(Self {
@@ -50,36 +51,36 @@ impl DumpFunction {
                 script: Arc::new(Mutex::new(script)),
                 common: Arc::clone(common),
             },
-            news: News::of("dumps"),
+            news: FailureNotice::of("dumps"),
         })
     }
 
-    /// What it wants to see in one state.
+    /// The partition of packets that the script needs to see in one state.
     pub(crate) fn partition(&self) -> Partition {
         lock(&self.state.script).partition()
     }
 
-    /// What a packet of this stamp that triggered dumps; `None`: nothing.
+    /// The dump expression of a hit on a packet with this stamp; `None`: no dump.
     pub(crate) fn expression(
         &mut self,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         stamp_ns: i64,
         fragments: &FirstFragments,
         texts: &mut TextTemplates,
-    ) -> Option<Result<Expression, Refusal>> {
+    ) -> Option<Result<DumpExpression, HitRefusal>> {
         let trigger = shown(packet, stamp_ns, interface.link_type);
         let derive = |script: &mut Machine| (script.derive(&trigger), script.name().to_owned());
         let (derived, script) = self.state.call(derive);
         let Some(derived) = derived else {
-            return Some(Err(Refusal::Script(format!("{script} failed"))));
+            return Some(Err(HitRefusal::Script(format!("{script} failed"))));
         };
         let mut expression = match derived {
             DerivedDump::Nothing => None,
             DerivedDump::Expression(text) => Some(match texts.get(text, interface.link_type) {
-                Ok(template) => Expression::new(template, interface, packet, fragments)
-                    .map_err(Refusal::Variable),
-                Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
+                Ok(template) => DumpExpression::new(template, interface, packet, fragments)
+                    .map_err(HitRefusal::Variable),
+                Err(error) => Err(HitRefusal::Script(format!("{script}: {error}"))),
             }),
             DerivedDump::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
@@ -88,7 +89,7 @@ impl DumpFunction {
                     function: Arc::new(predicate),
                     name: format!("{script}[{name}]").into(),
                 };
-                Some(Ok(Expression::scripted(predicate, packet.interface)))
+                Some(Ok(DumpExpression::scripted(predicate, packet.interface)))
             }
         };
         if let Some(Ok(expression)) = &mut expression {
@@ -97,13 +98,13 @@ impl DumpFunction {
         expression
     }
 
-    /// What the script printed, and, once, why it is disabled.
+    /// Takes the script's output, and once the reason why it is disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         self.news.take(&mut lock(&self.state.script))
     }
 }
 
-/// Dump expressions that scripts and modules made, by their texts.
+/// The templates of scripts and modules, by their texts.
 #[derive(Debug, Default)]
 pub(crate) struct TextTemplates {
     live: bool,
@@ -118,7 +119,7 @@ impl TextTemplates {
         }
     }
 
-    /// The expression of a text, for packets of a link type, or why it is none.
+    /// The template of a text, for packets of a link type, or the error.
     pub(crate) fn get(
         &mut self,
         text: String,
@@ -133,7 +134,8 @@ impl TextTemplates {
             let template = Template::parse(text).and_then(|template| {
                 let template = template.without_names()?;
                 let link = context(link_type, mode(!live));
-                // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
+                // If libpcap is slow with the expression, another thread compiles it while dumps go
+                // on. The dump's report has the error, if any.
                 if !live || template.checks_quickly(link) {
                     template.check(link)?;
                 }
@@ -144,7 +146,8 @@ impl TextTemplates {
     }
 }
 
-/// How a trigger packet is described where its dump has no name: by its flow, as `$flow` would have it.
+/// Describes a trigger packet whose dump has no name: by its flow, as `$flow` would, or by its
+/// time.
 fn cause(trigger: &ScriptPacket<'_>) -> String {
     let flow = flow_of(&parse(trigger.link_type, trigger.data));
     flow.map_or_else(|| rfc3339(trigger.time_ns), |flow| flow.to_string())

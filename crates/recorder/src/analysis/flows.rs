@@ -1,8 +1,10 @@
-//! The flows of a shard: counted with its packets, and told when they end.
+//! Flow accounting of a shard: counts the flows of its packets, and reports flows that ended.
 //!
-//! Flows that ended go to one receiver, by a bounded channel. Live nobody waits for it: what has no room is counted
-//! ([`FlowCounts::untold`]). From files the shard waits, so that all are told, in the same order in every run. Live it also gives away what flows
-//! sent in a second, where that is counted: where there is no room, it goes on until there is.
+//! Ended flows go to one receiver through a bounded channel. Live, no shard waits for the receiver;
+//! flows for which there is no room are only counted ([`FlowCounts::untold`]). From files, the
+//! shard waits, so that all flows are reported, in the same order in every run. Live, a shard also
+//! passes on the bytes that flows sent in a second, if requested. If there is no room, the second
+//! goes on until there is room.
 
 use std::{
     ops::Range,
@@ -18,52 +20,53 @@ use serde::Serialize;
 
 use crate::{
     analysis::chunk::Chunk,
-    control::{Counters, common::Common, lock},
-    intake::interfaces::{Interface, InterfaceCache},
+    control::{AtomicCounters, common::RecorderShared, lock},
+    intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
-/// Flows that are told together.
+/// Flows that are sent together.
 const TOGETHER: usize = 1024;
-/// Batches of them that wait for the receiver.
+/// Batches that wait for the receiver.
 const BATCHES_MAX: usize = 64;
-/// Seconds of what flows sent that wait for their receiver.
+/// Seconds of flow volumes that wait for their receiver.
 const SLICES_MAX: usize = 16;
-/// Live: flows of one shard that wait for room beside these.
+/// Live: flows of one shard that wait for room in the channel.
 const WAITING_MAX: usize = 65_536;
-/// What has ended is told after this, of packet time, however few flows that are, ns.
+/// Ended flows are reported after this packet time, ns, even if they are few.
 const TOLD_EVERY_NS: i64 = 250_000_000;
-/// Between two looks at a shard to which no packet comes, ns of the monotonic clock.
+/// Time between two passes over a shard that gets no packets, ns of the monotonic clock.
 const PASS_NS: i64 = 100_000_000;
-/// Steps of clocks that flows may still have packets from.
+/// Clock steps that are remembered for flows with packets before the step.
 const STEPS_KEPT: usize = 256;
 
-/// What became of flows, by where it was counted: `begun` is the sum of all that follow, but for `untold`, which is part of those that ended.
+/// Counts of flows. `begun` is the sum of all fields that follow, without `untold`, which counts a
+/// part of the ended flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowCounts {
     /// Packets counted in flows.
     pub packets: u64,
-    /// Packets whose flow could not be told: damaged ones, and later fragments without their first.
+    /// Packets whose flow is unknown: damaged packets, and later fragments without their first.
     pub unattributed: u64,
     /// Flows that began.
     pub begun: u64,
-    /// Flows that go on.
+    /// Flows that are active now.
     pub live: u64,
-    /// Flows for which no packet came for their time-out.
+    /// Flows that ended because no packet arrived within their time-out.
     pub timed_out: u64,
-    /// TCP connections that were closed when another one of the same addresses and ports began.
+    /// TCP connections that ended because another connection of the same addresses and ports began.
     pub reused: u64,
-    /// Flows given up for others: there were as many as there may be.
+    /// Flows that were dropped for other flows because the table was full.
     pub evicted: u64,
-    /// Flows that went on when the recording ended.
+    /// Flows that were active when the recording ended.
     pub finished: u64,
-    /// Flows that ended, and of which nobody was told, because the receiver was too slow or gone.
+    /// Ended flows that were not reported, because the receiver was too slow or gone.
     pub untold: u64,
 }
 
 /// The counters of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct FlowCounters(Counters<9>);
+pub(crate) struct FlowCounters(AtomicCounters<9>);
 
 impl FlowCounters {
     fn set(&self, tracker: &Tracker, untold: u64) {
@@ -98,7 +101,8 @@ impl FlowCounters {
     }
 }
 
-/// Flows that ended, for one thread to take. When it is gone, flows are counted and not told.
+/// Receives ended flows, for one thread. After this is dropped, flows are still counted but no
+/// longer reported.
 #[derive(Debug)]
 pub struct FlowReceiver {
     ended: Receiver<Vec<EndedFlow>>,
@@ -107,7 +111,7 @@ pub struct FlowReceiver {
     names: InterfaceCache,
 }
 
-/// Ends the wait of who [takes](FlowReceiver::take) flows, from any thread.
+/// Wakes the thread that [takes](FlowReceiver::take) flows, from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct FlowWaker(Weak<SyncSender<Vec<EndedFlow>>>);
 
@@ -116,7 +120,7 @@ impl FlowWaker {
         Self(Arc::downgrade(ended))
     }
 
-    /// Never waits itself: where much is to be taken, nobody sleeps.
+    /// Never blocks: if the channel is full, the receiver is not asleep.
     pub(crate) fn wake(&self) {
         if let Some(ended) = self.0.upgrade() {
             let _ = ended.try_send(Vec::new());
@@ -125,44 +129,46 @@ impl FlowWaker {
 }
 
 impl FlowReceiver {
-    /// What ends the wait of [`Self::take`].
+    /// A handle that wakes a thread in [`Self::take`].
     #[must_use]
     pub fn waker(&self) -> FlowWaker {
         self.waker.clone()
     }
 
-    /// Waits for flows that ended, at most `timeout`, or until it is woken: then there are none. Their times are the stamps of their packets.
+    /// Waits at most `timeout` for ended flows. Returns an empty list if it is woken. The times of
+    /// flows are the stamps of their packets.
     ///
     /// # Errors
-    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder tells of no more.
+    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder reports no more flows.
     pub fn take(&mut self, timeout: Duration) -> Result<Vec<EndedFlow>, RecvTimeoutError> {
         self.ended.recv_timeout(timeout)
     }
 
-    /// What flows send, second by second, of all shards, for any thread; to be taken once. Nothing comes without
-    /// [`TrackerConfig::top`], and from files.
+    /// Takes the receiver of the volumes that flows of all shards send, second by second, for any
+    /// thread. It can be taken once. Without [`TrackerConfig::top`], and from files, no volumes
+    /// arrive.
     pub fn take_slices(&mut self) -> Option<Receiver<TopSlice>> {
         self.slices.take()
     }
 
-    /// The name of an interface, by the number that a flow has; `None`: there is none.
+    /// The name of the interface with the number that a flow has; `None`: unknown number.
     pub fn interface(&mut self, number: u16) -> Option<&str> {
         let interface = self.names.interface(number)?;
         Some(&interface.name)
     }
 }
 
-/// Where shards tell of flows.
+/// Sends the ended flows and the volumes of a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
     ended: Arc<SyncSender<Vec<EndedFlow>>>,
     slices: SyncSender<TopSlice>,
-    /// From files, and at the end.
+    /// `true` from files, and at the end.
     waits: bool,
 }
 
-/// Where shards tell of the flows of a recorder, and who hears it.
-pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
+/// Makes the channel between the shards of a recorder and the receiver of flows.
+pub(crate) fn channel(common: &RecorderShared) -> (FlowSender, FlowReceiver) {
     let (sender, receiver) = sync_channel(BATCHES_MAX);
     let sender = Arc::new(sender);
     let waker = FlowWaker::new(&sender);
@@ -181,36 +187,37 @@ pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
     (sender, receiver)
 }
 
-/// See the module.
+/// Counts the flows of one shard.
 #[derive(Debug)]
-pub(crate) struct Flows {
+pub(crate) struct ShardFlows {
     tracker: Tracker,
-    teller: Teller,
+    teller: EndedFlows,
     counters: Arc<FlowCounters>,
-    /// When what has ended is told at the latest, ns of packet time.
+    /// Packet time at which ended flows are sent at the latest, ns.
     tell_ns: i64,
-    /// When [`Self::pass`] looks again, ns of the monotonic clock.
+    /// When [`Self::pass`] runs again, ns of the monotonic clock.
     pass_ns: i64,
 }
 
-/// What has ended and is to be told.
+/// Ended flows that are to be sent.
 #[derive(Debug)]
-struct Teller {
+struct EndedFlows {
     sender: FlowSender,
     ended: Vec<EndedFlow>,
     untold: u64,
     names: InterfaceCache,
-    /// By source, the ring times from which on its stamps have been off by this, ns.
+    /// Clock steps: the source, the ring time of the step, and the offset of the source's stamps
+    /// from then on, ns.
     offsets_ns: Vec<(usize, i64, i64)>,
 }
 
-impl Flows {
-    /// For one of so many shards.
+impl ShardFlows {
+    /// `shards`: number of shards that share the limits of `config`.
     pub(crate) fn new(
         config: TrackerConfig,
         shards: usize,
         sender: FlowSender,
-        common: &Common,
+        common: &RecorderShared,
     ) -> Self {
         let counters = Arc::<FlowCounters>::default();
         lock(&common.flows).push(Arc::clone(&counters));
@@ -225,7 +232,7 @@ impl Flows {
                 Secret::random(),
                 retroscope_ring::ask_for_huge_pages,
             ),
-            teller: Teller {
+            teller: EndedFlows {
                 sender,
                 ended: Vec::new(),
                 untold: 0,
@@ -238,11 +245,11 @@ impl Flows {
         }
     }
 
-    /// Counts those records of a chunk that are of one interface, `number`. `offset_ns` gives the stamp less the ring time of one of them, by its place in
-    /// the chunk.
+    /// Counts the records of a chunk that belong to the interface `number`. `offset_ns` returns
+    /// stamp less ring time of a record, by its index in the chunk.
     pub(crate) fn count(
         &mut self,
-        (number, interface): (u16, &Interface),
+        (number, interface): (u16, &RecordedInterface),
         chunk: &Chunk<'_>,
         run: Range<usize>,
         mut offset_ns: impl FnMut(usize) -> i64,
@@ -266,7 +273,8 @@ impl Flows {
         self.counters.set(&self.tracker, self.teller.untold);
     }
 
-    /// Live: no packet may have come for some time, at `mono_ns` of the monotonic clock; flows are over by it too.
+    /// Live: lets time pass, because packets may not arrive for some time. `mono_ns`: now on the
+    /// monotonic clock, which also ends flows.
     pub(crate) fn pass(&mut self, mono_ns: i64) {
         if mono_ns < self.pass_ns {
             return;
@@ -285,8 +293,8 @@ impl Flows {
     }
 }
 
-/// All flows end, and are told: nothing waits any more that must not.
-impl Drop for Flows {
+/// Ends and reports all flows. From now on only the receiver waits, so blocking is allowed.
+impl Drop for ShardFlows {
     fn drop(&mut self) {
         let teller = &mut self.teller;
         teller.sender.waits = true;
@@ -296,8 +304,8 @@ impl Drop for Flows {
     }
 }
 
-impl Teller {
-    /// A source's stamps are off by `offset_ns` from a ring time on.
+impl EndedFlows {
+    /// The stamps of a source are off by `offset_ns` from `time_ns` (ring time) on.
     #[inline]
     fn steps_to(&mut self, source: usize, time_ns: i64, offset_ns: i64) {
         if offset_ns != 0 || !self.offsets_ns.is_empty() {
@@ -318,7 +326,7 @@ impl Teller {
         self.offsets_ns.push((source, time_ns, offset_ns));
     }
 
-    /// The stamp of a source's packet of this ring time.
+    /// The stamp of a source's packet with this ring time.
     fn stamp_ns(&self, source: usize, time_ns: i64) -> i64 {
         let mut steps = self.offsets_ns.iter().rev();
         let is_its = |step: &&(usize, i64, i64)| step.0 == source && step.1 <= time_ns;
@@ -342,7 +350,7 @@ impl Teller {
         }
     }
 
-    /// Tells what has ended, as far as there is room.
+    /// Sends the ended flows, if there is room.
     fn tell(&mut self) {
         if self.ended.is_empty() {
             return;

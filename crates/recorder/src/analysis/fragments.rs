@@ -1,34 +1,36 @@
-//! Which flow a later fragment belongs to, learned from the first fragments of datagrams, for triggers.
+//! The flow of a later fragment, learned from the first fragments of datagrams, for triggers.
 //!
-//! A later fragment of TCP, UDP or SCTP carries no ports. A dump that it triggers would learn its flow only when its scan
-//! comes to the first fragment, and the flow's older packets are passed by then.
+//! A later fragment of TCP, UDP or SCTP carries no ports. A dump that such a fragment triggers
+//! would learn its flow only when its scan reaches the first fragment. By then the scan has passed
+//! the older packets of the flow.
 
 use retroscope_filter::{Template, Variable};
 use retroscope_packet::{
     Datagrams, FlowKey, LinkType, Parsed, flow_of, fragment_of, may_be_fragment, parse,
 };
 
-/// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment
-/// farther than this from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
+/// Largest distance between a first and a later fragment, ns. Senders may reuse an identification
+/// when no fragment of the old datagram is under way any more. This is the time for which IPv6
+/// waits for fragments (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
-/// Whether a template asks for the flow of its trigger packet.
+/// Whether a template uses the flow of its trigger packet.
 pub(crate) fn asks_for_flows(template: &Template) -> bool {
     let mut variables = template.variables().into_iter();
     variables.any(|it| matches!(it, Variable::Flow | Variable::CommunityId))
 }
 
-/// The first fragments that were seen last. Its answers depend on the packets and their order alone.
+/// The most recent first fragments. The answers depend only on the packets and their order.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
-    /// Whether anyone asks; if not, it learns nothing.
+    /// Whether any template needs flows; if not, nothing is learned.
     pub(crate) wanted: bool,
-    /// The flow and the time stamp of each.
+    /// The flow and the time stamp of each datagram.
     flows: Datagrams<(FlowKey, i64)>,
 }
 
 impl FirstFragments {
-    /// None yet.
+    /// Starts without fragments.
     pub(crate) fn new(wanted: bool) -> Self {
         Self {
             wanted,
@@ -36,7 +38,8 @@ impl FirstFragments {
         }
     }
 
-    /// Says whether anyone asks from now on. What was learned before nobody did is forgotten: its identifications may be in use again.
+    /// Sets whether flows are needed from now on. If not, all fragments are forgotten: their
+    /// identifications may be reused by the time flows are needed again.
     pub(crate) fn want(&mut self, wanted: bool) {
         if self.wanted && !wanted {
             self.flows = Datagrams::default();
@@ -44,7 +47,8 @@ impl FirstFragments {
         self.wanted = wanted;
     }
 
-    /// Learns from a packet. Whole packets behind an untagged Ethernet header are told apart by a glance.
+    /// Learns from a packet. For whole packets with an untagged Ethernet header, a quick test
+    /// suffices.
     #[inline]
     pub(crate) fn see(&mut self, link_type: LinkType, time_ns: i64, data: &[u8]) {
         if self.wanted && may_be_fragment(link_type, data) {
@@ -76,7 +80,7 @@ impl FirstFragments {
 mod tests {
     use super::*;
 
-    /// A UDP fragment from port `port`, if it is the first one.
+    /// A UDP fragment; `port` is the source port of a first fragment.
     fn fragment(id: u16, port: u16, is_later: bool) -> Vec<u8> {
         let mut packet = vec![
             0x45, 0, 0, 36, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 9, 0,
@@ -94,7 +98,7 @@ mod tests {
         FirstFragments::new(asks_for_flows(&Template::parse(template).unwrap()))
     }
 
-    /// What is known about the later fragment `id` at a time, as text.
+    /// The known flow of the later fragment `id` at a time, as text.
     fn told(fragments: &FirstFragments, id: u16, time_ns: i64) -> Option<String> {
         let later = parse(LinkType::RAW, &fragment(id, 0xffff, true));
         let flow = fragments.flow(&later, time_ns);

@@ -1,4 +1,4 @@
-//! The user's scripts: those that trigger, and the one that dumps.
+//! The user's scripts: trigger scripts and the dump script.
 
 use std::sync::Arc;
 
@@ -6,24 +6,24 @@ use retroscope_script::{ScriptError, ScriptLimits};
 
 use crate::{
     analysis::{dump_script::DumpFunction, trigger_scripts::TriggerScripts},
-    control::common::Common,
+    control::common::RecorderShared,
     start::config::Scripts,
 };
 
-/// See the module.
+/// The loaded scripts.
 #[derive(Debug, Default)]
-pub(crate) struct Functions {
+pub(crate) struct ScriptFunctions {
     pub(crate) triggers: TriggerScripts,
-    /// Used in place of the dump template.
+    /// Replaces the dump template.
     pub(crate) dump: Option<DumpFunction>,
 }
 
-impl Functions {
-    /// Runs the files once. The counters learn when the dump script fails.
+impl ScriptFunctions {
+    /// Runs each file once. A failure of the dump script goes to the counters in `common`.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: ScriptLimits,
-        common: &Arc<Common>,
+        common: &Arc<RecorderShared>,
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();
         Ok(Self {
@@ -39,7 +39,7 @@ impl Functions {
         !self.triggers.is_empty() || self.dump.is_some()
     }
 
-    /// What a user of scripts should know.
+    /// A notice about scripts for the user, at the start.
     pub(crate) fn start_notice(&self) -> Option<String> {
         let slow = self.any() && !retroscope_script::compiles();
         slow.then(|| {

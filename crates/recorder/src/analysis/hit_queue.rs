@@ -1,8 +1,10 @@
 //! Hits on their way from a shard to the director.
 //!
-//! Live the queue is bounded, and who fills it never waits: beyond [`HITS_MAX`] it keeps the first and the last hit of each rule and
-//! expression, and counts those between; beyond [`KEYS_MAX`] of these it counts by rule. A window that would begin with one that was only
-//! counted is the price of a storm, and is told as such (`queue-full`).
+//! Live, the queue is bounded and a shard never waits. Beyond [`HITS_MAX`] hits, the queue keeps
+//! the first and the last hit of each rule and expression, and counts the hits in between. Beyond
+//! [`KEYS_MAX`] pairs of rule and expression, the queue counts hits by rule. In a storm, windows
+//! may be lost that would begin with a hit that was only counted. Hits that were only counted are
+//! reported with the reason `queue-full`.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
@@ -10,35 +12,36 @@ use retroscope_flow::BiflowKey;
 
 use crate::analysis::{
     director::HitOrder,
-    predicate::Expression,
-    shard::{FoundHit, Over},
+    predicate::DumpExpression,
+    shard::{FlowEnded, FoundHit},
 };
 
-/// Hits that stand one by one.
+/// Hits that the queue keeps individually.
 const HITS_MAX: usize = 1024;
-/// Flows that are over.
+/// Ended flows that the queue keeps.
 const OVER_MAX: usize = 65_536;
-/// Rules and expressions of which the first and the last hit stand.
+/// Pairs of rule and expression that the queue keeps the first and the last hit of.
 const KEYS_MAX: usize = 4096;
 
-/// See the module.
+/// A bounded queue of hits and ended flows.
 #[derive(Debug, Default)]
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
-    /// With the number of hits before each, the largest where some stand apart. At most [`OVER_MAX`]; beyond, dumps end by their windows.
-    over: Vec<(usize, Over)>,
-    more: HashMap<(usize, Expression), Span>,
-    /// By rule: hits that are only counted.
+    /// Ended flows, each with the number of `hits` before it; `usize::MAX` after hits have
+    /// overflowed into `more`. At most [`OVER_MAX`]: beyond that, dumps end with their windows.
+    over: Vec<(usize, FlowEnded)>,
+    more: HashMap<(usize, DumpExpression), OverflowedHits>,
+    /// Hits that are only counted, by rule.
     counted: BTreeMap<usize, u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct OverflowedHits {
     first: HitOrder,
     last: HitOrder,
-    /// Hits between them.
+    /// Number of hits between `first` and `last`.
     between: u64,
-    /// The flow of all of them, where it is one.
+    /// The flow of all hits, if they have the same flow.
     flow: Option<BiflowKey>,
 }
 
@@ -47,8 +50,8 @@ impl HitQueue {
         self.hits.is_empty() && self.over.is_empty()
     }
 
-    /// Adds that a flow is over.
-    pub(crate) fn push_over(&mut self, over: Over) {
+    /// Adds an ended flow.
+    pub(crate) fn push_flow_ended(&mut self, over: FlowEnded) {
         if self.over.len() < OVER_MAX {
             let before = if self.more.is_empty() {
                 self.hits.len()
@@ -59,18 +62,18 @@ impl HitQueue {
         }
     }
 
-    /// Flows that are over, each with the number of hits to act on before.
-    pub(crate) fn take_over(&mut self) -> Vec<(usize, Over)> {
+    /// Takes the ended flows, each with the number of hits that act before the flow ends.
+    pub(crate) fn take_ended_flows(&mut self) -> Vec<(usize, FlowEnded)> {
         std::mem::take(&mut self.over)
     }
 
-    /// Adds a hit, behind those before.
+    /// Appends a hit.
     pub(crate) fn push(&mut self, (order, expression): FoundHit) {
         if self.hits.len() < HITS_MAX {
             return self.hits.push((order, expression));
         }
         let is_full = self.more.len() >= KEYS_MAX;
-        // One that cannot be filled in starts no dump.
+        // A hit whose expression cannot be filled in starts no dump.
         let Ok(expression) = expression else {
             return self.count(order.rule, 1);
         };
@@ -84,7 +87,7 @@ impl HitQueue {
             }
             Entry::Vacant(_) if is_full => self.count(order.rule, 1),
             Entry::Vacant(place) => {
-                place.insert(Span {
+                place.insert(OverflowedHits {
                     first: order,
                     last: order,
                     between: 0,
@@ -98,7 +101,7 @@ impl HitQueue {
         *self.counted.entry(rule).or_default() += hits;
     }
 
-    /// Moves all of another behind these, and leaves that empty.
+    /// Appends all hits of `other`, and leaves `other` empty.
     pub(crate) fn append(&mut self, other: &mut Self) {
         if self.is_empty() {
             return std::mem::swap(self, other);
@@ -110,7 +113,7 @@ impl HitQueue {
         } else {
             usize::MAX
         };
-        let over = other.take_over().into_iter().take(room);
+        let over = other.take_ended_flows().into_iter().take(room);
         self.over
             .extend(over.map(|(hits, over)| (before.saturating_add(hits), over)));
         let (hits, counted) = other.drain();
@@ -120,7 +123,8 @@ impl HitQueue {
         }
     }
 
-    /// All hits that stand, in the order in which they were found, and by rule how many were only counted.
+    /// Returns the kept hits in the order in which they were found, and for each rule the number of
+    /// hits that were only counted.
     pub(crate) fn drain(self) -> (Vec<FoundHit>, BTreeMap<usize, u64>) {
         let Self {
             mut hits,
@@ -139,7 +143,7 @@ impl HitQueue {
             }
             spans.push((span.first, Ok(expression)));
         }
-        // Several producers number their records each for itself.
+        // Each producer numbers its records independently, so records alone give no order.
         spans.sort_by_key(|(order, _)| *order);
         hits.append(&mut spans);
         (hits, counted)
@@ -151,7 +155,7 @@ mod tests {
     use retroscope_filter::Filter;
 
     use super::*;
-    use crate::control::hits::Refusal;
+    use crate::control::hits::HitRefusal;
 
     fn hit(record: u64, rule: usize, key: u16) -> FoundHit {
         let order = HitOrder {
@@ -162,7 +166,7 @@ mod tests {
             rule,
         };
         let filter = Filter::plain(&format!("udp port {key}")).unwrap();
-        (order, Ok(Expression::plain(filter.filled().clone())))
+        (order, Ok(DumpExpression::plain(filter.filled().clone())))
     }
 
     fn records(hits: &[FoundHit]) -> Vec<u64> {
@@ -178,7 +182,7 @@ mod tests {
         assert!(counted.is_empty());
     }
 
-    /// Records of several producers have nothing to do with each other.
+    /// Record numbers of different producers cannot be compared.
     #[test]
     fn the_first_of_several_producers_stands_before_the_last() {
         let mut queue = HitQueue::default();
@@ -196,8 +200,10 @@ mod tests {
         assert_eq!(records(&hits[HITS_MAX..]), [1_000_000, 10]);
     }
 
-    /// Whatever comes, in one queue or moved from one to another: each hit stands or is counted, of each rule and expression the first and
-    /// the last stand as long as there are few of these, and what is kept is bounded.
+    /// Invariants for any sequence of hits, in one queue or moved between two.
+    /// - Each hit is kept or counted.
+    /// - The first and the last hit of each rule and expression are kept if there are few pairs.
+    /// - The number of kept hits is bounded.
     #[test]
     fn a_full_queue_keeps_first_and_last_of_each_rule_and_expression() {
         for seed in 0..50 {
@@ -210,7 +216,7 @@ mod tests {
                 let (rule, key) = (random.usize(..3), random.u16(..keys));
                 let (order, mut expression) = hit(record, rule, key);
                 if random.u8(..50) == 0 {
-                    expression = Err(Refusal::Script(String::new()));
+                    expression = Err(HitRefusal::Script(String::new()));
                 } else if record >= HITS_MAX as u64 {
                     ends.entry((rule, key)).or_insert((record, record)).1 = record;
                 }

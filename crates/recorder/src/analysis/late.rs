@@ -13,7 +13,8 @@ use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
 use crate::{
-    analysis::predicate::Predicate, control::time::rfc3339, intake::interfaces::Interface,
+    analysis::predicate::DumpPredicate, control::time::rfc3339,
+    intake::interfaces::RecordedInterface,
 };
 
 /// Closed windows that a late packet is compared with one by one, live and from files: some KiB of
@@ -28,7 +29,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    pub(crate) predicate: Predicate,
+    pub(crate) predicate: DumpPredicate,
     /// A limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
     /// Packets that came after the close. The dumper reads it when it judges the dump.
@@ -39,8 +40,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// The latest end of a closed window, and the latest end that the clock had passed at the close,
-    /// ns of ring time. `None`: no window was closed.
+    /// The latest end of a closed window, and the latest end that the clock had passed at the
+    /// close, ns of ring time. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
     /// How many windows are kept.
     kept: usize,
@@ -67,7 +68,7 @@ struct ClosedWindow {
     closed_ns: i64,
 }
 
-/// All windows that are no longer kept one by one.
+/// All windows that have been merged into one range.
 #[derive(Debug)]
 struct Forgotten {
     /// Dumps that no packet came too late for.
@@ -162,7 +163,8 @@ impl ClosedWindows {
         forgotten.to_ns = forgotten.to_ns.max(to_ns);
     }
 
-    /// A limit ended the dump of a closed window at `to_ns`. No effect on a window that is forgotten.
+    /// A limit ended the dump of a closed window at `to_ns`. No effect on a window that has been
+    /// merged into [`Forgotten`].
     pub(crate) fn cut(&mut self, id: u64, to_ns: i64) {
         let mut windows = self.windows.iter_mut().rev();
         if let Some(closed) = windows.find(|closed| closed.id == id) {
@@ -183,7 +185,7 @@ impl ClosedWindows {
     }
 
     /// The latest time of a packet that may belong to a closed window, ns; `None`: no window was
-    /// closed. For a producer whose watermark moves the closing clock (`is_promised`), a window counts
+    /// closed. If the producer's watermark moves the closing clock (`is_promised`), a window counts
     /// only up to the time of that clock at the close.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
@@ -202,7 +204,7 @@ impl ClosedWindows {
         &mut self,
         producer: usize,
         record: u64,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         offset_ns: i64,
     ) -> bool {

@@ -1,7 +1,9 @@
-//! Analysis: every packet is looked at once, by a [`shard`]; the [`analyzer`] hands it packets and makes orders to the dumper of its hits.
+//! Analysis: a [`shard`] inspects every packet once. The [`analyzer`] hands packets to shards and
+//! turns hits into orders for the dumper.
 //!
-//! What filters are to the recorder is here too, for dumps as well as for triggers: compiled for the link types that there are
-//! (`prepared`), made machine code (`native`), looked up together (`rules`), and tried on up to 64 records in a row (`chunk`).
+//! The filters of dumps and triggers are also here. They are compiled for the known link types
+//! (`prepared`), turned into machine code (`native`), looked up together (`rules`), and tried on up
+//! to 64 consecutive records (`chunk`).
 
 use std::time::Duration;
 
@@ -22,19 +24,19 @@ pub(crate) mod open_dumps;
 pub(crate) mod predicate;
 pub(crate) mod prepared;
 pub(crate) mod rules;
-pub(crate) mod seats;
 pub(crate) mod shard;
 pub(crate) mod shard_reader;
+pub(crate) mod shard_slots;
 pub(crate) mod terms;
 pub(crate) mod trigger_scripts;
 pub(crate) mod triggers;
 
-/// A thread's work that reads the ring.
+/// The work of a thread that reads the ring.
 pub(crate) trait RingReader {
-    /// Reads records, live a few batches at most. False: there were no records.
+    /// Reads records, live a few batches at most. Returns `false` if there were no records.
     fn step(&mut self) -> bool;
 
-    /// Sleeps until there is something to do, or the timeout. Returns for how long.
+    /// Sleeps until there is something to do, or until the timeout. Returns how long it slept.
     fn wait(&mut self, timeout: Duration) -> Duration;
 
     /// Whether something may be due without a record.

@@ -1,8 +1,9 @@
-//! Machine code for the recorder's filters, made where nobody waits for it.
+//! Machine code for the recorder's filters, compiled where no thread waits for the result.
 //!
-//! What is known before the threads start is compiled then, so that short runs use it too. Later, for link types that a file
-//! brings up on the way and for dumps, programs go to a thread of their own and are interpreted until it is done with them.
-//! A program for which there is no machine code stays with the interpreter; the user is told once.
+//! Filters that are known before the threads start are compiled at the start, so that short runs
+//! use machine code too. Later filters (for dumps, and for link types that appear inside a file) go
+//! to a compiler thread. Until the thread has compiled a program, the interpreter runs the program.
+//! The interpreter also runs programs that cannot be compiled; the user is informed once.
 
 use std::sync::{
     Mutex, OnceLock,
@@ -13,37 +14,39 @@ use retroscope_filter::{Compiler, FusedPrograms, Program};
 
 use crate::control::lock;
 
-/// Programs compiled before the start at most, at some tenths of a millisecond each. More go to the thread.
+/// Programs compiled before the start at most, at some tenths of a millisecond each. The compiler
+/// thread takes the rest.
 const AT_START_MAX: usize = 1000;
 
-/// What a program of a [`FusedPrograms`] costs, in programs compiled by themselves: of 64 short ones some 0.5 ms each, and more of long ones.
+/// Cost of a program of a [`FusedPrograms`], in programs compiled by themselves: about 0.5 ms each for 64
+/// short programs, more for long ones.
 const JOINED_COST: usize = 4;
 
-/// See the module. Shared by all threads that meet new filters; none of its functions takes long but
+/// Compiles programs. All threads that find new filters share this. No function takes long, except
 /// [`Self::submit`] and [`Self::submit_fused`] before [`Self::start`].
 #[derive(Debug)]
 pub(crate) struct NativeCode {
-    /// The thread, from the start on. `None`: the system gave none.
+    /// The compiler thread, after the start. `None`: the system refused to start a thread.
     compiler: OnceLock<Option<Compiler>>,
-    /// Programs that are still compiled at once.
+    /// Programs that may still be compiled in the caller's thread.
     at_once: AtomicUsize,
-    /// Programs that the thread is to compile, until it is there.
-    later: Mutex<Vec<Work>>,
-    /// Why a program stays with the interpreter: the first reason.
+    /// Programs for the compiler thread, until the thread runs.
+    later: Mutex<Vec<NativeJob>>,
+    /// The first reason why a program stays with the interpreter.
     failure: OnceLock<String>,
     told: AtomicBool,
 }
 
-/// What the thread compiles.
+/// A job of the compiler thread.
 #[derive(Debug)]
-enum Work {
+enum NativeJob {
     One(Program),
     Together(FusedPrograms),
 }
 
-// The atomics order nothing else: Relaxed.
+// Relaxed: no other access is ordered with these atomics.
 impl NativeCode {
-    /// Without a thread yet: what is submitted is compiled at once.
+    /// Without a thread: submitted programs are compiled in the caller's thread.
     pub(crate) fn new() -> Self {
         Self {
             compiler: OnceLock::new(),
@@ -54,7 +57,7 @@ impl NativeCode {
         }
     }
 
-    /// Starts the thread. From now on nobody waits for a program to be compiled.
+    /// Starts the thread. From now on no caller waits for a compilation.
     pub(crate) fn start(&self) {
         self.at_once.store(0, Relaxed);
         self.compiler.get_or_init(|| {
@@ -70,26 +73,28 @@ impl NativeCode {
         later.into_iter().for_each(|work| self.leave(work));
     }
 
-    /// Sees to it that a program runs as machine code, in every clone: now, or some time after the start.
+    /// Makes a program run as machine code, in every clone: now, or some time after the start.
     pub(crate) fn submit(&self, program: &Program) {
         if !self.is_at_once(1) {
-            self.leave(Work::One(program.clone()));
+            self.leave(NativeJob::One(program.clone()));
         } else if let Err(error) = program.make_native() {
             let _ = self.failure.set(error.to_string());
         }
     }
 
-    /// Sees to it that programs run as one function, in every clone: now, or some time after the start.
+    /// Makes programs run as one function, in every clone: now, or some time after the start.
     pub(crate) fn submit_fused(&self, joint: &FusedPrograms) {
         if self.is_at_once(JOINED_COST * joint.programs().len()) {
-            // Where they cannot be joined each runs by itself; if that is as an interpreter, `submit` said so.
+            // If the programs cannot be joined, each runs by itself. If one of them is interpreted,
+            // `submit` has recorded the reason.
             let _ = joint.make_native();
         } else {
-            self.leave(Work::Together(joint.clone()));
+            self.leave(NativeJob::Together(joint.clone()));
         }
     }
 
-    /// Whether a program that costs `cost` is still compiled at once; if so, its cost is counted.
+    /// Whether a program that costs `cost` is still compiled in the caller's thread. If so, the
+    /// cost is deducted.
     fn is_at_once(&self, cost: usize) -> bool {
         let at_once = self.at_once.load(Relaxed);
         let is_at_once = at_once >= cost && cost > 0;
@@ -100,17 +105,17 @@ impl NativeCode {
         is_at_once
     }
 
-    /// Leaves it to the thread, or to the interpreter where the system gave none.
-    fn leave(&self, work: Work) {
+    /// Gives a job to the thread, or drops the job if there is no thread: the interpreter goes on.
+    fn leave(&self, work: NativeJob) {
         match (self.compiler.get(), work) {
             (None, work) => lock(&self.later).push(work),
             (Some(None), _) => {}
-            (Some(Some(compiler)), Work::One(program)) => compiler.submit(&program),
-            (Some(Some(compiler)), Work::Together(joint)) => compiler.submit_fused(&joint),
+            (Some(Some(compiler)), NativeJob::One(program)) => compiler.submit(&program),
+            (Some(Some(compiler)), NativeJob::Together(joint)) => compiler.submit_fused(&joint),
         }
     }
 
-    /// A sentence if some program had to stay with the interpreter, once.
+    /// A message if some program stays with the interpreter; given once.
     pub(crate) fn notice(&self) -> Option<String> {
         if self.told.load(Relaxed) {
             return None;
@@ -122,7 +127,7 @@ impl NativeCode {
             let _ = self.failure.set(error.to_string());
         }
         let failure = self.failure.get()?;
-        // One thread asks at a time: at the start the one that starts, then the analyzer.
+        // One thread asks at a time: first the starting thread, then the analyzer.
         self.told.store(true, Relaxed);
         Some(format!(
             "a filter is interpreted, which is slower than machine code: {failure}; this is said once"
@@ -139,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// So long that it is never compiled.
+    /// Too long to be compiled.
     fn endless() -> Program {
         Program::new(vec![Instruction::ret(1); 1 << 20], false).unwrap()
     }

@@ -1,7 +1,8 @@
-//! The director's open dumps: found by rule, expression and window, closed in the order of their ends.
+//! The director's open dumps: found by rule, expression and window, closed in the order of their
+//! ends.
 //!
-//! There may be thousands, one for each flow that triggered, and every hit asks for its own. Nothing here goes through all of
-//! them but the end.
+//! There may be thousands of open dumps, one for each flow that triggered, and every hit looks up
+//! its dump. So only the end of the recording loops over all dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -13,58 +14,58 @@ use retroscope_flow::BiflowKey;
 use crate::{
     analysis::{
         director::{ALERT, ALERTS_OF_DUMP, Clip},
-        terms::Window,
+        terms::DumpWindow,
     },
     control::hits::Suppressed,
 };
 
-/// Flows of a dump that ends with them.
+/// Flows that a dump keeps track of, if it ends when its flows end.
 const FLOWS_MAX: usize = 1024;
 
 /// A dump whose window is open.
 #[derive(Debug)]
-pub(crate) struct OpenDump<K> {
-    /// Rising from dump to dump.
+pub(crate) struct DirectorDump<K> {
+    /// Increases from dump to dump.
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
-    pub(crate) window: Window,
-    /// The start of the window, ns of ring time.
+    pub(crate) window: DumpWindow,
+    /// Start of the window, ns of ring time.
     pub(crate) from_ns: i64,
-    /// Its end.
+    /// End of the window, ns of ring time.
     pub(crate) to_ns: i64,
-    /// The clock closes the window when it passes this: `to` + hold, ns.
+    /// The director closes the window when its clock passes this time: `to` + hold, ns.
     pub(crate) close_ns: i64,
-    /// Live: the monotonic clock closes it at the latest here, ns.
+    /// Live: the window closes at this time of the monotonic clock, ns, at the latest.
     pub(crate) deadline_ns: i64,
-    /// What cut its end before the recording did.
+    /// The reason why the window ended early, if not the end of the recording.
     pub(crate) clip: Option<Clip>,
-    /// The flows that it is of, and the times of their last hits, ns; `None`: it is of anything else, or of more than [`FLOWS_MAX`], and ends by
-    /// its window.
+    /// The flows of the dump, and the times of their last hits, ns. `None`: the dump has hits
+    /// without a flow or more than [`FLOWS_MAX`] flows, and ends with its window.
     pub(crate) flows: Option<HashMap<BiflowKey, i64>>,
-    /// After its end, how long its rule and expression are held off, ns; `None`: as all rules.
+    /// How long the rule and expression are held off after the end, ns; `None`: as for all rules.
     pub(crate) hold_off_ns: Option<i64>,
     pub(crate) suppressed: Suppressed,
 }
 
-/// See the module.
+/// All open dumps.
 #[derive(Debug)]
-pub(crate) struct OpenDumps<K> {
-    by_id: BTreeMap<u64, OpenDump<K>>,
-    /// Older ones first. Usually one; a second is opened when a hit asks for another window, or comes between the end of a window and its
-    /// closing.
+pub(crate) struct DirectorDumps<K> {
+    by_id: BTreeMap<u64, DirectorDump<K>>,
+    /// Oldest dump first. Usually the list has one dump. A second dump opens for a hit with another
+    /// window, or for a hit between the end of a window and its closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
-    /// By rule and flow.
+    /// Dumps by rule and flow.
     by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,
-    /// When they close.
+    /// Close times and IDs.
     closing: BTreeSet<(i64, u64)>,
-    /// When they are overdue.
+    /// Deadlines and IDs.
     deadlines: BTreeSet<(i64, u64)>,
-    /// How many a limit may end.
+    /// Number of dumps that a limit of packets or bytes may end.
     limited: usize,
 }
 
-impl<K: Eq + Hash + Clone> OpenDumps<K> {
+impl<K: Eq + Hash + Clone> DirectorDumps<K> {
     pub(crate) fn new() -> Self {
         Self {
             by_id: BTreeMap::new(),
@@ -80,13 +81,13 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.by_id.len()
     }
 
-    /// Whether a limit may end one of them.
+    /// Whether a limit of packets or bytes may end an open dump.
     pub(crate) fn has_limited(&self) -> bool {
         self.limited > 0
     }
 
-    /// Adds a dump that was opened now.
-    pub(crate) fn add(&mut self, dump: OpenDump<K>) {
+    /// Adds a dump that has just opened.
+    pub(crate) fn add(&mut self, dump: DirectorDump<K>) {
         let key = (dump.rule, dump.expression.clone());
         self.by_key.entry(key).or_default().push(dump.id);
         self.closing.insert((dump.close_ns, dump.id));
@@ -99,7 +100,8 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.by_id.insert(dump.id, dump);
     }
 
-    /// A hit of a flow, or of none, belongs to a dump.
+    /// A hit joins a dump. `flow`: the hit's flow, if it has one; a hit without a flow makes the
+    /// dump end with its window.
     pub(crate) fn join(&mut self, id: u64, flow: Option<BiflowKey>, time_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id) else {
             return;
@@ -122,7 +124,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         }
     }
 
-    /// A flow of a rule was over at a time. Returns the dumps all of whose flows are over by that.
+    /// A flow of a rule ended at `now_ns`. Returns the dumps all of whose flows have ended.
     pub(crate) fn leave(&mut self, (rule, flow): (usize, BiflowKey), now_ns: i64) -> Vec<u64> {
         let mut without = Vec::new();
         for id in self.by_flow.get(&(rule, flow)).cloned().unwrap_or_default() {
@@ -130,7 +132,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
             let Some(flows) = dump.and_then(|dump| dump.flows.as_mut()) else {
                 continue;
             };
-            // One that hit later has begun anew.
+            // A flow with a later hit has begun again.
             if flows.get(&flow).is_some_and(|last_ns| *last_ns <= now_ns) {
                 flows.remove(&flow);
                 if flows.is_empty() {
@@ -142,7 +144,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         without
     }
 
-    /// A dump is not of these flows any more.
+    /// Removes a dump from the index of these flows.
     fn forget<'k>(&mut self, id: u64, rule: usize, flows: impl Iterator<Item = &'k BiflowKey>) {
         for flow in flows {
             if let Entry::Occupied(mut ids) = self.by_flow.entry((rule, *flow)) {
@@ -154,7 +156,8 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         }
     }
 
-    /// Ends a window before its time: at `to_ns`, when the clock passes `close_ns` or the monotonic clock `deadline_ns`.
+    /// Ends a window early, at `to_ns`. The window closes when the clock passes `close_ns` or the
+    /// monotonic clock passes `deadline_ns`.
     pub(crate) fn shorten(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id).filter(|dump| to_ns < dump.to_ns) else {
             return;
@@ -162,7 +165,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
-        // Where the clock may be anywhere, it closes nothing.
+        // `i64::MAX` means that the clock may show any time and closes nothing.
         if dump.close_ns < i64::MAX {
             dump.close_ns = dump.close_ns.min(close_ns);
         }
@@ -171,14 +174,14 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.deadlines.insert((dump.deadline_ns, id));
     }
 
-    /// The oldest open dump of a rule and expression that was asked for with this window, and has
-    /// all of the hit's time span in it, ns.
+    /// The oldest open dump of a rule and expression that was requested with this window and
+    /// contains the hit's whole time span, ns.
     pub(crate) fn same(
         &mut self,
         (rule, expression): (usize, &K),
-        window: Window,
+        window: DumpWindow,
         (first_ns, last_ns): (i64, i64),
-    ) -> Option<&mut OpenDump<K>> {
+    ) -> Option<&mut DirectorDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
         let is_within = |id: &&u64| {
@@ -194,27 +197,28 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.by_id.get_mut(&id)
     }
 
-    /// When the clock closes the next window, ns.
+    /// Time at which the clock closes the next window, ns.
     pub(crate) fn next_close_ns(&self) -> Option<i64> {
         self.closing.first().map(|(close_ns, _)| *close_ns)
     }
 
-    /// Takes out the dumps that the clock closes at `until_ns` or before, in the order of their closing.
-    pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<OpenDump<K>> {
+    /// Removes the dumps that the clock closes at `until_ns` or before, in the order of their
+    /// closing.
+    pub(crate) fn take_closed(&mut self, until_ns: i64) -> Vec<DirectorDump<K>> {
         let due = self.closing.iter().take_while(|(ns, _)| *ns <= until_ns);
         let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
     }
 
-    /// Takes out the dumps whose deadline is before `mono_ns`, in the order of their deadlines.
-    pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<OpenDump<K>> {
+    /// Removes the dumps whose deadline is before `mono_ns`, in the order of their deadlines.
+    pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<DirectorDump<K>> {
         let due = self.deadlines.range(..(mono_ns, 0));
         let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
     }
 
-    /// Takes out all dumps, oldest first.
-    pub(crate) fn take_all(&mut self) -> Vec<OpenDump<K>> {
+    /// Removes all dumps, oldest first.
+    pub(crate) fn take_all(&mut self) -> Vec<DirectorDump<K>> {
         self.closing.clear();
         self.deadlines.clear();
         self.limited = 0;
@@ -224,12 +228,12 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         dumps.into_values().collect()
     }
 
-    fn take_all_of(&mut self, ids: &[u64]) -> Vec<OpenDump<K>> {
+    fn take_all_of(&mut self, ids: &[u64]) -> Vec<DirectorDump<K>> {
         ids.iter().filter_map(|id| self.take(*id)).collect()
     }
 
-    /// Takes a dump out, if it is open.
-    pub(crate) fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
+    /// Removes a dump, if it is open.
+    pub(crate) fn take(&mut self, id: u64) -> Option<DirectorDump<K>> {
         let dump = self.by_id.remove(&id)?;
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
@@ -250,15 +254,15 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
 mod tests {
     use super::*;
 
-    const WINDOW: Window = Window {
+    const WINDOW: DumpWindow = DumpWindow {
         past_ns: 0,
         future_ns: 0,
         packets_max: u64::MAX,
         bytes_max: u64::MAX,
     };
 
-    fn dump(id: u64, expression: &'static str, to_ns: i64) -> OpenDump<&'static str> {
-        OpenDump {
+    fn dump(id: u64, expression: &'static str, to_ns: i64) -> DirectorDump<&'static str> {
+        DirectorDump {
             id,
             rule: 0,
             expression,
@@ -274,13 +278,13 @@ mod tests {
         }
     }
 
-    fn ids(dumps: &[OpenDump<&'static str>]) -> Vec<u64> {
+    fn ids(dumps: &[DirectorDump<&'static str>]) -> Vec<u64> {
         dumps.iter().map(|dump| dump.id).collect()
     }
 
     /// `1 a` to 100, `2 b` to 50, `3 a` to 200.
-    fn three() -> OpenDumps<&'static str> {
-        let mut dumps = OpenDumps::new();
+    fn three() -> DirectorDumps<&'static str> {
+        let mut dumps = DirectorDumps::new();
         for (id, expression, to_ns) in [(1, "a", 100), (2, "b", 50), (3, "a", 200)] {
             dumps.add(dump(id, expression, to_ns));
         }
@@ -319,7 +323,7 @@ mod tests {
         assert_eq!(ids(&dumps.take_overdue(3000)), [1], "3 is due at 3000");
         assert_eq!(ids(&dumps.take_overdue(3001)), [3]);
         assert_eq!((dumps.len(), dumps.next_close_ns()), (0, None));
-        // A long window that was opened first stands in nobody's way.
+        // A long window that opened first does not block later windows.
         let mut dumps = three();
         let mut long = dump(0, "d", 9_000);
         long.deadline_ns = 10_000;

@@ -1,4 +1,4 @@
-//! What hits would dump, and what dumps take.
+//! The expressions of hits, and the predicates by which dumps select packets.
 
 use std::{
     hash::{Hash, Hasher},
@@ -16,46 +16,47 @@ use retroscope_script::{Machine, ScriptPacket};
 
 use crate::{
     analysis::{
-        alerts::{Narrow, Sought},
+        alerts::{AlertScope, ScopeFilter},
         fragments::FirstFragments,
-        prepared::{Prepared, context, mode, view},
+        prepared::{PreparedFilter, context, mode, view},
         terms::SubDirectory,
         trigger_scripts::shown,
     },
-    control::{common::Common, lock},
-    intake::interfaces::Interface,
+    control::{common::RecorderShared, lock},
+    intake::interfaces::RecordedInterface,
 };
 
-/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason, and go to the same place. Nothing is formatted before one
-/// is opened.
+/// The dump expression of a hit. Two expressions are equal if their dumps select the same packets
+/// for the same reason and go to the same directory. No text is formatted before a dump opens.
 #[derive(Debug, Clone)]
-pub(crate) struct Expression {
-    what: What,
+pub(crate) struct DumpExpression {
+    what: ExpressionKind,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
-    /// Where its dump goes, if it has a directory of its own.
+    /// Directory of the dump, if the rule has a separate directory.
     pub(crate) into: Option<SubDirectory>,
-    /// A script made it for packets of this link type.
+    /// The link type of the packets for which a script made the expression.
     pub(crate) made_for: Option<LinkType>,
-    /// The flow that it is of, where a module says when that is over.
+    /// The flow of the hit, if a module reports when the flow ends.
     pub(crate) flow: Option<BiflowKey>,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum ExpressionKind {
     /// A template, and the values of its variables in the trigger packet.
     Values(Arc<Template>, Arc<TriggerValues>),
-    /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
-    /// and the second part decides which packets the alert is about.
-    Plain(Arc<FilledExpression>, Option<Arc<Sought>>),
+    /// An expression that needs no trigger packet. For an alert, the expression finds packets, and
+    /// the second part decides which packets the alert is about.
+    Plain(Arc<FilledExpression>, Option<Arc<AlertScope>>),
     Script(ScriptPredicate),
 }
 
-impl Expression {
-    /// What `template` says of a packet, with what is known of the datagram it may be a later fragment of.
+impl DumpExpression {
+    /// Fills in `template` for a packet. `fragments` knows the flow if the packet is a later
+    /// fragment.
     pub(crate) fn new(
         template: &Arc<Template>,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         fragments: &FirstFragments,
     ) -> Result<Self, FillError> {
@@ -65,11 +66,11 @@ impl Expression {
             interface: packet.interface,
             first_fragment: fragments.flow(&parsed, packet.time_ns),
         })?;
-        let what = What::Values(Arc::clone(template), Arc::new(values));
+        let what = ExpressionKind::Values(Arc::clone(template), Arc::new(values));
         Ok(Self::of(what, packet.interface))
     }
 
-    fn of(what: What, interface: u16) -> Self {
+    fn of(what: ExpressionKind, interface: u16) -> Self {
         Self {
             what,
             interface,
@@ -79,67 +80,74 @@ impl Expression {
         }
     }
 
-    /// An expression that asks for no trigger packet.
+    /// An expression that needs no trigger packet.
     pub(crate) fn plain(filled: FilledExpression) -> Self {
-        Self::of(What::Plain(Arc::new(filled), None), 0)
+        Self::of(ExpressionKind::Plain(Arc::new(filled), None), 0)
     }
 
     /// The expression that finds the packets of an alert.
-    pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
+    pub(crate) fn of_alert(sought: AlertScope) -> Result<Self, FilterError> {
         let filled = Arc::new(sought.filled()?);
-        Ok(Self::of(What::Plain(filled, Some(Arc::new(sought))), 0))
+        Ok(Self::of(
+            ExpressionKind::Plain(filled, Some(Arc::new(sought))),
+            0,
+        ))
     }
 
     /// The predicate that a dump script returned for a packet of `interface`.
     pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
-        Self::of(What::Script(predicate), interface)
+        Self::of(ExpressionKind::Script(predicate), interface)
     }
 
-    /// The expression as people read it, and what a dump of it takes.
-    pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
+    /// The expression as text, and the predicate of its dump.
+    pub(crate) fn resolve(&self, offline: bool) -> (String, DumpPredicate) {
         let (filled, sought) = match &self.what {
-            What::Values(template, values) => (template.filled(values), None),
-            What::Plain(filled, sought) => (FilledExpression::clone(filled), sought.as_ref()),
-            What::Script(predicate) => {
+            ExpressionKind::Values(template, values) => (template.filled(values), None),
+            ExpressionKind::Plain(filled, sought) => {
+                (FilledExpression::clone(filled), sought.as_ref())
+            }
+            ExpressionKind::Script(predicate) => {
                 let text = predicate.name.to_string();
-                return (text, Predicate::Script(predicate.clone()));
+                return (text, DumpPredicate::Script(predicate.clone()));
             }
         };
         let mut text = filled.as_str().to_owned();
         text.extend(sought.map(|sought| sought.to_string()));
-        (text, Predicate::new(filled, offline, sought))
+        (text, DumpPredicate::new(filled, offline, sought))
     }
 }
 
-impl PartialEq for Expression {
+impl PartialEq for DumpExpression {
     fn eq(&self, other: &Self) -> bool {
         let is_same = match (&self.what, &other.what) {
-            (What::Values(a, values), What::Values(b, others)) => {
+            (ExpressionKind::Values(a, values), ExpressionKind::Values(b, others)) => {
                 (Arc::ptr_eq(a, b) || a == b) && values == others
             }
-            (What::Plain(a, sought), What::Plain(b, others)) => a == b && sought == others,
-            (What::Script(a), What::Script(b)) => a.name == b.name,
+            (ExpressionKind::Plain(a, sought), ExpressionKind::Plain(b, others)) => {
+                a == b && sought == others
+            }
+            (ExpressionKind::Script(a), ExpressionKind::Script(b)) => a.name == b.name,
             _ => false,
         };
         is_same && self.into == other.into
     }
 }
 
-impl Eq for Expression {}
+impl Eq for DumpExpression {}
 
-impl Hash for Expression {
+impl Hash for DumpExpression {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.what {
-            What::Values(_, values) => values.hash(state),
-            What::Plain(filled, _) => filled.hash(state),
-            What::Script(predicate) => predicate.name.hash(state),
+            ExpressionKind::Values(_, values) => values.hash(state),
+            ExpressionKind::Plain(filled, _) => filled.hash(state),
+            ExpressionKind::Script(predicate) => predicate.name.hash(state),
         }
     }
 }
 
-/// What a dump takes.
+/// Selects the packets of a dump.
 #[derive(Debug, Clone)]
-pub(crate) enum Predicate {
+pub(crate) enum DumpPredicate {
     Filter(Box<FilterPredicate>),
     Script(ScriptPredicate),
 }
@@ -147,25 +155,25 @@ pub(crate) enum Predicate {
 /// A filter, with what it has learned about fragments.
 #[derive(Debug, Clone)]
 pub(crate) struct FilterPredicate {
-    prepared: Prepared,
+    prepared: PreparedFilter,
     state: FlowState,
-    /// Decides about what the filter takes.
-    narrow: Option<Narrow>,
+    /// Decides about the packets that the filter matches.
+    narrow: Option<ScopeFilter>,
 }
 
-impl Predicate {
-    fn new(filled: FilledExpression, offline: bool, sought: Option<&Arc<Sought>>) -> Self {
+impl DumpPredicate {
+    fn new(filled: FilledExpression, offline: bool, sought: Option<&Arc<AlertScope>>) -> Self {
         let filter = Filter::new(filled);
         let state = filter.state();
         Self::Filter(Box::new(FilterPredicate {
-            prepared: Prepared::new(filter, mode(offline)),
+            prepared: PreparedFilter::new(filter, mode(offline)),
             state,
-            narrow: sought.and_then(Narrow::new),
+            narrow: sought.and_then(ScopeFilter::new),
         }))
     }
 
-    /// Whether the dump takes a packet that its filter takes.
-    pub(crate) fn keeps(&mut self, interface: &Interface, data: &[u8]) -> bool {
+    /// Whether the dump selects a packet that its filter matches.
+    pub(crate) fn keeps(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         match self {
             Self::Filter(filter) => {
                 let narrow = filter.narrow.as_mut();
@@ -175,7 +183,7 @@ impl Predicate {
         }
     }
 
-    /// The filter, for a rule set, which finds the packets to ask about; `None`: a script decides.
+    /// The filter, for a rule set that finds candidate packets; `None`: a script decides.
     pub(crate) fn filter(&self) -> Option<&Filter> {
         match self {
             Self::Filter(filter) => Some(&filter.prepared.filter),
@@ -191,21 +199,22 @@ impl Predicate {
         }
     }
 
-    /// Notes that the dump takes nothing of a link type; found out by the rule set.
+    /// Notes that the dump selects nothing of a link type, as the rule set found.
     pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
         if let Self::Filter(filter) = self {
             filter.prepared.refuse(link_type, error);
         }
     }
 
-    /// Of these link types, and of no others, those are told that the dump takes nothing of, in this order.
+    /// Reports exactly these link types, in this order, as types of which the dump selects nothing.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         if let Self::Filter(filter) = self {
             filter.prepared.tell_refused(link_types);
         }
     }
 
-    /// Whether [`Self::decide`] is quick for a link type: libpcap compiles for as long as it likes. From files everything waits in any case.
+    /// Whether [`Self::decide`] is quick for a link type, because libpcap may take long to compile.
+    /// From files it does not matter, because everything waits.
     pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
         let Self::Filter(filter) = self else {
             return true;
@@ -217,10 +226,10 @@ impl Predicate {
             || prepared.filter.prepares_quickly(link)
     }
 
-    /// Whether the dump takes a packet, whose stamp is `offset_ns` ahead of its ring time.
+    /// Whether the dump selects a packet whose stamp is `offset_ns` ahead of its ring time.
     pub(crate) fn decide(
         &mut self,
-        interface: &Interface,
+        interface: &RecordedInterface,
         packet: &Packet<'_>,
         offset_ns: i64,
     ) -> FilterAnswer {
@@ -258,19 +267,20 @@ impl Predicate {
         }
     }
 
-    /// Whether it forgot, for want of room, whether some datagram belongs to the flow. Its later fragments are then undecided though
-    /// the first one was seen.
+    /// Whether it dropped, for lack of room, the flow of some datagram. Later fragments of the
+    /// datagram are then undecided although the first fragment was seen.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
 
-    /// Whether the dump takes nothing of a link type, because the filter was refused for it.
+    /// Whether the dump selects nothing of a link type because libpcap refused the filter for this
+    /// type.
     pub(crate) fn is_refused(&self, link_type: LinkType) -> bool {
         let is_it = |(refused, _): &(LinkType, String)| *refused == link_type;
         matches!(self, Self::Filter(filter) if filter.prepared.refused.iter().any(is_it))
     }
 
-    /// Link types that the dump takes nothing of.
+    /// Messages about link types of which the dump selects nothing.
     pub(crate) fn notes(&self) -> Vec<String> {
         let Self::Filter(filter) = self else {
             return Vec::new();
@@ -282,7 +292,7 @@ impl Predicate {
         refused.map(note).collect()
     }
 
-    /// Why it may not have taken all that it should.
+    /// Why the dump may have missed packets.
     pub(crate) fn fault(&self) -> Option<String> {
         self.script().and_then(ScriptPredicate::fault)
     }
@@ -292,16 +302,16 @@ impl Predicate {
 #[derive(Debug, Clone)]
 pub(crate) struct LuaState {
     pub(crate) script: Arc<Mutex<Machine>>,
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
 }
 
 impl LuaState {
-    /// Calls the script, and counts it when it fails.
+    /// Calls the script, and counts a failure.
     pub(crate) fn call<R>(&self, call: impl FnOnce(&mut Machine) -> R) -> R {
         let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault.is_some() {
-            // Relaxed: a number that stands alone; the lock makes its writers one.
+            // Relaxed: a single number. The lock serializes its writers.
             let failed = &self.common.counters.dump_script_failed;
             failed.store(1, Ordering::Relaxed);
         }
@@ -309,23 +319,25 @@ impl LuaState {
     }
 }
 
-/// What one call of the dump function made: a function over packets. It is given up with the last of its clones.
+/// A predicate over packets that one call of the dump function returned. Lua frees the function
+/// with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,
     pub(crate) function: Arc<retroscope_script::LuaPredicate>,
-    /// What it takes, for people; two of one name take the same.
+    /// Describes the selected packets to people; equal names mean equal predicates.
     pub(crate) name: Arc<str>,
 }
 
 impl ScriptPredicate {
-    /// Which of at most [`retroscope_script::MANY`] packets it takes: bit `n` is that of packet `n`.
+    /// The packets that it selects, of at most [`retroscope_script::MANY`]: bit `n` is for packet
+    /// `n`.
     pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
         let function = &self.function;
         (self.state).call(|script| script.match_derived(function, packets))
     }
 
-    /// Why it takes nothing any more, if its script is disabled.
+    /// Why it selects nothing any more, if its script is disabled.
     pub(crate) fn fault(&self) -> Option<String> {
         lock(&self.state.script)
             .fault

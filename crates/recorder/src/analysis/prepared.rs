@@ -1,7 +1,7 @@
 //! Expressions compiled for the link types of the sources.
 //!
-//! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
-//! not match; the user is told once.
+//! If an expression compiles for no link type, the user made a mistake. If it compiles for some,
+//! packets of the other link types do not match, and the user is informed once.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use retroscope_ring::Packet;
 
 use crate::analysis::native::NativeCode;
 
-/// Snap length told to libpcap: the most that the ring stores. It makes no difference to what matches.
+/// Snap length for libpcap: the most that the ring stores. It has no effect on matches.
 const SNAPLEN: u32 = 262_144;
 
 pub(crate) fn context(link_type: LinkType, mode: FilterMode) -> LinkContext {
@@ -46,19 +46,20 @@ pub(crate) fn mode(offline: bool) -> FilterMode {
 /// The link types of the sources.
 pub(crate) struct LinkTypes<'a> {
     pub(crate) known: &'a [LinkType],
-    /// Finds those that only turn up further inside the files, at a cost.
+    /// Finds the link types that appear only further inside the files. This is expensive.
     pub(crate) more: &'a dyn Fn() -> Vec<LinkType>,
 }
 
 impl<'a> LinkTypes<'a> {
-    /// Where none is known, Ethernet is expected.
+    /// If no link type is known, Ethernet is assumed.
     pub(crate) fn new(known: &'a [LinkType], more: &'a dyn Fn() -> Vec<LinkType>) -> Self {
         const ETHERNET: [LinkType; 1] = [LinkType::ETHERNET];
         let known = if known.is_empty() { &ETHERNET } else { known };
         Self { known, more }
     }
 
-    /// Ok if `compile` succeeds for any of the known, else for any of the others; otherwise the error of the first.
+    /// Succeeds if `compile` succeeds for any known link type, or else for any later link type.
+    /// Otherwise returns the first error.
     pub(crate) fn first_or_any(
         &self,
         mut compile: impl FnMut(LinkType) -> Result<(), FilterError>,
@@ -85,8 +86,8 @@ impl<'a> LinkTypes<'a> {
     }
 }
 
-/// A dump template, with all compiled that is known before it is filled in; an error if it compiles for none of the link types. Names are looked
-/// up, which may take long, and never again.
+/// Makes a dump template and compiles the parts that are known before it is filled in. Fails if it
+/// compiles for no link type. Looks names up, which may take long, for the last time.
 pub(crate) fn template(
     text: &str,
     link_types: &LinkTypes<'_>,
@@ -102,17 +103,17 @@ pub(crate) fn template(
     Ok(Arc::new(template))
 }
 
-/// A filter that learns new link types as packets of them come.
+/// A filter that is compiled for new link types when their packets arrive.
 #[derive(Debug, Clone)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFilter {
     pub(crate) filter: Filter,
     pub(crate) mode: FilterMode,
     tried: Vec<LinkType>,
-    /// Link types for which it was refused, and why.
+    /// Link types for which libpcap refused the filter, and the reason.
     pub(crate) refused: Vec<(LinkType, String)>,
 }
 
-impl Prepared {
+impl PreparedFilter {
     pub(crate) fn new(filter: Filter, mode: FilterMode) -> Self {
         Self {
             filter,
@@ -122,7 +123,7 @@ impl Prepared {
         }
     }
 
-    /// Compiles for a link type, if that was not tried before; whether it was not.
+    /// Compiles the filter for a link type. Returns whether this was the first attempt.
     pub(crate) fn prepare(&mut self, link_type: LinkType) -> bool {
         if self.knows(link_type) {
             return false;
@@ -134,12 +135,12 @@ impl Prepared {
         true
     }
 
-    /// Whether it was compiled, or refused, for a link type.
+    /// Whether the filter was compiled, or refused, for a link type.
     pub(crate) fn knows(&self, link_type: LinkType) -> bool {
         self.tried.contains(&link_type)
     }
 
-    /// Notes that packets of a link type do not match; found out elsewhere.
+    /// Notes that packets of a link type do not match, as another part found.
     pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
         if !self.knows(link_type) {
             self.tried.push(link_type);
@@ -147,7 +148,7 @@ impl Prepared {
         }
     }
 
-    /// Of these link types, and of no others, those are told that it is refused for, in this order.
+    /// Reports exactly these link types, in this order, as refused.
     pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
         self.refused.clear();
         for link_type in link_types {
@@ -157,7 +158,8 @@ impl Prepared {
         }
     }
 
-    /// Sentences about link types that it takes nothing of, each once; `what` it is.
+    /// Takes messages about link types of which the filter matches nothing, each message once.
+    /// `what`: the role of the filter.
     pub(crate) fn take_notices(&mut self, what: &str) -> Vec<String> {
         let text = self.filter.filled().as_str();
         let refused = self.refused.drain(..);
@@ -167,7 +169,7 @@ impl Prepared {
         said.collect()
     }
 
-    /// Compiles for all link types; an error if it compiles for none of them.
+    /// Compiles for all link types. Fails if the filter compiles for no link type.
     pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
         link_types.first_or_any(|link_type| {
             self.prepare(link_type);
@@ -175,39 +177,39 @@ impl Prepared {
         })
     }
 
-    /// Whether it reads headers only of packets of the link types that it was compiled for.
+    /// Whether the filter reads only headers, for all link types that it was compiled for.
     pub(crate) fn reads_headers_only(&self) -> bool {
         let mut tried = self.tried.iter();
         tried.all(|link_type| self.filter.reads_headers_only(*link_type, self.mode))
     }
 
-    /// The last time that names are looked up: for the link types further inside the files. Packets of others, which a stream may bring up,
-    /// do not match where there are names.
+    /// Looks names up for the last time, for the link types further inside the files. A stream may
+    /// have yet other link types; a filter with names does not match their packets.
     pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
         if self.filter.has_names() {
             let mut filter = self.filter.clone();
             for link_type in link_types.known.iter().copied().chain((link_types.more)()) {
-                // A refusal is remembered, and told when packets of the link type come.
+                // A refusal is remembered, and reported when packets of the link type arrive.
                 let _ = filter.prepare(context(link_type, self.mode));
             }
         }
         self.filter.seal();
     }
 
-    /// Sees to it that they run as machine code.
+    /// Submits the filter's programs for compilation to machine code.
     pub(crate) fn compile(&self, native: &NativeCode) {
         let of = |link_type: &LinkType| self.filter.programs(*link_type, self.mode);
         let programs = self.tried.iter().filter_map(of).flatten();
         programs.for_each(|program| native.submit(program));
     }
 
-    /// The program that decides alone about packets of a link type, if there is one.
+    /// The program that alone decides about packets of a link type, if there is such a program.
     pub(crate) fn program(&self, link_type: LinkType) -> Option<&Program> {
         self.filter.program(link_type, self.mode)
     }
 
-    /// Which of some packets of an interface match, whatever came before them. None where it is not prepared for their link
-    /// type.
+    /// The matching packets of an interface, whatever came before these. Returns 0 if the filter is
+    /// not prepared for the link type.
     pub(crate) fn matches_many(
         &self,
         link_type: LinkType,

@@ -1,5 +1,5 @@
-//! Rule sets as the recorder changes them: rules in and out, link types as they turn up, machine code for what look-ups do not
-//! decide. The data path reads them through a [`RuleReader`].
+//! A rule set as the recorder changes it: adds and removes rules and link types, and submits code
+//! that look-ups cannot replace for compilation. The data path reads it through a [`RuleReader`].
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,7 +13,7 @@ use retroscope_packet::LinkType;
 
 use crate::analysis::native::NativeCode;
 
-/// See the module.
+/// A rule set, and the machine code of its rules.
 #[derive(Debug)]
 pub(crate) struct Rules {
     set: RuleSet,
@@ -37,8 +37,8 @@ impl Rules {
         self.set.reader()
     }
 
-    /// Adds a rule under a number of its own, for the link types that are known. The error is libpcap's, if it refuses the
-    /// rule for all of them.
+    /// Adds a rule under a new number, for the known link types. Returns libpcap's error if libpcap
+    /// refuses the rule for all of them, as [`RuleSet::insert`] does.
     pub(crate) fn insert(&mut self, id: u64, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.set.insert(RuleId(id), filter)?;
         self.ids.insert(id);
@@ -46,7 +46,7 @@ impl Rules {
         Ok(placed)
     }
 
-    /// Link types for which adding a rule, or asking it, would wait for libpcap longer than a moment.
+    /// Link types for which adding or evaluating the rule would wait noticeably for libpcap.
     pub(crate) fn slow_link_types(
         &self,
         filter: &Filter,
@@ -55,19 +55,19 @@ impl Rules {
         self.set.slow_link_types(filter, link_types)
     }
 
-    /// Sees to it that rules which see the same packets run together. To be called when a number of rules is in.
+    /// Joins rules that see the same packets into one function. Call this after adding rules.
     pub(crate) fn join(&mut self) {
         for joint in self.set.take_fused() {
             self.native.submit_fused(&joint);
         }
     }
 
-    /// Takes a rule out, if it is there.
+    /// Removes a rule, if it exists.
     pub(crate) fn remove(&mut self, id: u64) {
         self.remove_all(&HashSet::from([id]));
     }
 
-    /// Takes out those of these rules that are there.
+    /// Removes those of these rules that exist.
     pub(crate) fn remove_all(&mut self, ids: &HashSet<u64>) {
         let before = self.ids.len();
         for id in ids {
@@ -76,27 +76,28 @@ impl Rules {
             }
         }
         if self.ids.len() < before {
-            // The rules that are left may have been put together anew.
+            // The set may have regrouped the remaining rules.
             self.join();
         }
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether [`Self::add_link_type`] was called for it.
+    /// Whether [`Self::add_link_type`] was called for this link type.
     pub(crate) fn knows(&self, link_type: LinkType) -> bool {
         self.link_types.contains(&link_type)
     }
 
-    /// The link types that it was called for.
+    /// The link types that were added.
     pub(crate) fn link_types(&self) -> impl Iterator<Item = LinkType> {
         self.link_types.iter().copied()
     }
 
-    /// Makes the rules ready for packets of a link type, if they are not. Gives the rules that match none of them, and why.
+    /// Makes the rules ready for packets of a link type, if they are not ready yet. Returns the
+    /// rules that match nothing of this link type, and the reasons.
     pub(crate) fn add_link_type(&mut self, link_type: LinkType) -> Vec<(u64, FilterError)> {
         if !self.link_types.insert(link_type) {
             return Vec::new();

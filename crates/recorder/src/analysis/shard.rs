@@ -1,9 +1,10 @@
-//! A shard: all that looks at packets. It tries the trigger rules and scripts on batches that it is handed, learns fragments, and tells
-//! [`Findings`] what it found, in the order of the packets.
+//! A shard analyzes packets. It tries the trigger rules and scripts on batches of packets, learns
+//! fragments, and reports hits to [`Findings`] in the order of the packets.
 //!
-//! It has no thread, reads no clock and no ring, and may move to another thread between two batches. 64 packets are looked at together,
-//! to find those that concern anything, which are then looked at one by one: most packets match no rule and are no fragments. What it
-//! finds depends on the packets alone. What becomes of it is for the findings to say.
+//! A shard has no thread and reads neither a clock nor the ring. It may move to another thread
+//! between two batches. It first tests 64 packets together to find those of interest, and then
+//! inspects each of these. Most packets match no rule and are no fragments. The hits depend on the
+//! packets alone; the implementation of `Findings` decides what happens to the hits.
 
 use std::{
     collections::BTreeMap,
@@ -18,33 +19,33 @@ use retroscope_ring::Packet;
 
 use crate::{
     analysis::{
-        chunk::{Chunk, Walk, fragments},
+        chunk::{Chunk, SelectedPackets, fragments},
         derivation::Derivation,
         director::HitOrder,
-        flows::Flows,
-        predicate::Expression,
+        flows::ShardFlows,
+        predicate::DumpExpression,
         trigger_scripts::TriggerScripts,
         triggers::{BoxedRules, RuleChange, RuleHit, Triggers},
     },
-    control::{hits::Refusal, ring_time::Stamps},
+    control::{hits::HitRefusal, ring_time::StampRestorer},
     intake::{
-        interfaces::{Interface, InterfaceCache},
+        interfaces::{InterfaceCache, RecordedInterface},
         marks::Marks,
     },
 };
 
-/// A packet and the number of its record.
-pub(crate) type Numbered<'p> = (u64, Packet<'p>);
+/// A packet and its record number.
+pub(crate) type NumberedPacket<'p> = (u64, Packet<'p>);
 
-/// The packets of records that follow each other, with the records' numbers.
+/// Packets of consecutive records, with their record numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Numbers<I> {
+pub(crate) struct NumberedPackets<I> {
     next: u64,
     packets: I,
 }
 
-impl<I> Numbers<I> {
-    /// The first packet's record is `first`.
+impl<I> NumberedPackets<I> {
+    /// `first` is the record number of the first packet.
     pub(crate) fn from(first: u64, packets: I) -> Self {
         Self {
             next: first,
@@ -53,12 +54,13 @@ impl<I> Numbers<I> {
     }
 }
 
-impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
-    type Item = Numbered<'p>;
+impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for NumberedPackets<I> {
+    type Item = NumberedPacket<'p>;
 
-    // By `zip` it is a call, which gives each packet back through memory: the look at one of 64 bytes took 23 instead of 13 ns.
+    // With `zip` this is a call that returns each packet through memory: inspecting one of 64 bytes
+    // took 23 instead of 13 ns.
     #[inline(always)]
-    fn next(&mut self) -> Option<Numbered<'p>> {
+    fn next(&mut self) -> Option<NumberedPacket<'p>> {
         let packet = self.packets.next()?;
         let number = self.next;
         self.next += 1;
@@ -66,7 +68,7 @@ impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
     }
 
     #[inline]
-    fn nth(&mut self, count: usize) -> Option<Numbered<'p>> {
+    fn nth(&mut self, count: usize) -> Option<NumberedPacket<'p>> {
         let packet = self.packets.nth(count)?;
         let number = self.next + count as u64;
         self.next = number + 1;
@@ -74,85 +76,89 @@ impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
     }
 }
 
-/// A hit: where it was found, and what it would dump.
-pub(crate) type FoundHit = (HitOrder, Result<Expression, Refusal>);
+/// A hit: its place, and what its dump selects.
+pub(crate) type FoundHit = (HitOrder, Result<DumpExpression, HitRefusal>);
 
-/// Who hears what a shard finds.
+/// Receives what a shard finds.
 pub(crate) trait Findings {
-    /// Whether hits are wanted. One may change that.
+    /// Whether hits are wanted. A hit may change the answer.
     fn are_wanted(&self) -> bool;
 
-    /// A rule or a script takes a packet, and what it would dump, if the shard says so.
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>);
+    /// A rule or a script matches a packet. `expression` is what the hit would dump, if the shard
+    /// derives that.
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>);
 
-    /// Before a record, a module found that a flow is over.
-    fn over(&mut self, record: u64, over: Over);
+    /// A module found that a flow has ended before the record `record`.
+    fn flow_ended(&mut self, record: u64, over: FlowEnded);
 }
 
-/// A flow that a module wanted dumped is over.
+/// A flow that a module wants dumped has ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Over {
-    /// The module's number.
+pub(crate) struct FlowEnded {
+    /// Number of the module.
     pub(crate) rule: usize,
     pub(crate) flow: BiflowKey,
-    /// When that was found, and until when packets are wanted, ns of ring time.
+    /// `now_ns`: when the module found the end. `until_ns`: the last time for which packets are
+    /// wanted. Both in ns of ring time.
     pub(crate) now_ns: i64,
     pub(crate) until_ns: i64,
 }
 
-/// What is known of a rule or script that there is.
+/// Facts about an existing rule or script.
 #[derive(Debug)]
 pub(crate) struct KnownRule {
-    /// What messages and files call it.
+    /// Name of the rule in messages and files.
     pub(crate) name: String,
-    /// Whether its matches are hits.
+    /// Whether matches of the rule are hits.
     pub(crate) is_enabled: bool,
-    /// Packets that matched, for anyone to read; ordered with nothing. Those of scripts are not counted.
+    /// Number of packets that matched. Any thread may read it; it is ordered with no other access.
+    /// `None` for scripts, whose matches are not counted.
     pub(crate) hits: Option<Arc<AtomicU64>>,
-    /// Dumps that it may have open at once, if it has a limit of its own.
+    /// The rule's own limit of open dumps, if any.
     pub(crate) dumps_max: Option<u64>,
 }
 
-/// Rules that a shard no longer has, and their templates. An inserter must not drop thousands of
-/// rules: that takes milliseconds.
+/// Rules and templates that a shard no longer has. An inserter must not drop them: dropping
+/// thousands of rules takes milliseconds.
 #[derive(Debug, Default)]
-pub(crate) struct GoneRules {
+pub(crate) struct RemovedRules {
     rules: BoxedRules,
     templates: Vec<Arc<Template>>,
 }
 
-impl GoneRules {
+impl RemovedRules {
     pub(crate) fn append(&mut self, mut more: Self) {
         self.rules.append(&mut more.rules);
         self.templates.append(&mut more.templates);
     }
 }
 
-/// See the module.
+/// Analyzes the packets of its producers.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) rules: Triggers,
     pub(crate) scripts: TriggerScripts,
-    /// `None`: who takes its hits says what they would dump.
+    /// Derives what a hit would dump. `None`: the receiver of the hits does that.
     pub(crate) derivation: Option<Derivation>,
-    /// `None`: flows are not counted.
-    flows: Option<Flows>,
-    /// Where flows that a rule or script takes are marked, and those that it shunts; `None`: nothing is shed.
+    /// Counts flows. `None`: flows are not counted.
+    flows: Option<ShardFlows>,
+    /// Marks the flows that rules or scripts match, and the flows that scripts shunt. `None`:
+    /// nothing is shed.
     marking: Option<Marking>,
     names: InterfaceCache,
-    stamps: Stamps,
+    stamps: StampRestorer,
 }
 
-/// What marks flows.
+/// Marks flows as exempt or shunted.
 #[derive(Debug)]
 struct Marking {
     marks: Arc<Marks>,
-    /// Knows the flows of later fragments, as those who shed do.
+    /// Finds the flows of later fragments, as the inserters that shed packets do.
     attribution: Attribution,
 }
 
 impl Marking {
-    /// Sees the fragments of a chunk.
+    /// Learns the fragments of a chunk.
     fn learn(&mut self, chunk: &Chunk<'_>, names: &mut InterfaceCache) {
         for (interface, run) in chunk.runs() {
             let Some(interface) = names.interface(interface) else {
@@ -172,7 +178,7 @@ impl Marking {
         }
     }
 
-    /// The flow of a packet, where that can be told.
+    /// The flow of a packet; `None`: the flow is unknown.
     fn key(&mut self, link_type: LinkType, packet: &Packet<'_>) -> Option<BiflowKey> {
         let (data, time_ns) = (packet.data, packet.time_ns);
         let its = self
@@ -183,12 +189,12 @@ impl Marking {
 }
 
 impl Shard {
-    /// Its rules have the first numbers, then its scripts.
+    /// The rules have the first numbers; the scripts follow.
     pub(crate) fn new(
         (rules, scripts): (Triggers, TriggerScripts),
         derivation: Option<Derivation>,
         names: InterfaceCache,
-        stamps: Stamps,
+        stamps: StampRestorer,
     ) -> Self {
         Self {
             rules,
@@ -201,13 +207,13 @@ impl Shard {
         }
     }
 
-    /// Counts the flows of its packets.
-    pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
+    /// Counts the flows of the packets.
+    pub(crate) fn with_flows(mut self, flows: Option<ShardFlows>) -> Self {
         self.flows = flows;
         self
     }
 
-    /// Marks the flows of its hits, and those that are shunted.
+    /// Marks the flows of hits, and shunted flows.
     pub(crate) fn marking(mut self, marks: Option<Arc<Marks>>) -> Self {
         self.marking = marks.map(|marks| Marking {
             marks,
@@ -216,36 +222,39 @@ impl Shard {
         self
     }
 
-    /// Whether it looks at packets also where no hits are wanted: for flows.
-    pub(crate) fn looks_always(&self) -> bool {
+    /// Whether the shard needs packets even if no hits are wanted: to count flows or to run
+    /// modules.
+    pub(crate) fn needs_all_packets(&self) -> bool {
         self.flows.is_some() || self.scripts.has_modules()
     }
 
-    /// As [`Flows::pass`]. Returns what modules found to be over.
-    pub(crate) fn pass(&mut self, mono_ns: i64) -> Vec<Over> {
+    /// Lets time pass, as [`ShardFlows::pass`] does. Returns the flows that modules found to have
+    /// ended.
+    pub(crate) fn pass(&mut self, mono_ns: i64) -> Vec<FlowEnded> {
         if let Some(flows) = &mut self.flows {
             flows.pass(mono_ns);
         }
         self.scripts.pass_time(mono_ns);
-        self.scripts.take_over(usize::MAX, self.rules.at_start())
+        self.scripts
+            .take_ended_flows(usize::MAX, self.rules.at_start())
     }
 
-    /// No packet comes any more: ends all flows.
+    /// No more packets will arrive: ends all flows.
     pub(crate) fn end_flows(&mut self) {
         self.flows = None;
         self.scripts.finish();
     }
 
-    /// Looks at the next packets of a producer, [`Chunk::most`] of them, but for those that it is told to look past. Returns how many there were.
-    /// `chunk` holds them then; one is made for many calls.
-    pub(crate) fn look<'p>(
+    /// Analyzes the next packets of a producer, [`Chunk::most`] at most. Returns the number of
+    /// packets, which `chunk` holds afterwards. A caller makes one chunk for many calls.
+    pub(crate) fn analyze<'p>(
         &mut self,
         producer: usize,
-        packets: &mut (impl Iterator<Item = Numbered<'p>> + Clone),
+        packets: &mut (impl Iterator<Item = NumberedPacket<'p>> + Clone),
         chunk: &mut Chunk<'p>,
         findings: &mut impl Findings,
     ) -> usize {
-        let mut walk = Walk::new(packets.clone());
+        let mut walk = SelectedPackets::new(packets.clone());
         let mut shunted = None;
         let are_wanted = findings.are_wanted();
         if !self.scripts.is_empty() && (are_wanted || self.scripts.has_modules()) {
@@ -268,17 +277,21 @@ impl Shard {
         }
         if findings.are_wanted() {
             for (interface, run) in chunk.runs() {
-                self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
+                self.inspect_run((producer, interface), chunk, run, &mut walk, findings);
             }
         }
-        for over in self.scripts.take_over(usize::MAX, self.rules.at_start()) {
-            findings.over(0, over);
+        for over in self
+            .scripts
+            .take_ended_flows(usize::MAX, self.rules.at_start())
+        {
+            findings.flow_ended(0, over);
         }
         count
     }
 
-    /// Marks the flows that scripts and modules shunted. Where a packet of them is a hit as well, they are exempt later.
-    fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = Numbered<'p>>) {
+    /// Marks the flows that scripts and modules shunted. A flow with a hit among these packets is
+    /// marked as exempt afterwards.
+    fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = NumberedPacket<'p>>) {
         let Some(marking) = &mut self.marking else {
             return;
         };
@@ -297,7 +310,7 @@ impl Shard {
         }
     }
 
-    /// Counts the flows of a chunk of records that follow each other from `first` on.
+    /// Counts the flows of a chunk of consecutive records, the first of which is `first`.
     fn count_flows(&mut self, (producer, first): (usize, u64), chunk: &Chunk<'_>) {
         for (number, run) in chunk.runs() {
             if let Some(flows) = &mut self.flows
@@ -311,16 +324,16 @@ impl Shard {
         }
     }
 
-    /// Looks at those records of a chunk that are of one interface.
-    fn look_at_run<'p>(
+    /// Analyzes the records of a chunk that belong to one interface.
+    fn inspect_run<'p>(
         &mut self,
         (producer, interface): (usize, u16),
         chunk: &Chunk<'_>,
         run: Range<usize>,
-        walk: &mut Walk<impl Iterator<Item = Numbered<'p>>>,
+        walk: &mut SelectedPackets<impl Iterator<Item = NumberedPacket<'p>>>,
         findings: &mut impl Findings,
     ) {
-        // An interface that no inserter registered is unknown.
+        // No inserter has registered this interface.
         let Some(known) = self.names.interface(interface) else {
             return;
         };
@@ -345,7 +358,7 @@ impl Shard {
             left = &left[left.partition_point(|hit| hit.frame < frame)..];
             let (its, behind_it) = left.split_at(left.partition_point(|hit| hit.frame == frame));
             left = behind_it;
-            self.look_closely(
+            self.inspect(
                 (producer, record),
                 run.start + frame,
                 &packet,
@@ -356,8 +369,9 @@ impl Shard {
         self.rules.hits = hits;
     }
 
-    /// Learns from a packet, and tells its hits: those of rules, and of scripts. It is the one at `at` of its chunk.
-    fn look_closely(
+    /// Learns from a packet and reports its hits: those of rules, then those of scripts. The packet
+    /// has the index `at` in its chunk.
+    fn inspect(
         &mut self,
         place: (usize, u64),
         at: usize,
@@ -365,8 +379,8 @@ impl Shard {
         hits: &[RuleHit],
         findings: &mut impl Findings,
     ) {
-        for over in self.scripts.take_over(at, self.rules.at_start()) {
-            findings.over(place.1, over);
+        for over in self.scripts.take_ended_flows(at, self.rules.at_start()) {
+            findings.flow_ended(place.1, over);
         }
         if !findings.are_wanted() {
             return;
@@ -387,17 +401,17 @@ impl Shard {
         }
         for hit in hits {
             let rule = self.rules.number(hit);
-            self.tell(rule, place, packet, findings);
+            self.report_rule_hit(rule, place, packet, findings);
         }
         for script in 0..self.scripts.len() {
             if self.scripts.takes(script, at) {
-                self.tell_script(script, at, place, packet, findings);
+                self.report_script_hit(script, at, place, packet, findings);
             }
         }
     }
 
-    /// Tells that a script takes the packet at `at` of its chunk.
-    fn tell_script(
+    /// Reports that a script matches the packet at `at` of its chunk.
+    fn report_script_hit(
         &mut self,
         script: usize,
         at: usize,
@@ -426,8 +440,8 @@ impl Shard {
         findings.hit(order(rule, place, interface, packet), expression);
     }
 
-    /// Tells that a rule takes a packet, and what it would dump.
-    fn tell(
+    /// Reports that a rule matches a packet, and what the hit would dump.
+    fn report_rule_hit(
         &mut self,
         rule: usize,
         (producer, record): (usize, u64),
@@ -450,9 +464,10 @@ impl Shard {
         findings.hit(order, expression);
     }
 
-    /// Takes up what changed in the rules, and what they dump. Returns what it no longer has.
-    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> GoneRules {
-        let mut gone = GoneRules::default();
+    /// Applies changes of rules and of their dump expressions. Returns the removed rules and
+    /// templates.
+    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> RemovedRules {
+        let mut gone = RemovedRules::default();
         if let Some(derivation) = &mut self.derivation {
             let templates = changes.iter().filter_map(|it| derivation.change(it));
             gone.templates.extend(templates);
@@ -462,13 +477,13 @@ impl Shard {
         gone
     }
 
-    /// Whether it is to see fragments.
+    /// Whether the shard must see fragments.
     fn learns(&self) -> bool {
         let derivation = self.derivation.as_ref();
         derivation.is_some_and(|derivation| derivation.fragments.wanted)
     }
 
-    /// Its rules and scripts, by their numbers.
+    /// The rules and scripts by number.
     pub(crate) fn known_rules(&self) -> BTreeMap<usize, KnownRule> {
         let rules = self.rules.iter();
         let rules = rules.map(|rule| (rule.number, rule.known()));
@@ -485,7 +500,7 @@ impl Shard {
         rules.chain(scripts).collect()
     }
 
-    /// What rules and scripts have to say.
+    /// Takes the messages of rules, scripts and the derivation for the user.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let mut notices = self.rules.take_notices();
         notices.extend(self.scripts.take_notices());
@@ -498,11 +513,11 @@ impl Shard {
     }
 }
 
-/// Where the hit of a rule on a packet, the record of a producer, stands among all others.
+/// The position of a hit among all hits. The packet is the record `record` of the producer.
 fn order(
     rule: usize,
     (producer, record): (usize, u64),
-    interface: &Interface,
+    interface: &RecordedInterface,
     packet: &Packet<'_>,
 ) -> HitOrder {
     HitOrder {

@@ -1,10 +1,13 @@
-//! A shard that reads the ring itself, beside others.
+//! A shard with its own reader of the ring.
 //!
-//! Live the readers are the members of one group, and divide the producers. From files each reads all records, and looks at those of its
-//! shards: the inserter has numbered them by address pair (`intake/inserter/shards.rs`). What they find goes to the analyzer,
-//! which opens and closes windows: live by a bounded queue, from files in the order of records, for which it waits.
+//! Live, the readers are the members of one group and divide the producers. When reading files,
+//! each reader reads all records and analyzes those of its shard, which the inserter numbered by
+//! address pair (`intake/inserter/shards.rs`). The hits go to the analyzer, which opens and closes
+//! windows. Live, a bounded queue carries the hits. When reading files, the analyzer waits for the
+//! readers and takes hits in the order of records.
 //!
-//! With `--analyzers inline` a file's only reader is moved on by the inserter's thread, behind each publication.
+//! With `--analyzers inline`, the inserter's thread runs a file's only reader, after each
+//! publication.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,60 +22,63 @@ use crate::{
         chunk::{Chunk, MANY},
         director::HitOrder,
         hit_queue::HitQueue,
-        predicate::Expression,
-        seats::{Gap, Seats},
-        shard::{Findings, Numbered, Numbers, Over, Shard},
+        predicate::DumpExpression,
+        shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, Shard},
+        shard_slots::{ShardSlots, UnanalyzedGap},
     },
-    control::{common::Common, hits::Refusal, progress::promised, pulse::Pulse},
+    control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
 };
 
-/// Batches between two looks at clocks.
+/// Batches between two reads of the clock.
 const BATCHES: usize = 64;
-/// Hits from files that are told together.
+/// Hits from files that are queued together.
 const TOGETHER: usize = 1024;
-/// How long a live recording that is stopped still looks at packets, ns.
+/// How long a stopped live recording still analyzes packets, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
-/// See the module.
+/// Reads the ring for one shard.
 #[derive(Debug)]
 pub(crate) struct ShardReader {
-    common: Arc<Common>,
-    seats: Arc<Seats>,
-    seat: usize,
+    common: Arc<RecorderShared>,
+    slots: Arc<ShardSlots>,
+    slot: usize,
     reader: Reader,
-    /// Of the analyzer.
+    /// Wakes the analyzer.
     waker: Waker,
-    found: Found,
-    /// From files: its records before this were looked at.
+    found: ReaderFindings,
+    /// Files: the reader has analyzed all its records before this number.
     looked: u64,
-    /// Live, of each producer whether it is one of its own that promise watermarks.
+    /// Live, for each producer: whether the producer belongs to this reader and promises
+    /// watermarks.
     promises: Vec<bool>,
     /// A lower bound of the times of the last batch of each producer, ns.
     last_ns: Vec<i64>,
     stopped_ns: Option<i64>,
     is_time_over: bool,
-    /// The end of that time: the producer of the last packets, and how many of their batch were left.
+    /// If the time after a stop ran out: the producer of the last packets, and the number of
+    /// packets of its batch that were left.
     left: (usize, u64),
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
-/// What was found and is not told yet.
+/// Hits that are not queued yet.
 #[derive(Debug)]
-struct Found {
-    seats: Arc<Seats>,
-    /// Live, with what they would dump; …
+struct ReaderFindings {
+    slots: Arc<ShardSlots>,
+    /// Live hits, with what they would dump.
     live: HitQueue,
-    /// … from files the analyzer says that, because it knows the packets before.
+    /// Hits from files. The analyzer derives what they would dump, because only the analyzer knows
+    /// all packets before.
     files: Vec<HitOrder>,
     has_any: bool,
 }
 
-impl Findings for Found {
+impl Findings for ReaderFindings {
     fn are_wanted(&self) -> bool {
-        self.seats.are_armed()
+        self.slots.are_armed()
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
         self.has_any = true;
         match expression {
             Some(expression) => self.live.push((order, expression)),
@@ -80,57 +86,57 @@ impl Findings for Found {
         }
     }
 
-    fn over(&mut self, _: u64, over: Over) {
-        self.live.push_over(over);
+    fn flow_ended(&mut self, _: u64, over: FlowEnded) {
+        self.live.push_flow_ended(over);
     }
 }
 
 impl ShardReader {
-    /// For the shard of a seat; `reader` is that of its producers.
+    /// A reader for the shard of a slot; `reader` reads the producers of that shard.
     pub(crate) fn new(
-        common: Arc<Common>,
-        (seats, seat): (Arc<Seats>, usize),
+        common: Arc<RecorderShared>,
+        (slots, slot): (Arc<ShardSlots>, usize),
         reader: Reader,
         waker: Waker,
     ) -> Self {
         let mut promises = common.intake.promises();
         for (producer, promises) in promises.iter_mut().enumerate() {
-            *promises &= producer % seats.all().len() == seat;
+            *promises &= producer % slots.all().len() == slot;
         }
         Self {
-            // From files there is one, whatever the number of queues.
+            // Files have one producer, whatever the number of queues.
             last_ns: vec![i64::MIN; promises.len().max(1)],
             promises,
-            found: Found {
-                seats: Arc::clone(&seats),
+            found: ReaderFindings {
+                slots: Arc::clone(&slots),
                 live: HitQueue::default(),
                 files: Vec::new(),
                 has_any: false,
             },
-            seats,
-            seat,
+            slots,
+            slot,
             reader,
             waker,
             looked: 0,
             stopped_ns: None,
             is_time_over: false,
             left: (0, 0),
-            pulse: common.pulses.of(format!("shard-{seat}")),
+            pulse: common.pulses.of(format!("shard-{slot}")),
             common,
         }
     }
 
-    /// Whether any packet was a hit so far.
+    /// Whether any packet has been a hit.
     pub(crate) fn has_found(&self) -> bool {
         self.found.has_any
     }
 
-    /// A handle that wakes it.
+    /// A handle that wakes this reader.
     pub(crate) fn waker(&self) -> Waker {
         self.reader.waker()
     }
 
-    /// How far it and those that it shares producers with have read.
+    /// How far this reader, and the readers it shares producers with, have read.
     pub(crate) fn positions(&self) -> Positions {
         self.reader.positions()
     }
@@ -141,9 +147,9 @@ impl ShardReader {
         while self.step() && !self.is_time_over {}
         let (ring, positions) = (&self.common.ring, self.reader.positions());
         let now_ns = self.common.clock.now().ring_ns;
-        let shards = self.seats.all().len();
+        let shards = self.slots.all().len();
         for producer in
-            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
+            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.slot)
         {
             let (broken_off, left) = self.left;
             let left = if producer == broken_off { left } else { 0 };
@@ -152,7 +158,7 @@ impl ShardReader {
                 .saturating_sub(positions.get(producer));
             let packets = behind + left;
             if packets > 0 {
-                self.seats.all()[self.seat].miss(Gap {
+                self.slots.all()[self.slot].miss(UnanalyzedGap {
                     producer,
                     span_ns: (self.last_ns[producer].min(now_ns), now_ns),
                     packets,
@@ -164,12 +170,12 @@ impl ShardReader {
 }
 
 impl RingReader for ShardReader {
-    /// Whether somebody waits for what it has found by then.
+    /// Whether another thread waits for the findings of this reader.
     fn has_deadline(&self) -> bool {
         !self.common.is_live() || self.common.counters.are_dumps_unfinished()
     }
 
-    /// Sleeps until there is something to read, or the timeout. Returns for how long.
+    /// Sleeps until there is something to read, or until the timeout. Returns how long it slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.common.clock.mono_ns();
         self.reader.wait(timeout);
@@ -177,21 +183,22 @@ impl RingReader for ShardReader {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Looks at what is there, live at most some batches, and tells what it found. False: nothing was there.
+    /// Analyzes available packets, live a few batches at most, and queues the hits. Returns `false`
+    /// if there were no packets.
     fn step(&mut self) -> bool {
         self.pulse.beat();
         let live = self.common.is_live();
-        let seats = Arc::clone(&self.seats);
-        let seat = &seats.all()[self.seat];
+        let slots = Arc::clone(&self.slots);
+        let slot = &slots.all()[self.slot];
         // Read before the records, as the analyzer does.
         let promised_ns = if live {
             promised(&self.common.ring, &self.promises).min()
         } else {
             None
         };
-        let shards = self.seats.all().len();
-        let (mine, is_whole) = (self.seat, live || shards == 1);
-        let is_mine = move |(_, packet): &Numbered<'_>| {
+        let shards = self.slots.all().len();
+        let (mine, is_whole) = (self.slot, live || shards == 1);
+        let is_mine = move |(_, packet): &NumberedPacket<'_>| {
             is_whole || usize::from(packet.shard) % shards == mine
         };
         let mut batches = 0;
@@ -203,7 +210,7 @@ impl RingReader for ShardReader {
             let last_ns = &mut self.last_ns[batch.producer];
             let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
             if batch.missed.packets > 0 {
-                seat.miss(Gap {
+                slot.miss(UnanalyzedGap {
                     producer: batch.producer,
                     span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
                     packets: batch.missed.packets,
@@ -211,34 +218,35 @@ impl RingReader for ShardReader {
                 });
             }
             if !live {
-                // Only now the bucket of the batch before is given back: when the analyzer has seen all, nobody holds what may be overwritten.
-                seat.tell_found(&mut self.found.files, self.looked);
+                // `next` has just released the bucket of the previous batch. So when the analyzer
+                // has seen everything, no reader holds a bucket that may be overwritten.
+                slot.queue_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
-            let mut packets = Numbers::from(batch.first, batch.iter()).filter(is_mine);
+            let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
             let found = &mut self.found;
             let (control, clock) = (&self.common.control, &self.common.clock);
             let pulse = &self.pulse;
             let look = |shard: &mut Shard| {
-                seat.refresh(shard, &mut found.live);
+                slot.refresh(shard, &mut found.live);
                 let mut chunk = Chunk::new();
                 loop {
                     pulse.beat();
-                    // A script may be slow: none is asked about many packets behind the time to stop.
+                    // A script may be slow: after a stop, ask it about one packet at a time.
                     let is_stopping = live && control.stopping();
                     chunk.most = if is_stopping { 1 } else { MANY };
-                    let look = || shard.look(batch.producer, &mut packets, &mut chunk, found);
-                    let count = seat.times.time(clock, look);
+                    let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, found);
+                    let count = slot.times.time(clock, look);
                     if count == 0 {
                         return;
                     }
                     if live {
                         passed += count as u64;
                         if !found.live.is_empty() {
-                            seat.tell(&mut found.live);
+                            slot.queue_hits(&mut found.live);
                             self.waker.wake();
                         }
-                        seat.refresh(shard, &mut found.live);
+                        slot.refresh(shard, &mut found.live);
                         if is_stopping && is_long_ago(&mut self.stopped_ns, clock.mono_ns()) {
                             end = batch.first + passed;
                             self.is_time_over = true;
@@ -248,15 +256,15 @@ impl RingReader for ShardReader {
                         && found.files.len() >= TOGETHER
                     {
                         let looked = last.record + 1;
-                        seat.tell_found(&mut found.files, looked);
+                        slot.queue_found(&mut found.files, looked);
                     }
                 }
             };
-            seat.visit_waiting(look);
+            slot.visit_waiting(look);
             self.looked = end;
             batches += 1;
-            // Relaxed: numbers, summed by who asks.
-            seat.analyzed
+            // Relaxed: a number that others only sum.
+            slot.analyzed
                 .fetch_add(end - batch.first, Ordering::Relaxed);
             if self.is_time_over {
                 self.left = (batch.producer, batch.first + batch.len() as u64 - end);
@@ -268,25 +276,25 @@ impl RingReader for ShardReader {
         }
         if live {
             if !more {
-                seat.promise(promised_ns.unwrap_or(i64::MAX));
+                slot.promise(promised_ns.unwrap_or(i64::MAX));
             }
         } else {
-            seat.tell_found(&mut self.found.files, self.looked);
+            slot.queue_found(&mut self.found.files, self.looked);
         }
         batches > 0
     }
 }
 
-/// Whether the time to look at packets is over at `mono_ns`, of a recording that is stopped.
+/// Whether a stopped recording has used up its time to analyze packets at `mono_ns`.
 fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
     mono_ns - *stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
 }
 
 impl Drop for ShardReader {
     fn drop(&mut self) {
-        let seat = &self.seats.all()[self.seat];
-        seat.tell_found(&mut self.found.files, u64::MAX);
-        seat.promise(i64::MAX);
+        let slot = &self.slots.all()[self.slot];
+        slot.queue_found(&mut self.found.files, u64::MAX);
+        slot.promise(i64::MAX);
         self.waker.wake();
     }
 }

@@ -1,4 +1,4 @@
-//! What a trigger asks for: what is dumped, its window, how much of it, and who asked.
+//! The request of a trigger: the selection of packets, the window, limits, and the requester.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,81 +9,91 @@ use retroscope_flow::BiflowKey;
 
 use crate::dump::store::RetentionLimit;
 
-/// Bytes that are kept of the name of who asked, …
+/// Bytes that are kept of the name of the person who asked.
 const ASKED_BY_BYTES: usize = 256;
-/// … and of why.
+/// Bytes that are kept of the reason.
 const REASON_BYTES: usize = 1000;
 
-/// What a trigger asks for. What it leaves out (all, by default) is as the recorder is configured.
+/// The request of a trigger. The recorder's configuration applies to all that a request leaves out
+/// (everything, by default).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerRequest {
-    /// Packet time before the trigger, of any length: what the ring does not hold any more is missing, and told.
+    /// Packet time before the trigger, of any length. Packets that the ring no longer has are
+    /// missing, and the verdict reports this.
     pub past: Option<Duration>,
     /// Packet time after the trigger, of any length.
     pub future: Option<Duration>,
-    /// The dump ends when it has so many packets; 0: without limit.
+    /// The dump ends after this number of packets; 0: no limit.
     pub packets_max: Option<u64>,
-    /// The dump ends with the packet by which it has so many captured bytes, or more; 0: without limit.
+    /// The dump ends with the packet that brings it to this number of captured bytes; 0: no limit.
     pub bytes_max: Option<u64>,
-    /// What is dumped: of a rule a template, which each trigger packet fills in; by hand, where there is no such packet, an expression. Empty:
-    /// everything.
+    /// Selects the packets to dump. For a rule this is a template, which each trigger packet fills
+    /// in. For a manual trigger, which has no packet, this is an expression. Empty: everything.
     pub dump: Option<String>,
-    /// Of a rule: what is dumped of an alert that names it, a [`LabelTemplate`](retroscope_alert::LabelTemplate), which labels of the alert fill in. Empty: everything;
-    /// `None`: it takes no alerts.
+    /// For a rule: a [`LabelTemplate`](retroscope_alert::LabelTemplate) that selects the packets to
+    /// dump for an alert that names the rule. Labels of the alert fill in the template. Empty:
+    /// everything. `None`: the rule accepts no alerts.
     pub alert_dump: Option<String>,
-    /// Below the directory of the dumps: where its files go; made when it is first needed.
+    /// Directory for the dump files, below the directory of all dumps; made when first needed.
     pub into: Option<SubDirectory>,
-    /// Of a rule: after the end of its window, how long the same dump expression starts no other dump.
+    /// For a rule: how long after the end of a window the same dump expression starts no other
+    /// dump.
     pub hold_off: Option<Duration>,
-    /// Of a rule, beside the limits that all rules share: dumps open at once, …
+    /// For a rule: dumps open at once. This limit applies in addition to the limits that all rules
+    /// share.
     pub max_dumps: Option<u64>,
-    /// … dumps started in any minute, …
+    /// For a rule: dumps started in any minute, in addition to the shared limit.
     pub dumps_per_minute: Option<u64>,
-    /// … and bytes written in any hour before no further dump is started; 0, as `None`: without a limit of its own.
+    /// For a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
+    /// the rule has no limit.
     pub bytes_per_hour: Option<u64>,
-    /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
-    /// the same belongs to the dump of the first.
+    /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
+    /// A second trigger that differs only in this text joins the dump of the first.
     pub asked_by: Option<String>,
-    /// As whom the control plane let in who asked, whatever they call themselves: a token's name, or a user. `None`: it was no command.
+    /// The name that the control plane authenticated: a token's name or a user, whatever `asked_by`
+    /// says. `None`: no command led to this trigger.
     pub caller: Option<String>,
-    /// Why, in the words of who asked: an alert, a ticket. It stands in the report, the sidecar and the file's first comment; of longer texts the first 1,000 bytes.
+    /// The reason in the words of the person who asked: an alert, a ticket. The report, the sidecar
+    /// and the file's first comment contain it; of longer texts the first 1,000 bytes.
     pub reason: Option<String>,
-    /// How many of a rule's dumps are kept, and how long, beside what is kept of all.
+    /// How many of a rule's dumps are kept, and for how long, in addition to the limits for all
+    /// dumps.
     pub keep: Option<RetentionLimit>,
 }
 
-/// The same with everything filled in.
+/// A trigger request with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) window: Window,
+pub(crate) struct TriggerTerms {
+    pub(crate) window: DumpWindow,
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
     pub(crate) caller: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
-    /// The flow that it is of, where a module says when that is over.
+    /// The flow of the hit, if a module reports when the flow ends.
     pub(crate) flow: Option<BiflowKey>,
     pub(crate) limits: RuleLimits,
-    /// The alert that it is of.
+    /// The alert that led to the hit.
     pub(crate) alert: Option<Arc<Alert>>,
-    /// Times before and after the hit that belong to the hit, ns: of an alert, its flow up to its
-    /// packet, and the rest of the microsecond. Both are 0 for a packet and for a trigger by hand.
+    /// Times before and after the hit that belong to the hit, ns. For an alert: its flow up to its
+    /// packet, and the rest of the microsecond. Both are 0 for a packet and for a manual trigger.
     pub(crate) span_ns: (i64, i64),
-    /// What its dump calls the rule; `None`: by the rule's expression.
+    /// Name of the rule in the dump; `None`: the rule's expression.
     pub(crate) called: Option<Arc<str>>,
 }
 
-/// What a rule is held to of its own.
+/// A rule's own limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RuleLimits {
-    /// After the end of a window, how long the same expression starts no dump, ns; `None`: as the recorder is configured.
+    /// How long after the end of a window the same expression starts no dump, ns; `None`: as the
+    /// recorder is configured.
     pub(crate) hold_off_ns: Option<i64>,
-    /// Dumps open at once, to `u64::MAX`: without limit, as the next ones.
+    /// Dumps open at once; `u64::MAX`: no limit. This also applies to the next two fields.
     pub(crate) dumps_max: u64,
     pub(crate) dumps_per_minute: u64,
     pub(crate) bytes_per_hour: u64,
 }
 
-/// None.
+/// No limits.
 impl Default for RuleLimits {
     fn default() -> Self {
         Self {
@@ -95,21 +105,21 @@ impl Default for RuleLimits {
     }
 }
 
-/// How much is dumped.
+/// The length of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct DumpWindow {
     /// Packet time dumped before the trigger, ns, at least 0.
     pub(crate) past_ns: i64,
     /// Packet time dumped after the trigger, ns, at least 0.
     pub(crate) future_ns: i64,
-    /// Packets that end it, 1 to `u64::MAX`: without limit.
+    /// Packets that end the dump, at least 1; `u64::MAX`: no limit.
     pub(crate) packets_max: u64,
-    /// Bytes that do, in the same range.
+    /// Bytes that end the dump, at least 1; `u64::MAX`: no limit.
     pub(crate) bytes_max: u64,
 }
 
-impl Window {
-    /// A window of a length. `packets` and `bytes` limit it; 0: they do not.
+impl DumpWindow {
+    /// A window of the given length. `packets` and `bytes` limit it; 0: no limit.
     pub(crate) fn new(past: Duration, future: Duration, packets: u64, bytes: u64) -> Self {
         Self {
             past_ns: duration_ns(past),
@@ -119,33 +129,33 @@ impl Window {
         }
     }
 
-    /// Whether more than time ends it.
+    /// Whether packets or bytes can end the dump before its time.
     pub(crate) fn is_limited(self) -> bool {
         self.packets_max.min(self.bytes_max) < u64::MAX
     }
 
-    /// Whether so many packets and bytes end it.
+    /// Whether a dump with this number of packets and bytes has reached a limit.
     pub(crate) fn is_full(self, packets: u64, bytes: u64) -> bool {
         packets >= self.packets_max || bytes >= self.bytes_max
     }
 
-    /// Its start where the trigger is at this time, ns.
+    /// Start of the window for a trigger at `time_ns`, ns.
     pub(crate) fn start_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_sub(self.past_ns)
     }
 
-    /// Its end, ns.
+    /// End of the window for a trigger at `time_ns`, ns.
     pub(crate) fn end_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_add(self.future_ns)
     }
 }
 
-/// A limit as users write it, of whom 0 means none.
+/// Converts a limit as users write it, where 0 means no limit.
 pub(crate) fn limit(limit: u64) -> u64 {
     if limit == 0 { u64::MAX } else { limit }
 }
 
-impl Terms {
+impl TriggerTerms {
     /// The first and the last time that belong to a hit at `time_ns`, ns.
     pub(crate) fn span_at(&self, time_ns: i64) -> (i64, i64) {
         let (before_ns, after_ns) = self.span_ns;
@@ -155,14 +165,14 @@ impl Terms {
         )
     }
 
-    /// What a request asks for, with `defaults` for what it leaves out.
-    pub(crate) fn new(request: &TriggerRequest, defaults: Window) -> Self {
+    /// Fills in `defaults` for what `request` leaves out.
+    pub(crate) fn new(request: &TriggerRequest, defaults: DumpWindow) -> Self {
         let kept = |text: &Option<String>, bytes| {
             let text = text.as_deref()?;
             Some(Arc::from(&text[..text.floor_char_boundary(bytes)]))
         };
         Self {
-            window: Window {
+            window: DumpWindow {
                 past_ns: request.past.map_or(defaults.past_ns, duration_ns),
                 future_ns: request.future.map_or(defaults.future_ns, duration_ns),
                 packets_max: request.packets_max.map_or(defaults.packets_max, limit),

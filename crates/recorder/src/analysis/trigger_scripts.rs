@@ -1,8 +1,8 @@
-//! Trigger scripts, and modules over flows: which packets of a chunk they take.
+//! Trigger scripts, and modules over flows: which packets of a chunk they match.
 //!
-//! A script may remember what it saw, so it is asked about every packet once, in order, before anything else happens to
-//! the chunk; what it found is looked up afterwards. What it finds depends on the packets and their order alone, not on where
-//! chunks end.
+//! A script may keep state, so it is asked about every packet once, in order, before anything else
+//! uses the chunk. Its answers are looked up afterwards. The answers depend only on the packets and
+//! their order, not on where chunks end.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -16,44 +16,44 @@ use retroscope_script::{
 use serde::Serialize;
 
 use crate::{
-    analysis::shard::{Numbered, Over},
-    control::{Counters, common::Common, lock, ring_time::Stamps},
+    analysis::shard::{FlowEnded, NumberedPacket},
+    control::{AtomicCounters, common::RecorderShared, lock, ring_time::StampRestorer},
     intake::interfaces::InterfaceCache,
     start::config::Scripts,
 };
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 
-/// See the module.
+/// The trigger scripts and modules of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
-    /// They have the numbers behind the scripts.
+    /// Modules have the rule numbers after the scripts.
     modules: Vec<Module>,
-    /// The packets of the chunk whose flows one of them shunts.
+    /// Packets of the chunk whose flows a script or module shunts.
     shunted: u64,
 }
 
 #[derive(Debug)]
 struct TriggerScript {
     trigger: Machine,
-    /// The packets of the chunk that it takes.
+    /// Packets of the chunk that the script matches.
     found: u64,
-    news: News,
+    news: FailureNotice,
 }
 
 impl TriggerScripts {
-    /// Runs the files once. What modules do is counted in `common`.
+    /// Runs the files once. The counters of modules are registered in `common`.
     pub(crate) fn new(
         scripts: &Scripts,
         limits: ScriptLimits,
-        common: &Common,
+        common: &RecorderShared,
     ) -> Result<Self, ScriptError> {
         let script = |script| {
             Ok(TriggerScript {
                 trigger: Machine::new(script, limits)?,
                 found: 0,
-                news: News::of("triggers"),
+                news: FailureNotice::of("triggers"),
             })
         };
         let triggers = scripts.triggers.iter().map(script);
@@ -78,24 +78,24 @@ impl TriggerScripts {
         self.scripts.len() + self.modules.len()
     }
 
-    /// Whether there are modules: they look at packets also where no hits are wanted.
+    /// Whether there are modules. Modules see packets even if no hits are wanted.
     pub(crate) fn has_modules(&self) -> bool {
         !self.modules.is_empty()
     }
 
-    /// Whether one of them may shunt flows.
+    /// Whether a script or module may shunt flows.
     pub(crate) fn shunts(&self) -> bool {
         let mut modules = self.modules.iter();
         self.scripts.iter().any(|script| script.trigger.shunts())
             || modules.any(|module| module.runner.settings().shunts)
     }
 
-    /// The packets of the chunk whose flows one of them shunts: bit `n` is that of packet `n`.
+    /// Packets of the chunk whose flows a script or module shunts: bit `n` is for packet `n`.
     pub(crate) fn shunted(&self) -> u64 {
         self.shunted
     }
 
-    /// The least that one of them wants to see in one state.
+    /// The smallest partition of packets that any script or module needs to see in one state.
     pub(crate) fn partition(&self) -> Option<Partition> {
         let partitions = self.scripts.iter().map(|script| script.trigger.partition());
         let modules = self.modules.iter();
@@ -103,7 +103,8 @@ impl TriggerScripts {
         partitions.chain(modules).min()
     }
 
-    /// What messages call them, in the order of their numbers, and how many dumps those that have a limit of their own may have open at once.
+    /// Names for messages, in the order of rule numbers, and limits of open dumps for modules that
+    /// have such a limit.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
         let scripts = self.scripts.iter();
         let scripts = scripts.map(|script| (script.trigger.name(), None));
@@ -113,7 +114,8 @@ impl TriggerScripts {
         }))
     }
 
-    /// Live: no packet may have come for some time, at `mono_ns` of the monotonic clock.
+    /// Live: lets time pass, because packets may not arrive for some time. `mono_ns`: now on the
+    /// monotonic clock.
     pub(crate) fn pass_time(&mut self, mono_ns: i64) {
         for module in &mut self.modules {
             module.runner.pass(mono_ns);
@@ -121,7 +123,7 @@ impl TriggerScripts {
         }
     }
 
-    /// No packet comes any more.
+    /// No more packets will arrive.
     pub(crate) fn finish(&mut self) {
         for module in &mut self.modules {
             module.runner.finish();
@@ -129,13 +131,14 @@ impl TriggerScripts {
         }
     }
 
-    /// Asks all scripts about the packets of a chunk, at most [`MANY`], of a producer; where no hits are wanted, only modules.
+    /// Asks all scripts about the packets of a chunk of one producer, at most [`MANY`]. If no hits
+    /// are wanted, asks only modules.
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
-        packets: impl Iterator<Item = Numbered<'p>>,
+        packets: impl Iterator<Item = NumberedPacket<'p>>,
         names: &mut InterfaceCache,
-        stamps: &mut Stamps,
+        stamps: &mut StampRestorer,
         are_wanted: bool,
     ) {
         let mut chunk = [NO_PACKET; MANY];
@@ -143,7 +146,7 @@ impl TriggerScripts {
         let mut count = 0;
         let slots = chunk.iter_mut().zip(&mut times_ns);
         for ((slot, time_ns), (record, packet)) in slots.zip(packets) {
-            // A packet of an interface that no inserter registered triggers nothing, whatever a script answers.
+            // A packet of an unregistered interface never triggers, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);
@@ -161,7 +164,7 @@ impl TriggerScripts {
             };
             self.shunted |= script.trigger.take_shunted();
         }
-        // Modules remember times: these go on when a clock is set.
+        // Modules store times, so they get ring time, which goes on when a clock is set.
         for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
             slot.time_ns = time_ns;
         }
@@ -171,16 +174,18 @@ impl TriggerScripts {
         }
     }
 
-    /// Flows that modules had dumped, and found to be over before the packet at `until` of the chunk or one before that. Rules of scripts have
-    /// numbers from `first` on.
-    pub(crate) fn take_over(&mut self, until: usize, first: usize) -> Vec<Over> {
+    /// Takes the flows that modules had dumped and that ended before the packet at index `until` of
+    /// the chunk, or earlier. Rules of scripts have numbers from `first` on.
+    pub(crate) fn take_ended_flows(&mut self, until: usize, first: usize) -> Vec<FlowEnded> {
         let first = first + self.scripts.len();
         let modules = self.modules.iter_mut().enumerate();
-        let over = modules.flat_map(|(number, module)| module.take_over(until, first + number));
+        let over =
+            modules.flat_map(|(number, module)| module.take_ended_flows(until, first + number));
         over.collect()
     }
 
-    /// Of a module, what it wants dumped of the packet at `place` of the chunk, if it says so; and the flow, if it says when that is over.
+    /// For a module's hit on the packet at `place` of the chunk: the dump expression that the
+    /// module returned, if any, and the flow, if the module reports its end.
     pub(crate) fn wanted(
         &self,
         script: usize,
@@ -196,7 +201,8 @@ impl TriggerScripts {
         (filter, flow.map(|dump| dump.key))
     }
 
-    /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
+    /// The packets at `run` of the chunk that some script or module needs: bit `n` is for packet
+    /// `n` of the run.
     pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
         let scripts = self.scripts.iter().map(|script| script.found);
         let modules = self
@@ -211,7 +217,7 @@ impl TriggerScripts {
             & of_run.unwrap_or(0)
     }
 
-    /// Whether a script takes the packet at `place` of the chunk.
+    /// Whether a script matches the packet at `place` of the chunk.
     pub(crate) fn takes(&self, script: usize, place: usize) -> bool {
         let found = match self.scripts.get(script) {
             Some(script) => script.found,
@@ -223,7 +229,7 @@ impl TriggerScripts {
         place < MANY && found >> place & 1 == 1
     }
 
-    /// What scripts printed, and, once each, why they are disabled.
+    /// Takes the output of scripts, and once for each disabled script the reason.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
         let scripts = self.scripts.iter_mut().flat_map(take);
@@ -231,7 +237,7 @@ impl TriggerScripts {
         scripts.chain(modules).collect()
     }
 
-    /// Scripts that are disabled.
+    /// Number of disabled scripts and modules.
     pub(crate) fn failed(&self) -> u64 {
         let failed = self
             .scripts
@@ -243,20 +249,20 @@ impl TriggerScripts {
     }
 }
 
-/// A module, and what it wants of a chunk.
+/// A module, and its results for a chunk.
 #[derive(Debug)]
 struct Module {
     runner: Runner,
     dumps: Vec<ModuleDumpRequest>,
-    /// The packets of the chunk whose flows it wants.
+    /// Packets of the chunk whose flows the module wants to dump.
     found: u64,
-    /// Flows that it found to be over in the chunk, but for those that were told.
+    /// Flows that ended in the chunk and are not reported yet.
     over: VecDeque<FlowOver>,
     counters: Arc<ModuleCounters>,
 }
 
 impl Module {
-    fn new(runner: Runner, number: usize, common: &Common) -> Self {
+    fn new(runner: Runner, number: usize, common: &RecorderShared) -> Self {
         let counters = Arc::<ModuleCounters>::default();
         let name = runner.name().to_owned();
         lock(&common.modules).push((number, name, Arc::clone(&counters)));
@@ -269,12 +275,12 @@ impl Module {
         }
     }
 
-    /// See [`TriggerScripts::take_over`].
-    fn take_over(&mut self, until: usize, rule: usize) -> Vec<Over> {
+    /// See [`TriggerScripts::take_ended_flows`].
+    fn take_ended_flows(&mut self, until: usize, rule: usize) -> Vec<FlowEnded> {
         self.over.extend(self.runner.take_ended_flows());
         let mut over = Vec::new();
         while let Some(flow) = self.over.pop_front_if(|flow| flow.at <= until) {
-            over.push(Over {
+            over.push(FlowEnded {
                 rule,
                 flow: flow.key,
                 now_ns: flow.now_ns,
@@ -284,7 +290,7 @@ impl Module {
         over
     }
 
-    /// The packets of the chunk before which it found flows to be over.
+    /// Packets of the chunk before which a flow ended.
     fn over_at(&self) -> u64 {
         let places = self.over.iter().map(|over| over.at);
         let bits = places.filter(|at| *at < MANY).map(|at| 1 << at);
@@ -304,7 +310,7 @@ impl Module {
     fn take_notices(&mut self) -> Vec<String> {
         let notes = self.runner.take_notes().into_iter();
         let name = self.runner.name();
-        // Faults begin with the name already.
+        // A fault message already begins with the name.
         let named = |note: String| match note.starts_with(name) {
             true => note,
             false => format!("{name}: {note}"),
@@ -315,7 +321,7 @@ impl Module {
 
 /// Counters of a module in one shard.
 #[derive(Debug, Default)]
-pub(crate) struct ModuleCounters(Counters<10>);
+pub(crate) struct ModuleCounters(AtomicCounters<10>);
 
 impl ModuleCounters {
     fn set(&self, runner: &Runner) {
@@ -352,35 +358,35 @@ impl ModuleCounters {
     }
 }
 
-/// A module, and what it did so far in all shards.
+/// A module, and its counts over all shards.
 #[derive(Debug, Clone, Default, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModuleStatus {
-    /// What messages call it.
+    /// Name of the module in messages.
     pub name: String,
-    /// What it did.
+    /// Counts of the module.
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub counts: ModuleCounts,
-    /// Shards in which it failed too often, and looks at no packets any more.
+    /// Shards in which the module failed too often and is disabled.
     pub disabled: u64,
 }
 
-/// What a script has to say to the user.
+/// Collects a script's output and reports its failure once.
 #[derive(Debug)]
-pub(crate) struct News {
-    /// What it does no more when it is disabled.
+pub(crate) struct FailureNotice {
+    /// The verb for the message when the script is disabled, for example "triggers".
     does: &'static str,
-    /// Whether its failure was told.
+    /// Whether the failure has been reported.
     told: bool,
 }
 
-impl News {
+impl FailureNotice {
     pub(crate) fn of(does: &'static str) -> Self {
         Self { does, told: false }
     }
 
-    /// What the script printed, and, once, why it is disabled.
+    /// Takes the script's output, and once the reason why it is disabled.
     pub(crate) fn take(&mut self, script: &mut Machine) -> Vec<String> {
         let notes = script.take_notes().into_iter();
         let mut news: Vec<_> = notes
@@ -403,7 +409,7 @@ const NO_PACKET: ScriptPacket<'static> = ScriptPacket {
     direction: 0,
 };
 
-/// A packet as scripts see it: with its stamp.
+/// A packet as scripts see it, with its stamp.
 pub(crate) fn shown<'p>(
     packet: &Packet<'p>,
     stamp_ns: i64,

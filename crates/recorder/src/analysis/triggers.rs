@@ -1,9 +1,10 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
-//! A few short rules run as their programs on 64 packets together, and these as one function: that is the quickest way for
-//! them. Where some have no program of their own, as with payload terms, or are too long for one function, only very few run like that.
-//! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
-//! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
+//! A few short rules run on 64 packets together, as separate programs or joined into one function.
+//! For few rules that is the quickest way. If some rules have no program (payload terms) or are too
+//! long for one function, only very few rules run like that. Many or long rules are looked up in a
+//! rule set, where their number makes little difference. A thread that has the lock may change the
+//! set at any time. The analyzer applies the change with its next batch and never waits.
 
 #[cfg(test)]
 mod tests;
@@ -22,38 +23,40 @@ use retroscope_packet::LinkType;
 use crate::{
     analysis::{
         native::NativeCode,
-        prepared::{LinkTypes, Prepared, context, mode},
+        prepared::{LinkTypes, PreparedFilter, context, mode},
         rules::Rules,
         shard::KnownRule,
     },
     control::lock,
 };
 
-/// Rules that run one by one at most.
+/// Rules that run as separate programs, at most.
 const FEW: usize = 4;
-/// Rules that run as one function at most. For up to as many ports and hosts that is quicker than a rule set. For many more it gains
-/// less, and as long as there is no code for all of them, their programs one by one are slower than the set.
+/// Rules that run as one function, at most. For up to 16 rules of ports and hosts one function is
+/// quicker than a rule set. For many more rules it gains less. Until all rules have machine code,
+/// their separate programs are slower than the set.
 const FEW_TOGETHER: usize = 16;
-/// Rules that run as one function at least.
+/// Rules that run as one function, at least.
 const TOGETHER_MIN: usize = 2;
-/// Longer texts are lists: looked up rather than compiled by libpcap, which takes long for them.
+/// Longer texts are lists. A rule set looks lists up, because libpcap takes long to compile long
+/// lists.
 const SHORT_TEXT_BYTES: usize = 512;
-/// Where more than [`FEW`] run as one function, their texts have no more together: a list of addresses is one look-up for each
-/// packet, and many comparisons.
+/// Bytes of all texts together, at most, if more than [`FEW`] rules run as one function. A list of
+/// addresses is one look-up for each packet in a rule set, but many comparisons in a function.
 const TOGETHER_TEXT_BYTES: usize = 512;
 
-/// Rules that move as pointers: an inserter takes up thousands at once.
+/// Boxed rules, which move as pointers: an inserter may receive thousands at once.
 pub(crate) type BoxedRules = Vec<Box<Rule>>;
 
 /// A trigger rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
-    /// Its own for good: in the rule set, and with the director.
+    /// Permanent number of the rule, in the rule set and in the director.
     pub(crate) number: usize,
     pub(crate) text: String,
-    /// Compiled where the rule runs by itself, or has parts that a rule set does not decide.
-    pub(crate) prepared: Prepared,
-    /// The analyzer counts, anyone may read; ordered with nothing.
+    /// Compiled if the rule runs by itself, or if it has parts that a rule set does not decide.
+    pub(crate) prepared: PreparedFilter,
+    /// Matches. The analyzer counts, any thread may read; ordered with no other access.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
 }
@@ -69,72 +72,76 @@ impl Rule {
     }
 }
 
-/// What may change while the recorder runs.
+/// A change of rules while the recorder runs.
 #[derive(Debug, Clone)]
 pub(crate) enum RuleChange {
-    /// With a number above all before it, and in the rule set already; and what it dumps, if that is its own.
+    /// A new rule, with a number above all earlier numbers. The rule set has it already. The
+    /// template is the rule's own dump expression, if any.
     Add(Box<Rule>, Option<Arc<Template>>),
-    /// By number. It leaves the rule set afterwards.
+    /// Removes a rule by number. The rule leaves the rule set afterwards.
     Remove(usize),
-    /// By number: whether its matches are hits.
+    /// By number: whether matches of the rule are hits.
     Enable(usize, bool),
-    /// What those dump that have no dump expression of their own.
+    /// The dump expression of rules without their own.
     Default(Arc<Template>),
 }
 
 /// A packet that matches a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RuleHit {
-    /// Its index among the frames that were given to [`Triggers::find`].
+    /// Index of the packet among the frames that were given to [`Triggers::find`].
     pub(crate) frame: usize,
-    /// The rule's place among the rules.
+    /// Index of the rule in [`Triggers`], which may differ from its number.
     pub(crate) rule: usize,
 }
 
-/// See the module.
+/// The trigger rules of one shard.
 #[derive(Debug)]
 pub(crate) struct Triggers {
-    /// By number.
+    /// Sorted by number.
     rules: BoxedRules,
-    /// So many were given at the start.
+    /// Number of rules at the start.
     at_start: usize,
-    /// Some are disabled.
+    /// Whether some rules are disabled.
     any_disabled: bool,
-    /// Some may have something to say.
+    /// Whether some rules may have a message for the user.
     may_have_notices: bool,
     /// The rule set.
     pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
-    /// What the last call found, in the order of frames, then rules. Who takes it gives the memory back.
+    /// Hits of the last call, in the order of frames, then rules. A caller that takes the vector
+    /// gives its memory back.
     pub(crate) hits: Vec<RuleHit>,
-    /// All rules run as their programs.
+    /// Whether all rules run as their programs.
     is_direct: bool,
-    /// Their programs for a link type, where each has one of its own. The bits are the rules' places.
+    /// For link types where each rule has a program: all programs as one function. The bits are
+    /// indexes of rules.
     joints: Vec<(LinkType, FusedPrograms)>,
-    /// What these say of each frame.
+    /// The result of the joined function for each frame.
     results: Box<[u64; FusedPrograms::MANY]>,
     is_offline: bool,
 }
 
-/// A rule that matches nothing of a link type, and why.
-type Refused = (u64, LinkType, FilterError);
+/// A rule that matches nothing of a link type, and the reason.
+type RefusedRule = (u64, LinkType, FilterError);
 
-/// A rule that the set does not decide alone.
-type Asked = (u64, Filter, FilterMode);
+/// A rule that the set alone cannot decide.
+type UndecidedRule = (u64, Filter, FilterMode);
 
-/// The rule set, for whoever changes it.
+/// The rule set, for threads that change rules.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
-    /// Rules that the set does not decide alone, and their mode.
-    asked: Arc<Mutex<Vec<Asked>>>,
-    /// Of link types that turned up late: rules that match nothing of them, and why. Locked for moments only.
-    refused: Arc<Mutex<Vec<Refused>>>,
+    /// Rules that the set alone cannot decide, and their mode.
+    asked: Arc<Mutex<Vec<UndecidedRule>>>,
+    /// For link types that appeared late: rules that match nothing of them, and the reason. Locked
+    /// only for moments.
+    refused: Arc<Mutex<Vec<RefusedRule>>>,
 }
 
 impl SharedRules {
-    fn new(rules: Rules, asked: Vec<Asked>) -> Self {
+    fn new(rules: Rules, asked: Vec<UndecidedRule>) -> Self {
         Self {
             rules: Arc::new(Mutex::new(rules)),
             asked: Arc::new(Mutex::new(asked)),
@@ -147,8 +154,13 @@ impl SharedRules {
         lock(&self.rules).link_types().collect()
     }
 
-    /// Adds a rule that was checked for all link types; the analyzer passes its matches by until it knows the rule. To be followed by [`Self::join`].
-    pub(crate) fn add(&self, number: usize, prepared: &mut Prepared) -> Result<(), FilterError> {
+    /// Adds a rule that was checked for all link types. The analyzer ignores matches of the rule
+    /// until it knows the rule. Call [`Self::join`] afterwards.
+    pub(crate) fn add(
+        &self,
+        number: usize,
+        prepared: &mut PreparedFilter,
+    ) -> Result<(), FilterError> {
         let id = number as u64;
         let mut rules = lock(&self.rules);
         let known: Vec<LinkType> = rules.link_types().collect();
@@ -160,20 +172,21 @@ impl SharedRules {
         Ok(())
     }
 
-    /// Takes rules out.
+    /// Removes rules.
     pub(crate) fn remove(&self, numbers: &[usize]) {
         let ids: HashSet<u64> = numbers.iter().map(|number| *number as u64).collect();
         lock(&self.asked).retain(|(asked, ..)| !ids.contains(asked));
         lock(&self.rules).remove_all(&ids);
     }
 
-    /// Sees to it that the rules run together, if they did not yet.
+    /// Joins the rules into one function, if they are not joined yet.
     pub(crate) fn join(&self) {
         lock(&self.rules).join();
     }
 
-    /// Makes the rules ready for packets of a link type, before the first of them is stored. Compiles with libpcap where that
-    /// was not done, which may take milliseconds: only files bring up link types that were not known at the start.
+    /// Makes the rules ready for a link type before its first packet is stored. If necessary it
+    /// compiles with libpcap, which may take milliseconds. Only files have link types that were not
+    /// known at the start.
     pub(crate) fn add_link_type(&self, link_type: LinkType) {
         let mut rules = lock(&self.rules);
         if rules.knows(link_type) {
@@ -182,7 +195,7 @@ impl SharedRules {
         let refused = rules.add_link_type(link_type);
         drop(rules);
         for (_, filter, mode) in &*lock(&self.asked) {
-            // What it makes, or why not, the analyzer's own filter finds.
+            // The result is ignored: the analyzer's own filter finds the program, or the error.
             let _ = filter.clone().prepare(context(link_type, *mode));
         }
         let refused = refused
@@ -213,7 +226,7 @@ impl Triggers {
         let mut made = Vec::with_capacity(texts.len());
         let mut asked = Vec::new();
         for (id, text) in (0..).zip(texts) {
-            let mut prepared = Prepared::new(Filter::resolved(text)?, mode(offline));
+            let mut prepared = PreparedFilter::new(Filter::resolved(text)?, mode(offline));
             if may_be_direct {
                 prepared.check(link_types)?;
             }
@@ -250,7 +263,7 @@ impl Triggers {
                 .iter()
                 .for_each(|(_, joint)| native.submit_fused(joint));
         }
-        // Without code each would run by itself.
+        // Without machine code each rule would run by itself.
         let is_native = || joints.iter().all(|(_, joint)| joint.native().is_some());
         let is_direct = may_be_direct && (made.len() <= FEW || (is_joined && is_native()));
         if !is_direct {
@@ -272,7 +285,7 @@ impl Triggers {
         })
     }
 
-    /// So many rules were given at the start: they are numbered from 0.
+    /// Number of rules at the start. They are numbered from 0.
     pub(crate) fn at_start(&self) -> usize {
         self.at_start
     }
@@ -285,14 +298,16 @@ impl Triggers {
     /// Changes the rules. Cheap, because all rules were compiled before. Returns the removed rules:
     /// dropping thousands of rules is not cheap.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
-        // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
+        // Catch up now: a user who got the answer that a rule exists relies on the rule from the
+        // next packet on. The next refresh might find the pointer being replaced and skip the
+        // change.
         self.reader.refresh_blocking();
         let (mut removed, mut may_be_enabled) = (Vec::new(), false);
         for change in changes {
             match change {
                 RuleChange::Add(rule, _) => {
                     self.may_have_notices |= !rule.prepared.refused.is_empty();
-                    // Numbers rise.
+                    // New numbers are larger than all before, so the rules stay sorted.
                     self.any_disabled |= !rule.is_enabled;
                     self.rules.push(rule);
                 }
@@ -317,16 +332,16 @@ impl Triggers {
         if self.any_disabled && (may_be_enabled || !gone.is_empty()) {
             self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
         }
-        // Their bits are places of before.
+        // The bits of the joined functions are the old indexes.
         self.joints.clear();
         let is_short = |rule: &Rule| rule.text.len() <= SHORT_TEXT_BYTES;
         self.is_direct &= self.rules.len() <= FEW && self.iter().all(is_short);
         gone
     }
 
-    /// Where the rule of a number is.
+    /// Index of the rule with this number.
     fn place(&self, number: usize) -> Option<usize> {
-        // Until a rule is removed, they are the same.
+        // Until a rule is removed, the number is the index.
         if self
             .rules
             .get(number)
@@ -338,7 +353,8 @@ impl Triggers {
         found.ok()
     }
 
-    /// The same rules for another thread. Changes of the set reach both; what they say of link types, the first that is asked.
+    /// A copy of the rules for another thread. Both see changes of the set. A message about a link
+    /// type goes to the one that is asked first.
     pub(crate) fn sibling(&self) -> Self {
         Self {
             rules: self.rules.clone(),
@@ -356,8 +372,8 @@ impl Triggers {
         }
     }
 
-    /// Takes up changes of the rules. Cheap. Live it never waits; from files it takes up all that was published, since what is
-    /// found must not depend on the moment.
+    /// Applies changes of the rule set. Cheap. Live it never waits. When reading files it applies
+    /// everything that is published, because the hits must not depend on timing.
     pub(crate) fn refresh(&mut self) {
         if self.is_offline {
             self.reader.refresh_blocking();
@@ -366,8 +382,8 @@ impl Triggers {
         }
     }
 
-    /// Finds the rules' hits among at most 64 frames of one interface: bit `n` of the result is that of frame
-    /// `n`.
+    /// Finds the rules' hits among at most 64 frames of one interface. Bit `n` of the result is set
+    /// for a hit on frame `n`.
     pub(crate) fn find(
         &mut self,
         link_type: LinkType,
@@ -440,8 +456,8 @@ impl Triggers {
         self.rules[hit.rule].number
     }
 
-    /// Sentences about link types that rules do not apply to, each once. Inserters ask often, and
-    /// few rules have such a sentence.
+    /// Takes messages about link types that rules do not apply to, each message once. Inserters ask
+    /// often, and few rules have such a message.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let number = usize::try_from(rule).ok();
@@ -458,7 +474,8 @@ impl Triggers {
     }
 }
 
-/// The programs of all rules for a link type, in their order, if each has one of its own.
+/// Joins the programs of all rules for a link type, in their order; `None`: some rule has no
+/// program.
 fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<FusedPrograms> {
     let programs = rules
         .iter()
@@ -467,7 +484,7 @@ fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<FusedPrograms> {
     Some(FusedPrograms::new(link_type, programs))
 }
 
-/// The hits of rules that run as one function, and the frames that have any.
+/// The hits of rules that run as one function, and the frames with a hit.
 fn run_joint(
     joint: &FusedPrograms,
     frames: &[FilterFrame<'_>],
@@ -490,7 +507,7 @@ fn run_joint(
     any
 }
 
-/// Whether a rule's own filter is asked about what the set finds.
+/// Whether the rule's own filter must confirm what the set finds.
 fn is_asked(placement: RulePlacement) -> bool {
     matches!(
         placement,
@@ -498,11 +515,12 @@ fn is_asked(placement: RulePlacement) -> bool {
     )
 }
 
-/// Adds a rule that is looked up. Where libpcap refuses it for all link types, those further inside the files count too.
+/// Adds a rule to the set. If libpcap refuses the rule for all known link types, tries the link
+/// types that appear later in the files.
 fn insert(
     rules: &mut Rules,
     id: u64,
-    prepared: &mut Prepared,
+    prepared: &mut PreparedFilter,
     link_types: &LinkTypes<'_>,
 ) -> Result<RulePlacement, FilterError> {
     let placed = rules.insert(id, &prepared.filter).or_else(|error| {

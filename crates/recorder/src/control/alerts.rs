@@ -1,4 +1,4 @@
-//! What becomes of alerts: how they are acted on, counters, and news.
+//! Alerts: their configuration, outcomes, counters, and events.
 
 use std::{
     fmt,
@@ -14,26 +14,27 @@ use serde::{Serialize, Serializer};
 
 use crate::control::{durations::Durations, lock};
 
-/// How alerts are acted on.
+/// How the recorder acts on alerts.
 #[derive(Debug, Clone)]
 pub struct AlertConfig {
-    /// Alerts of files, in any order: from files each acts at its time. Live they come by [`Handle::alerts`](crate::Handle::alerts).
+    /// Alerts of files, in any order: from files, each alert acts at its time. Live, alerts arrive
+    /// through [`RecorderHandle::alerts`](crate::RecorderHandle::alerts).
     pub alerts: Vec<Arc<Alert>>,
-    /// What the lines of those files were.
+    /// Counts of the lines of those files.
     pub lines: AlertLines,
-    /// Live: there are sources that alerts may come from.
+    /// Live: whether there are sources of alerts.
     pub are_expected: bool,
-    /// So long after its time an alert acts, at the earliest.
+    /// How long after its time an alert acts, at the earliest.
     pub delay: Duration,
     /// Most captured bytes of a dump of an alert that names no IP packet. Half of the bytes are for
     /// packets before the alert.
     pub window_bytes: u64,
-    /// Dumps of alerts open at once, beside those of triggers.
+    /// Dumps of alerts open at once, in addition to those of triggers.
     pub max_dumps: usize,
 }
 
 impl AlertConfig {
-    /// Whether alerts may come.
+    /// Whether alerts may arrive.
     pub(crate) fn may_come(&self) -> bool {
         self.are_expected || !self.alerts.is_empty()
     }
@@ -53,7 +54,7 @@ impl Default for AlertConfig {
     }
 }
 
-/// What lines of alerts' sources were.
+/// Counts of lines from sources of alerts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AlertLines {
     /// All lines, and pieces of lines.
@@ -62,11 +63,11 @@ pub struct AlertLines {
     pub alerts: u64,
     /// Whole lines that are no alerts.
     pub ignored: u64,
-    /// Pieces of lines: what they were is lost.
+    /// Pieces of lines, whose meaning is lost.
     pub torn: u64,
     /// Alerts that cannot be understood.
     pub wrong: u64,
-    /// Lines that came faster than they were understood.
+    /// Lines that arrived faster than they were processed.
     pub lost: u64,
 }
 
@@ -74,31 +75,31 @@ pub struct AlertLines {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertOutcome {
-    /// It opened a dump.
+    /// The alert opened a dump.
     Dump,
-    /// It belongs to a dump that was open.
+    /// The alert belongs to a dump that was open.
     Joined,
-    /// It opened none: too many are open.
+    /// No dump: too many are open.
     MaxDumps,
-    /// It opened none: alerts may start no more dumps in this minute.
+    /// No dump: alerts may start no more dumps in this minute.
     DumpsPerMinute,
-    /// It opened none: dumps of alerts may write no more bytes in this hour.
+    /// No dump: dumps of alerts may write no more bytes in this hour.
     BytesPerHour,
-    /// It opened none: its time is far ahead of the clock or after the recording, or too many
+    /// No dump: the alert's time is far ahead of the clock or after the recording, or too many
     /// alerts wait.
     NotYet,
-    /// It names no packet, and no interface that is recorded.
+    /// The alert names no packet and no recorded interface.
     NoInterface,
-    /// Its dump has no packet: the ring does not reach back to its time.
+    /// The alert's dump has no packet: the ring does not reach back to its time.
     AgedOut,
-    /// The same: it is of a time before the recording, or after it.
+    /// The alert's dump has no packet: its time is before or after the recording.
     NotRecorded,
-    /// The same, though packets of that time were looked at.
+    /// The alert's dump has no packet, although packets of its time were analyzed.
     NothingMatched,
 }
 
 impl AlertOutcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 10] = [
         Self::Dump,
         Self::Joined,
@@ -129,30 +130,30 @@ impl AlertOutcome {
         }
     }
 
-    /// Whether no packet of it is in any dump.
+    /// Whether no dump has a packet of the alert.
     #[must_use]
     pub fn is_unmatched(self) -> bool {
         !matches!(self, Self::Dump | Self::Joined)
     }
 }
 
-/// News of an alert: what it said of itself, and what became of it.
+/// An event about an alert: its identity and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct AlertNews {
-    /// What its line says.
+    /// The identity in the alert's line.
     #[serde(flatten, serialize_with = "shared")]
     pub identity: Arc<AlertIdentity>,
-    /// What became of it.
+    /// The outcome of the alert.
     pub outcome: AlertOutcome,
-    /// The dump's number, if it has one.
+    /// The dump's number, if the alert has a dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<u64>,
-    /// Why no packet of it is in a dump, and what is odd about it, as sentences.
+    /// Why no dump has a packet of the alert, and what is odd about the alert, as sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What stands behind an `Arc`.
+/// Serializes the identity inside an `Arc`.
 pub(crate) fn shared<S: Serializer>(
     identity: &Arc<AlertIdentity>,
     serializer: S,
@@ -160,50 +161,53 @@ pub(crate) fn shared<S: Serializer>(
     identity.as_ref().serialize(serializer)
 }
 
-/// What became of alerts so far. Of one that opened or joined a dump that ends without a packet, that is counted too.
+/// Counts of alerts. An alert whose dump ends without a packet is counted twice: when it acts, and
+/// when the dump ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AlertCounts {
-    /// Whether there are sources that they may come from.
+    /// Whether there are sources of alerts.
     pub are_expected: bool,
-    /// What lines were.
+    /// Counts of lines.
     pub lines: AlertLines,
     /// Alerts by [`AlertOutcome::ALL`].
     pub outcomes: [u64; AlertOutcome::ALL.len()],
-    /// Those in finished dumps that tell when their flow began, …
+    /// Alerts in finished dumps that state when their flow began.
     pub with_start: u64,
-    /// … and of them those whose dump has the flow's first packet.
+    /// Alerts, among `with_start`, whose dump has the flow's first packet.
     pub found_start: u64,
-    /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is in the dump, …
+    /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is in the
+    /// dump.
     pub frames_found: u64,
-    /// … and those whose frame is not.
+    /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is not in the
+    /// dump.
     pub frames_missing: u64,
-    /// Alerts whose Community ID is not that of their addresses and ports with seed 0.
+    /// Alerts whose Community ID differs from the one of their addresses and ports with seed 0.
     pub other_community_id: u64,
-    /// Live: how old alerts were when they were acted on, by [`crate::AgeHistogram::BELOW_NS`].
+    /// Live: ages of alerts when they acted, by [`crate::AgeHistogram::BELOW_NS`].
     pub ages: [u64; 11],
-    /// Those ages together, ns.
+    /// Sum of the ages, ns.
     pub ages_sum_ns: u64,
-    /// Of these half were not older, ns, …
+    /// Median age, ns.
     pub p50_ns: Option<u64>,
-    /// … and 99 % not.
+    /// Age that 99 % of the alerts do not exceed, ns.
     pub p99_ns: Option<u64>,
 }
 
 impl AlertCounts {
-    /// How many of an outcome.
+    /// Number of alerts with this outcome.
     #[must_use]
     pub fn of(&self, outcome: AlertOutcome) -> u64 {
         self.outcomes[outcome as usize]
     }
 
-    /// How many were acted on, or refused.
+    /// Number of alerts that acted or were refused.
     #[must_use]
     pub fn total(&self) -> u64 {
         let acted = &AlertOutcome::ALL[..AlertOutcome::AgedOut as usize];
         acted.iter().map(|outcome| self.of(*outcome)).sum()
     }
 
-    /// How many of them have no packet in a dump.
+    /// Number of alerts without a packet in a dump.
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         let unmatched = AlertOutcome::ALL.into_iter();
@@ -237,7 +241,8 @@ impl Serialize for AlertCounts {
     }
 }
 
-/// A line: `862 alerts: 300 dumps, 2 unmatched (nothing-matched 2); age p99 41 s; 93 % still found their first packet`.
+/// One line: `862 alerts: 300 dumps, 2 unmatched (nothing-matched 2); age p99 41 s; 93 % still
+/// found their first packet`.
 impl fmt::Display for AlertCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total();
@@ -290,7 +295,8 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// The counters. The analyzer counts outcomes as it acts and ages, the dumper what it finds.
+/// The counters. The analyzer counts outcomes and ages when alerts act; the dumper counts packets
+/// that dumps have or lack.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
     are_expected: AtomicBool,
@@ -305,13 +311,13 @@ pub(crate) struct AlertCounters {
 }
 
 impl AlertCounters {
-    /// What the configuration has of them.
+    /// Takes over the alerts' configuration.
     pub(crate) fn begin(&self, config: &AlertConfig) {
         self.are_expected.store(config.may_come(), Relaxed);
         self.add_lines(&config.lines);
     }
 
-    /// So many lines more.
+    /// Adds counts of lines.
     pub(crate) fn add_lines(&self, more: &AlertLines) {
         let mut lines = lock(&self.lines);
         lines.lines += more.lines;
@@ -326,7 +332,7 @@ impl AlertCounters {
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// Relaxed: numbers that stand for themselves.
+    /// Relaxed: independent numbers.
     pub(crate) fn counts(&self) -> AlertCounts {
         let load = |count: &AtomicU64| count.load(Relaxed);
         let (ages, ages_sum_ns) = self.ages.histogram_of(&crate::AgeHistogram::BELOW_NS);

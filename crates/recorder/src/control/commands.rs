@@ -1,5 +1,6 @@
-//! What the recorder is asked to do while it runs. Commands wait in a bounded queue for the analyzer, which takes them between two
-//! batches; stop and abort are flags (`control/progress.rs`), because they concern all threads and are never refused.
+//! Commands to a running recorder. Commands wait in a bounded queue for the analyzer, which
+//! processes them between two batches. Stop and abort are flags (`control/progress.rs`), because
+//! they concern all threads and are never refused.
 
 use std::sync::{
     Arc,
@@ -12,80 +13,80 @@ use crate::{
     Empty,
     analysis::{
         director::SharedLimits,
-        predicate::Expression,
-        terms::{TriggerRequest, Window},
+        predicate::DumpExpression,
+        terms::{DumpWindow, TriggerRequest},
         triggers::RuleChange,
     },
-    control::held::Held,
+    control::ring_extent::RingExtent,
 };
 
 /// Commands that wait at once.
 pub(crate) const WAITING_MAX: usize = 64;
 
-/// What the analyzer does.
+/// A command for the analyzer.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// A trigger by hand. A key that was given before stands for the dump that it started then.
+pub(crate) enum AnalyzerCommand {
+    /// A manual trigger. If its key was used before, the reply is the dump that this key started.
     Trigger {
         key: Option<String>,
-        /// When, ns of ring time; `None`: now.
+        /// Time of the trigger, ns of ring time; `None`: now.
         at_ns: Option<i64>,
-        /// The rule whose hit it is, by number and name; `None`: of none.
+        /// If the trigger is a hit of a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,
-        /// What the ring has: a hit of a rule starts no dump of what is gone.
-        held: Option<Held>,
+        /// The time range in the ring: a hit of a rule starts no dump for packets that are gone.
+        held: Option<RingExtent>,
         request: Box<TriggerRequest>,
-        /// What is dumped, if that is not as the recorder is configured.
-        expression: Option<Expression>,
-        /// `None`: nobody waits.
-        reply: Option<SyncSender<Result<Triggered, NoDump>>>,
+        /// The expression to dump; `None`: the configured expression.
+        expression: Option<DumpExpression>,
+        /// `None`: no caller waits.
+        reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
     },
     /// Alerts.
     Alerts(Vec<Arc<Alert>>),
-    /// The rules change, between the same two packets.
+    /// Changes the rules, all between the same two packets.
     Rules {
         changes: Vec<RuleChange>,
-        /// What rules of these numbers ask for from then on.
+        /// New requests of the rules with these numbers.
         requests: Vec<(usize, TriggerRequest)>,
-        /// What they are given where they do not ask, from then on.
+        /// New settings for all that requests leave out.
         settings: Option<Box<Settings>>,
         reply: SyncSender<()>,
     },
 }
 
-/// What holds for all rules, and for triggers by hand.
+/// Settings for all rules and for manual triggers.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// What is dumped where a trigger does not say otherwise.
-    pub(crate) window: Window,
+    /// The window of a trigger that sets no window.
+    pub(crate) window: DumpWindow,
     pub(crate) limits: SharedLimits,
-    /// What a trigger by hand dumps.
-    pub(crate) manual: Expression,
+    /// The dump expression of a manual trigger.
+    pub(crate) manual: DumpExpression,
 }
 
-/// Why a trigger by hand started no dump.
+/// Why a manual trigger started no dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoDump {
-    /// A limit: which. Later it may start one.
+    /// A limit, in words. A later trigger may start a dump.
     Limit(String),
-    /// Nothing of what it asks for is there.
+    /// The ring has no packet of the requested time.
     Gone(Empty),
-    /// The rule whose hit it is was changed or removed.
+    /// The rule of this hit was changed or removed.
     RuleChanged,
-    /// What it says.
+    /// Any other reason, in words.
     Other(String),
 }
 
-/// What a trigger by hand led to.
+/// The result of a manual trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Triggered {
+pub struct TriggerOutcome {
     /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
     pub dump: u64,
-    /// It was there before: open, or started by the same key.
+    /// Whether the dump existed before: it was open, or the same key started this dump.
     pub existed: bool,
 }
 
-/// A queue of commands: where they are given, and where they are taken.
-pub(crate) fn commands() -> (SyncSender<Command>, Receiver<Command>) {
+/// Makes a queue of commands: its sender and its receiver.
+pub(crate) fn commands() -> (SyncSender<AnalyzerCommand>, Receiver<AnalyzerCommand>) {
     sync_channel(WAITING_MAX)
 }

@@ -1,4 +1,4 @@
-//! What all threads of a recorder share.
+//! The state that all threads of a recorder share.
 
 use std::sync::{Arc, Mutex, atomic::AtomicI64};
 
@@ -16,8 +16,8 @@ use crate::{
         lock,
         outcomes::Outcomes,
         pins::Pins,
-        progress::{AnalyzerCounters, Control, Costs, Gate},
-        pulse::Pulses,
+        progress::{AnalyzerCounters, DumpCosts, Gate, StopControl},
+        pulse::ThreadPulses,
         ring_time::{RingClock, ring_times_at},
     },
     dump::log::DumpLog,
@@ -26,42 +26,44 @@ use crate::{
     timeline::TriggerLog,
 };
 
-/// See the module. Each part says who writes it.
+/// The shared state. The documentation of each part names the thread that writes.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct RecorderShared {
     pub(crate) ring: Ring,
     pub(crate) clock: RingClock,
     pub(crate) intake: Intake,
-    /// What anyone may ask for, also who outlives the recorder's threads and must not keep the ring.
-    pub(crate) control: Arc<Control>,
+    /// Requests to stop. A separate `Arc`, for threads that outlive the recorder and must not keep
+    /// the ring.
+    pub(crate) control: Arc<StopControl>,
     pub(crate) gate: Gate,
-    /// Offline: the highest packet time that the analyzer had seen before it moved its positions, ns. It writes it for the dumper.
+    /// Offline: the highest packet time that the analyzer had seen before it moved its positions,
+    /// ns. The analyzer writes it for the dumper.
     pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
-    pub(crate) costs: Costs,
-    /// How long packets take to be looked at, by shard.
+    pub(crate) costs: DumpCosts,
+    /// Processing times of packets, by shard.
     pub(crate) times: Mutex<Vec<Arc<ProcessingTimes>>>,
-    /// What modules do, by shard: their numbers, what messages call them, and their counters.
+    /// The modules of each shard: number, name for messages, and counters.
     pub(crate) modules: Mutex<Vec<(usize, String, Arc<ModuleCounters>)>>,
-    /// Those of the shards that count flows.
+    /// The counters of the shards that count flows.
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
-    /// What queries know of buckets of the ring.
+    /// The index of the ring's buckets, which queries use.
     pub(crate) index: Arc<Index>,
-    /// What hits became, by rule.
+    /// The outcomes of hits, by rule.
     pub(crate) outcomes: Outcomes,
-    /// Live: how old trigger packets were when their dumps were opened. The dumper writes it.
+    /// Live: ages of trigger packets when their dumps opened; written by the dumper.
     pub(crate) trigger_ages: TriggerAges,
-    /// What became of alerts.
+    /// The outcomes of alerts.
     pub(crate) alerts: AlertCounters,
-    /// When the last ones were.
+    /// The times of the last triggers.
     pub(crate) triggers: TriggerLog,
-    /// Whether inserters, analyzers and the dumper go round.
-    pub(crate) pulses: Pulses,
+    /// Whether inserters, analyzers and the dumper make progress.
+    pub(crate) pulses: ThreadPulses,
 }
 
-impl Common {
+impl RecorderShared {
     pub(crate) fn new(ring: Ring, clock: Arc<dyn Clock>, intake: Intake) -> Arc<Self> {
         Arc::new(Self {
             index: Arc::new(Index::of(&ring, intake.offline)),
@@ -72,7 +74,7 @@ impl Common {
             gate: Gate::default(),
             packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
-            costs: Costs::default(),
+            costs: DumpCosts::default(),
             times: Mutex::default(),
             modules: Mutex::default(),
             flows: Mutex::default(),
@@ -82,19 +84,19 @@ impl Common {
             trigger_ages: TriggerAges::default(),
             alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
-            pulses: Pulses::default(),
+            pulses: ThreadPulses::default(),
         })
     }
 
-    /// From files: waits at the gate until the analyzer has read all and the dumper has written what it wants of it, and then lets the
-    /// logs of losses merge what they hold.
+    /// From files: waits at the gate until the analyzer has read everything and the dumper has
+    /// written what it needs. Then the logs of losses merge their events.
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
-        self.intake.settle();
+        self.intake.forget_records();
     }
 
-    /// Live: the stretches of ring time of packets with stamps between these, both included. Of a source with a clock of its own they are
-    /// those at any setting that its packets have.
+    /// Live: the ranges of ring time for stamps within a closed interval. For sources with another
+    /// clock, the ranges include every offset that their packets have had.
     pub(crate) fn ring_times(&self, stamps: (i64, i64)) -> Vec<(i64, i64)> {
         let mut times = self.clock.ring_times(stamps);
         let promises = self.intake.promises();
@@ -108,7 +110,8 @@ impl Common {
         times
     }
 
-    /// The stamp of ring time as the system's clock showed it then; from files, ring time itself: their clocks are not ours.
+    /// The stamp of a ring time, as the system's clock showed it then. From files, the result is
+    /// the ring time, because their clocks are not the system's.
     pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
         if self.is_live() {
             self.clock.stamp_ns(ring_ns)
@@ -117,7 +120,8 @@ impl Common {
         }
     }
 
-    /// The dumper opens a dump for a packet (by producer) of this time: notes how old that is, where its clock is ours.
+    /// The dumper opens a dump for a packet of this producer and time. Records the age of a packet
+    /// that the system's clock stamped.
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);
@@ -125,13 +129,13 @@ impl Common {
         }
     }
 
-    /// How long packets take to be looked at, by shard.
+    /// Processing times of packets, by shard.
     pub(crate) fn processing(&self) -> Vec<ProcessingHistogram> {
         let times = lock(&self.times);
         times.iter().map(|times| times.histogram()).collect()
     }
 
-    /// What modules did, in their order.
+    /// The status of each module, in the order of modules.
     pub(crate) fn module_statuses(&self) -> Vec<ModuleStatus> {
         let mut all = Vec::<ModuleStatus>::new();
         for (number, name, counters) in &*lock(&self.modules) {
@@ -142,7 +146,7 @@ impl Common {
         all
     }
 
-    /// What became of flows; `None`: they are not counted.
+    /// Counts of flows; `None`: flows are not counted.
     pub(crate) fn flow_counts(&self) -> Option<FlowCounts> {
         let shards = lock(&self.flows);
         let mut sum = FlowCounts::default();
@@ -150,7 +154,7 @@ impl Common {
         (!shards.is_empty()).then_some(sum)
     }
 
-    /// Live sources, rather than files.
+    /// Whether the sources are live, not files.
     pub(crate) fn is_live(&self) -> bool {
         !self.intake.offline
     }

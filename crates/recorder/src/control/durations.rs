@@ -1,7 +1,8 @@
-//! How long something took, as a distribution in fixed memory.
+//! The distribution of durations, in fixed memory.
 //!
-//! Eight steps to a power of two: what [`Durations::quantile`] answers is never less than what was recorded, and at most an eighth more.
-//! 496 counters, 4 KiB, hold any number of nanoseconds, so nothing is cut off at either end.
+//! There are eight steps to a power of two: [`Durations::quantile`] never returns less than the
+//! recorded value, and at most an eighth more. The 496 counters, 4 KiB, represent any number of
+//! nanoseconds, so nothing is cut off at either end.
 
 use std::{
     array,
@@ -15,14 +16,15 @@ use crate::control::ring_time::RingClock;
 /// Steps to a power of two, as a power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: u64 = 1 << STEPS_LOG2;
-/// The values below [`STEPS`] have a counter each, and the powers of two above them so many.
+/// Number of counters: one for each value below [`STEPS`], and [`STEPS`] for each power of two
+/// above.
 const COUNTERS: usize = ((64 - STEPS_LOG2 + 1) as usize) << STEPS_LOG2;
 
-/// See the module. One thread records, any may ask.
+/// A histogram of durations. One thread records, any thread may read.
 #[derive(Debug)]
 pub(crate) struct Durations {
     counts: [AtomicU64; COUNTERS],
-    /// Of all that was recorded, ns; it stays at the greatest number.
+    /// Sum of all recorded durations, ns; saturates.
     sum_ns: AtomicU64,
 }
 
@@ -36,22 +38,23 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// So many packets took `ns` each. To be called by one thread only.
+    /// Records that `packets` packets took `ns` each. Only one thread may call this.
     pub(crate) fn record(&self, ns: u64, packets: u64) {
         let count = &self.counts[index(ns)];
-        // Relaxed: numbers that stand for themselves. Nobody else writes them, so that no locked instruction is needed.
+        // Relaxed: independent numbers. Only one thread writes, so no locked instruction is needed.
         count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
         let sum_ns = self.sum_ns.load(Relaxed);
         let more_ns = ns.saturating_mul(packets);
         self.sum_ns.store(sum_ns.saturating_add(more_ns), Relaxed);
     }
 
-    /// [`Self::below`], and all that was recorded, ns.
+    /// The counts of [`Self::below`], and the sum of all durations, ns.
     pub(crate) fn histogram_of<const N: usize>(&self, below_ns: &[u64; N]) -> ([u64; N], u64) {
         (self.below(below_ns), self.sum_ns.load(Relaxed))
     }
 
-    /// How many packets took less than each of these and no less than the one before, ns. The last one is the greatest number.
+    /// The number of packets that took less than each bound and not less than the previous bound,
+    /// ns. The last bound is the largest number.
     fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
         let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
@@ -61,9 +64,10 @@ impl Durations {
         packets
     }
 
-    /// What this part of all packets (0 to 1) took at most, ns; `None` if there are none. What is recorded meanwhile is in it, or not.
+    /// The duration that this part of all packets (0 to 1) does not exceed, ns; `None`: no packets.
+    /// Durations recorded meanwhile may or may not be included.
     pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
-        // Relaxed: as where they are written. Summed up from one copy, so that the part is found in it.
+        // Relaxed, as for the writes. Computed from one copy, so that the sum and the counts agree.
         let counts: [u64; COUNTERS] = array::from_fn(|at| self.counts[at].load(Relaxed));
         let all = counts.iter().map(|count| *count as f64).sum::<f64>();
         let mut below = 0.0;
@@ -82,11 +86,11 @@ impl Durations {
 /// The counter of a value.
 fn index(ns: u64) -> usize {
     let shift = ns.max(1).ilog2().saturating_sub(STEPS_LOG2);
-    // The step, with the leading bit of those that have one.
+    // The step, including the leading bit for values of at least [`STEPS`].
     ((shift as usize) << STEPS_LOG2) + (ns >> shift & (2 * STEPS - 1)) as usize
 }
 
-/// The greatest value of a counter.
+/// The largest value of a counter.
 fn last_of(index: usize) -> u64 {
     let Some(shift) = (index >> STEPS_LOG2).checked_sub(1) else {
         return index as u64;
@@ -95,20 +99,22 @@ fn last_of(index: usize) -> u64 {
     first + ((1 << shift) - 1)
 }
 
-/// The processing times of packets, of which one look in [`SAMPLING`] is timed: reading the clock takes as long as a packet or two.
+/// The processing times of packets. Only one look in [`SAMPLING`] is timed, because reading the
+/// clock takes as long as a packet or two.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingTimes {
     durations: Durations,
     turn: AtomicU64,
 }
 
-/// See [`ProcessingTimes`].
+/// One in this number of looks is timed.
 const SAMPLING: u64 = 8;
 
 impl ProcessingTimes {
-    /// Runs `look`, which returns at how many packets it looked. To be called by one thread at a time.
+    /// Runs `look`, which returns the number of analyzed packets. Only one thread at a time may
+    /// call this.
     pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
-        // Relaxed: a number of this thread's own.
+        // Relaxed: only this thread uses the number.
         let turn = self.turn.load(Relaxed);
         self.turn.store(turn.wrapping_add(1), Relaxed);
         if !turn.is_multiple_of(SAMPLING) {
@@ -123,7 +129,7 @@ impl ProcessingTimes {
         usize::try_from(packets).unwrap_or(usize::MAX)
     }
 
-    /// What is known of them.
+    /// The distribution recorded until now.
     pub(crate) fn histogram(&self) -> ProcessingHistogram {
         ProcessingHistogram {
             packets: self.durations.below(&ProcessingHistogram::BELOW_NS),
@@ -133,20 +139,21 @@ impl ProcessingTimes {
     }
 }
 
-/// How long the packets of one shard took to be looked at: of those that were timed, one burst in eight, and as if the packets of a burst took
-/// equally long. A time is at most an eighth too large (R-Scope 2018, table 2).
+/// Processing times of the packets of one shard. One burst in eight is timed, and all packets of a
+/// burst count equally. A time is at most an eighth too large (R-Scope 2018, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ProcessingHistogram {
     /// Packets by [`Self::BELOW_NS`].
     pub packets: [u64; 8],
-    /// What they took together, ns.
+    /// Sum of the processing times, ns.
     pub sum_ns: u64,
-    /// What 99.99 % of them took at most, ns; `None`: none was timed.
+    /// Time that 99.99 % of the packets do not exceed, ns; `None`: no packet was timed.
     pub p9999_ns: Option<u64>,
 }
 
 impl ProcessingHistogram {
-    /// Packets took less than this, and no less than the one before, ns.
+    /// Upper bounds of the classes, ns: times in a class are below its bound and not below the
+    /// previous bound.
     pub const BELOW_NS: [u64; 8] = [
         100,
         1_000,
@@ -159,17 +166,17 @@ impl ProcessingHistogram {
     ];
 }
 
-/// How long after its packet each trigger opened a dump. The dumper records.
+/// Ages of trigger packets when their dumps opened. The dumper records.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerAges(Durations);
 
 impl TriggerAges {
-    /// A dump is opened for a packet that came so long ago. To be called by one thread only.
+    /// A dump opens for a packet of this age. Only one thread may call this.
     pub(crate) fn record(&self, age_ns: u64) {
         self.0.record(age_ns, 1);
     }
 
-    /// What is known of them.
+    /// The distribution recorded until now.
     pub(crate) fn histogram(&self) -> AgeHistogram {
         AgeHistogram {
             dumps: self.0.below(&AgeHistogram::BELOW_NS),
@@ -178,17 +185,18 @@ impl TriggerAges {
     }
 }
 
-/// How old trigger packets were when their dumps were opened. An age is at most an eighth too large.
+/// Ages of trigger packets when their dumps opened. An age is at most an eighth too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgeHistogram {
     /// Dumps by [`Self::BELOW_NS`].
     pub dumps: [u64; 11],
-    /// The ages of all of them together, ns.
+    /// Sum of all ages, ns.
     pub sum_ns: u64,
 }
 
 impl AgeHistogram {
-    /// Ages are less than this, and no less than the one before, ns.
+    /// Upper bounds of the classes, ns: ages in a class are below its bound and not below the
+    /// previous bound.
     pub const BELOW_NS: [u64; 11] = [
         1_000_000,
         2_500_000,
@@ -210,7 +218,7 @@ mod tests {
 
     const PARTS: [f64; 7] = [0.0, 0.001, 0.5, 0.9, 0.99, 0.9999, 1.0];
 
-    /// Beside the samples in order.
+    /// Compares with the sorted samples.
     fn check(samples: &mut [(u64, u64)], what: &str) {
         let durations = Durations::default();
         samples
@@ -258,7 +266,7 @@ mod tests {
             check(&mut [(ns, 1)], &ns.to_string());
         }
         check(&mut [(0, 1), (u64::MAX, 1)], "both ends");
-        // One in ten thousand may take long, and one more may not.
+        // One packet in ten thousand may be slow; a second one changes the quantile.
         let durations = Durations::default();
         durations.record(100, 9999);
         durations.record(1 << 20, 1);
@@ -287,7 +295,7 @@ mod tests {
         let ProcessingHistogram {
             packets, p9999_ns, ..
         } = times.histogram();
-        // That of 99 ns counts as 103.
+        // 99 ns counts as 103 ns.
         assert_eq!(packets, [3, 12, 0, 0, 16, 0, 0, 32]);
         assert_eq!(p9999_ns, Some(u64::MAX));
     }

@@ -1,5 +1,7 @@
-//! News for whoever watches the recorder: a feed of the last ones, each with a number. Who is too slow is told how many were missed, and nobody who sends
-//! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file, and who wakes a listener for the mutex with which that goes to sleep.
+//! Events of a recorder: a feed of the last events, each with a number. A listener that is too slow
+//! learns how many events it missed. A sender never waits for listeners, with two exceptions. The
+//! analyzer waits briefly for a listener that writes events to a file. A sender that wakes a
+//! listener takes the mutex with which the listener goes to sleep.
 
 use std::{
     net::SocketAddr,
@@ -29,15 +31,15 @@ use crate::{
     dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
 };
 
-/// News that are kept; of older ones only the numbers are known.
+/// Events that are kept. For older events only their number is known.
 const KEPT: usize = 1024;
-/// How long the analyzer waits for who writes news to a file, in looks.
+/// How often the analyzer checks whether the listener that writes to a file has caught up.
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
-/// News from a running recorder, in the order they happened.
+/// An event of a running recorder. Events are in the order in which they happened.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum RecorderEvent {
     /// A hit started a dump.
     Triggered {
         /// The dump's number, as in [`DumpReport::number`].
@@ -61,55 +63,56 @@ pub enum Event {
     Notice(String),
     /// An alert of an IDS was acted on, or its dump has no packet.
     Alert(AlertNews),
-    /// Packets were given to somebody who asked.
+    /// Packets were given to a client.
     Exported(Export),
     /// A client changed something, or a reload failed.
     Changed(Change),
     /// Clients were refused.
     Refused(Refusal),
-    /// Only who listens is told this: news that are not kept any more.
+    /// Only for a listener: events that are no longer kept.
     Missed(Missed),
 }
 
-/// Packets that left the recorder because somebody asked for them: who, what, and how much.
+/// Packets that left the recorder on request: the client, the selection, and the amount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
-    /// Who asked, as the control plane knows them: a token's name, or a user and process.
+    /// The client, as the control plane knows it: a token's name, or a user and process.
     pub who: String,
     /// The client's address and port; `None`: the client has none, as at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub address: Option<SocketAddr>,
-    /// By what: `query`, for example.
+    /// The kind of request, for example `query`.
     pub what: String,
-    /// The expression that was answered; empty: every packet.
+    /// The expression of the answer; empty: every packet.
     pub filter: String,
-    /// Of what Community ID; `None`: of any.
+    /// The requested Community ID; `None`: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub community_id: Option<String>,
-    /// Of what interfaces; empty: of all.
+    /// The requested interfaces; empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
-    /// From when on, RFC 3339: of the answer, or where it failed as it was asked for; `None`: from the oldest packet on.
+    /// Start of the answer (of the request if it failed), RFC 3339; `None`: the oldest packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Up to when.
+    /// End of the answer, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Bytes of each packet, at most; `None`: all that were recorded.
+    /// Most bytes of each packet; `None`: all recorded bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
-    /// Packets that were given; `None`: it failed, and nobody knows how many were received.
+    /// Packets that were given; `None`: the request failed, and it is unknown how many packets the
+    /// client received.
     pub packets: Option<u64>,
     /// Bytes that were given to the client's connection.
     pub bytes: u64,
-    /// Why it was not all; `None`: it was.
+    /// Why the answer is incomplete; `None`: it is complete.
     pub error: Option<String>,
 }
 
 impl Export {
-    /// What is known of an answer before there is one.
+    /// The facts that are known before the answer.
     #[must_use]
     pub fn new(who: &str, address: Option<SocketAddr>, what: &str, query: &Query) -> Self {
         Self {
@@ -126,7 +129,7 @@ impl Export {
         }
     }
 
-    /// It was given so much, by what it says of itself.
+    /// Adds the facts in the answer's report.
     pub fn answered(&mut self, report: &QueryReport) {
         self.packets = Some(report.packets);
         self.from.clone_from(&report.from);
@@ -134,7 +137,7 @@ impl Export {
     }
 }
 
-/// How many news of each kind were missed. Nothing else is lost with them: [`crate::Summary`] has the dumps.
+/// Missed events of each kind. Nothing else is lost: [`crate::RecorderSummary`] has the dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missed {
     /// Dumps that were started.
@@ -147,9 +150,9 @@ pub struct Missed {
     pub deleted: u64,
     /// Commands of dumps that ended.
     pub posted: u64,
-    /// Sentences.
+    /// Messages for the user.
     pub notices: u64,
-    /// What became of alerts.
+    /// Outcomes of alerts.
     pub alerts: u64,
     /// Exports of packets.
     pub exports: u64,
@@ -157,25 +160,25 @@ pub struct Missed {
     pub changes: u64,
     /// Events about refusals.
     pub refusals: u64,
-    /// Those that a listener did not hear: nobody knows of what kind.
+    /// Events that a listener missed, of unknown kind.
     pub unknown: u64,
 }
 
 impl Missed {
-    /// Counts news.
-    pub fn add(&mut self, event: &Event) {
+    /// Counts an event.
+    pub fn add(&mut self, event: &RecorderEvent) {
         match event {
-            Event::Triggered { .. } => self.triggered += 1,
-            Event::Finished(report) => self.finished.add(report.verdict),
-            Event::Compressed(_) => self.compressed += 1,
-            Event::Deleted(_) => self.deleted += 1,
-            Event::Posted(_) => self.posted += 1,
-            Event::Notice(_) => self.notices += 1,
-            Event::Alert(_) => self.alerts += 1,
-            Event::Exported(_) => self.exports += 1,
-            Event::Changed(_) => self.changes += 1,
-            Event::Refused(_) => self.refusals += 1,
-            Event::Missed(more) => {
+            RecorderEvent::Triggered { .. } => self.triggered += 1,
+            RecorderEvent::Finished(report) => self.finished.add(report.verdict),
+            RecorderEvent::Compressed(_) => self.compressed += 1,
+            RecorderEvent::Deleted(_) => self.deleted += 1,
+            RecorderEvent::Posted(_) => self.posted += 1,
+            RecorderEvent::Notice(_) => self.notices += 1,
+            RecorderEvent::Alert(_) => self.alerts += 1,
+            RecorderEvent::Exported(_) => self.exports += 1,
+            RecorderEvent::Changed(_) => self.changes += 1,
+            RecorderEvent::Refused(_) => self.refusals += 1,
+            RecorderEvent::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
                 self.compressed += more.compressed;
@@ -191,7 +194,7 @@ impl Missed {
         }
     }
 
-    /// How many in all.
+    /// Number of all missed events.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.triggered
@@ -211,29 +214,29 @@ impl Missed {
 /// The feed, and how its listeners sleep.
 #[derive(Debug)]
 pub(crate) struct EventLog {
-    feed: Feed<Arc<Event>>,
-    /// Listeners that sleep, or are about to.
+    feed: Feed<Arc<RecorderEvent>>,
+    /// Listeners that sleep, or are about to sleep.
     sleepers: AtomicUsize,
-    /// Taken by who sleeps, and by who sends where somebody does.
+    /// Taken by a listener that goes to sleep, and by a sender if a listener sleeps.
     sleep: Mutex<()>,
     news: Condvar,
-    /// Wakes the listener that holds, which waits for flows too.
+    /// Wakes the listener that holds the feed, which may be waiting for flows.
     holder: Mutex<FlowWaker>,
-    /// Nobody sends any more.
+    /// No sender is left.
     is_closed: AtomicBool,
-    /// The number that was next for a listener whom the analyzer has waited for in vain.
+    /// The next event number of the holding listener when the analyzer last waited in vain.
     waited_for: AtomicU64,
 }
 
-/// Where news are sent. Any number of threads may hold one.
+/// Sends events. Any number of threads may have a sender.
 #[derive(Debug, Clone)]
-pub(crate) struct Events(Arc<Sending>);
+pub(crate) struct Events(Arc<LogGuard>);
 
-/// The right to send; the log is closed when the last one is gone.
+/// The right to send. When the last guard is dropped, the log is closed.
 #[derive(Debug)]
-struct Sending(Arc<EventLog>);
+struct LogGuard(Arc<EventLog>);
 
-impl Drop for Sending {
+impl Drop for LogGuard {
     fn drop(&mut self) {
         self.0.is_closed.store(true, SeqCst);
         self.0.wake(0);
@@ -248,9 +251,9 @@ pub struct Subscription {
 }
 
 impl Events {
-    /// The first sender of a log of its own.
+    /// Makes a log, and its first sender.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Sending(Arc::new(EventLog {
+        Self(Arc::new(LogGuard(Arc::new(EventLog {
             feed: Feed::new(KEPT),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
@@ -262,17 +265,17 @@ impl Events {
     }
 
     /// Never waits.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: RecorderEvent) {
         self.0.0.tell(event);
     }
 
-    /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and is behind. Does not wait if the listener has read
-    /// nothing since the last wait in vain.
-    pub(crate) fn tell_patiently(&self, event: Event) {
+    /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and has unread events.
+    /// Does not wait if the listener has read nothing since the last wait in vain.
+    pub(crate) fn tell_patiently(&self, event: RecorderEvent) {
         self.tell_within(event, PATIENCE_LOOKS);
     }
 
-    fn tell_within(&self, event: Event, looks_max: u32) {
+    fn tell_within(&self, event: RecorderEvent, looks_max: u32) {
         let log = &self.0.0;
         let mut looks = 0;
         let unread = log.feed.push_or_wait(Arc::new(event), |held| {
@@ -296,23 +299,24 @@ impl Events {
 
 impl StoreListener for Events {
     fn deleted(&self, dump: DeletedDump) {
-        self.tell(Event::Deleted(dump));
+        self.tell(RecorderEvent::Deleted(dump));
     }
 
     fn notice(&self, text: String) {
-        self.tell(Event::Notice(text));
+        self.tell(RecorderEvent::Notice(text));
     }
 }
 
 impl EventLog {
-    /// Never waits. Who holds no right to send may be late: those that listened may have gone.
-    pub(crate) fn tell(&self, event: Event) {
+    /// Never waits. A sender without a guard may be late: the listeners may be gone.
+    pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);
     }
 
-    /// Wakes who sleeps. Either this sees that somebody does, or they see the news: one fence is before the other. The listener that holds, and has so many
-    /// `unread`, may wait for flows: it is woken while it has room for as many again.
+    /// Wakes sleeping listeners. Either this function sees the sleeper, or the sleeper sees the
+    /// event: one fence precedes the other. The holding listener may be waiting for flows; it is
+    /// woken when `unread` reaches half of the feed.
     fn wake(&self, unread: u64) {
         if unread == KEPT as u64 / 2 {
             lock(&self.holder).wake();
@@ -329,7 +333,8 @@ impl EventLog {
         self.feed.end()
     }
 
-    /// A listener from the event of this number on, or, if that is in the future or `None`, from the next one on.
+    /// Makes a listener from the event of this number on. If the number is in the future or `None`,
+    /// the listener begins with the next event.
     pub(crate) fn subscribe(self: &Arc<Self>, from: Option<u64>) -> Subscription {
         Subscription {
             log: Arc::clone(self),
@@ -339,14 +344,16 @@ impl EventLog {
 }
 
 impl Subscription {
-    /// The number of the event that is to come: where another listener goes on.
+    /// The number of the next event, at which another listener can go on.
     #[must_use]
     pub fn cursor(&self) -> u64 {
         self.cursor.next()
     }
 
-    /// The analyzer waits for this listener, for up to 10 ms an event, rather than to overwrite what it has not taken; all others overwrite. For who writes
-    /// news to a file. Where it waits for flows, it is woken when half of the news that are kept are unread. False: the analyzer waits for another one.
+    /// Makes the analyzer wait for this listener, up to 10 ms an event, before it overwrites events
+    /// that the listener has not read; other senders overwrite. This is for a listener that writes
+    /// events to a file. If it waits for flows, it is woken when half of the kept events are
+    /// unread. Returns `false` if the analyzer waits for another listener.
     pub fn hold(&mut self, flows: FlowWaker) -> bool {
         let holds = self.log.feed.hold(&mut self.cursor);
         if holds {
@@ -355,12 +362,13 @@ impl Subscription {
         holds
     }
 
-    /// Waits for news, at most `timeout`.
+    /// Waits for an event, at most `timeout`.
     ///
     /// # Errors
-    /// As `Receiver::recv_timeout`: `Disconnected` when all threads of the recorder are gone, and all news taken.
-    pub fn take(&mut self, timeout: Duration) -> Result<Event, RecvTimeoutError> {
-        if let Some(event) = self.hear() {
+    /// As `Receiver::recv_timeout`: `Disconnected` when all threads of the recorder have ended and
+    /// all events were taken.
+    pub fn take(&mut self, timeout: Duration) -> Result<RecorderEvent, RecvTimeoutError> {
+        if let Some(event) = self.next_event() {
             return Ok(event);
         }
         let log = &self.log;
@@ -373,19 +381,19 @@ impl Subscription {
             .wait_timeout_while(lock(&log.sleep), timeout, is_early);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         log.sleepers.fetch_sub(1, SeqCst);
-        // Whoever closes it has sent all before.
+        // The last sender sends before it closes the log.
         let is_closed = log.is_closed.load(SeqCst);
-        self.hear().ok_or(if is_closed {
+        self.next_event().ok_or(if is_closed {
             RecvTimeoutError::Disconnected
         } else {
             RecvTimeoutError::Timeout
         })
     }
 
-    fn hear(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<RecorderEvent> {
         Some(match self.log.feed.next_event(&mut self.cursor) {
             FeedItem::Event(event) => Arc::unwrap_or_clone(event),
-            FeedItem::Missed(unknown) => Event::Missed(Missed {
+            FeedItem::Missed(unknown) => RecorderEvent::Missed(Missed {
                 unknown,
                 ..Missed::default()
             }),
@@ -406,17 +414,17 @@ mod tests {
 
     use super::*;
 
-    fn notice(number: u64) -> Event {
-        Event::Notice(number.to_string())
+    fn notice(number: u64) -> RecorderEvent {
+        RecorderEvent::Notice(number.to_string())
     }
 
-    /// All that waits: the sentences, and how many were missed before each.
+    /// All waiting messages, and the number of events missed before each.
     fn taken(listener: &mut Subscription) -> Vec<(u64, String)> {
         let (mut all, mut missed) = (Vec::new(), 0);
         loop {
             match listener.take(Duration::ZERO) {
-                Ok(Event::Missed(more)) => missed += more.total(),
-                Ok(Event::Notice(text)) => all.push((std::mem::take(&mut missed), text)),
+                Ok(RecorderEvent::Missed(more)) => missed += more.total(),
+                Ok(RecorderEvent::Notice(text)) => all.push((std::mem::take(&mut missed), text)),
                 Ok(other) => panic!("{other:?}"),
                 Err(_) => return all,
             }
@@ -433,11 +441,11 @@ mod tests {
         for number in 0..100_000 {
             events.tell(notice(number));
             assert!(
-                matches!(quick.take(Duration::ZERO), Ok(Event::Notice(text)) if text == number.to_string())
+                matches!(quick.take(Duration::ZERO), Ok(RecorderEvent::Notice(text)) if text == number.to_string())
             );
         }
         let missed = match slow.take(Duration::ZERO) {
-            Ok(Event::Missed(missed)) => missed,
+            Ok(RecorderEvent::Missed(missed)) => missed,
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -482,7 +490,8 @@ mod tests {
         }
     }
 
-    /// The analyzer waits for who holds it up as long as that reads, and once for one that does not; others never wait.
+    /// The analyzer waits for the holding listener as long as the listener reads, and once if it
+    /// does not read. Other senders never wait.
     #[test]
     fn the_analyzer_waits_for_who_writes_news_to_a_file() {
         let events = Events::new();
@@ -496,7 +505,7 @@ mod tests {
             let mut count = 0;
             while count < total {
                 match listener.take(Duration::from_secs(60)).unwrap() {
-                    Event::Notice(text) => assert_eq!(text, count.to_string()),
+                    RecorderEvent::Notice(text) => assert_eq!(text, count.to_string()),
                     other => panic!("{other:?}"),
                 }
                 count += 1;
@@ -504,14 +513,14 @@ mod tests {
             }
             listener
         });
-        // The reader may get no processor for longer than the analyzer waits.
+        // The reader may get no CPU for longer than the analyzer waits.
         (0..total).for_each(|number| events.tell_within(notice(number), 100_000));
         let mut listener = reading.join().unwrap();
         let held = listener.cursor();
         (0..2 * KEPT as u64).for_each(|number| events.tell_patiently(notice(number)));
         assert_eq!(events.log().waited_for.load(SeqCst), held, "in vain, once");
         let missed = match listener.take(Duration::ZERO) {
-            Ok(Event::Missed(missed)) => missed.total(),
+            Ok(RecorderEvent::Missed(missed)) => missed.total(),
             other => panic!("{other:?}"),
         };
         assert_eq!((missed, taken(&mut listener).len()), (KEPT as u64, KEPT));
@@ -522,7 +531,7 @@ mod tests {
         );
     }
 
-    /// It may wait for flows meanwhile, which do not end.
+    /// The listener may be waiting for flows, and no flow ends.
     #[test]
     fn who_writes_news_to_a_file_is_woken_when_half_of_them_are_unread() {
         let events = Events::new();
@@ -540,7 +549,7 @@ mod tests {
             assert!(flows.try_recv().is_err(), "it may sleep on");
             tell(half);
             assert!(flows.try_recv().expect("it was woken").is_empty());
-            // Once is enough, and nobody waits to say it.
+            // One wake-up is enough, and the sender does not wait for a reaction.
             (0..half).for_each(tell);
             assert!(flows.try_recv().is_err());
             assert_eq!(taken(&mut listener).len(), KEPT, "nothing was overwritten");

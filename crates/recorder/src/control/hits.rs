@@ -1,4 +1,4 @@
-//! What hits became.
+//! The outcomes of hits.
 
 use std::fmt;
 
@@ -8,26 +8,27 @@ use serde::{Serialize, Serializer};
 /// Why a hit started no dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A dump of its rule and of what it would dump is open.
+    /// A dump of the rule and the expression is open.
     Open,
-    /// Such a dump has ended less than `--hold-off` ago.
+    /// A dump of the rule and the expression has ended less than `--hold-off` ago.
     HoldOff,
-    /// Its rule may start no more dumps in this minute.
+    /// The rule may start no more dumps in this minute.
     DumpsPerMinute,
-    /// Its rule may write no more bytes in this hour.
+    /// The rule may write no more bytes in this hour.
     BytesPerHour,
-    /// Its rule may have no more dumps open at once.
+    /// The rule may have no more dumps open at once.
     MaxDumps,
     /// The packet does not have a variable that the dump template needs.
     Unfilled,
-    /// The one dump of `--single` was started while it waited.
+    /// The one dump of `--single` started while the hit waited.
     Single,
-    /// Live: it came while the queue to the director was full, between others of its rule and of what it would dump, or beside too many of these.
+    /// Live: the hit arrived while the queue to the director was full. It was between other hits of
+    /// its rule and expression, or there were too many pairs of rule and expression.
     QueueFull,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 8] = [
         Self::Open,
         Self::HoldOff,
@@ -39,7 +40,7 @@ impl Reason {
         Self::QueueFull,
     ];
 
-    /// The word that files and `--json` use: of a limit, its option.
+    /// The word that files and `--json` use; for a limit, the name of its option.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +55,7 @@ impl Reason {
         }
     }
 
-    /// The limit that refused the hit, in words; `None`: none did.
+    /// The limit that refused the hit, in words; `None`: the reason is no limit.
     fn limit(self) -> Option<&'static str> {
         match self {
             Self::DumpsPerMinute => Some("too many dumps in a minute"),
@@ -65,7 +66,7 @@ impl Reason {
     }
 }
 
-/// Hits that started no dump, by reason. Serialized it is a map.
+/// Hits that started no dump, by reason. Serialized as a map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Suppressions([u64; Reason::ALL.len()]);
 
@@ -74,19 +75,19 @@ impl Suppressions {
         self.0[reason as usize] += hits;
     }
 
-    /// How many of them for this reason.
+    /// Number of hits with this reason.
     #[must_use]
     pub fn of(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many in all.
+    /// Number of all hits.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// How many a limit refused.
+    /// Number of hits that a limit refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
         let limits = Reason::ALL
@@ -95,7 +96,7 @@ impl Suppressions {
         limits.map(|reason| self.of(reason)).sum()
     }
 
-    /// The reasons that there were, with their numbers.
+    /// The reasons that occurred, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
         let all = Reason::ALL.into_iter().zip(self.0);
         all.filter(|(_, count)| *count > 0)
@@ -118,23 +119,23 @@ impl Serialize for Suppressions {
     }
 }
 
-/// How many hits became what: `triggers` + `suppressed` are all of them.
+/// Numbers of hits by outcome: `triggers` + `suppressed` are all hits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HitCounts {
     /// Hits that started a dump.
     pub triggers: u64,
-    /// All others.
+    /// Hits that started no dump.
     pub suppressed: Suppressions,
 }
 
-/// Hits that a dump stands for.
+/// The hits that a dump represents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Suppressed {
-    /// Further ones while it was open.
+    /// Further hits while the dump was open.
     pub(crate) count: u64,
-    /// The times of the first of them to come, in order, ns.
+    /// The times of the first further hits, in order, ns.
     pub(crate) times_ns: Vec<i64>,
-    /// Other hits of its rule that started no dump, since the rule's dump before.
+    /// Other hits of the rule that started no dump, since the rule's previous dump.
     pub(crate) before: Suppressions,
 }
 
@@ -152,7 +153,7 @@ const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that could have started a dump did not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum HitRefusal {
     /// A limit.
     #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
@@ -165,12 +166,12 @@ pub(crate) enum Refusal {
     /// The trigger packet cannot supply a variable.
     #[error("no dump: {0}")]
     Variable(#[from] FillError),
-    /// What a dump script has to say.
+    /// The message of a dump script.
     #[error("no dump: {0}")]
     Script(String),
 }
 
-impl Refusal {
+impl HitRefusal {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Limit(reason) => *reason,

@@ -1,4 +1,4 @@
-//! What the threads share: time, how far each has come, commands, and news for whoever watches.
+//! State that the threads share: time, progress, commands, and events.
 
 pub(crate) mod alerts;
 pub(crate) mod audit;
@@ -6,12 +6,12 @@ pub(crate) mod commands;
 pub(crate) mod common;
 pub(crate) mod durations;
 pub(crate) mod events;
-pub(crate) mod held;
 pub(crate) mod hits;
 pub(crate) mod outcomes;
 pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod pulse;
+pub(crate) mod ring_extent;
 pub(crate) mod ring_time;
 pub(crate) mod unprivileged;
 
@@ -22,16 +22,17 @@ use std::sync::{
 
 pub(crate) use retroscope_dumpstore::time;
 
-/// Locks, whether or not a thread panicked with the lock: the recorder ends then, and reports what there is.
+/// Locks a mutex even if a thread panicked with the lock: the recorder is ending then, and still
+/// reports its results.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counters that one thread stores and all may read. No counter is ordered with another.
 #[derive(Debug)]
-pub(crate) struct Counters<const N: usize>([AtomicU64; N]);
+pub(crate) struct AtomicCounters<const N: usize>([AtomicU64; N]);
 
-impl<const N: usize> Counters<N> {
+impl<const N: usize> AtomicCounters<N> {
     /// Replaces all counters.
     pub(crate) fn store(&self, counts: [u64; N]) {
         for (counter, count) in self.0.iter().zip(counts) {
@@ -39,7 +40,7 @@ impl<const N: usize> Counters<N> {
         }
     }
 
-    /// Adds each counter to the sum in its place.
+    /// Adds each counter to the sum at its index.
     pub(crate) fn add_to(&self, sums: [&mut u64; N]) {
         for (sum, counter) in sums.into_iter().zip(&self.0) {
             *sum += counter.load(Relaxed);
@@ -47,7 +48,7 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-impl<const N: usize> Default for Counters<N> {
+impl<const N: usize> Default for AtomicCounters<N> {
     fn default() -> Self {
         Self([const { AtomicU64::new(0) }; N])
     }

@@ -1,7 +1,9 @@
-//! What hits became, rule by rule, for whoever watches a recorder for long.
+//! The outcomes of hits by rule, for long-term monitoring.
 //!
-//! Rules come and go, and may be thousands: [`SERIES_MAX`] names are counted one by one, and what has no place of its own is summed up. A rule that was removed keeps
-//! its place until another one needs it. No count ever goes back, but that of a name that lost its place and came again.
+//! Rules are added and removed, and there may be thousands. [`SERIES_MAX`] names have separate
+//! counters; the other rules share one set. A removed rule keeps its counters until another rule
+//! needs their place. Counters never decrease, except for a name that lost its counters and was
+//! added again.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -16,27 +18,29 @@ use crate::{
     control::{
         hits::{HitCounts, Reason},
         lock,
-        progress::Cost,
+        progress::RuleSpending,
     },
 };
 
-/// Names that are counted one by one.
+/// Names with separate counters.
 const SERIES_MAX: usize = 256;
 
-/// What hits of one rule became; or of all rules that are not counted one by one.
+/// The outcomes of the hits of one rule, or of all rules without separate counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleHits {
-    /// The name of the rule; `None`: see above.
+    /// The name of the rule; `None`: all rules without separate counters.
     pub rule: Option<String>,
-    /// What they became, since the rule was first there under this name, whatever its expression.
+    /// The outcomes since a rule of this name was first added, whatever its expression.
     pub counts: HitCounts,
-    /// Its dumps that are finished, …
+    /// Finished dumps of the rule.
     pub finished: u64,
-    /// … and what all of them have written, those that are open too: captured bytes, and what a file takes for each packet beside.
+    /// Bytes written by dumps of the rule, including open dumps: captured bytes, and the overhead
+    /// of a file for each packet.
     pub bytes: u64,
 }
 
-/// The counters of a name. The analyzer writes them, anyone reads them; each number stands alone.
+/// The counters of a name. The analyzer writes them, any thread reads them; each number is
+/// independent.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounters {
     triggers: AtomicU64,
@@ -46,7 +50,7 @@ pub(crate) struct OutcomeCounters {
 }
 
 impl OutcomeCounters {
-    /// So many hits became a dump, or nothing for this reason. To be called by one thread only.
+    /// Counts `hits` with this outcome; `None`: a dump. Only one thread may call this.
     pub(crate) fn add(&self, reason: Option<Reason>, hits: u64) {
         let counter = match reason {
             None => &self.triggers,
@@ -55,21 +59,21 @@ impl OutcomeCounters {
         counter.store(counter.load(Relaxed) + hits, Relaxed);
     }
 
-    /// Its dumps wrote so many bytes, and so many of them are finished. To be called by the same thread.
-    fn add_cost(&self, cost: Cost) {
+    /// Adds the bytes and finished dumps of a rule. Only the same thread may call this.
+    fn add_cost(&self, cost: RuleSpending) {
         for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
             counter.store(counter.load(Relaxed) + more, Relaxed);
         }
     }
 
-    /// Adds all counts of other counters. To be called by one thread only.
+    /// Adds all counts of other counters. Only one thread may call this.
     fn add_all(&self, other: &Self) {
         self.add(None, other.triggers.load(Relaxed));
         for reason in Reason::ALL {
             let hits = other.suppressed[reason as usize].load(Relaxed);
             self.add(Some(reason), hits);
         }
-        self.add_cost(Cost {
+        self.add_cost(RuleSpending {
             bytes: other.bytes.load(Relaxed),
             finished: other.finished.load(Relaxed),
         });
@@ -84,13 +88,13 @@ impl OutcomeCounters {
     }
 }
 
-/// The counters of rules and of triggers by hand, for the director. A rule without counters is not
+/// The counters of rules and of manual triggers, for the director. A rule without an entry is not
 /// counted.
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounters(HashMap<usize, Arc<OutcomeCounters>>);
 
 impl RuleCounters {
-    /// Those of rules with these numbers, and of triggers by hand.
+    /// The counters of the rules with these numbers, and of manual triggers.
     pub(crate) fn of(outcomes: &Outcomes, numbers: impl IntoIterator<Item = usize>) -> Self {
         let mut counters = Self(HashMap::from([(MANUAL, Arc::clone(&outcomes.by_hand))]));
         numbers
@@ -99,52 +103,52 @@ impl RuleCounters {
         counters
     }
 
-    /// A rule of this number is there from now on.
+    /// Adds a rule.
     pub(crate) fn add_rule(&mut self, outcomes: &Outcomes, number: usize) {
         if let Some(of_rule) = outcomes.of(number) {
             self.0.insert(number, of_rule);
         }
     }
 
-    /// Nothing is counted any more of the rule of this number.
+    /// Stops counting for the rule.
     pub(crate) fn remove_rule(&mut self, number: usize) {
         self.0.remove(&number);
     }
 
-    /// So many hits of a rule became a dump, or nothing for this reason.
+    /// Counts `hits` of a rule with this outcome; `None`: a dump.
     pub(crate) fn add(&self, rule: usize, reason: Option<Reason>, hits: u64) {
         if let Some(counters) = self.0.get(&rule) {
             counters.add(reason, hits);
         }
     }
 
-    /// What dumps of a rule did.
-    pub(crate) fn add_cost(&self, rule: usize, cost: Cost) {
+    /// Adds the bytes and finished dumps of a rule.
+    pub(crate) fn add_cost(&self, rule: usize, cost: RuleSpending) {
         if let Some(counters) = self.0.get(&rule) {
             counters.add_cost(cost);
         }
     }
 }
 
-/// See the module. Who changes the rules writes it.
+/// The counters of all rules by name. The thread that changes the rules writes this.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     names: Mutex<Names>,
-    /// Of triggers by hand, which have no rule.
+    /// The counters of manual triggers, which have no rule.
     by_hand: Arc<OutcomeCounters>,
 }
 
 #[derive(Debug, Default)]
 struct Names {
     series: BTreeMap<String, Series>,
-    /// Of rules that found no place.
+    /// The counters of rules without a separate place.
     rest: Arc<OutcomeCounters>,
-    /// Counters of names that lost their place while their rules may still count something: dumps
-    /// of the rules are open, for example.
+    /// Counters of names that lost their place while their rules may still count something, for
+    /// example because dumps are open.
     past: Vec<Arc<OutcomeCounters>>,
-    /// The sum of the counters that nothing is added to any more.
+    /// The sum of counters that no longer change.
     closed: OutcomeCounters,
-    /// By number of the rule, with its name. Numbers are not used again.
+    /// Name and counters by rule number. Numbers are not reused.
     by_number: HashMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
     removals: u64,
 }
@@ -152,12 +156,13 @@ struct Names {
 #[derive(Debug)]
 struct Series {
     counters: Arc<OutcomeCounters>,
-    /// How many were removed before it; `None`: the rule is there.
+    /// Number of removals before this one; `None`: the rule exists.
     removed: Option<u64>,
 }
 
 impl Names {
-    /// Makes room for one more name, if one of them is not there any more: the one that was removed first is summed up.
+    /// Makes room for one more name, if a removed one is left: drops the counters of the name that
+    /// was removed first, and adds them to the sum.
     fn drop_oldest(&mut self) {
         let removed = self.series.iter();
         let removed = removed.filter_map(|(name, series)| Some((series.removed?, name)));
@@ -175,7 +180,8 @@ impl Names {
 }
 
 impl Outcomes {
-    /// A rule of this number is to be there under a name. One that has it already has another number from now on.
+    /// Adds a rule with this number under a name. If the name exists, its counters now belong to
+    /// this number too.
     pub(crate) fn add_rule(&self, number: usize, name: &str) {
         let names = &mut *lock(&self.names);
         let is_full = names.series.len() >= SERIES_MAX && !names.series.contains_key(name);
@@ -201,7 +207,7 @@ impl Outcomes {
         names.by_number.insert(number, (name.into(), counters));
     }
 
-    /// There is no rule of this name any more.
+    /// The rule of this name was removed.
     pub(crate) fn remove_rule(&self, name: &str) {
         let names = &mut *lock(&self.names);
         names.removals += 1;
@@ -210,26 +216,26 @@ impl Outcomes {
         }
     }
 
-    /// No hit comes any more of the rule of this number.
+    /// The rule with this number can have no more hits.
     pub(crate) fn forget(&self, number: usize) {
         lock(&self.names).by_number.remove(&number);
     }
 
-    /// The counters of a rule that was added: for the analyzer.
+    /// The counters of an added rule, for the analyzer.
     fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
         let names = lock(&self.names);
         let of_rule = names.by_number.get(&number);
         of_rule.map(|(_, counters)| Arc::clone(counters))
     }
 
-    /// What a rule of this number is called, or was.
+    /// The name of the rule with this number, even if the rule was removed.
     pub(crate) fn name(&self, number: usize) -> Option<Arc<str>> {
         let names = lock(&self.names);
         let of_rule = names.by_number.get(&number);
         of_rule.map(|(name, _)| Arc::clone(name))
     }
 
-    /// All names, in their order, then the rest, if there is any.
+    /// All names in order, then the rest, if there is any.
     pub(crate) fn list(&self) -> Vec<RuleHits> {
         let names = lock(&self.names);
         let sum = |rule: Option<&String>, counters: &[&OutcomeCounters]| {
@@ -255,7 +261,7 @@ impl Outcomes {
         all
     }
 
-    /// Of triggers by hand.
+    /// The counts of manual triggers.
     pub(crate) fn by_hand(&self) -> HitCounts {
         let mut counts = HitCounts::default();
         self.by_hand.add_to(&mut counts);
@@ -268,7 +274,7 @@ mod tests {
     use super::*;
 
     impl RuleCounters {
-        /// The number of rules with counters, plus 1 for triggers by hand.
+        /// The number of rules with counters, plus 1 for manual triggers.
         pub(crate) fn known(&self) -> usize {
             self.0.len()
         }
@@ -282,7 +288,7 @@ mod tests {
         }
     }
 
-    /// How many triggers each name has.
+    /// The number of triggers by name.
     fn told(outcomes: &Outcomes) -> BTreeMap<String, u64> {
         let each = outcomes.list().into_iter();
         let each = each.map(|it| (it.rule.unwrap_or("(rest)".to_owned()), it.counts.triggers));
@@ -305,7 +311,7 @@ mod tests {
         for rule in [0, 1, 1] {
             counters.add_cost(
                 rule,
-                Cost {
+                RuleSpending {
                     bytes: 100,
                     finished: 1,
                 },
@@ -351,7 +357,8 @@ mod tests {
         let all = told(&outcomes);
         assert_eq!(all.len(), SERIES_MAX + 1);
         assert_eq!(all["(rest)"], (rules - SERIES_MAX) as u64);
-        // Another takes the place of the one that was removed first, whose counts are not lost.
+        // The new name takes the place of the name that was removed first, whose counts are not
+        // lost.
         outcomes.remove_rule("rule 7");
         outcomes.remove_rule("rule 5");
         outcomes.remove_rule("rule 16000");
@@ -369,7 +376,7 @@ mod tests {
         assert_eq!(all["(rest)"], (rules - SERIES_MAX) as u64 + 2);
         assert!(!all.contains_key("rule 7"));
         assert_eq!(all.values().sum::<u64>(), rules as u64 + 4);
-        // One that came again keeps its place.
+        // A name that was added again keeps its place.
         outcomes.add_rule(rules + 1, "rule 5");
         outcomes.add_rule(rules + 2, "newer");
         assert!(told(&outcomes).contains_key("rule 5"));

@@ -1,4 +1,5 @@
-//! Pins: stretches of time that the ring keeps for somebody, under a name. They are reservations, and fall as these do.
+//! Pins: named time ranges that the ring keeps for a client. Pins are reservations, and fall as
+//! reservations do.
 
 use std::{
     collections::BTreeMap,
@@ -12,43 +13,45 @@ use retroscope_ring::{Reservation, Ring};
 
 use crate::control::lock;
 
-/// Pins at once.
+/// Largest number of pins.
 const PINS_MAX: usize = 64;
 
-/// All pins, by name. Anyone may change them; the analyzer tells which fell.
+/// All pins, by name. Any thread may change pins; the analyzer reports fallen ones.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     by_name: Mutex<BTreeMap<String, Pinned>>,
-    /// The ring's news when somebody last looked which fell. A guard against looking too often, ordered with nothing.
+    /// The ring's news counter at the last check for fallen pins. It only avoids needless checks
+    /// and is ordered with no other access.
     seen: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Pinned {
-    /// As it was told last.
+    /// The pin as last reported.
     pin: Pin,
-    /// More than one where a clock was set. None any more once one of them fell.
+    /// Several if a clock was set within the range. Empty after one of the reservations has fallen.
     reservations: Vec<Reservation>,
 }
 
 /// A pin at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// Its name.
+    /// The pin's name.
     pub name: String,
-    /// What it keeps: stamps from here, ns since the epoch, …
+    /// First stamp that the pin keeps, ns since the epoch.
     pub from_ns: i64,
-    /// … to here, stored already or not.
+    /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// The ring needed its place (`--when-full record`): it keeps nothing any more.
+    /// Whether the ring needed the pin's buckets (`--when-full record`), so that the pin keeps
+    /// nothing any more.
     pub has_fallen: bool,
-    /// Upper bound of the packets of its time that were overwritten before it was made.
+    /// Upper bound of the packets in the pin's range that were overwritten before the pin was made.
     pub evicted_before: u64,
 }
 
 impl Pins {
-    /// Pins the stretches of ring time that have these stamps. A name that is there keeps what it has. Returns the pin, and whether it was
-    /// there.
+    /// Pins the ranges of ring time that have these stamps. An existing pin of this name does not
+    /// change. Returns the pin, and whether it existed.
     pub(crate) fn add(
         &self,
         ring: &Ring,
@@ -83,27 +86,27 @@ impl Pins {
         Ok((pin, false))
     }
 
-    /// Gives a stretch up. Whether it was there.
+    /// Removes a pin. Returns whether the pin existed.
     pub(crate) fn remove(&self, name: &str) -> bool {
         let removed = lock(&self.by_name).remove(name);
         removed.is_some()
     }
 
-    /// All of them.
+    /// All pins.
     pub(crate) fn list(&self) -> Vec<Pin> {
         let pins = lock(&self.by_name);
         pins.values().map(Pinned::now).collect()
     }
 
-    /// Sentences about those that fell since the last call. To be asked often.
+    /// Messages about pins that fell since the last call. Cheap enough to be called often.
     pub(crate) fn take_fallen(&self, ring: &Ring) -> Vec<String> {
         let news = ring.reservation_news();
         if self.seen.swap(news, Ordering::Relaxed) == news {
             return Vec::new();
         }
         let mut pins = lock(&self.by_name);
-        let untold = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
-        let fallen = untold.filter(|pinned| pinned.now().has_fallen);
+        let unreported = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
+        let fallen = unreported.filter(|pinned| pinned.now().has_fallen);
         fallen.map(|pinned| {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();

@@ -1,4 +1,4 @@
-//! How far the threads have come, as the others see it.
+//! The progress of each thread, for other threads.
 
 use std::{
     collections::BTreeMap,
@@ -15,35 +15,35 @@ use crate::control::{hits::HitCounts, lock};
 
 /// How far the dumper may read.
 #[derive(Debug)]
-pub(crate) enum Progress {
-    /// Offline: up to where the analyzer is, so that what a dump sees depends on the packets only.
+pub(crate) enum DumperProgress {
+    /// Offline: up to the analyzer's position, so that dumps depend on the packets only.
     Follow {
         /// Records that the analyzer has passed.
         positions: Positions,
         /// How late a packet may be, ns.
         hold_ns: i64,
     },
-    /// Live: everything published.
+    /// Live: everything that is published.
     Live {
         /// For each producer, whether it promises watermarks.
         promises: Vec<bool>,
     },
 }
 
-/// A reading of [`Progress`].
+/// A reading of [`DumperProgress`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
     /// By producer, the first record that may not be read yet.
     pub(crate) limits: Vec<u64>,
-    /// No packet older than this will come within reach later from producers that promise so; ns.
+    /// Producers that promise watermarks will add no packet older than this, ns.
     pub(crate) frontier_ns: i64,
-    /// By producer, whether it does. Offline all do.
+    /// By producer, whether it promises watermarks. Offline all producers do.
     promises: Vec<bool>,
 }
 
-impl Progress {
-    /// Reads clocks first, then marks: a packet below the clock that came in time is then within the marks. Offline the clock is
-    /// `packet_clock`.
+impl DumperProgress {
+    /// Reads clocks before limits: a packet that is older than the clock, and was in time, is then
+    /// within the limits. Offline the clock is `packet_clock`.
     pub(crate) fn reach(&self, ring: &Ring, packet_clock: &AtomicI64) -> Reach {
         match self {
             Self::Follow { positions, hold_ns } => {
@@ -68,7 +68,7 @@ impl Progress {
     }
 }
 
-/// The watermarks of the producers that promise them, ns; `i64::MIN`: not yet.
+/// The watermarks of the producers that promise watermarks, ns; `i64::MIN`: no watermark yet.
 pub(crate) fn promised(ring: &Ring, promises: &[bool]) -> impl Iterator<Item = i64> {
     let promising = promises
         .iter()
@@ -83,7 +83,8 @@ impl Reach {
         self.limits.get(producer).copied().unwrap_or(0)
     }
 
-    /// How many records of a bucket may be read, if it has so many.
+    /// The number of records of a bucket that may be read; more than the bucket has, if all may be
+    /// read.
     pub(crate) fn limit_in(&self, info: &BucketInfo) -> u32 {
         records_before(self.limit(info.producer), info)
     }
@@ -93,14 +94,15 @@ impl Reach {
         self.limit(producer) > before.limit(producer)
     }
 
-    /// All records before `ends` may be read, too: the analyzer has seen them, and does not go on meanwhile.
+    /// Allows reading all records before `ends`: the analyzer has seen these records, and pauses
+    /// meanwhile.
     pub(crate) fn extend(&mut self, ends: &[u64]) {
         for (limit, end) in self.limits.iter_mut().zip(ends) {
             *limit = (*limit).max(*end);
         }
     }
 
-    /// Below it packets are final in order; all are where they wait for nothing (`everything`), ns.
+    /// Packets older than this are final and in order, ns. With `everything`, all packets are.
     pub(crate) fn frontier_ns(&self, everything: bool) -> i64 {
         if everything {
             i64::MAX
@@ -109,7 +111,7 @@ impl Reach {
         }
     }
 
-    /// Whether packets of a producer come in time, as far as promised.
+    /// Whether the producer promises watermarks, so that its packets arrive in time.
     pub(crate) fn is_promised(&self, producer: usize) -> bool {
         self.promises.get(producer).copied().unwrap_or(true)
     }
@@ -122,14 +124,16 @@ impl Reach {
     }
 }
 
-/// How many records of a bucket come before a record of its producer, if it has so many.
+/// The number of records of a bucket before the record `end` of its producer; more than the bucket
+/// has, if all are before `end`.
 pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
     u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
 }
 
-/// Where an offline writer waits before it overwrites: until the analyzer has seen every record stored so far and the
-/// dumper has written what it wants of them. What a trigger finds in the ring is then a function of the packets and of
-/// the ring's size, however the threads were scheduled.
+/// The point at which an offline writer waits before it overwrites a bucket. The analyzer must have
+/// seen every record stored until now, and the dumper must have written what it needs. So what a
+/// trigger finds in the ring depends on the packets and on the ring's size, not on the scheduling
+/// of threads.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -145,7 +149,8 @@ struct GateState {
 }
 
 impl Gate {
-    /// Asks the other two and waits for them; `wake` is called once to wake the analyzer.
+    /// Asks the analyzer and the dumper, and waits for both answers. `wake` is called once to wake
+    /// the analyzer.
     pub(crate) fn wait(&self, wake: impl FnOnce()) {
         let mut state = lock(&self.state);
         state.asked += 1;
@@ -161,7 +166,7 @@ impl Gate {
         }
     }
 
-    /// What the analyzer should answer once it has read everything.
+    /// The request that the analyzer must answer after it has read everything.
     pub(crate) fn asked_of_analyzer(&self) -> Option<u64> {
         let state = lock(&self.state);
         (state.asked > state.analyzer).then_some(state.asked)
@@ -171,7 +176,7 @@ impl Gate {
         lock(&self.state).analyzer = asked;
     }
 
-    /// What the dumper should answer once it has written everything.
+    /// The request that the dumper must answer after it has written everything.
     pub(crate) fn asked_of_dumper(&self) -> Option<u64> {
         let state = lock(&self.state);
         (state.analyzer > state.dumper).then_some(state.analyzer)
@@ -182,60 +187,64 @@ impl Gate {
         self.moved.notify_all();
     }
 
-    /// Lets everybody pass from now on: a thread is gone.
+    /// Lets all threads pass from now on, because a thread has ended.
     pub(crate) fn off(&self) {
         lock(&self.state).off = true;
         self.moved.notify_all();
     }
 }
 
-/// The reading ledger of one moment, and the hits so far.
+/// The reading ledger at one moment, and the hits up to that moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Reading {
+pub(crate) struct AnalyzerReading {
     pub(crate) analyzed: u64,
     pub(crate) lapped: u64,
-    /// How many that were lapped, or unread at the stop, came while there were rules.
+    /// Packets that were lapped, or unread at the stop, while there were rules.
     pub(crate) unseen: u64,
-    /// Dumps that packets came too late for: their verdicts do not report these packets.
+    /// Dumps for which packets came too late: their verdicts do not report these packets.
     pub(crate) outdated: u64,
-    /// What hits became.
+    /// The outcomes of hits.
     pub(crate) hits: HitCounts,
     pub(crate) clock_steps: u64,
 }
 
-/// The reading ledger, and counters for status lines. The analyzer writes all of it unless a field says otherwise; but for the ledger no
-/// number is ordered with another. It lies on cache lines of its own, because inserters read what stands beside it with each burst.
+/// The reading ledger, and counters for status lines. The analyzer writes all fields unless a field
+/// says otherwise. Apart from the ledger, no number is ordered with another. Aligned to separate
+/// cache lines, because inserters read the neighbouring fields with each burst.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
-    /// The lock is taken once a batch, and by who asks.
-    pub(crate) reading: Mutex<Reading>,
+    /// Locked once a batch, and by readers of the status.
+    pub(crate) reading: Mutex<AnalyzerReading>,
     pub(crate) open_dumps: AtomicU64,
     /// Trigger scripts that are disabled.
     pub(crate) trigger_scripts_failed: AtomicU64,
-    /// Whether the dump script is: 0 or 1. Whoever holds the script writes it.
+    /// Whether the dump script is disabled: 0 or 1. Written by the thread that has the script.
     pub(crate) dump_script_failed: AtomicU64,
-    /// Dumps whose window the analyzer closed.
+    /// Dumps whose window the analyzer has closed.
     pub(crate) closed_dumps: AtomicU64,
-    /// Dumps that the dumper is done with. The dumper writes it.
+    /// Dumps that the dumper has finished; written by the dumper.
     pub(crate) finished_dumps: AtomicU64,
-    /// See [`Status::copied_bytes`](crate::Status). The dumper and the threads that write dumps change it.
+    /// See [`RecorderStatus::copied_bytes`](crate::RecorderStatus). Changed by the dumper and by
+    /// the threads that write dumps.
     pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
 
 impl AnalyzerCounters {
-    /// The reading ledger, all of it of one moment. What is stored by then is read afterwards, and so has it all.
-    pub(crate) fn reading(&self) -> Reading {
+    /// The reading ledger, all of one moment. The number of stored packets must be read afterwards,
+    /// so that it includes all packets of the ledger.
+    pub(crate) fn reading(&self) -> AnalyzerReading {
         *lock(&self.reading)
     }
 
-    /// Scripts that are disabled.
+    /// Number of disabled scripts.
     pub(crate) fn scripts_failed(&self) -> u64 {
         let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
         triggers + self.dump_script_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether dumps are open, or their file is not finished: they wait for packet time, and for the engines' counters. Live.
+    /// Live: whether dumps are open or their files unfinished. Unfinished dumps wait for packet
+    /// time and for the engines' counters.
     pub(crate) fn are_dumps_unfinished(&self) -> bool {
         self.open_dumps.load(Ordering::Relaxed) > 0 || self.in_flight() > 0
     }
@@ -248,30 +257,32 @@ impl AnalyzerCounters {
     }
 }
 
-/// What dumps cost, from the dumper to the director, summed by rule, and which of them are full. The director takes it when it likes, live; from files only after
-/// the dumper has answered [`Message::Account`](crate::dump::Message). The dumper writes nothing between that answer and the taking, so each
-/// run knows the same.
+/// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
+/// the director takes them at any time. From files, it takes them only after the dumper has
+/// answered [`Message::Account`](crate::dump::order::Message::Account). The dumper writes nothing
+/// between this answer and the taking, so each run gets the same values.
 #[derive(Debug, Default)]
-pub(crate) struct Costs {
+pub(crate) struct DumpCosts {
     /// Whether costs are waiting. It orders no other access: the mutex protects the data.
     any: AtomicBool,
-    waiting: Mutex<(BTreeMap<usize, Cost>, Vec<Full>)>,
+    waiting: Mutex<(BTreeMap<usize, RuleSpending>, Vec<FullDump>)>,
 }
 
-/// A dump that has all that it was asked for, and the ring time up to which nothing that was read before is missing from it, ns.
-type Full = (u64, i64);
+/// The number of a dump that has reached its limit, and a ring time, ns: nothing that was read
+/// before this time is missing from the dump.
+type FullDump = (u64, i64);
 
-/// What dumps of a rule did.
+/// Costs of the dumps of a rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Cost {
-    /// Bytes that they wrote.
+pub(crate) struct RuleSpending {
+    /// Bytes written.
     pub(crate) bytes: u64,
-    /// How many of them are done with.
+    /// Number of dumps that were finished.
     pub(crate) finished: u64,
 }
 
-impl Costs {
-    /// Adds to what was not taken yet of a rule.
+impl DumpCosts {
+    /// Adds costs of a rule to the costs that were not taken yet.
     pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
         let mut waiting = lock(&self.waiting);
         let sum = waiting.0.entry(rule).or_default();
@@ -280,14 +291,14 @@ impl Costs {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// A dump is full.
-    pub(crate) fn fill(&self, full: Full) {
+    /// Adds a dump that has reached its limit.
+    pub(crate) fn fill(&self, full: FullDump) {
         lock(&self.waiting).1.push(full);
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what there is, in the order of rules, and the dumps that are full.
-    pub(crate) fn take(&self) -> (BTreeMap<usize, Cost>, Vec<Full>) {
+    /// Takes the costs in the order of rules, and the full dumps.
+    pub(crate) fn take(&self) -> (BTreeMap<usize, RuleSpending>, Vec<FullDump>) {
         if !self.any.load(Ordering::Relaxed) {
             return Default::default();
         }
@@ -297,29 +308,30 @@ impl Costs {
     }
 }
 
-/// Requests to end, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
-/// once a burst at most.
+/// Requests to stop, which the threads read. The flags order no other data. They are SeqCst for
+/// simplicity, and read once a burst at most.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub(crate) struct StopControl {
     stop: AtomicBool,
     abort: AtomicBool,
-    /// When somebody first asked it to stop, or a live recording ended by itself.
+    /// When a stop was first requested, or when a live recording ended by itself.
     asked: OnceLock<Instant>,
 }
 
-impl Control {
-    /// It stops by itself.
+impl StopControl {
+    /// Stops without a request.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody asks it to stop, and may wait for that; or a live recording ends by itself.
+    /// A client requests a stop, and may wait for the end; or a live recording ends by itself.
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();
     }
 
-    /// Whether all is to end at once, or somebody asked it to stop so long ago: what may take minutes is given up then.
+    /// Whether to drop work that takes minutes: everything must end at once, or a stop was
+    /// requested at least `grace` ago.
     pub(crate) fn is_urgent(&self, grace: Duration) -> bool {
         let is_late = |asked: &Instant| asked.elapsed() >= grace;
         self.aborting() || self.asked.get().is_some_and(is_late)

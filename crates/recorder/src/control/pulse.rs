@@ -1,4 +1,5 @@
-//! Whether the threads of the data path go round: a number for each, which it raises with every turn of its loop, also without packets.
+//! Liveness of the threads of the data path. Each thread increments a number with every turn of its
+//! loop, even without packets.
 
 use std::sync::{
     Arc, Mutex, Weak,
@@ -7,31 +8,33 @@ use std::sync::{
 
 use crate::control::lock;
 
-/// The turns of one thread, which has it and alone raises them. When all of its clones are dropped the thread has ended, and nobody expects turns any more.
+/// The turns of one thread, which alone increments the number. When all clones are dropped, the
+/// thread has ended, and no more turns are expected.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse(Arc<AtomicU64>);
+pub(crate) struct ThreadPulse(Arc<AtomicU64>);
 
-impl Pulse {
-    /// Another turn: once a round of the loop, a bucket of the ring or a chunk of packets that scripts may be slow with, never for a packet.
+impl ThreadPulse {
+    /// Counts a turn: once a round of the loop, once a bucket, or once a chunk of packets (scripts
+    /// may be slow), but never once a packet.
     pub(crate) fn beat(&self) {
-        // Relaxed: nothing but the number is shared.
+        // Relaxed: only the number is shared.
         self.0.fetch_add(1, Relaxed);
     }
 }
 
-/// Those of all threads, by their names.
+/// The pulses of all threads, by thread name.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses(Mutex<Vec<(String, Weak<AtomicU64>)>>);
+pub(crate) struct ThreadPulses(Mutex<Vec<(String, Weak<AtomicU64>)>>);
 
-impl Pulses {
-    /// That of a thread.
-    pub(crate) fn of(&self, thread: impl Into<String>) -> Pulse {
+impl ThreadPulses {
+    /// Makes the pulse of a thread.
+    pub(crate) fn of(&self, thread: impl Into<String>) -> ThreadPulse {
         let turns = Arc::default();
         lock(&self.0).push((thread.into(), Arc::downgrade(&turns)));
-        Pulse(turns)
+        ThreadPulse(turns)
     }
 
-    /// The threads that have not ended, and their turns so far.
+    /// The running threads, and their turns until now.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         let all = lock(&self.0);
         let turns = |(thread, turns): &(String, Weak<AtomicU64>)| {
@@ -47,7 +50,7 @@ mod tests {
 
     #[test]
     fn threads_are_listed_until_they_end() {
-        let pulses = Pulses::default();
+        let pulses = ThreadPulses::default();
         let (one, two) = (pulses.of("one"), pulses.of("two"));
         two.beat();
         two.beat();

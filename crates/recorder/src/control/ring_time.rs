@@ -1,11 +1,13 @@
-//! Ring time: what stamps would be had nobody set their clock.
+//! Ring time: what stamps would be if no clock was ever set.
 //!
-//! The ring orders by it, and windows, watermarks and losses are told in it, so that a clock that is set while packets are recorded
-//! neither ends nor prolongs a window, and makes no packet old. A stamp is ring time and the *offset* of its clock: the sum of
-//! the steps that it made. The ring keeps the offsets of its records ([`retroscope_ring::Step`]); what is written carries stamps again.
+//! The ring orders packets by ring time. Windows, watermarks and losses are in ring time too. So a
+//! clock that is set during the recording neither ends nor prolongs a window, and makes no packet
+//! old. A stamp is ring time plus the *offset* of its clock: the sum of the steps of this clock.
+//! The ring keeps the offsets of its records ([`retroscope_ring::Step`]); files get stamps again.
 //!
-//! The system's clock is stepped where it parts from the monotonic clock, which nobody can set; both are slewed alike (clock_gettime(2)).
-//! Stamps of files and of other machines' clocks are judged by themselves (`intake/inserter/sequence.rs`).
+//! A step of the system's clock shows as a difference to the monotonic clock, which cannot be set;
+//! both are slewed alike (clock_gettime(2)). Stamps of files and of other machines' clocks are
+//! judged by themselves (`intake/inserter/sequence.rs`).
 
 use std::sync::{
     Arc, Mutex,
@@ -20,7 +22,7 @@ use crate::control::{
     time::{rfc3339, seconds},
 };
 
-/// Steps that verdicts may still name: those of the recent past.
+/// Recent steps that verdicts may still name.
 const STEPS_KEPT: usize = 256;
 
 /// The present, in ring time.
@@ -30,39 +32,40 @@ pub(crate) struct Moment {
     pub(crate) ring_ns: i64,
     /// The monotonic clock, ns.
     pub(crate) mono_ns: i64,
-    /// Stamp less ring time of what the system stamps now, ns.
+    /// Stamp less ring time of a packet that the system stamps now, ns.
     pub(crate) offset_ns: i64,
 }
 
-/// The system's clock as ring time, shared by all threads. It also keeps the list of steps, of any clock. Read with each burst, and
-/// so on cache lines of its own.
+/// The system's clock as ring time, shared by all threads. It also has the list of steps of all
+/// clocks. Aligned to separate cache lines, because it is read with each burst.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct RingClock {
     clock: Arc<dyn Clock>,
     /// System clock less monotonic clock at the start, ns.
     start_ns: i64,
-    /// The sum of the steps since, ns. Written under the mutex.
+    /// Sum of the steps since the start, ns. Written under the mutex.
     offset_ns: AtomicI64,
-    /// The monotonic clock at the last look that found no step; no more than a millisecond before that look.
+    /// Monotonic time of the last check that found no step, ns; at most a millisecond earlier than
+    /// that check.
     looked_mono_ns: AtomicI64,
-    /// The monotonic clock when the last step was found. Written under the mutex.
+    /// Monotonic time at which the last step was found, ns. Written under the mutex.
     stepped_mono_ns: AtomicI64,
-    /// Steps of the system's clock.
+    /// Number of steps of the system's clock.
     count: AtomicU64,
     steps: Mutex<Vec<NamedStep>>,
 }
 
-/// A step, for people.
+/// A step, with a text for the user.
 #[derive(Debug, Clone)]
 struct NamedStep {
-    /// The step lies between these, in ring time, ns.
+    /// The step is between `from_ns` and `to_ns`, in ring time, ns.
     from_ns: i64,
     to_ns: i64,
-    /// Of the system's clock: stamp less ring time before and after it, ns.
+    /// For the system's clock: stamp less ring time before and after the step, ns.
     offsets_ns: Option<(i64, i64)>,
     text: String,
-    /// The user was told of it by a notice.
+    /// Whether a notice has reported the step to the user.
     is_told: bool,
 }
 
@@ -85,23 +88,24 @@ impl RingClock {
         self.clock.mono_ns()
     }
 
-    /// The clocks that it is made from.
+    /// The underlying clocks.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
     }
 
-    /// The same for somebody who outlives it.
+    /// The underlying clocks, for a thread that outlives this object.
     pub(crate) fn shared(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
     }
 
-    /// Reads the clocks, and notices a step. Any thread, once a burst at most.
+    /// Reads the clocks, and detects a step. Any thread may call this, once a burst at most.
     pub(crate) fn now(&self) -> Moment {
         self.moment(self.clock.now())
     }
 
-    /// The same where the calling thread has read the monotonic clock before, at `before_ns`: one reading less if that is no more than a
-    /// millisecond ago, as between the bursts of a busy link.
+    /// As [`Self::now`], if the calling thread has read the monotonic clock before, at `before_ns`.
+    /// If that was at most a millisecond ago, as between the bursts of a busy link, this saves one
+    /// reading.
     pub(crate) fn now_since(&self, before_ns: i64) -> Moment {
         self.moment(self.clock.now_since(before_ns))
     }
@@ -120,14 +124,14 @@ impl RingClock {
         let ring_ns = now.wall_ns.saturating_sub(offset_ns);
         let is_apart = ring_ns.saturating_sub(steady_ns).abs() > CLOCK_STEP_NS;
         Moment {
-            // Clocks that were not read at one moment may seem to be apart.
+            // If the clocks were not read at the same moment, they may wrongly appear to differ.
             ring_ns: if is_apart { steady_ns } else { ring_ns },
             mono_ns: now.mono_ns,
             offset_ns,
         }
     }
 
-    /// How far the system's clock is from where it was set last, ns.
+    /// How far the system's clock is from its last setting, ns.
     fn apart_ns(&self, now: Now, offset_ns: i64) -> i64 {
         let since_start_ns = now.wall_ns.saturating_sub(now.mono_ns);
         since_start_ns
@@ -135,12 +139,12 @@ impl RingClock {
             .saturating_sub(offset_ns)
     }
 
-    /// Follows a step, unless another thread has. Returns the new offset.
+    /// Follows a step, unless another thread has already followed the step. Returns the new offset.
     fn step(&self, now: Now) -> i64 {
         let mut steps = lock(&self.steps);
         let before_ns = self.offset_ns.load(Relaxed);
         let step_ns = self.apart_ns(now, before_ns);
-        // A reading from before the last step would undo it.
+        // A reading from before the last step would undo that step.
         let is_stale = now.mono_ns <= self.stepped_mono_ns.load(Relaxed);
         if is_stale || step_ns.abs() <= CLOCK_STEP_NS {
             return before_ns;
@@ -163,13 +167,15 @@ impl RingClock {
         offset_ns
     }
 
-    /// The clock of a source was found to have stepped, between these in ring time; `text` says so to the user.
+    /// Records a step of a source's clock, between `from_ns` and `to_ns` of ring time; `text` is
+    /// for the user.
     pub(crate) fn note(&self, from_ns: i64, to_ns: i64, text: String) {
         push(&mut lock(&self.steps), (from_ns, to_ns), None, text);
     }
 
-    /// When the system's clock shows stamps between these, both included: stretches of ring time, the past and what is to come. None
-    /// where they were left out, two or more where it was set back.
+    /// The ranges of ring time, past and future, in which the system's clock shows stamps within a
+    /// closed interval. There is no range for stamps that a step left out, and several ranges for
+    /// stamps that were repeated after a step back.
     pub(crate) fn ring_times(&self, (from_ns, to_ns): (i64, i64)) -> Vec<(i64, i64)> {
         let steps = lock(&self.steps);
         let mut own = Vec::new();
@@ -188,13 +194,13 @@ impl RingClock {
         times.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
-    /// What the system's clock showed at this ring time, ns.
+    /// The stamp that the system's clock showed at this ring time, ns.
     pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
         let steps = lock(&self.steps);
         let own = steps
             .iter()
             .filter_map(|step| Some((step.to_ns, step.offsets_ns?)));
-        // The earliest step behind it tells how the clock was set before.
+        // The earliest later step has the offset that was valid before.
         let behind = own
             .filter(|(to_ns, _)| *to_ns > ring_ns)
             .min_by_key(|(to_ns, _)| *to_ns);
@@ -218,11 +224,11 @@ impl RingClock {
         within.map(|step| step.text.clone()).collect()
     }
 
-    /// Steps that nobody was told of, in words.
-    pub(crate) fn take_untold(&self) -> Vec<String> {
+    /// Texts of steps that were not reported yet.
+    pub(crate) fn take_unreported_steps(&self) -> Vec<String> {
         let mut steps = lock(&self.steps);
-        let untold = steps.iter_mut().filter(|step| !step.is_told);
-        untold
+        let unreported = steps.iter_mut().filter(|step| !step.is_told);
+        unreported
             .map(|step| {
                 step.is_told = true;
                 step.text.clone()
@@ -231,7 +237,7 @@ impl RingClock {
     }
 }
 
-/// The ring times of stamps of a clock at one setting; those without a bound stay without.
+/// The ring times of a range of stamps, for one offset; an unbounded end stays unbounded.
 pub(crate) fn ring_times_at((from_ns, to_ns): (i64, i64), offset_ns: i64) -> (i64, i64) {
     let ring_ns = |ns: i64| match ns {
         i64::MIN | i64::MAX => ns,
@@ -258,15 +264,15 @@ fn push(
     });
 }
 
-/// Gives ring time its stamp back: a thread's own copy of the ring's steps.
+/// Converts ring time back to stamps, with a thread's own copy of the ring's steps.
 #[derive(Debug)]
-pub(crate) struct Stamps {
+pub(crate) struct StampRestorer {
     ring: Ring,
     steps: Vec<Step>,
     made: u64,
 }
 
-impl Stamps {
+impl StampRestorer {
     pub(crate) fn new(ring: &Ring) -> Self {
         Self {
             ring: ring.clone(),
@@ -275,7 +281,7 @@ impl Stamps {
         }
     }
 
-    /// To be asked after the record was found: stamp less ring time of a record of a source, ns.
+    /// Stamp less ring time of a record of a source, ns. Call this after the record was found.
     pub(crate) fn offset_ns(&mut self, producer: usize, source: usize, record: u64) -> i64 {
         let made = self.ring.steps_made();
         if made == 0 {
@@ -288,7 +294,7 @@ impl Stamps {
     }
 }
 
-/// The ring's number for the clock of a source. Sources beyond as many share one.
+/// The ring's number for the clock of a source. Sources beyond the largest number share one clock.
 pub(crate) fn clock_of(source: usize) -> u16 {
     u16::try_from(source).unwrap_or(u16::MAX)
 }
@@ -315,7 +321,8 @@ mod tests {
             clock.wall_ns.fetch_add(*step_ns, SeqCst);
             let now = ring_clock.now();
             let since_start_ns = i64::try_from(round + 1).unwrap() * S;
-            // Less than a step is no step; what adds up to one is.
+            // A difference below the threshold is no step; several differences may add up to a
+            // step.
             let rest_ns = if round == 3 { 90 * MS } else { 0 };
             assert_eq!(now.ring_ns, START + since_start_ns + rest_ns, "{round}");
             assert_eq!(
@@ -325,8 +332,8 @@ mod tests {
             );
         }
         assert_eq!(ring_clock.count(), 3);
-        assert_eq!(ring_clock.take_untold().len(), 3);
-        assert!(ring_clock.take_untold().is_empty());
+        assert_eq!(ring_clock.take_unreported_steps().len(), 3);
+        assert!(ring_clock.take_unreported_steps().is_empty());
         let within = ring_clock.within(START + 2 * S - 1, START + 2 * S - 1);
         assert_eq!(within.len(), 1, "{within:?}");
         assert!(within[0].contains(" 3600.000 s"), "{within:?}");

@@ -1,7 +1,9 @@
-//! Threads without capabilities, whatever the recorder's caller has kept: capabilities(7).
+//! Threads without capabilities, whatever capabilities the recorder's caller has kept:
+//! capabilities(7).
 //!
-//! Who writes dumps may need one, as root does for a directory of somebody else; the dumper's thread tries dump filters as well. Those
-//! who take packets and try triggers on them, and who makes machine code, need none: their sources are open, and they write nothing.
+//! A thread that writes dumps may need a capability, as root does for another user's directory. The
+//! dumper's thread also tries dump filters. The threads that receive packets, try triggers or make
+//! machine code need none: their sources are open, and they write nothing.
 
 use std::{
     io,
@@ -11,10 +13,11 @@ use std::{
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-/// Runs `start` on a thread that has no capabilities, and waits for it. Threads that it starts have none either, for good.
+/// Runs `start` on a thread without capabilities, and waits for the result. Threads that `start`
+/// creates have no capabilities either, for good.
 ///
 /// # Errors
-/// The system's, where it gives no thread or takes no capabilities.
+/// The system's error if it starts no thread, or does not drop the capabilities.
 pub(crate) fn without_capabilities<T: Send>(start: impl FnOnce() -> T + Send) -> io::Result<T> {
     let run = || {
         let none = CapabilitySets {

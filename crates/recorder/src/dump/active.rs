@@ -35,7 +35,7 @@ use crate::{
     },
     intake::{
         Intake,
-        interfaces::{Interface, InterfaceCache},
+        interfaces::{InterfaceCache, RecordedInterface},
         marks::Marks,
     },
 };
@@ -232,7 +232,12 @@ impl Active {
     }
 
     /// Puts a packet that the filter takes among the waiting, if it lies in the window.
-    pub(super) fn take(&mut self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) {
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        found: Found<'_>,
+        interface: &RecordedInterface,
+    ) {
         let is_it = self.wants(packet.time_ns);
         if is_it && self.order.predicate.keeps(interface, packet.data) {
             if let Some(marks) = &self.marks
@@ -246,7 +251,12 @@ impl Active {
         }
     }
 
-    fn meta(&self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) -> PacketMeta {
+    fn meta(
+        &self,
+        packet: &Packet<'_>,
+        found: Found<'_>,
+        interface: &RecordedInterface,
+    ) -> PacketMeta {
         let key = Key {
             time_ns: packet.time_ns,
             source: interface.source,
@@ -272,7 +282,7 @@ impl Active {
         &mut self,
         packet: &Packet<'_>,
         found: Found<'_>,
-        interface: &Interface,
+        interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
         // Others are read with them, sometimes more and sometimes fewer: the same bucket or another dump wants them.

@@ -15,14 +15,14 @@ use super::{
     stream::Heading,
     template::NameFacts,
 };
-use crate::{intake::interfaces::Interface, tests::fake_disk::FakeDisk};
+use crate::{intake::interfaces::RecordedInterface, tests::fake_disk::FakeDisk};
 
 const INTERFACES: u16 = 8;
 
 /// Two of each link type, of three sources.
-fn interface(id: u16) -> Interface {
+fn interface(id: u16) -> RecordedInterface {
     let link_types = [1, 101, 12, 228];
-    Interface {
+    RecordedInterface {
         source: usize::from(id) % 3,
         name: format!("eth{id}"),
         link_type: LinkType(link_types[usize::from(id) % 4]),

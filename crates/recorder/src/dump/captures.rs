@@ -14,7 +14,7 @@ use super::{
 };
 #[cfg(test)]
 use super::{file::DumpFile, stream::FileDigests};
-use crate::intake::interfaces::Interface;
+use crate::intake::interfaces::RecordedInterface;
 
 /// Encoders of the files of one dump.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Captures {
 
     /// Describes an interface, before the first of its packets. An interface that is described
     /// before [`Self::begin`] gets its block without a packet.
-    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+    pub(super) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.known.insert(id, Arc::clone(interface));
     }
 

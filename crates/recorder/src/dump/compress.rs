@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        control::progress::Control,
+        control::progress::StopControl,
         dump::{
             block::Block,
             disk::Disk,
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn who_ends_the_recording_does_not_wait_for_compression() {
         let disk = FakeDisk::default();
-        let control = Arc::<Control>::default();
+        let control = Arc::<StopControl>::default();
         let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
             .ended_by(&control);
         let plain = finished(&directory, 5 * FRAME_BYTES);

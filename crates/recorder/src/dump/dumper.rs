@@ -1,6 +1,6 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks what they take.
 //!
-//! The dumper knows no time of its own. A [`Progress`] says how far it may read (offline: as far as the analyzer has
+//! The dumper knows no time of its own. A [`DumperProgress`] says how far it may read (offline: as far as the analyzer has
 //! come, so that a dump sees the same packets in every run) and which packets are final in order (older than every
 //! watermark). Each round it visits the buckets with records that some dump has not looked at ([`Dumps`] knows them), each once for
 //! all dumps that want it, oldest first, and emits what can no longer be overtaken. What a disk may take long
@@ -46,11 +46,11 @@ use super::{
 use crate::{
     analysis::rules::Rules,
     control::{
-        common::Common,
-        events::{Event, Events},
-        progress::{Progress, Reach},
-        pulse::Pulse,
-        ring_time::Stamps,
+        common::RecorderShared,
+        events::{Events, RecorderEvent},
+        progress::{DumperProgress, Reach},
+        pulse::ThreadPulse,
+        ring_time::StampRestorer,
     },
     intake::{interfaces::InterfaceCache, marks::Marks},
 };
@@ -71,10 +71,10 @@ const WATERMARK_WAIT_NS: i64 = 100_000_000;
 /// What the dumper is built from.
 #[derive(Debug)]
 pub(crate) struct DumperParts {
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
     pub(crate) directory: Directory,
     pub(crate) pool: Pool,
-    pub(crate) progress: Progress,
+    pub(crate) progress: DumperProgress,
     /// Where flows are marked that dumps take packets of; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
     /// Where finished dumps are told for their command.
@@ -92,7 +92,7 @@ pub(crate) struct Dumper {
     parts: DumperParts,
     names: InterfaceCache,
     scanner: Scanner,
-    stamps: Stamps,
+    stamps: StampRestorer,
     compiler: DumpCompiler,
     /// The budget for fragments that dumps keep.
     kept_bytes: KeptBytes,
@@ -120,7 +120,7 @@ pub(crate) struct Dumper {
     is_last: bool,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<Account>,
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 /// Up to which records, and where the answer goes.
@@ -141,7 +141,7 @@ impl Dumper {
         let pulse = common.pulses.of("dumper");
         Self {
             names: common.intake.interface_cache(),
-            stamps: Stamps::new(&common.ring),
+            stamps: StampRestorer::new(&common.ring),
             compiler: DumpCompiler::new(common.is_live()),
             kept_bytes: KeptBytes::new(common.is_live()),
             written_bytes: KeptBytes::new(common.is_live()),
@@ -446,8 +446,8 @@ impl Dumper {
         }
     }
 
-    fn tell(&self, event: Event) {
-        if let Event::Finished(report) = &event {
+    fn tell(&self, event: RecorderEvent) {
+        if let RecorderEvent::Finished(report) = &event {
             self.parts.common.log.add(report.clone());
         }
         self.parts.events.tell(event);

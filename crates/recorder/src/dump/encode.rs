@@ -19,7 +19,7 @@ use super::{
     packet::PacketMeta,
     report::PROGRAM,
 };
-use crate::intake::interfaces::Interface;
+use crate::intake::interfaces::RecordedInterface;
 
 /// How dumps are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Encoder {
     }
 
     /// Encodes an interface block; pcap has none.
-    pub(crate) fn interface(&mut self, interface: &Interface) -> io::Result<()> {
+    pub(crate) fn interface(&mut self, interface: &RecordedInterface) -> io::Result<()> {
         let Kind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
@@ -290,7 +290,7 @@ pub(crate) fn plain(error: WriteError) -> io::Error {
 }
 
 /// What a reader should know of an interface's time stamps: nothing more of a file's that are exact.
-fn description(interface: &Interface) -> String {
+fn description(interface: &RecordedInterface) -> String {
     let steps = match interface.time_resolution_ns {
         0 | 1 => String::new(),
         ns => format!(" in steps of {ns} ns"),

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     control::hits::Suppressions,
-    intake::interfaces::{Interface, InterfaceCache, Interfaces},
+    intake::interfaces::{InterfaceCache, Interfaces, RecordedInterface},
     tests::fake_disk::FakeDisk,
 };
 
@@ -211,7 +211,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     let mut file = DumpFile::new(&directory, facts(String::new()));
     let mut captures = Captures::new(Format::Pcap, Heading::default());
     for (id, link_type) in [(0, LinkType::ETHERNET), (1, LinkType::RAW)] {
-        let interface = Interface {
+        let interface = RecordedInterface {
             source: 0,
             name: format!("eth{id}"),
             link_type,

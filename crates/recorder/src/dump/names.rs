@@ -9,7 +9,7 @@ use retroscope_dumpstore::{
 };
 
 use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::Format, stream::Digests};
-use crate::control::progress::Control;
+use crate::control::progress::StopControl;
 
 /// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub(crate) struct Directory {
     /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
     /// Says that the recording is to end.
-    control: Arc<Control>,
+    control: Arc<StopControl>,
 }
 
 impl Deref for Directory {
@@ -92,12 +92,12 @@ impl Directory {
     }
 
     /// This directory, for a recording that this control ends.
-    pub(crate) fn ended_by(self, control: &Arc<Control>) -> Self {
+    pub(crate) fn ended_by(self, control: &Arc<StopControl>) -> Self {
         let control = Arc::clone(control);
         Self { control, ..self }
     }
 
-    /// Whether work that takes minutes is to be dropped: see [`Control::is_urgent`].
+    /// Whether work that takes minutes is to be dropped: see [`StopControl::is_urgent`].
     pub(super) fn is_urgent(&self, grace: Duration) -> bool {
         self.control.is_urgent(grace)
     }

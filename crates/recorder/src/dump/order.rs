@@ -17,8 +17,8 @@ use retroscope_ring::Reservation;
 use crate::{
     analysis::{
         director::Clip,
-        predicate::Predicate,
-        terms::{SubDirectory, Window},
+        predicate::DumpPredicate,
+        terms::{DumpWindow, SubDirectory},
     },
     control::hits::Suppressed,
 };
@@ -120,7 +120,7 @@ pub(crate) struct DumpOrder {
     pub(crate) reason: Option<Arc<str>>,
     /// What its rule is called; `None`: it has none.
     pub(crate) rule_name: Option<Arc<str>>,
-    pub(crate) window: Window,
+    pub(crate) window: DumpWindow,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     /// Times are ring time.
@@ -128,7 +128,7 @@ pub(crate) struct DumpOrder {
     /// Stamp less ring time of the trigger packet, ns: in its clock's time a report tells all others.
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
-    pub(crate) predicate: Predicate,
+    pub(crate) predicate: DumpPredicate,
     /// Where a script made it of the trigger packet: the packet's link type. A filter that cannot be compiled for it is the script's fault.
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,

@@ -24,10 +24,10 @@ use super::{
     sink::End,
     stream::{FileDigests, Finished, Heading, Stream},
 };
-use crate::intake::interfaces::Interface;
+use crate::intake::interfaces::RecordedInterface;
 
 /// Interfaces that were described, by their ring-wide identifiers.
-pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
+pub(super) type Known = BTreeMap<u16, Arc<RecordedInterface>>;
 
 /// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
 const COMMENT_BYTES: usize = 1000;
@@ -368,7 +368,7 @@ impl Written {
     }
 }
 
-fn described(known: &Known, id: u16) -> io::Result<&Interface> {
+fn described(known: &Known, id: u16) -> io::Result<&RecordedInterface> {
     let interface = known.get(&id).map(|interface| &**interface);
     interface.ok_or_else(|| io::Error::other(format!("interface {id} was never described")))
 }

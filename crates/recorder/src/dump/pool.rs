@@ -50,7 +50,7 @@ pub(super) use self::{
     work::{Outcome, Work},
 };
 use super::{block::Spares, captures::Captures, file::DumpFile, names::Directory};
-use crate::control::{common::Common, lock};
+use crate::control::{common::RecorderShared, lock};
 
 /// Workers of a live recorder.
 const WRITERS: usize = 4;
@@ -129,7 +129,7 @@ impl Drop for Watch {
 
 impl Pool {
     /// Starts the threads, with the privileges of the calling thread.
-    pub(crate) fn start(config: PoolConfig, common: &Common) -> io::Result<Self> {
+    pub(crate) fn start(config: PoolConfig, common: &RecorderShared) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
         let at_work = FILES_AT_WORK * config.writers + FILES_COMPRESSING * config.compressors;
         let shared = Arc::new(Shared {

@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use super::report::DumpReport;
 use crate::control::{
-    events::{Event, Events},
+    events::{Events, RecorderEvent},
     lock,
 };
 
@@ -389,7 +389,7 @@ impl Shared {
         } += 1;
         drop(counts);
         self.to_be_done.fetch_sub(1, Ordering::Relaxed);
-        events.tell(Event::Posted(Posted {
+        events.tell(RecorderEvent::Posted(Posted {
             number: dump.number,
             id: dump.id.clone(),
             outcome,

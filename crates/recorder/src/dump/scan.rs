@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     analysis::{chunk::Chunk, rules::Rules, trigger_scripts::shown},
-    control::ring_time::Stamps,
-    intake::interfaces::{Interface, InterfaceCache},
+    control::ring_time::StampRestorer,
+    intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
 /// What the open dumps take, as one rule set.
@@ -33,7 +33,7 @@ pub(super) struct Scanner {
 struct Run<'a> {
     view: &'a Rc<BucketView>,
     visit: &'a Visit,
-    interface: &'a Interface,
+    interface: &'a RecordedInterface,
     chunk: &'a Chunk<'a>,
     /// Where in the chunk they are.
     range: Range<usize>,
@@ -78,7 +78,7 @@ impl Scanner {
         visit: &Visit,
         dumps: &mut Dumps,
         names: &mut InterfaceCache,
-        stamps: &mut Stamps,
+        stamps: &mut StampRestorer,
     ) -> u32 {
         let Range { start, end } = visit.records();
         let to = end.min(view.committed());
@@ -94,7 +94,7 @@ impl Scanner {
             }
             for (id, range) in chunk.runs() {
                 let in_window = |time_ns| (from_ns..=to_ns).contains(&time_ns);
-                if chunk.those(range.clone(), in_window) == 0 {
+                if chunk.mask_where(range.clone(), in_window) == 0 {
                     continue;
                 }
                 let Some(interface) = names.interface(id).cloned() else {
@@ -140,7 +140,7 @@ impl Run<'_> {
         matches: &Matches,
         dumps: &mut Dumps,
         names: &mut InterfaceCache,
-        stamps: &mut Stamps,
+        stamps: &mut StampRestorer,
     ) {
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
@@ -159,12 +159,12 @@ impl Run<'_> {
     }
 
     /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, records: &Range<u32>, dump: &mut Active, stamps: &mut Stamps) {
+    fn give_scripted(&self, records: &Range<u32>, dump: &mut Active, stamps: &mut StampRestorer) {
         let Some(script) = dump.order.predicate.script() else {
             return;
         };
         let in_window = |time_ns| dump.wants(time_ns);
-        let mut asked = self.chunk.those(self.range.clone(), in_window);
+        let mut asked = self.chunk.mask_where(self.range.clone(), in_window);
         let mut packets = Vec::new();
         let mut indexes = Vec::new();
         while asked != 0 {
@@ -193,7 +193,7 @@ impl Run<'_> {
     }
 
     /// Where a record stands.
-    fn found(&self, index: u32, stamps: &mut Stamps) -> Found<'_> {
+    fn found(&self, index: u32, stamps: &mut StampRestorer) -> Found<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);
         Found {

@@ -7,23 +7,23 @@ use retroscope_filter::{Aux, FilterFrame, PacketView, Program};
 use retroscope_packet::{Direction, LinkType};
 
 use crate::{
-    analysis::{native::NativeCode, prepared::Prepared},
+    analysis::{native::NativeCode, prepared::PreparedFilter},
     intake::inserter::frame::WireFrame,
 };
 
 /// The capture filter.
 #[derive(Debug, Clone)]
 pub(crate) struct CaptureFilter {
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedFilter,
     native: Arc<NativeCode>,
     scratch: Vec<u8>,
 }
 
 impl CaptureFilter {
-    /// Frames of one [`Self::takes_many`] at most.
+    /// Frames in one call of [`Self::takes_many`], at most.
     pub(crate) const MANY: usize = Program::MANY;
 
-    pub(crate) fn new(prepared: Prepared, native: &Arc<NativeCode>) -> Self {
+    pub(crate) fn new(prepared: PreparedFilter, native: &Arc<NativeCode>) -> Self {
         prepared.compile(native);
         Self {
             prepared,
@@ -38,7 +38,7 @@ impl CaptureFilter {
         }
     }
 
-    /// The programs that decide alone, one for each of these link types that has one.
+    /// The programs that decide alone, for those of these link types that have such a program.
     pub(crate) fn programs(
         &mut self,
         link_types: &[LinkType],
@@ -52,8 +52,8 @@ impl CaptureFilter {
         programs
     }
 
-    /// Which of at most [`Self::MANY`] frames of `burst` are to be recorded, as they stand there: bit `n` is that of frame
-    /// `n`.
+    /// The frames to record, of at most [`Self::MANY`] frames of `burst` without tags to restore:
+    /// bit `n` is for frame `n`.
     pub(crate) fn takes_many(
         &mut self,
         link_type: LinkType,
@@ -66,12 +66,12 @@ impl CaptureFilter {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
             *view = FilterFrame::new(data, meta.wire_len, meta.direction.into());
         }
-        // A capture filter is no template, so it does not ask for interfaces.
+        // Not a template, so a capture filter never asks for the interface.
         self.prepared
             .matches_many(link_type, 0, &views[..frames.len()])
     }
 
-    /// Whether a frame is to be recorded.
+    /// Whether to record a frame.
     pub(crate) fn takes(
         &mut self,
         link_type: LinkType,

@@ -1,7 +1,8 @@
-//! The intake ledger: what each source received and what became of it.
+//! The intake ledger: the packets that each source received, and what became of these packets.
 //!
-//! `received = stored + filtered + Σ lost + in flight` (invariant 2 of ARCHITECTURE.md). `received` is the engine's own counter; `stored`,
-//! `filtered` and the ring's losses are counted where it happens. Every counter is written by one thread.
+//! `received = stored + filtered + Σ lost + in flight` (invariant 2 of ARCHITECTURE.md). `received`
+//! is the engine's own counter. `stored`, `filtered` and the ring's losses are counted where they
+//! happen. One thread writes each counter.
 
 use std::{
     collections::BTreeMap,
@@ -30,24 +31,24 @@ use crate::{
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
 
-/// Packets of interfaces beyond those that a recording can number.
+/// Packets of interfaces beyond the number that a recording can identify.
 pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 
-/// Packets that carry stamps from the other side of a step of the clock, and so are at a wrong place.
+/// Packets with stamps from the other side of a clock step, which are therefore in a wrong place.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
-/// Packets that may have been lost: an upper bound, which is in no ledger.
+/// An upper bound of packets that may have been lost; not included in the ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
-/// Packets that were not kept on purpose: the name that engines have for what they shed.
+/// Packets that were not kept on purpose: the name that engines use for shed packets.
 pub(crate) const SHED: &str = LossCause::Shed(0).as_str();
 
-/// Why they were not kept, by the numbers of [`ShedCause`] and of classes that engines count.
+/// Reasons for shedding, in the order of [`ShedCause`] and of the classes that engines count.
 pub(crate) const SHED_BY: [&str; ShedCause::ALL.len()] = ["cutoff", "history-goal", "ted", "shunt"];
 
 const _: () = assert!(SHUNT_CLASSES as usize == SHED_BY.len());
 
-/// What the log of losses calls a cause.
+/// Name of a cause in the log of losses.
 const fn logged(cause: LossCause) -> &'static str {
     match cause {
         LossCause::Shed(class) if (class as usize) < SHED_BY.len() => SHED_BY[class as usize],
@@ -55,23 +56,26 @@ const fn logged(cause: LossCause) -> &'static str {
     }
 }
 
-/// The interface was down or removed: nobody knows what passed.
+/// The interface was down or removed, so the packets on the wire are unknown.
 pub const INTERFACE_DOWN: &str = "interface-down";
 
-/// The counters of one queue of one source. The queue's inserter writes them, anyone reads them.
+/// The counters of one queue of one source. The queue's inserter writes the counters; any thread
+/// may read.
 ///
-/// Loads and stores of the counts are `Relaxed`: each number stands alone, and the final summary is taken after the
-/// threads were joined. `known_until_ns` orders the log of losses: its loads and stores say how. Aligned so that no two inserters write to one cache line, or to two that the processor fetches as a pair.
+/// Loads and stores of the counts are `Relaxed`: each number is independent, and the final summary
+/// is taken after the threads were joined. `known_until_ns` orders the log of losses; see its loads
+/// and stores. The alignment keeps two inserters from writing to the same cache line, or to two
+/// lines that the processor fetches as a pair.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounters {
     stored: AtomicU64,
     stored_bytes: AtomicU64,
     filtered: AtomicU64,
-    /// The engine filters, and nobody counts what it refuses.
+    /// The engine filters, and no counter has the packets that it refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
-    /// By cause.
+    /// Shed packets by cause.
     shed: [AtomicU64; SHED_BY.len()],
     /// Whether packets may be shed.
     sheds: AtomicBool,
@@ -79,13 +83,15 @@ pub(crate) struct QueueCounters {
     cut: AtomicU64,
     tagged: AtomicU64,
     engine: Mutex<EngineReading>,
-    /// `i64::MIN`: nothing known yet. Ring time as the queue's packets have it.
+    /// Ring time by the queue's packets; `i64::MIN`: nothing is known yet.
     known_until_ns: AtomicI64,
-    /// The queue makes no promise about what will come.
+    /// The queue promises no watermarks.
     promises_nothing: AtomicBool,
-    /// How far the clock of its stamps is ahead of the system's, ns; `i64::MIN`: it is the system's, or not known.
+    /// How far the clock of the stamps is ahead of the system's clock, ns. `i64::MIN`: the stamps
+    /// are from the system's clock, or the difference is unknown.
     ahead_ns: AtomicI64,
-    /// The last packets, if they may follow a step of the clock that stamps them and it takes more of them to tell. Live.
+    /// Live: the last packets, if they may follow a clock step and more packets are needed to
+    /// decide.
     undecided: Mutex<Option<Misplaced>>,
     #[cfg(test)]
     at_end: tests::AtEnd,
@@ -94,23 +100,23 @@ pub(crate) struct QueueCounters {
 /// One reading of an engine's counters for a queue.
 #[derive(Debug, Default)]
 pub(crate) struct EngineReading {
-    /// `as_of_ns` is ring time.
+    /// Counters of the engine; `as_of_ns` is ring time.
     pub(crate) statistics: SourceStatistics,
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
     pub(crate) buffer: Option<SourceBuffer>,
-    /// What the kernel dropped before the engine saw it.
+    /// Packets that the kernel dropped before the engine.
     pub(crate) input_drops: InputDrops,
 }
 
-/// What an inserter counted since it last added to the shared counters, which it does once per burst.
+/// Counts of an inserter since it last added to the shared counters, which it does once per burst.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct BurstCount {
     pub(crate) stored: u64,
     pub(crate) stored_bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) no_bucket: u64,
-    /// By cause.
+    /// Shed packets by cause.
     pub(crate) shed: [u64; SHED_BY.len()],
     pub(crate) interface_limit: u64,
     pub(crate) cut: u64,
@@ -129,7 +135,7 @@ impl QueueCounters {
     /// Adds a burst. Only the queue's inserter calls this.
     pub(crate) fn add(&self, count: BurstCount) {
         let add = |counter: &AtomicU64, n: u64| {
-            // Of most nothing was counted: their lines need not be in the cache.
+            // Most counts are 0: their cache lines need not be loaded.
             if n > 0 {
                 counter.store(counter.load(Relaxed) + n, Relaxed);
             }
@@ -146,22 +152,22 @@ impl QueueCounters {
         add(&self.tagged, count.tagged);
     }
 
-    /// Takes over a reading of the engine's counters.
+    /// Stores a reading of the engine's counters.
     pub(crate) fn set_engine(&self, reading: EngineReading) {
         let as_of_ns = reading.statistics.as_of_ns;
         *lock(&self.engine) = reading;
         if let Some(ns) = as_of_ns {
-            // Release: who reads it finds the losses before it in the log.
+            // Release: a reader of this value finds all earlier losses in the log.
             self.known_until_ns.store(ns, Release);
         }
     }
 
-    /// The engine filters: what it refuses is never received, and so unknown.
+    /// The engine filters: packets that it refuses are never received, so their number is unknown.
     pub(crate) fn set_filtered_before(&self) {
         self.is_filtered_before.store(true, Relaxed);
     }
 
-    /// Packets that were lost because there was no time or no room for them, as far as that is known.
+    /// Known losses for lack of time or room.
     pub(crate) fn lost_by_congestion(&self) -> u64 {
         let engine = lock(&self.engine);
         let is_congestion = |cause| {
@@ -175,12 +181,12 @@ impl QueueCounters {
         lost.sum::<u64>() + self.no_bucket.load(Relaxed)
     }
 
-    /// Captured bytes of a packet that was stored, on average.
+    /// Average captured bytes of a stored packet.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed) / self.stored.load(Relaxed).max(1)
     }
 
-    /// Bytes of the ring that its packets took.
+    /// Bytes of the ring that the packets have taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed) + self.stored.load(Relaxed) * DESCRIPTOR_BYTES
     }
@@ -190,38 +196,39 @@ impl QueueCounters {
         self.sheds.store(true, Relaxed);
     }
 
-    /// Whether the queue promises watermarks.
+    /// Sets whether the queue promises watermarks.
     pub(crate) fn set_promises(&self, promises: bool) {
         self.promises_nothing.store(!promises, Relaxed);
     }
 
-    /// Whether a window may wait for the queue's watermark, and a verdict for its counters.
+    /// Whether a window can wait for the queue's watermark, and a verdict for its counters.
     pub(crate) fn promises(&self) -> bool {
         !self.promises_nothing.load(Relaxed)
     }
 
-    /// A packet came with a stamp of another clock, `ns` ahead of the system's. That is `back_ns` less than was thought, so what is known
-    /// about losses ends the earlier.
+    /// A packet has a stamp of another clock, which is `ns` ahead of the system's clock. This is
+    /// `back_ns` less than assumed before, so losses are known up to an earlier time.
     pub(crate) fn set_ahead(&self, ns: i64, back_ns: i64) {
         self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
         if let Some(known_ns) = self.known_until_ns() {
             let known_ns = known_ns.saturating_sub(back_ns).max(-i64::MAX);
-            // Release, as in `set_engine`: a reader of this value must find the losses, too.
+            // Release, as in `set_engine`: a reader of this value must also find the losses.
             self.known_until_ns.store(known_ns, Release);
         }
     }
 
-    /// See [`Self::set_ahead`].
+    /// How far the clock of the stamps is ahead of the system's clock, ns; see [`Self::set_ahead`].
     pub(crate) fn ahead_ns(&self) -> Option<i64> {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// See [`Self::undecided`].
+    /// Sets the packets for [`Self::undecided`].
     pub(crate) fn set_undecided(&self, run: Option<Misplaced>) {
         *lock(&self.undecided) = run;
     }
 
-    /// How many packets of a window, or stored in it, follow a step if there was one: nobody knows yet.
+    /// Packets that touch the window and may follow a clock step, if there was a step; more packets
+    /// will decide.
     pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
         let run = (*lock(&self.undecided))?;
         let mut spans_ns = run.spans_ns().into_iter();
@@ -229,7 +236,7 @@ impl QueueCounters {
         touches.then_some(run.packets)
     }
 
-    /// Whether nobody knows what the kernel's input queues dropped.
+    /// Whether the drops of the kernel's input queues are unknown.
     pub(crate) fn are_input_drops_unknown(&self) -> bool {
         lock(&self.engine).input_drops == InputDrops::Unknown
     }
@@ -255,7 +262,7 @@ impl QueueCounters {
         Some(self.known_until_ns.load(Acquire)).filter(|ns| *ns != i64::MIN)
     }
 
-    /// Adds this queue into the snapshot of its source.
+    /// Adds this queue to the snapshot of its source.
     fn add_to(&self, snapshot: &mut SourceSnapshot) {
         snapshot.stored += self.stored.load(Relaxed);
         snapshot.stored_bytes += self.stored_bytes.load(Relaxed);
@@ -299,7 +306,7 @@ impl QueueCounters {
                 add_loss(&mut snapshot.shed, cause, shed);
             }
         }
-        // Listed only where there are any: few recordings reach the limit of interfaces.
+        // Listed only if not 0: few recordings reach the limit of interfaces.
         let interface_limit = Some(self.interface_limit.load(Relaxed)).filter(|n| *n > 0);
         if interface_limit.is_some() {
             add_loss(&mut snapshot.lost, LOST_INTERFACE_LIMIT, interface_limit);
@@ -312,67 +319,74 @@ fn add_loss(lost: &mut BTreeMap<&'static str, Option<u64>>, cause: &'static str,
     *lost = sum(*lost, n);
 }
 
-/// The sum of what is known; `None` where a part is not.
+/// The sum; `None` if a part is unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a? + b?)
 }
 
-/// One source's intake at one moment; by default nothing is known of it.
-/// Serialized it is what the summary of a recording tells of a source.
+/// One source's intake at one moment; by default everything is unknown. The summary of a recording
+/// contains this in serialized form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SourceSnapshot {
     /// The source's name.
     pub name: String,
-    /// Packets that reached the engine, by its own count; `None`: the engine has no such counter.
+    /// Packets that reached the engine, by the engine's own counter; `None`: the engine has no such
+    /// counter.
     pub received: Option<u64>,
     /// Packets stored in the ring.
     pub stored: u64,
     /// Captured bytes of the stored packets.
     #[serde(skip)]
     pub stored_bytes: u64,
-    /// Packets that the capture filter refused, or that came after `-c N` was reached. `None`: the kernel filters, and what it
-    /// refuses is neither received nor counted.
+    /// Packets that the capture filter refused, or that arrived after `-c N` was reached. `None`:
+    /// the kernel filters, and refused packets are neither received nor counted.
     pub filtered: Option<u64>,
-    /// Packets lost by cause; `None`: unknown.
+    /// Lost packets by cause; `None`: unknown.
     pub lost: BTreeMap<&'static str, Option<u64>>,
-    /// Those of them that were shed by what shed them: `cutoff`, `history-goal`, `ted`, `shunt`; empty: nothing sheds.
+    /// Shed packets by reason: `cutoff`, `history-goal`, `ted`, `shunt`. Empty: nothing sheds. The
+    /// packets are also in `lost`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shed: BTreeMap<&'static str, Option<u64>>,
-    /// How many of those that were shed the engine dropped before it copied them; `None`: unknown.
+    /// Shed packets that the engine dropped before copying; `None`: unknown.
     pub shed_by_engine: Option<u64>,
-    /// Stored packets that the snap length (or the ring's limit of 256 KiB) cut. Not a loss of packets.
+    /// Stored packets that were truncated by the snap length (or the ring's limit of 256 KiB). No
+    /// loss of packets.
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
     pub tagged: u64,
-    /// Packets that came too late for finished dumps, at most: where a dump's filter was not asked, a packet of the dump's time counts.
+    /// Upper bound of packets that came too late for finished dumps. If the filter of a dump was
+    /// not asked, every packet within the dump's time counts.
     pub late: u64,
-    /// How often the interface went down or was removed while it was recorded.
+    /// How often the interface went down or was removed during the recording.
     pub gaps: u64,
-    /// How long it was away in all, ns. It is away to the end of the recorder where recording it ended before.
+    /// Total time for which the interface was away, ns. If recording of the interface ended early,
+    /// the time until the recorder ends counts too.
     #[serde(rename = "gap_seconds", serialize_with = "as_seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub gap_ns: u64,
-    /// Received packets larger than any frame on the wire, because of offloads ([`OffloadEffects`]); `None`: the engine cannot tell.
+    /// Received packets larger than any frame on the wire, because of offloads
+    /// ([`OffloadEffects`]); `None`: the engine cannot count these.
     pub merged: Option<u64>,
-    /// Received packets without a checksum, because of offloads; `None`: the engine cannot tell.
+    /// Received packets without a checksum, because of offloads; `None`: the engine cannot count
+    /// these.
     pub checksum_missing: Option<u64>,
-    /// How AF_XDP takes the packets; `None`: another engine does.
+    /// How AF_XDP receives the packets; `None`: another engine.
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Xdp>))]
     pub xdp_mode: Option<XdpMode>,
-    /// What its engine holds of packets that were not fetched yet; `None`: it cannot tell.
+    /// Packets that the engine's buffer can hold; `None`: unknown.
     #[serde(skip)]
     pub buffer: Option<SourceBuffer>,
 }
 
-/// How AF_XDP takes packets, as users are told it.
+/// How AF_XDP receives packets, in the form for users.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 struct Xdp {
     native: bool,
     zero_copy: bool,
-    /// Why not, in words; `null`: it is zero-copy.
+    /// Why packets are copied, in words; `null`: reception is zero-copy.
     zero_copy_refused: Option<String>,
     multi_buffer: bool,
 }
@@ -391,24 +405,25 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
-/// What a packet takes in an engine's memory beside its own bytes, about.
+/// Approximate overhead of a packet in an engine's buffer, bytes.
 const BUFFER_OVERHEAD: u64 = 80;
-/// Bytes that a frame takes on the wire of Ethernet beside its own: preamble, frame check sequence, gap (IEEE 802.3).
+/// Bytes of a frame on an Ethernet wire in addition to the captured bytes: preamble, frame check
+/// sequence, gap (IEEE 802.3).
 const WIRE_OVERHEAD: u64 = 24;
-/// The smallest frame of Ethernet without its check sequence, bytes.
+/// The smallest Ethernet frame without its frame check sequence, bytes.
 const FRAME_MIN: u64 = 60;
 
 impl SourceSnapshot {
-    /// Speeds of links, Gbit/s, for which users are told [`Self::longest_ns`] (R-Scope paper, table 1).
+    /// Link speeds, Gbit/s, for which users see [`Self::longest_ns`] (R-Scope paper, table 1).
     pub const LINK_GBITS: [u64; 5] = [1, 2, 10, 40, 100];
 
-    /// Captured bytes of a packet, on average; the fewest that there are where none came.
+    /// Average captured bytes of a packet; the minimum if no packet arrived.
     fn mean_bytes(&self) -> u64 {
         let mean = self.stored_bytes.checked_div(self.stored);
         mean.unwrap_or(FRAME_MIN)
     }
 
-    /// How many packets its engine holds, about, if they are as those so far.
+    /// Approximate number of packets that the engine's buffer holds, if they are of average size.
     #[must_use]
     pub fn buffer_packets(&self) -> Option<u64> {
         Some(match self.buffer? {
@@ -417,7 +432,8 @@ impl SourceSnapshot {
         })
     }
 
-    /// How long a packet may take to be looked at, ns, before the engine has to drop one, while such packets come back to back on an Ethernet of so many bits a second
+    /// How long the processing of a packet may take, ns, before the engine must drop packets.
+    /// Assumes that average packets arrive back to back on an Ethernet of `bits_per_second`
     /// (R-Scope paper, table 1: `s_lsr / λ_max`).
     #[must_use]
     pub fn longest_ns(&self, bits_per_second: u64) -> Option<u64> {
@@ -426,7 +442,8 @@ impl SourceSnapshot {
         u64::try_from(bits * 1_000_000_000 / u128::from(bits_per_second.max(1))).ok()
     }
 
-    /// Sums the queues of one source. `gaps`: how often its interface was away, `gap_ns`: for how long in all.
+    /// Sums the queues of one source. `gaps`: how often its interface was away. `gap_ns`: total
+    /// time away.
     pub(crate) fn of<'a>(
         name: &str,
         queues: impl Iterator<Item = &'a QueueCounters>,
@@ -455,8 +472,8 @@ impl SourceSnapshot {
         self.lost.values().flatten().sum()
     }
 
-    /// `received − stored − filtered − Σ lost`: packets between engine and ring, 0 after a drained stop. `None` where a
-    /// part is unknown.
+    /// `received − stored − filtered − Σ lost`: packets between engine and ring, 0 after a drained
+    /// stop. `None`: a part is unknown.
     #[must_use]
     pub fn in_flight(&self) -> Option<i128> {
         let lost: u64 = self.lost.values().copied().sum::<Option<_>>()?;
@@ -465,32 +482,33 @@ impl SourceSnapshot {
     }
 }
 
-/// A stretch of ring time in which a source lost packets.
+/// A range of ring time in which a source lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
-    /// From where the counter was last known unchanged to where the loss was seen, ns; and another stretch that the same packets concern,
-    /// or the same one again.
+    /// Time ranges that the loss concerns, ns, from the last unchanged reading of the counter to
+    /// the reading that showed the loss. The two ranges are equal if there is only one range.
     pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
-    /// Some of them may lie outside of the window that was asked about.
+    /// Some packets may be outside of the requested window.
     pub(crate) is_part: bool,
-    /// From files, the records that were stored when it was found: a window that ends before has nothing to do with it. Live 0.
+    /// From files: the number of stored records when the loss was found. The loss does not concern
+    /// windows that end before this record. Live: 0.
     pub(crate) record: u64,
 }
 
-/// The losses of the recent past, for the verdicts of dumps. Written rarely: once per reading that found a loss.
+/// Recent losses, for the verdicts of dumps. Written rarely: once per reading that shows a loss.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// Events kept. A window that reaches back further than the log is judged by what the log still knows, merged.
+/// Events kept. A window that reaches back further is judged by merged events.
 const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {
-    /// Both as one, of the same source and cause. Times may go back from one to the next.
+    /// Merges two events of the same source and cause. The later event may have earlier times.
     pub(super) fn with(self, other: Self) -> Self {
         let ([a, b], [c, d]) = (self.spans_ns, other.spans_ns);
         Self {
@@ -501,7 +519,7 @@ impl LossEvent {
         }
     }
 
-    /// The event with those of its spans that touch the closed intervals, if any does.
+    /// The event, reduced to the ranges that touch the closed intervals; `None`: no range does.
     fn within(self, windows_ns: &[(i64, i64)]) -> Option<Self> {
         let touches = |span_ns: &(i64, i64)| windows_ns.iter().any(|it| touch(*span_ns, *it));
         let span_ns = self.spans_ns.into_iter().filter(touches).reduce(hull)?;
@@ -518,14 +536,15 @@ fn touch(a: (i64, i64), b: (i64, i64)) -> bool {
     a.0 <= b.1 && a.1 >= b.0
 }
 
-/// The least stretch that holds both.
+/// The smallest range that contains both ranges.
 pub(super) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
     (a.0.min(b.0), a.1.max(b.1))
 }
 
 impl LossLog {
-    /// A source lost packets within closed intervals of ring time: where these are two, a window that touches both counts them once. Found when
-    /// so many records were stored, from files, or 0.
+    /// A source lost packets within closed intervals of ring time. If the two intervals differ, a
+    /// window that touches both counts the packets once. `record`: from files, the number of
+    /// records stored until now; live, 0.
     pub(crate) fn push(
         &self,
         record: u64,
@@ -545,7 +564,8 @@ impl LossLog {
         let mut events = lock(&self.events);
         let is_same = |e: &&mut LossEvent| (e.source, e.cause, e.record) == (source, cause, record);
         let is_short = |(from_ns, to_ns): (i64, i64)| to_ns.saturating_sub(from_ns) < MERGE_NS;
-        // No window ends between two events without a record between them: what it is told does not depend on when it asks.
+        // Events of the same record may be merged at any time: no window ends between them, so the
+        // verdict does not depend on when it is made.
         if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
             let mut pairs = last.spans_ns.into_iter().zip(spans_ns);
             if pairs.all(|(a, b)| touch(a, b) && is_short(hull(a, b))) {
@@ -553,20 +573,22 @@ impl LossLog {
                 return;
             }
         }
-        // From files others are merged between dumps only, or a verdict would tell when its thread came to it.
+        // From files, older events are merged only between dumps. Otherwise a verdict would depend
+        // on the timing of its thread.
         if events.len() >= LOSS_EVENTS && record == 0 {
             merge_oldest(&mut events);
         }
         events.push(event);
     }
 
-    /// From files: it is to be settled before the next burst.
+    /// From files: whether [`Self::forget_records`] is needed before the next burst.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.events).len() >= 2 * LOSS_EVENTS
     }
 
-    /// From files, while the inserter stands still and no dump waits whose window has ended: whatever was found so far concerns all others.
-    pub(crate) fn settle(&self) {
+    /// From files, while the inserter pauses and no dump with an ended window waits for its
+    /// verdict. All losses found until now concern all later dumps.
+    pub(crate) fn forget_records(&self) {
         let mut events = lock(&self.events);
         events.iter_mut().for_each(|event| event.record = 0);
         if events.len() >= LOSS_EVENTS {
@@ -574,7 +596,8 @@ impl LossLog {
         }
     }
 
-    /// Each with the first of its stretches. Where the same packets concern another one, that is left out.
+    /// Each event with its first time range. The second range, which concerns the same packets, is
+    /// left out.
     pub(crate) fn each(&self) -> Vec<(&'static str, (i64, i64), u64)> {
         let events = lock(&self.events);
         let each = events.iter();
@@ -600,14 +623,16 @@ impl LossLog {
     }
 }
 
-/// Neighbouring readings become one event up to this length: windows are seconds long, 100 ms is fine enough.
+/// Successive readings are merged into one event up to this length, ns. Windows are seconds long,
+/// so 100 ms is fine enough.
 const MERGE_NS: i64 = 100_000_000;
 
-/// Among the latest so many events the last one of a source and cause is looked for.
+/// The last event of a source and cause is searched among this many latest events.
 const LATEST: usize = 8;
 
-/// Merges all but the most recent events pairwise by source and cause, until a quarter of the places is left to them or nothing to
-/// merge: longer stretches, no loss forgotten. Those of which there are few stay as they are.
+/// Merges all but the latest [`LOSS_EVENTS`] / 2 events pairwise by source and cause, until
+/// [`LOSS_EVENTS`] / 4 of these older events are left or nothing can be merged. Time ranges become
+/// longer, but no loss is forgotten. Kinds with few events stay as they are.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;
@@ -636,7 +661,8 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
 #[derive(Debug)]
 pub(crate) struct LossWatch {
     source: usize,
-    /// How many had been lost, by cause, and up to when that is known, ns of ring time. A counter may be unreadable for a while.
+    /// For each cause: the last known number of lost packets, and the ring time (ns) up to which
+    /// this is known. A counter may be unreadable for a while.
     last: Vec<(&'static str, u64, i64)>,
     start_ns: i64,
     /// The ring time up to which the last reading counted losses, ns.
@@ -654,7 +680,7 @@ impl LossWatch {
         }
     }
 
-    /// What the last reading knew ends `ns` earlier: see [`QueueCounters::set_ahead`].
+    /// The times of the last reading move back by `ns`; see [`QueueCounters::set_ahead`].
     pub(crate) fn set_back(&mut self, ns: i64) {
         let known = self.last.iter_mut().map(|(.., known_ns)| known_ns);
         for time_ns in known.chain([&mut self.start_ns, &mut self.last_ns]) {
@@ -662,9 +688,10 @@ impl LossWatch {
         }
     }
 
-    /// Compares each counter with its value before. The reading was taken between two moments of ring time. A loss lies between the time
-    /// to which the reading before was complete and the end of this one: it may be younger than the packet time up to which the
-    /// counters are known to be complete.
+    /// Compares each counter with its previous value. The reading was taken between two moments of
+    /// ring time. A loss is between the time to which the previous reading was complete and the end
+    /// of this reading. So a loss may be later than the packet time up to which the counters are
+    /// known to be complete.
     pub(crate) fn observe(
         &mut self,
         reading: &EngineReading,

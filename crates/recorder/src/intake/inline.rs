@@ -1,11 +1,14 @@
 //! A shard in the inserter's thread.
 //!
-//! Records go to memory past the cache, and the analyzer reads them back on another processor: of frames of 1514 bytes that
-//! took it longer than to try a filter on them. A live inserter has the frames in its first-level cache. So it lends them to the shard
-//! behind storing them, and wakes the analyzer only where there is a hit, and now and then to move on.
+//! Records are written to memory past the cache, and the analyzer reads them back on another
+//! processor. For frames of 1514 bytes, reading back took longer than trying a filter. A live
+//! inserter has the frames in its first-level cache. Therefore it stores the frames, and then lends
+//! the frames to the shard. It wakes the analyzer only for a hit, and now and then to move the
+//! analyzer's position.
 //!
-//! Where too much waits at the source ([placement](super::placement)), the shard goes back to its [seat](crate::analysis::seats), and the analyzer,
-//! which has a thread of its own, takes over. So it does for bursts whose frames are cut, or are of several interfaces.
+//! If too much waits at the source ([placement](super::placement)), the shard goes back to its
+//! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The
+//! analyzer also takes bursts with truncated frames, and bursts with frames of several interfaces.
 
 use std::sync::Arc;
 
@@ -17,83 +20,85 @@ use crate::{
         chunk::Chunk,
         director::HitOrder,
         hit_queue::HitQueue,
-        predicate::Expression,
-        seats::{Seat, Seats},
-        shard::{Findings, Numbers, Over, Shard},
+        predicate::DumpExpression,
+        shard::{Findings, FlowEnded, NumberedPackets, Shard},
+        shard_slots::{ShardSlot, ShardSlots},
     },
-    control::{common::Common, hits::Refusal, pulse::Pulse},
-    intake::placement::{Placement, Placing},
+    control::{common::RecorderShared, hits::HitRefusal, pulse::ThreadPulse},
+    intake::placement::{PlacementShared, ShardPlacement},
 };
 
-/// What a record takes in the ring beside its bytes.
+/// Bytes of a record in the ring in addition to the packet.
 pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
-/// All inserters together leave no more than this part of the ring unread before they call: one in 8.
+/// All inserters together leave at most one part in 8 of the ring unread before they wake the
+/// analyzer.
 const RING_SHARE: u64 = 8;
 
-/// What inserters need to have shards.
+/// The parts that an inserter needs to run a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
-    pub(crate) common: Arc<Common>,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) common: Arc<RecorderShared>,
+    pub(crate) slots: Arc<ShardSlots>,
     /// How far the analyzer has read.
     pub(crate) positions: Positions,
     pub(crate) analyzer: Waker,
-    pub(crate) placing: Arc<Placing>,
+    pub(crate) placing: Arc<PlacementShared>,
 }
 
-/// See the module.
+/// Runs the shard of a producer in the inserter's thread.
 #[derive(Debug)]
 pub(crate) struct Inline {
     parts: InlineParts,
     producer: usize,
     shard: Option<Box<Shard>>,
-    found: Found,
-    /// Whether this thread is to have the shard.
-    placement: Placement,
-    /// Whether something was stored since the analyzer was last called that it has to look at.
+    found: InlineFindings,
+    /// Decides whether this thread should have the shard.
+    placement: ShardPlacement,
+    /// Whether the analyzer has something to do since it was last woken.
     is_due: bool,
-    /// Bytes stored since the analyzer was last called, and the number from which on it is called at any rate.
+    /// Bytes stored since the analyzer was last woken. At `unread_max` bytes the inserter wakes it
+    /// in any case.
     unread: u64,
     unread_max: u64,
-    /// That of the inserter.
-    pulse: Pulse,
+    /// The pulse of the inserter's thread.
+    pulse: ThreadPulse,
 }
 
-/// Hits of the records that are stored since the last publication.
+/// Hits of the records stored since the last publication.
 #[derive(Debug)]
-struct Found {
-    seats: Arc<Seats>,
+struct InlineFindings {
+    slots: Arc<ShardSlots>,
     hits: HitQueue,
 }
 
-impl Findings for Found {
+impl Findings for InlineFindings {
     fn are_wanted(&self) -> bool {
-        self.seats.are_armed()
+        self.slots.are_armed()
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
         if let Some(expression) = expression {
             self.hits.push((order, expression));
         }
     }
 
-    fn over(&mut self, _: u64, over: Over) {
-        self.hits.push_over(over);
+    fn flow_ended(&mut self, _: u64, over: FlowEnded) {
+        self.hits.push_flow_ended(over);
     }
 }
 
 impl Inline {
-    /// For the inserter of a producer, whose turns `pulse` counts.
-    pub(crate) fn new(parts: InlineParts, producer: usize, pulse: Pulse) -> Self {
+    /// For the inserter of a producer; `pulse` counts the turns of its thread.
+    pub(crate) fn new(parts: InlineParts, producer: usize, pulse: ThreadPulse) -> Self {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
             producer,
             shard: None,
-            found: Found {
-                seats: Arc::clone(&parts.seats),
+            found: InlineFindings {
+                slots: Arc::clone(&parts.slots),
                 hits: HitQueue::default(),
             },
-            placement: Placement::new(Arc::clone(&parts.placing)),
+            placement: ShardPlacement::new(Arc::clone(&parts.placing)),
             is_due: false,
             unread: 0,
             pulse,
@@ -101,11 +106,12 @@ impl Inline {
         }
     }
 
-    fn seat(&self) -> &Seat {
-        self.parts.seats.of(self.producer)
+    fn slot(&self) -> &ShardSlot {
+        self.parts.slots.of(self.producer)
     }
 
-    /// So many frames are to be stored as they stand: takes the shard, keeps it, or leaves them to the analyzer.
+    /// `frames` plain frames are about to be stored: takes or keeps the shard, or leaves the frames
+    /// to the analyzer.
     pub(crate) fn before_storing(&mut self, frames: usize, producer: &Producer) {
         let stored = producer.stored();
         let is_read = self.shard.is_some() || self.parts.positions.get(self.producer) == stored;
@@ -113,21 +119,21 @@ impl Inline {
             return self.leave();
         }
         if self.shard.is_none() && is_read {
-            self.shard = self.seat().take();
+            self.shard = self.slot().take();
         }
         match &mut self.shard {
             Some(shard) => {
-                let seat = self.parts.seats.of(self.producer);
-                seat.refresh(shard, &mut self.found.hits);
-                seat.claim(stored + frames as u64);
+                let slot = self.parts.slots.of(self.producer);
+                slot.refresh(shard, &mut self.found.hits);
+                slot.claim(stored + frames as u64);
             }
             None => self.is_due = true,
         }
     }
 
-    /// Looks at frames of one interface that were stored as they stand, as records from `first` on; ring time is their stamps less `offset_ns`.
-    /// They have so many captured `bytes`, about.
-    pub(crate) fn look(
+    /// Analyzes plain frames of one interface that were stored as records from `first` on. Ring
+    /// time is their stamps less `offset_ns`. `bytes`: approximate captured bytes of all frames.
+    pub(crate) fn analyze(
         &mut self,
         first: u64,
         (interface, offset_ns): (u16, i64),
@@ -140,7 +146,7 @@ impl Inline {
             return;
         };
         self.unread += stored_bytes;
-        if !self.found.are_wanted() && !shard.looks_always() {
+        if !self.found.are_wanted() && !shard.needs_all_packets() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {
@@ -152,27 +158,27 @@ impl Inline {
             shard: 0,
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });
-        let mut packets = Numbers::from(first, packets);
+        let mut packets = NumberedPackets::from(first, packets);
         let look = || {
             let mut chunk = Chunk::new();
-            // A script may be slow, and a burst long.
-            while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
+            // A script may be slow and a burst long, so the pulse beats for each chunk.
+            while shard.analyze(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
                 self.pulse.beat();
             }
             frames.len()
         };
-        let seat = self.parts.seats.of(self.producer);
-        seat.times.time(&self.parts.common.clock, look);
+        let slot = self.parts.slots.of(self.producer);
+        slot.times.time(&self.parts.common.clock, look);
     }
 
-    /// What was claimed is stored, as far as there was room.
+    /// The claimed frames are stored, unless there was no room.
     pub(crate) fn after_storing(&mut self, producer: &Producer) {
         if self.shard.is_some() {
-            self.seat().claim(producer.stored());
+            self.slot().claim(producer.stored());
         }
     }
 
-    /// Leaves what is stored next to the analyzer.
+    /// Leaves the next records to the analyzer.
     pub(crate) fn leave(&mut self) {
         self.is_due = true;
         self.put_back();
@@ -180,38 +186,39 @@ impl Inline {
 
     fn put_back(&mut self) {
         if let Some(shard) = self.shard.take() {
-            let seat = self.parts.seats.of(self.producer);
-            // Before the analyzer finds something behind it.
-            seat.tell(&mut self.found.hits);
-            seat.put_back(shard);
+            let slot = self.parts.slots.of(self.producer);
+            // Before the analyzer finds hits in later records.
+            slot.queue_hits(&mut self.found.hits);
+            slot.put_back(shard);
         }
     }
 
-    /// Before the watermark moves: tells the analyzer what was found. False: it is just taking what was told before, and the watermark must not
-    /// move past what was found.
-    pub(crate) fn tell(&mut self) -> bool {
+    /// Gives the hits to the analyzer, before the watermark moves. Returns `false` if the analyzer
+    /// is just taking earlier hits; the watermark must then not move past these hits.
+    pub(crate) fn flush_hits(&mut self) -> bool {
         if !self.found.hits.is_empty() {
             self.is_due = true;
             self.parts
-                .seats
+                .slots
                 .of(self.producer)
-                .try_tell(&mut self.found.hits);
+                .try_queue_hits(&mut self.found.hits);
         }
         self.found.hits.is_empty()
     }
 
-    /// As [`Placement::asked`].
-    pub(crate) fn asked(&mut self, now_ns: i64, lay_ns: i64) {
-        self.placement.asked(now_ns, lay_ns);
+    /// As [`ShardPlacement::observe_wait`].
+    pub(crate) fn after_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
+        self.placement.observe_wait(now_ns, queueing_delay_ns);
     }
 
-    /// What was stored is published, and the source `is_dry` or not, at `now_ns` of the monotonic clock: calls the analyzer, if it
-    /// is to do something. Returns whether it is.
-    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) -> bool {
-        self.placement.told(is_dry, now_ns);
+    /// Records were published, and the source `is_dry` or not, at `now_ns` of the monotonic clock.
+    /// Wakes the analyzer if it has something to do. Returns whether there were hits or records for
+    /// the analyzer.
+    pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
+        self.placement.observe_drain(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {
             for over in shard.pass(now_ns) {
-                self.found.hits.push_over(over);
+                self.found.hits.push_flow_ended(over);
                 self.is_due = true;
             }
         }
@@ -222,7 +229,7 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
-    /// What the shard has to say.
+    /// Takes the messages of the shard.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let shard = self.shard.as_mut();
         shard.map(|shard| shard.take_notices()).unwrap_or_default()

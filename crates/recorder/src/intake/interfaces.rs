@@ -1,4 +1,4 @@
-//! The interfaces of all sources, as the threads share them.
+//! The table of the interfaces of all sources, which the threads share.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use retroscope_ring::{InterfaceEntry, Ring, RingError};
 use crate::{
     analysis::{
         derivation::Templates,
-        prepared::{Prepared, context},
+        prepared::{PreparedFilter, context},
         triggers::SharedRules,
     },
     control::{lock, ring_time::clock_of},
@@ -18,7 +18,7 @@ use crate::{
 
 /// One interface of one source, under its ring-wide identifier.
 #[derive(Debug, Clone)]
-pub(crate) struct Interface {
+pub(crate) struct RecordedInterface {
     /// Index of the source in the order the user gave.
     pub(crate) source: usize,
     /// Name for people and for the pcapng interface block.
@@ -26,26 +26,28 @@ pub(crate) struct Interface {
     pub(crate) link_type: LinkType,
     /// Unit of its time stamps, ns.
     pub(crate) time_resolution_ns: u64,
-    /// Whose clock stamps its packets.
+    /// The clock that stamps the packets.
     pub(crate) time_domain: TimeDomain,
 }
 
-/// Trigger rules and dump templates of the start, and how they are made ready.
-type Expressions = (SharedRules, Templates, FilterMode);
+/// Trigger rules and dump templates of the start, and the mode in which they are compiled.
+type RulesAndTemplates = (SharedRules, Templates, FilterMode);
 
-/// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
+/// An append-only table; the index is the ring's interface identifier. Inserters append, all
+/// threads read.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    /// The trigger rules and the dump templates, to be made ready for link types.
-    expressions: Option<Expressions>,
-    /// The capture filter, to tell which link types it takes nothing of.
-    filter: Mutex<Option<Prepared>>,
-    table: Mutex<Vec<Arc<Interface>>>,
+    /// The trigger rules and dump templates, which are compiled for new link types.
+    expressions: Option<RulesAndTemplates>,
+    /// The capture filter, to report link types of which it matches nothing.
+    filter: Mutex<Option<PreparedFilter>>,
+    table: Mutex<Vec<Arc<RecordedInterface>>>,
 }
 
 impl Interfaces {
-    /// With expressions that are ready for a link type before any packet of it is stored.
-    pub(crate) fn new(expressions: Expressions, filter: Option<Prepared>) -> Self {
+    /// Makes a table that compiles the expressions for a link type before any packet of this type
+    /// is stored.
+    pub(crate) fn new(expressions: RulesAndTemplates, filter: Option<PreparedFilter>) -> Self {
         Self {
             expressions: Some(expressions),
             filter: Mutex::new(filter),
@@ -53,7 +55,8 @@ impl Interfaces {
         }
     }
 
-    /// Appends an interface to the ring's table and to ours, under one lock, so that both number it alike.
+    /// Appends an interface to the ring's table and to this one, under one lock, so that both use
+    /// the same number.
     pub(crate) fn register(
         &self,
         ring: &Ring,
@@ -77,7 +80,7 @@ impl Interfaces {
             time_domain: info.time_domain as u8,
             clock: clock_of(source),
         })?;
-        table.push(Arc::new(Interface {
+        table.push(Arc::new(RecordedInterface {
             source,
             name: info.name.clone(),
             link_type: info.link_type,
@@ -92,7 +95,8 @@ impl Interfaces {
         Ok(id)
     }
 
-    /// Sentences about link types that the capture filter takes nothing of, each once.
+    /// Takes messages about link types of which the capture filter matches nothing, each message
+    /// once.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         let mut filter = lock(&self.filter);
         let notices = filter.iter_mut().map(|it| it.take_notices("filter"));
@@ -105,19 +109,19 @@ impl Interfaces {
         Some(table.get(usize::from(id))?.source)
     }
 
-    /// Appends those that `known` does not hold yet.
-    fn learn(&self, known: &mut Vec<Arc<Interface>>) {
+    /// Appends the interfaces that `known` does not contain yet.
+    fn learn(&self, known: &mut Vec<Arc<RecordedInterface>>) {
         let table = lock(&self.table);
         known.extend_from_slice(table.get(known.len()..).unwrap_or_default());
     }
 }
 
-/// A thread's own copy, refreshed only when an unknown identifier turns up.
+/// A thread's own copy, refreshed only for an unknown identifier.
 #[derive(Debug)]
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,
-    known: Vec<Arc<Interface>>,
-    /// How many of the interfaces were looked at, and their link types, each once.
+    known: Vec<Arc<RecordedInterface>>,
+    /// Number of interfaces whose link types have been collected, and these link types, each once.
     link_types: (usize, Vec<LinkType>),
 }
 
@@ -132,7 +136,7 @@ impl InterfaceCache {
         }
     }
 
-    /// The link types of all interfaces so far.
+    /// The link types of all registered interfaces.
     pub(crate) fn link_types(&mut self) -> &[LinkType] {
         self.shared.learn(&mut self.known);
         let (seen, link_types) = &mut self.link_types;
@@ -145,7 +149,8 @@ impl InterfaceCache {
         link_types
     }
 
-    /// The link types of the interfaces that so many packets came from, in their order.
+    /// The link types of the interfaces with received packets, in the order of interfaces.
+    /// `received`: packets by interface.
     pub(crate) fn link_types_of(&mut self, received: &[u64]) -> Vec<LinkType> {
         let mut link_types = Vec::new();
         for (id, _) in (0..).zip(received).filter(|(_, packets)| **packets > 0) {
@@ -156,7 +161,7 @@ impl InterfaceCache {
     }
 
     /// The interface, or `None` for an identifier that no inserter registered.
-    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
+    pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<RecordedInterface>> {
         if usize::from(id) >= self.known.len() {
             self.shared.learn(&mut self.known);
         }
@@ -176,7 +181,7 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let filter = Filter::plain("ether src 00:00:00:00:00:01 or ip").unwrap();
         let interfaces = Interfaces {
-            filter: Mutex::new(Some(Prepared::new(filter, FilterMode::Live))),
+            filter: Mutex::new(Some(PreparedFilter::new(filter, FilterMode::Live))),
             ..Interfaces::default()
         };
         let told = [LinkType::ETHERNET, LinkType::RAW, LinkType::RAW].map(|link_type| {

@@ -1,10 +1,14 @@
-//! Which flows are exempt from shedding, and which are shunted: marked by who looks at packets and by the dumper, asked by inserters.
+//! Marks of flows that are exempt from shedding, and of flows that are shunted. Shards and the
+//! dumper set marks for inserters.
 //!
-//! A flow is exempt from the first of its packets on that a trigger or an open dump takes. A dump may be opened when packets of a flow are shed already: so an
-//! inserter asks the filters of open dumps about a packet that it would shed, too. A dump of everything singles out no flow, and exempts none.
+//! A flow becomes exempt with the first packet that matches a trigger or an open dump. A dump may
+//! open when packets of its flow are already being shed. So an inserter also asks the filters of
+//! open dumps about a packet before it sheds the packet. A dump of everything selects no particular
+//! flow and exempts no flow.
 //!
-//! Live a mark holds at once. From files what dumps do counts from the next time on that the inserter waits for all who look ([`Marks::settle`]), because how far
-//! the dumper has come between is chance.
+//! Live, marks take effect immediately. From files, marks set by dumps take effect at the next
+//! barrier, when the inserter waits for all analysis ([`Marks::settle`]), because the dumper's
+//! progress between barriers is not deterministic.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,49 +24,53 @@ use retroscope_packet::{LinkType, parse};
 
 use crate::{analysis::rules::Rules, control::lock};
 
-/// Places for flows that are exempt, and as many for those that are shunted, live of 16 bytes each. Of 1,000 one in 2,000 is forgotten then, because another has its place.
+/// Marks of exempt flows, and as many of shunted flows; live 16 bytes each. With 1,000 marked
+/// flows, a mark is overwritten by another one with probability 1/2,000.
 const MARKS: usize = 1 << 20;
-/// Flows that became exempt, for inserters that are behind with them.
+/// Newly exempt flows that inserters may still have to read.
 const EXEMPTED: usize = 1024;
 
-/// See the module. For any thread.
+/// The marks of all flows, for any thread.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    flows: Flows,
-    /// Filters of open dumps that do not take everything, and how many they are, which is ordered with nothing.
+    flows: MarkedFlows,
+    /// Filters of the open dumps that do not select everything. `open` is their number, which is
+    /// ordered with no other access.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }
 
 #[derive(Debug)]
-enum Flows {
-    /// Live. What is exempt stays so whatever others put at the same time, because nothing takes it out: so it has a table of its own.
+enum MarkedFlows {
+    /// Live. Exempt flows have a separate table, from which no thread removes a flow. So a flow
+    /// stays exempt, whatever other threads mark at the same time.
     Shared {
         exempt: LfnTable,
-        /// When flows were shunted, ring time.
+        /// The ring times at which flows were shunted.
         shunted: LfnTable,
-        /// Those that became exempt.
+        /// Flows that became exempt, for inserters.
         exempted: Feed<BiflowKey>,
     },
-    /// From files: none is forgotten, up to [`MARKS`].
+    /// From files: no mark is forgotten, up to [`MARKS`].
     Exact {
         table: Mutex<HashMap<BiflowKey, Mark>>,
-        /// Those with packets that open dumps took since inserters last waited.
+        /// Flows with packets in open dumps since the last barrier.
         dumped: Mutex<HashSet<BiflowKey>>,
     },
 }
 
-/// What an inserter asks the filters of open dumps by.
+/// An inserter's access to the filters of open dumps.
 #[derive(Debug)]
 pub(crate) struct DumpFilters {
     reader: RuleReader,
     matches: Matches,
-    /// From files, whether there were any when it settled.
+    /// From files: whether dumps were open at the last barrier.
     any: bool,
 }
 
 impl DumpFilters {
-    /// Whether an open dump certainly takes a frame, whatever its window. Where that depends on others of its datagram the dumper tells.
+    /// Whether an open dump certainly selects a frame, whatever its window. If that depends on
+    /// other fragments of the datagram, the dumper marks the flow.
     fn take(&mut self, link_type: LinkType, interface: u16, frame: FilterFrame<'_>) -> bool {
         let matches = &mut self.matches;
         self.reader
@@ -77,13 +85,13 @@ impl Marks {
         let flows = if live {
             let advise = retroscope_ring::ask_for_huge_pages;
             let table = || LfnTable::with_advice(MARKS, Secret::random(), advise);
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt: table(),
                 shunted: table(),
                 exempted: Feed::new(EXEMPTED),
             }
         } else {
-            Flows::Exact {
+            MarkedFlows::Exact {
                 table: Mutex::default(),
                 dumped: Mutex::default(),
             }
@@ -95,24 +103,26 @@ impl Marks {
         }
     }
 
-    /// A trigger takes a packet of this flow, which is exempt from now on.
+    /// A trigger matches a packet of this flow, which is exempt from now on.
     pub(crate) fn exempt(&self, key: BiflowKey) {
         self.put(key, Mark::Exempt);
     }
 
-    /// Nothing of this flow is wanted any more since a packet of this ring time, unless it is exempt.
+    /// A script or module wants no packets of this flow after this ring time. An exempt flow stays
+    /// exempt.
     pub(crate) fn shunt(&self, key: BiflowKey, at_ns: i64) {
         self.put(key, Mark::Shunted { at_ns });
     }
 
-    /// An open dump takes this packet: its flow is exempt, from files from the next [`Self::settle`] on.
+    /// An open dump selects this packet: its flow is exempt, from files after the next
+    /// [`Self::settle`].
     pub(crate) fn exempt_dumped(&self, link_type: LinkType, data: &[u8]) {
         let Some(DirectedKey { key, .. }) = DirectedKey::of(&parse(link_type, data), true) else {
             return;
         };
         match &self.flows {
-            Flows::Shared { .. } => self.exempt(key),
-            Flows::Exact { dumped, .. } => {
+            MarkedFlows::Shared { .. } => self.exempt(key),
+            MarkedFlows::Exact { dumped, .. } => {
                 let mut dumped = lock(dumped);
                 if dumped.len() < MARKS {
                     dumped.insert(key);
@@ -121,13 +131,14 @@ impl Marks {
         }
     }
 
-    /// A dump is opened, of what this filter takes.
+    /// A dump with this filter opens.
     pub(crate) fn open_dump(&self, id: u64, filter: &Filter, link_types: &[LinkType]) {
         let mut dumps = lock(&self.dumps);
         for link_type in link_types {
             dumps.add_link_type(*link_type);
         }
-        // Live nobody waits for libpcap: what its packets are of is marked all the same.
+        // Live, no thread waits for libpcap; the dumper marks the flows of the dump's packets in
+        // any case.
         let is_slow = !dumps.slow_link_types(filter, link_types).is_empty();
         if !is_slow && dumps.insert(id, filter).is_ok() {
             dumps.join();
@@ -135,31 +146,31 @@ impl Marks {
         }
     }
 
-    /// It wants no more packets.
+    /// The dump needs no more packets.
     pub(crate) fn close_dump(&self, id: u64) {
         let mut dumps = lock(&self.dumps);
         dumps.remove(id);
         self.open.store(dumps.len(), Relaxed);
     }
 
-    /// From files: an inserter has waited, and takes up which dumps are open.
-    pub(crate) fn settle_filters(&self, filters: &mut DumpFilters) {
+    /// From files, at a barrier: the inserter learns which dumps are open.
+    pub(crate) fn refresh_filters(&self, filters: &mut DumpFilters) {
         filters.any = self.open.load(Relaxed) > 0;
         filters.reader.refresh_blocking();
     }
 
-    /// From files: the inserter waits, and all that was stored was looked at.
+    /// From files, at a barrier: the inserter waits, and all stored packets were analyzed.
     pub(crate) fn settle(&self) {
-        if let Flows::Exact { dumped, .. } = &self.flows {
+        if let MarkedFlows::Exact { dumped, .. } = &self.flows {
             let dumped = std::mem::take(&mut *lock(dumped));
             dumped.into_iter().for_each(|key| self.exempt(key));
         }
     }
 
-    /// What is exempt stays so.
+    /// Sets a mark. An exempt flow stays exempt.
     fn put(&self, key: BiflowKey, mark: Mark) {
         match &self.flows {
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt,
                 shunted,
                 exempted,
@@ -171,7 +182,7 @@ impl Marks {
                 }
                 Mark::Shunted { at_ns } => shunted.put(&key, at_ns.cast_unsigned()),
             },
-            Flows::Exact { table, .. } => {
+            MarkedFlows::Exact { table, .. } => {
                 let mut table = lock(table);
                 let has_room = table.len() < MARKS;
                 match table.get_mut(&key) {
@@ -184,7 +195,7 @@ impl Marks {
         }
     }
 
-    /// What a flow is marked as, a packet of which would be shed.
+    /// The mark of a flow, for a packet that would otherwise be shed.
     pub(crate) fn of(
         &self,
         key: &BiflowKey,
@@ -192,7 +203,7 @@ impl Marks {
         frame: FilterFrame<'_>,
         filters: &mut DumpFilters,
     ) -> Option<Mark> {
-        if matches!(self.flows, Flows::Shared { .. }) {
+        if matches!(self.flows, MarkedFlows::Shared { .. }) {
             filters.any = self.open.load(Relaxed) > 0;
             filters.reader.refresh();
         }
@@ -206,7 +217,7 @@ impl Marks {
 
     fn get(&self, key: &BiflowKey) -> Option<Mark> {
         match &self.flows {
-            Flows::Shared {
+            MarkedFlows::Shared {
                 exempt, shunted, ..
             } => {
                 if exempt.get(key).is_some() {
@@ -215,11 +226,11 @@ impl Marks {
                 let at_ns = shunted.get(key)?.cast_signed();
                 Some(Mark::Shunted { at_ns })
             }
-            Flows::Exact { table, .. } => lock(table).get(key).copied(),
+            MarkedFlows::Exact { table, .. } => lock(table).get(key).copied(),
         }
     }
 
-    /// For an inserter.
+    /// Makes the access of an inserter to the filters of open dumps.
     pub(crate) fn dump_filters(&self) -> DumpFilters {
         DumpFilters {
             reader: lock(&self.dumps).reader(),
@@ -228,17 +239,18 @@ impl Marks {
         }
     }
 
-    /// Where an inserter begins to hear of flows that become exempt.
+    /// A cursor from which an inserter reads newly exempt flows.
     pub(crate) fn listen(&self) -> Option<FeedCursor> {
         match &self.flows {
-            Flows::Shared { exempted, .. } => Some(exempted.listen(None)),
-            Flows::Exact { .. } => None,
+            MarkedFlows::Shared { exempted, .. } => Some(exempted.listen(None)),
+            MarkedFlows::Exact { .. } => None,
         }
     }
 
-    /// The next flow that became exempt. An inserter that is far behind is not told of all: their packets come again all the same, later.
+    /// The next flow that became exempt. A slow inserter misses some flows; their packets return
+    /// later anyway.
     pub(crate) fn exempted(&self, cursor: &mut FeedCursor) -> Option<BiflowKey> {
-        let Flows::Shared { exempted, .. } = &self.flows else {
+        let MarkedFlows::Shared { exempted, .. } = &self.flows else {
             return None;
         };
         loop {
@@ -266,7 +278,8 @@ mod tests {
     use super::*;
     use crate::analysis::native::NativeCode;
 
-    /// Threads that mark flows, and inserters that ask for them: no flow has the mark of another, and each that became exempt is told, or counted as missed.
+    /// Threads mark flows while inserters look them up. No flow has the mark of another flow, and
+    /// each newly exempt flow is reported or counted as missed.
     #[test]
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
@@ -310,7 +323,8 @@ mod tests {
         let least = usize::try_from(FLOWS).unwrap() * 98 / 100;
         assert!(of(0..FLOWS) > least && of(FLOWS..2 * FLOWS) > least);
     }
-    /// One thread exempts a flow while another shunts it: it is exempt, whoever is first.
+    /// One thread exempts a flow while another shunts it: the flow is exempt, whichever thread is
+    /// first.
     #[test]
     fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
         const ROUNDS: i64 = 50_000;
@@ -320,7 +334,7 @@ mod tests {
         );
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
-        // Both threads leave at once, which they do not where one has to wake the other.
+        // Both threads go on at the same time. With a wake-up between threads they would not.
         let meet = |times: usize| {
             arrived.fetch_add(1, AcqRel);
             while arrived.load(Acquire) < 2 * times {

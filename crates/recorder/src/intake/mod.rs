@@ -1,12 +1,12 @@
-//! What all threads share about the sources: counters, losses, interfaces.
+//! The state of the sources that all threads share: counters, losses, interfaces.
 
-pub(crate) mod away;
 pub(crate) mod capture_filter;
 pub(crate) mod counters;
 pub(crate) mod inline;
 pub(crate) mod inserter;
 pub(crate) mod interfaces;
 pub(crate) mod marks;
+pub(crate) mod outages;
 pub(crate) mod placement;
 pub(crate) mod shedding;
 
@@ -24,42 +24,43 @@ use crate::{
     control::{ring_time::Moment, time::seconds},
     dump::report::Missing,
     intake::{
-        away::Away,
         counters::{
             CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossLog,
             PERHAPS_LOST, QueueCounters, SHED, SHED_BY, SourceSnapshot, hull,
         },
         interfaces::{InterfaceCache, Interfaces},
+        outages::OutageTracker,
     },
 };
 
-/// From this many jumps back on, stamps count as disordered; a single one is a late packet.
+/// With this many jumps back, the stamps count as disordered; a single jump is a late packet.
 const DISORDER_MIN: u64 = 2;
 
-/// See the module.
+/// The shared state of all sources.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) sources: Vec<SourceIntake>,
     pub(crate) losses: LossLog,
-    /// What was shed, apart from all else: there may be very much of it.
+    /// Packets that were shed. A separate log, because there may be very many entries.
     pub(crate) shed: LossLog,
-    /// How often the stamps of a source jumped back, and it was no step.
+    /// How often the stamps of a source jumped back without a step of its clock.
     pub(crate) disorder: LossLog,
     pub(crate) interfaces: Arc<Interfaces>,
-    /// Files lose nothing, and their counters need no clock.
+    /// Whether the sources are files. Files lose nothing, and their counters need no clock.
     pub(crate) offline: bool,
-    /// When counters were last read, on the monotonic clock.
+    /// When counters were last read, ns of the monotonic clock.
     read_mono_ns: AtomicI64,
 }
 
-/// Packets since the start of the source of an interface, for its statistics in a capture file. `None`: unknown.
+/// Packets since the start of the source of an interface, for its statistics in a capture file.
+/// `None`: unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InterfaceCounts {
-    /// Those that reached the engine.
+    /// Packets that reached the engine.
     pub(crate) received: Option<u64>,
-    /// Those that the NIC had no room for.
+    /// Packets that the NIC had no room for.
     pub(crate) dropped: Option<u64>,
-    /// Those that this host had no room for: the kernel, the engine's memory, the ring.
+    /// Packets that this host had no room for: the kernel, the engine's memory, or the ring.
     pub(crate) os_dropped: Option<u64>,
 }
 
@@ -68,20 +69,21 @@ pub(crate) struct InterfaceCounts {
 pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
-    pub(crate) away: Away,
-    /// Packets that came too late for dumps; the analyzer counts them.
+    pub(crate) away: OutageTracker,
+    /// Packets that came too late for dumps, counted by the analyzer.
     pub(crate) late: AtomicU64,
 }
 
 impl SourceIntake {
-    /// Those of its queues whose counters tell of losses. A stream has none: one that is quiet has lost nothing.
+    /// The queues whose counters report losses. A stream has no such counters, but a quiet stream
+    /// has lost nothing.
     fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
         let counts =
             |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
         self.queues.iter().filter(counts)
     }
 
-    /// Whether any of its queues goes on.
+    /// Whether any queue of the source is still running.
     fn is_recorded(&self) -> bool {
         self.queues.iter().any(|queue| !queue.is_ended())
     }
@@ -96,7 +98,7 @@ impl SourceIntake {
 }
 
 impl Intake {
-    /// `sources`: their names, and how many queues each has.
+    /// `sources`: the names of the sources, and their numbers of queues.
     pub(crate) fn new(
         sources: impl Iterator<Item = (String, usize)>,
         interfaces: Arc<Interfaces>,
@@ -107,7 +109,7 @@ impl Intake {
             queues: (0..queues)
                 .map(|_| Arc::new(QueueCounters::new()))
                 .collect(),
-            away: Away::new(index),
+            away: OutageTracker::new(index),
             late: AtomicU64::new(0),
         };
         Self {
@@ -123,11 +125,11 @@ impl Intake {
 
     /// An inserter reads counters at this time of the monotonic clock.
     pub(crate) fn set_read(&self, mono_ns: i64) {
-        // Relaxed: nothing but the number is shared.
+        // Relaxed: only the number is shared.
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
-    /// Bytes of the ring that were used for all packets so far.
+    /// Bytes of the ring that all packets have taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         let queues = self.sources.iter().flat_map(|source| &source.queues);
         queues.map(|queue| queue.used_bytes()).sum()
@@ -143,13 +145,13 @@ impl Intake {
         self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
-    /// A queue of a source has ended with an error: every later dump lacks the packets that the
-    /// queue would have brought after `known_ns`, though other queues continue.
+    /// A queue of a source has ended with an error. Every later dump lacks the packets of the queue
+    /// after `known_ns`, even if other queues continue.
     ///
-    /// Logs that loss before it marks the counters of the queue as ended: a dump that is judged
-    /// in between must not find the end without the loss. Returns the name of what is no longer
-    /// recorded, if that is new and anything is still recorded; otherwise only the error is
-    /// reported.
+    /// Logs this loss before it marks the counters of the queue as ended: a dump that is judged in
+    /// between must not find the end without the loss. Returns the name of what is no longer
+    /// recorded, if that is new and another queue or source is still recorded. Otherwise only the
+    /// error is reported.
     pub(crate) fn no_longer_recorded(
         &self,
         source: usize,
@@ -173,14 +175,15 @@ impl Intake {
         queues.map(|queue| queue.promises()).collect()
     }
 
-    /// See [`LossLog::settle`].
-    pub(crate) fn settle(&self) {
-        self.losses.settle();
-        self.shed.settle();
-        self.disorder.settle();
+    /// See [`LossLog::forget_records`].
+    pub(crate) fn forget_records(&self) {
+        self.losses.forget_records();
+        self.shed.forget_records();
+        self.disorder.forget_records();
     }
 
-    /// Sentences about sources whose stamps jumped back and forth within the window of ring time, whose records end at `ends`.
+    /// Messages about sources whose stamps jumped back within the window of ring time, whose
+    /// records end at `ends`.
     pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64, ends: &[u64]) -> Vec<String> {
         let jumps = self.disorder.within_until(end(ends), &[(from_ns, to_ns)]);
         let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
@@ -194,8 +197,10 @@ impl Intake {
         many.map(sentence).collect()
     }
 
-    /// What nobody knows yet of the closed interval of ring time, which was closed at `clock_ns`: sources whose counters were not read
-    /// since its end, as their packets have it, or whose clock may have been set. Told with `offset_ns` added.
+    /// Sources whose losses within a window are unknown. The closed interval is ring time; the
+    /// window was closed at `clock_ns`. Either the counters of a source were not read since the end
+    /// of the window (by its own packet times), or its clock may have been set. `offset_ns` is
+    /// added to the reported times.
     pub(crate) fn unknown(
         &self,
         (from_ns, to_ns): (i64, i64),
@@ -207,7 +212,7 @@ impl Intake {
         }
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let losses = |queue: &Arc<QueueCounters>| {
-            // Of a trigger with a clock that is ahead the window may lie in the future of others.
+            // A trigger whose clock is ahead may have a window in the future of other clocks.
             let ahead_ns = queue.ahead_ns().unwrap_or(0).max(0);
             let until_ns = to_ns.min(clock_ns.saturating_add(ahead_ns));
             let known_ns = queue.known_until_ns().unwrap_or(from_ns).max(from_ns);
@@ -231,8 +236,9 @@ impl Intake {
         self.sources.iter().flat_map(entries).collect()
     }
 
-    /// What was lost at intake within the closed interval of ring time, which was closed at `clock_ns` and whose records end at `ends`, and
-    /// what nobody knows yet of it. Told with `offset_ns` added.
+    /// Known and unknown losses at intake within the closed interval of ring time, for a window
+    /// that was closed at `clock_ns` and whose records end at `ends`. `offset_ns` is added to the
+    /// reported times.
     pub(crate) fn missing(
         &self,
         (from_ns, to_ns): (i64, i64),
@@ -241,11 +247,12 @@ impl Intake {
         ends: &[u64],
     ) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-        // Before the losses: inserters log a loss before they say that it is known.
+        // Before the losses, because inserters log a loss before they declare it known.
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
         let mut missing = self.losses(&[(from_ns, to_ns)], offset_ns, ends);
         missing.extend(unknown);
-        // What has no number is not stored. A source without watermarks may bring more of it late.
+        // Packets of interfaces without a number are not stored. A source without watermarks may
+        // deliver more such packets late.
         let is_over = |queue: &Arc<QueueCounters>| queue.promises() || queue.is_ended();
         for (source, now) in self.sources.iter().zip(self.snapshots()) {
             let is_told = |it: &Missing| {
@@ -262,8 +269,8 @@ impl Intake {
         missing
     }
 
-    /// What was lost at intake within the closed intervals of ring time, whose records end at
-    /// `ends`. Stamps are `offset_ns` ahead of ring time.
+    /// Losses at intake within the closed intervals of ring time, for records up to `ends`. Stamps
+    /// are `offset_ns` ahead of ring time.
     fn losses(&self, windows_ns: &[(i64, i64)], offset_ns: i64, ends: &[u64]) -> Vec<Missing> {
         let whole_ns = windows_ns.iter().copied().reduce(hull);
         let (from_ns, to_ns) = whole_ns.unwrap_or((i64::MIN, i64::MAX));
@@ -290,28 +297,28 @@ impl Intake {
         losses.map(entry).collect()
     }
 
-    /// Live: the known losses at intake within the closed intervals of ring time, and up to which
-    /// ring time losses are known, ns; `None`: not at all. Stamps are `offset_ns` ahead of ring
-    /// time.
+    /// Live: the known losses at intake within the closed intervals of ring time, and the ring time
+    /// up to which losses are known, ns. `None`: no losses are known yet. Stamps are `offset_ns`
+    /// ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],
         offset_ns: i64,
     ) -> (Vec<Missing>, Option<i64>) {
-        // Before the losses: inserters log a loss before they say that it is known.
+        // Before the losses, because inserters log a loss before they declare it known.
         let counting = self.sources.iter().flat_map(SourceIntake::counting);
         let known_ns = counting.map(|queue| queue.known_until_ns()).min();
         let known_ns = known_ns.unwrap_or(Some(i64::MAX));
         (self.losses(windows_ns, offset_ns, &[]), known_ns)
     }
 
-    /// Live: the losses that are known, and what was shed: cause, stretch of ring time, packets.
+    /// Live: known losses and shed packets, as cause, range of ring time, and number of packets.
     pub(crate) fn loss_events(&self) -> Vec<(&'static str, (i64, i64), u64)> {
         let logs = [&self.losses, &self.shed].into_iter();
         logs.flat_map(LossLog::each).collect()
     }
 
-    /// Sentences about losses that no counter shows.
+    /// Messages about losses that no counter shows.
     pub(crate) fn unknown_losses(&self) -> Vec<String> {
         let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {
             let lost = s.lost.iter().filter(|(_, n)| n.is_none());
@@ -327,7 +334,7 @@ impl Intake {
         sources.filter_map(unknown).collect()
     }
 
-    /// Sentences about sources whose packets are placed by a clock of their own.
+    /// Messages about sources whose packets are placed by another clock than the system's.
     pub(crate) fn foreign_clocks(&self) -> Vec<String> {
         let sentence = |source: &SourceIntake| {
             let ahead_ns = source.queues.iter().find_map(|queue| queue.ahead_ns())?;
@@ -340,7 +347,7 @@ impl Intake {
         self.sources.iter().filter_map(sentence).collect()
     }
 
-    /// What is known of the source of an interface.
+    /// The statistics of the source of an interface.
     pub(crate) fn interface_counts(&self, id: u16) -> InterfaceCounts {
         let Some(now) = self.snapshot_of(id) else {
             return InterfaceCounts::default();
@@ -363,7 +370,7 @@ impl Intake {
         }
     }
 
-    /// Packets received and lost so far by the source of an interface.
+    /// Packets that the source of an interface has received and lost.
     pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
         self.snapshot_of(id).map_or((None, None), |it| {
             (it.received, it.lost.values().copied().sum())
@@ -377,7 +384,7 @@ impl Intake {
     }
 }
 
-/// What was shed of a source as one loss, with how much of it by what.
+/// Merges the packets shed of a source into one loss, with the numbers by cause.
 fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static str, u64>)> {
     let mut together: Vec<(LossEvent, BTreeMap<_, _>)> = Vec::with_capacity(losses.len());
     for loss in losses {
@@ -402,7 +409,8 @@ fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static st
     together
 }
 
-/// The end of a window among the records of the producer of all files, the only one whose records losses name.
+/// The end of a window among the records of the producer of all files. From files, only this
+/// producer has records in loss events.
 fn end(ends: &[u64]) -> u64 {
     ends.first().copied().unwrap_or(u64::MAX)
 }
@@ -425,7 +433,7 @@ mod tests {
         Intake::new(sources, Arc::default(), false)
     }
 
-    /// Ends a queue by an error; what is told.
+    /// Ends a queue with an error. Returns the reported name.
     fn end(intake: &Intake, source: usize, queue: usize) -> Option<String> {
         let now = Moment {
             ring_ns: 200,
@@ -448,7 +456,8 @@ mod tests {
         assert_eq!(missing[0].source.as_deref(), Some("eth1"));
     }
 
-    /// At its end a dump asks for each interface of its file: of a hostile stream as many as there are numbers.
+    /// At its end a dump asks for each interface of its file. A hostile stream may use all
+    /// interface numbers.
     #[test]
     fn the_totals_of_all_interfaces_take_no_time() {
         let intake = intake(&[("eth1", 1), ("eth2", 1)]);
@@ -477,11 +486,11 @@ mod tests {
             let received = (id % 2 == 0).then_some(7);
             assert_eq!(intake.interface_totals(id), (received, Some(0)));
         }
-        // A copy of all interfaces for each takes a minute.
+        // Copying all interfaces for each of them would take a minute.
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// A source without watermarks may bring packets late that are not stored.
+    /// A source without watermarks may deliver packets late that are not stored.
     #[test]
     fn a_source_without_watermarks_may_bring_more_that_has_no_interface() {
         for (promises, is_ended, told) in [(false, false, 1), (true, false, 0), (false, true, 0)] {

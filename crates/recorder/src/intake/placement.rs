@@ -1,19 +1,26 @@
-//! The rule that decides where packets are looked at: in their inserter's thread, or in one that reads the ring.
+//! The rule that decides where packets are analyzed: in the inserter's thread, or in a thread that
+//! reads the ring.
 //!
-//! Inline costs least: the frames are in cache, and no other thread is woken. R-Scope's lemma 1 (section 2.1) says when it is the better
-//! design, from rates that are known ahead. Here nothing is: an inserter looks itself as long as it keeps up, and where it does not and a
-//! CPU is free, a thread takes over, with the ring as its long queue. `docs/dev/analyzers.md` holds the rule beside the lemma.
+//! Inline costs least: the frames are in the cache, and no other thread is woken. R-Scope's lemma 1
+//! (section 2.1) says when inline is the better design, from rates that are known in advance. Here
+//! no rate is known. So an inserter analyzes its packets as long as it keeps up. If it does not
+//! keep up and a CPU is free, a thread takes over, with the ring as its long queue.
+//! `docs/dev/analyzers.md` compares the rule with the lemma.
 //!
-//! **Too much waits** where the source has not run dry for [`WAITING_NS_MAX`], or more than its part of the ring was stored since it did. An engine
-//! that rests, so as to be woken less often, has all that came meanwhile to give behind it. That is no overload: the time as long as the rest that
-//! follows it does not count. An inserter that needs the part `u` of its time catches up with a rest `r` in `r * u / (1 - u)`, so a rest alone
-//! looks like too much above `(r + 5) / (2 * r + 5)` of its time: 55 % behind the longest rest, of 24 ms, 69 % behind one of 4 ms. With 5 ms alone
-//! that were 17 % and 56 %. Half of an engine's buffer may fill during a rest at the link's full speed; the time that does not count is no longer.
+//! **Overload.** An inserter is overloaded if its source has not run dry for [`WAITING_NS_MAX`], or
+//! if more than its part of the ring was stored since then. An engine that rests, to be woken less
+//! often, delivers a backlog after each rest. A backlog is no overload, so a time as long as the
+//! rest does not count after the rest. An inserter that needs the part `u` of its time catches up
+//! with a rest `r` in `r * u / (1 - u)`. So a rest alone looks like overload above `(r + 5) / (2 *
+//! r + 5)` of its time: 55 % after the longest rest, of 24 ms, and 69 % after a rest of 4 ms. With
+//! the 5 ms alone, these would be 17 % and 56 %. At full link speed, half of an engine's buffer may
+//! fill during a rest; the time that does not count is not longer than that.
 //!
-//! **Back** it comes where all that was stored has been read, the source has run dry since, and for [`HOLD_NS`] not too much was waiting.
-//! So there is one change in each direction a second at most.
+//! **Return.** The shard returns to the inserter when all stored packets have been read, the source
+//! has run dry since, and there was no overload for [`HOLD_NS`]. So there is at most one change in
+//! each direction a second.
 //!
-//! Times and counts come from the caller: there is no clock here, and no thread.
+//! Times and counts come from the caller: this module has no clock and no thread.
 
 use std::sync::{
     Arc,
@@ -24,19 +31,19 @@ use retroscope_capture::REST_NS_MAX;
 
 use crate::start::config::Analyzers;
 
-/// More time than this without running dry is too much, ns, beside what follows a rest.
+/// A longer time without running dry is overload, ns. The time after a rest is added.
 pub(crate) const WAITING_NS_MAX: i64 = 5_000_000;
-/// More than this part of the ring, divided by the inserters, is too much: one in 16.
+/// Overload: more than one part in 16 of the ring, divided by the inserters.
 const RING_SHARE: u64 = 16;
-/// How long an inserter must not have been at its limit before packets come back to it, ns.
+/// How long an inserter must not have been overloaded before its shard returns, ns.
 pub(crate) const HOLD_NS: i64 = 1_000_000_000;
 
-/// What there is room for.
+/// The resources for analysis.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct AnalysisResources {
     /// CPUs that this process may run on.
     pub(crate) cpus: usize,
-    /// Threads that look at what inserters leave to them.
+    /// Threads that analyze the packets that inserters do not analyze.
     pub(crate) threads: usize,
     /// Live queues; each has an inserter.
     pub(crate) inserters: usize,
@@ -44,37 +51,40 @@ pub(crate) struct Room {
     pub(crate) ring_bytes: u64,
 }
 
-/// What the inserters of a recording have in common.
+/// The state that the inserters of a recording share.
 #[derive(Debug)]
-pub(crate) struct Placing {
+pub(crate) struct PlacementShared {
     analyzers: Analyzers,
-    room: Room,
-    /// Inserters that are at their limit, or were when they handed over. Each counts itself.
+    room: AnalysisResources,
+    /// Inserters that are overloaded, or were when they handed over. Each inserter counts itself.
     at_limit: AtomicUsize,
 }
 
-/// Where the packets of one inserter are looked at. See the module.
+/// Decides where the packets of one inserter are analyzed.
 #[derive(Debug)]
-pub(crate) struct Placement {
-    placing: Arc<Placing>,
+pub(crate) struct ShardPlacement {
+    placing: Arc<PlacementShared>,
     is_inline: bool,
-    /// Whether the source was dry when last told, and then at which time of the monotonic clock, ns.
+    /// Whether the source was dry at the last call of [`Self::observe_drain`]. If so, `dry_ns` is
+    /// the monotonic time of that call, ns.
     is_dry: bool,
     dry_ns: i64,
-    /// From here on it should have run dry: when it woke from being dry, and as long after it as the rest was.
+    /// The source should run dry from this time on, ns: its last wake-up plus the length of its
+    /// rest.
     due_ns: i64,
-    /// Bytes stored since then.
+    /// Bytes stored since `due_ns`, or since the source was last dry.
     bytes: u64,
-    /// When it was last at its limit.
+    /// Time of the last overload, ns.
     limit_ns: i64,
-    /// Whether it has run dry since a thread took over, and the time to hold on is over.
+    /// Whether the source has run dry since a thread took over and [`HOLD_NS`] have passed without
+    /// overload.
     may_return: bool,
-    /// Whether it is counted.
+    /// Whether `at_limit` includes this inserter.
     is_counted: bool,
 }
 
-impl Placing {
-    pub(crate) fn new(analyzers: Analyzers, room: Room) -> Arc<Self> {
+impl PlacementShared {
+    pub(crate) fn new(analyzers: Analyzers, room: AnalysisResources) -> Arc<Self> {
         Arc::new(Self {
             analyzers,
             room,
@@ -82,21 +92,23 @@ impl Placing {
         })
     }
 
-    /// One in so many bytes of the ring, divided by the inserters.
+    /// One part in `share` of the ring, divided by the inserters; bytes.
     pub(crate) fn part_of_ring(&self, share: u64) -> u64 {
         self.room.ring_bytes / (share * self.room.inserters as u64).max(1)
     }
 
-    /// Whether each inserter at its limit has a CPU, and each thread that looks for one of them.
+    /// Whether there is a CPU for each overloaded inserter, and for each thread that takes over for
+    /// one of these.
     fn is_cpu_free(&self) -> bool {
-        // Relaxed: a number that stands for itself. Of two that count themselves at once, one at least sees both.
+        // Relaxed: a single number. If two inserters count themselves at the same time, at least
+        // one of these sees both counts.
         let at_limit = self.at_limit.load(Relaxed);
         at_limit + at_limit.min(self.room.threads) <= self.room.cpus
     }
 }
 
-impl Placement {
-    pub(crate) fn new(placing: Arc<Placing>) -> Self {
+impl ShardPlacement {
+    pub(crate) fn new(placing: Arc<PlacementShared>) -> Self {
         Self {
             is_inline: !matches!(placing.analyzers, Analyzers::Threads(_)),
             placing,
@@ -110,22 +122,23 @@ impl Placement {
         }
     }
 
-    /// The source was asked until `now_ns` of the monotonic clock. If it was dry before, it rested: since then, but no longer than
-    /// its first packet `lay_ns` there, as far as its stamp tells. A link that was silent was no rest.
-    pub(crate) fn asked(&mut self, now_ns: i64, lay_ns: i64) {
+    /// The source was polled until `now_ns` of the monotonic clock. If it was dry before, its rest
+    /// is the time since then, but at most the queueing delay of its first packet, as far as its
+    /// stamp shows. Silence on the link is no rest.
+    pub(crate) fn observe_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
         if self.is_dry {
             let rest_ns = now_ns.saturating_sub(self.dry_ns);
-            self.due_ns = now_ns + rest_ns.min(lay_ns).clamp(0, REST_NS_MAX);
+            self.due_ns = now_ns + rest_ns.min(queueing_delay_ns).clamp(0, REST_NS_MAX);
         }
     }
 
-    /// So many bytes were stored since the last call of [`told`](Self::told).
+    /// `bytes` were stored since the last call of [`Self::observe_drain`].
     pub(crate) fn stored(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The source `is_dry` or not at `now_ns` of the monotonic clock.
-    pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) {
+    /// The source `is_dry` or not, at `now_ns` of the monotonic clock.
+    pub(crate) fn observe_drain(&mut self, is_dry: bool, now_ns: i64) {
         self.is_dry = is_dry;
         if is_dry {
             self.dry_ns = now_ns;
@@ -152,7 +165,8 @@ impl Placement {
         }
     }
 
-    /// Whether the inserter looks at what it stores next, where a thread `has_read` all before it.
+    /// Whether the inserter analyzes the next packets. `has_read`: a thread has read all packets
+    /// before.
     pub(crate) fn is_inline(&mut self, has_read: bool) -> bool {
         if self.may_return && has_read {
             self.may_return = false;
@@ -162,11 +176,11 @@ impl Placement {
         self.is_inline
     }
 
-    /// Counts this inserter among those at their limit, or no more.
+    /// Counts this inserter as overloaded, or no longer.
     fn count(&mut self, is_at_limit: bool) {
         if is_at_limit != self.is_counted {
             self.is_counted = is_at_limit;
-            // Relaxed: as where it is read.
+            // Relaxed: as for the load.
             match is_at_limit {
                 true => self.placing.at_limit.fetch_add(1, Relaxed),
                 false => self.placing.at_limit.fetch_sub(1, Relaxed),
@@ -175,7 +189,7 @@ impl Placement {
     }
 }
 
-impl Drop for Placement {
+impl Drop for ShardPlacement {
     fn drop(&mut self) {
         self.count(false);
     }

@@ -1,7 +1,8 @@
-//! Load shedding: which packets an inserter keeps of those that the capture filter takes.
+//! Load shedding: which of the packets that pass the capture filter an inserter keeps.
 //!
-//! Flows that are marked as exempt are kept, and those that are shunted shed ([`Marks`]). An inserter asks about a packet that it would shed. Live it finds what was
-//! marked by then. From files it waits first until all packets before were looked at, so that what is shed is a function of the packets.
+//! Exempt flows are kept, and shunted flows are shed ([`Marks`]). An inserter looks for a mark
+//! before it sheds a packet. Live it sees the marks that exist now. From files it first waits until
+//! all earlier packets were analyzed, so that the result depends on the packets alone.
 
 use std::{
     fmt, io,
@@ -26,7 +27,7 @@ use retroscope_ring::{Positions, Producer, Ring, Waker};
 
 use crate::{
     analysis::{RingReader, shard_reader::ShardReader},
-    control::{common::Common, lock},
+    control::{common::RecorderShared, lock},
     intake::{
         Intake,
         capture_filter::CaptureFilter,
@@ -35,27 +36,28 @@ use crate::{
     },
 };
 
-/// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4. An inserter that looks itself lets the analyzer
-/// leave one in 8 unread.
+/// Congestion: more than one part in 4 of the inserter's share of the ring is unread. (An inserter
+/// with a shard lets the analyzer leave one part in 8 unread.)
 const RING_SHARE: u64 = 4;
-/// From files, after so many packets it is looked anew whether a flow is exempt that was not.
-const SETTLED_PACKETS: u64 = 256;
-/// Bytes of a frame in which headers are looked for, where a tag is put back.
+/// From files: after this many packets, the inserter checks again whether a flow has become exempt.
+const RECHECK_PACKETS: u64 = 256;
+/// Bytes of a frame that are searched for headers, if a tag is restored.
 const HEADERS: usize = 256;
 
-/// How far back the ring is to reach, for all inserters: who comes first in a period decides for all.
+/// The history goal, shared by all inserters. The first inserter in a period decides for all.
 #[derive(Debug)]
 pub(crate) struct History {
     goal: Mutex<HistoryGoal>,
     pub(crate) goal_ns: i64,
-    /// When the period is over, on the monotonic clock, ns; ordered with nothing, as the next one.
+    /// End of the period, ns of the monotonic clock. This and `limit` are ordered with no other
+    /// access.
     due_ns: AtomicI64,
-    /// Bytes of each direction that flows keep; `u64::MAX`: all.
+    /// Bytes of each direction that flows keep; `u64::MAX`: no limit.
     limit: AtomicU64,
 }
 
 impl History {
-    /// Of the ring each of so many inserters has a bucket open.
+    /// Each inserter has one bucket open, which does not count as history.
     pub(crate) fn new(goal_ns: i64, ring: &Ring, inserters: usize) -> Self {
         let buckets = ring.buckets().saturating_sub(inserters);
         let capacity = buckets as u64 * ring.bucket_bytes() as u64;
@@ -67,12 +69,12 @@ impl History {
         }
     }
 
-    /// Bytes of each direction that flows keep now; `None`: all.
+    /// Bytes of each direction that flows keep now; `None`: no limit.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit < u64::MAX)
     }
 
-    /// A sentence where something changes.
+    /// Ends a period, if one is due. Returns a message if the limit changes.
     fn period(&self, now_ns: i64, intake: &Intake) -> Option<String> {
         if now_ns < self.due_ns.load(Relaxed) {
             return None;
@@ -98,23 +100,23 @@ impl History {
     }
 }
 
-/// A class of flows, and what is kept of each.
-pub(crate) type Class = (Option<CaptureFilter>, Cutoff);
+/// A class of flows: the filter of its first packets, and what is kept of each flow.
+pub(crate) type FlowClass = (Option<CaptureFilter>, Cutoff);
 
-/// The classes, which may change: inserters take them up between two bursts.
+/// The classes of flows, which may change. Inserters apply changes between two bursts.
 #[derive(Debug)]
 pub(crate) struct Cutoffs {
-    classes: Mutex<Vec<Class>>,
-    /// How often they did. Relaxed: they are ordered by the mutex.
+    classes: Mutex<Vec<FlowClass>>,
+    /// Number of changes. Relaxed: the mutex orders the changes.
     version: AtomicU64,
-    /// For how long flows are known without a packet: no time of a cutoff may be longer, ns.
+    /// How long flows are remembered without a packet, ns: the maximum for the times of a cutoff.
     pub(crate) silence_ns_max: i64,
 }
 
 impl Cutoffs {
-    /// Of the start, with what else may shed.
+    /// The classes at the start, and which other mechanisms may shed.
     pub(crate) fn new(
-        classes: Vec<Class>,
+        classes: Vec<FlowClass>,
         tail_drop: Option<TailDrop>,
         (shunts, has_limit): (bool, bool),
     ) -> Self {
@@ -131,74 +133,76 @@ impl Cutoffs {
         }
     }
 
-    /// Other ones from now on.
-    pub(crate) fn set(&self, classes: Vec<Class>) {
+    /// Replaces the classes.
+    pub(crate) fn set(&self, classes: Vec<FlowClass>) {
         *lock(&self.classes) = classes;
         self.version.fetch_add(1, Relaxed);
     }
 }
 
-/// What is kept of flows, by class: the first one whose filter takes the first packet of a flow, or that has none.
+/// The configuration of shedding. The class of a flow is the first one whose filter matches the
+/// first packet of the flow, or that has no filter.
 #[derive(Debug, Clone)]
-pub(crate) struct Classes {
+pub(crate) struct SheddingConfig {
     pub(crate) cutoffs: Arc<Cutoffs>,
     pub(crate) marks: Arc<Marks>,
     /// Whether a script or module may shunt flows.
     pub(crate) shunts: bool,
-    /// Flows that are told apart at once.
+    /// Flows that are distinguished at the same time.
     pub(crate) flows_max: usize,
-    /// Live, where tails are dropped while there is congestion.
+    /// Live: tail early drop, which acts during congestion.
     pub(crate) tail_drop: Option<TailDrop>,
-    /// Live, where the ring is to reach back for a certain time.
+    /// Live: the history goal.
     pub(crate) history: Option<Arc<History>>,
-    /// Of all that look at packets.
+    /// The positions of all readers that analyze packets.
     pub(crate) readers: Vec<Positions>,
     /// Bytes of the ring for each inserter.
     pub(crate) ring_bytes: u64,
 }
 
-/// See the module. For one thread.
+/// Decides which packets one inserter sheds. For one thread.
 #[derive(Debug)]
 pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,
     cutoffs: Arc<Cutoffs>,
-    /// Of the cutoffs that were taken up.
+    /// The version of the cutoffs that are in use.
     version: u64,
     shedder: Shedder,
     marks: Arc<Marks>,
     dump_filters: DumpFilters,
-    /// How far it knows of flows that became exempt; `None`: nobody drops packets before.
+    /// Position in the list of newly exempt flows; `None`: the engine drops no packets.
     exempted: Option<FeedCursor>,
     history: Option<Arc<History>>,
     readers: Vec<Positions>,
     ring_bytes: u64,
-    /// Packets that were lost by congestion until the last period.
+    /// Packets lost by congestion up to the last period.
     lost: u64,
-    /// From files, where anything triggers.
-    settle: Option<Settle>,
-    /// All packets before this one, of those that the shedder was asked about, were looked at: from files.
-    settled: u64,
-    /// Behind the last of these that was kept.
+    /// From files, if there are triggers: waits for the analysis.
+    barrier: Option<AnalysisBarrier>,
+    /// From files: all packets before this one were analyzed, counted in packets that the shedder
+    /// was asked about.
+    drained: u64,
+    /// The number after the last packet that was kept.
     kept: u64,
-    /// How many it was asked about.
+    /// Number of packets that the shedder was asked about.
     asked: u64,
 }
 
-/// Waits until all that was stored was looked at.
-pub(crate) struct Settle {
-    pub(crate) common: Arc<Common>,
+/// Waits until all stored packets were analyzed.
+pub(crate) struct AnalysisBarrier {
+    pub(crate) common: Arc<RecorderShared>,
     pub(crate) waker: Waker,
-    /// What looks in this thread.
+    /// The shard reader that runs in this thread, if any.
     pub(crate) reader: Option<Arc<Mutex<ShardReader>>>,
 }
 
-impl fmt::Debug for Settle {
+impl fmt::Debug for AnalysisBarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settle").finish_non_exhaustive()
+        f.debug_struct("AnalysisBarrier").finish_non_exhaustive()
     }
 }
 
-impl Settle {
+impl AnalysisBarrier {
     pub(crate) fn wait(&self, producer: &mut Producer) {
         producer.publish();
         let has_found = self.reader.as_ref().is_none_or(|reader| {
@@ -206,7 +210,7 @@ impl Settle {
             while reader.step() {}
             reader.has_found()
         });
-        // Where nothing was found no dump is open.
+        // Before the first hit no dump is open, and there is no need to wait for the dumper.
         if has_found {
             self.common.gate.wait(|| self.waker.wake());
         }
@@ -214,7 +218,7 @@ impl Settle {
 }
 
 impl Shedding {
-    pub(crate) fn new(classes: Classes, settle: Option<Settle>) -> Self {
+    pub(crate) fn new(classes: SheddingConfig, barrier: Option<AnalysisBarrier>) -> Self {
         let config = TrackerConfig {
             flows_max: classes.flows_max,
             ..TrackerConfig::default()
@@ -229,7 +233,7 @@ impl Shedding {
             has_limit: classes.history.is_some(),
         };
         let mut shedder = Shedder::new(of_flows, &config, Secret::random(), advise);
-        shedder.set_hands_over(settle.is_none());
+        shedder.set_hands_over(barrier.is_none());
         Self {
             filters,
             version: classes.cutoffs.version.load(Relaxed),
@@ -242,14 +246,15 @@ impl Shedding {
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
             lost: 0,
-            settle,
-            settled: 0,
+            barrier,
+            drained: 0,
             kept: 0,
             asked: 0,
         }
     }
 
-    /// Takes up other cutoffs, where there are. Waits for nobody: then the next time.
+    /// Applies changed cutoffs. Never waits: if the lock is taken, the next call applies the
+    /// changes.
     pub(crate) fn follow_cutoffs(&mut self) {
         let version = self.cutoffs.version.load(Relaxed);
         if version == self.version {
@@ -264,7 +269,8 @@ impl Shedding {
         self.version = version;
     }
 
-    /// Keeps of flows what the history goal lets them have, where there is one. Returns a sentence where that changes.
+    /// Limits flows to the bytes that the history goal allows, if there is a goal. Returns a
+    /// message if the limit changes.
     pub(crate) fn follow_history(&mut self, now_ns: i64, intake: &Intake) -> Option<String> {
         let history = self.history.as_ref()?;
         let notice = history.period(now_ns, intake);
@@ -272,8 +278,9 @@ impl Shedding {
         notice
     }
 
-    /// Lets the engine of a live queue drop what is shed, and take again what is kept again, of flows that became exempt at once. Returns a sentence for the user where
-    /// it fails.
+    /// Lets the engine of a live queue drop the flows that are shed, and receive again the flows
+    /// that are kept again. Newly exempt flows are received again at once. Returns a message for
+    /// the user if the engine fails.
     pub(crate) fn hand_over(&mut self, queue: &mut dyn Queue) -> Option<String> {
         let mut notice = None;
         for HandOver { ends, dropped } in self.shedder.take_hand_overs() {
@@ -281,7 +288,7 @@ impl Shedding {
                 silence_ns,
                 class: cause as u8,
             });
-            // What is dropped already is to come again all the same.
+            // After a failure, no more flows are dropped, but dropped flows must still return.
             if notice.is_some() && shunt.is_some() {
                 continue;
             }
@@ -298,7 +305,7 @@ impl Shedding {
                 "flows are shed when they have come, because their packets cannot be dropped before: {error}"
             ));
         }
-        // Behind the others: what was shed before its flow became exempt is among them.
+        // After the other calls, which may include drops of flows that have become exempt since.
         while let Some(key) = self
             .exempted
             .as_mut()
@@ -306,7 +313,7 @@ impl Shedding {
         {
             for is_reverse in [false, true] {
                 if let Some(flow) = flow_of(&DirectedKey { key, is_reverse }) {
-                    // Where that fails the flow comes again when the engine lets a packet through.
+                    // If this fails, the flow returns when the engine lets a packet through.
                     let _ = queue.shunt(&flow, None);
                 }
             }
@@ -314,12 +321,13 @@ impl Shedding {
         notice
     }
 
-    /// Whether it has to be told of [periods](Self::period).
+    /// Whether [`Self::period`] must be called.
     pub(crate) fn has_periods(&mut self) -> bool {
         self.shedder.tail_drop().is_some()
     }
 
-    /// A period is over, by the end of which this queue had `lost` so many packets by congestion. The records of this producer have so many bytes on average.
+    /// Ends a period. `lost`: packets that this queue has lost by congestion in total.
+    /// `record_bytes`: average bytes of this producer's records.
     pub(crate) fn period(&mut self, lost: u64, producer: &Producer, record_bytes: u64) {
         let Some(tail_drop) = self.shedder.tail_drop() else {
             return;
@@ -333,22 +341,23 @@ impl Shedding {
         self.lost = lost;
     }
 
-    /// Why a frame of this ring time is not kept; `None`: it is. Where it may be shed, `settle_before` is called first, from files: it stores the frames before it, and then has all of
-    /// them looked at.
+    /// Why a frame of this ring time is not kept; `None`: it is kept. From files, calls
+    /// `drain_before` before a frame may be shed. `drain_before` stores the earlier frames and
+    /// waits until they are analyzed.
     pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
         time_ns: i64,
         frame: &WireFrame<'_>,
-        settle_before: &mut dyn FnMut(&Settle),
+        drain_before: &mut dyn FnMut(&AnalysisBarrier),
     ) -> Option<ShedCause> {
         let Self {
             filters,
             shedder,
             marks,
             dump_filters,
-            settle,
-            settled,
+            barrier,
+            drained,
             kept,
             asked,
             ..
@@ -374,17 +383,18 @@ impl Shedding {
             };
             u16::try_from(filters.position(takes)?).ok()
         };
-        // Only packets that were kept mark flows: those of the flow itself, and, now and then, those that open a dump, which takes earlier ones.
+        // Only packets that were kept lead to marks: packets of the flow itself, and sometimes
+        // packets that open a dump, which also selects earlier packets.
         let mark = |key: &BiflowKey, (last, number): (Option<u64>, u64)| {
             let is_due =
-                last.is_none_or(|last| last >= *settled) || number - *settled >= SETTLED_PACKETS;
-            if let Some(settle) = settle
+                last.is_none_or(|last| last >= *drained) || number - *drained >= RECHECK_PACKETS;
+            if let Some(barrier) = barrier
                 && is_due
-                && *kept > *settled
+                && *kept > *drained
             {
-                settle_before(settle);
-                *settled = number;
-                marks.settle_filters(dump_filters);
+                drain_before(barrier);
+                *drained = number;
+                marks.refresh_filters(dump_filters);
             }
             let seen = FilterFrame::new(
                 data,
@@ -403,7 +413,7 @@ impl Shedding {
     }
 }
 
-/// A direction of a flow that an engine can drop; `None`: it has VLAN tags, or no ports.
+/// A direction of a flow that an engine can drop; `None`: the flow has VLAN tags or no ports.
 fn flow_of(ends: &DirectedKey) -> Option<ShuntedFlow> {
     let key = &ends.key;
     if key.vlans().next().is_some() || !matches!(key.proto(), TCP | UDP | SCTP) {
@@ -447,7 +457,7 @@ mod tests {
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let mut shedding = Shedding::new(
-            Classes {
+            SheddingConfig {
                 cutoffs: Arc::new(Cutoffs::new(Vec::new(), None, (false, false))),
                 marks: marks(),
                 shunts: false,
@@ -487,12 +497,12 @@ mod tests {
         while reader.next().is_some() {}
         reader.finish();
         assert_eq!(max(&mut shedding, 0, &producer), Some(1025));
-        // What was lost since the last period counts, not what was before.
+        // Only losses since the last period count.
         assert_eq!(max(&mut shedding, 3, &producer), Some(512));
         assert_eq!(max(&mut shedding, 3, &producer), Some(513));
     }
 
-    /// An engine that drops packets, and cannot after so many calls.
+    /// An engine that drops flows, and fails after `calls_max` calls.
     #[derive(Debug, Default)]
     struct Drops {
         calls: Vec<(ShuntedFlow, Option<u8>)>,
@@ -549,8 +559,8 @@ mod tests {
         data
     }
 
-    /// Two flows beyond their cutoff are dropped, and one more is not, because the engine fails. The flow that becomes exempt comes again at once, before a packet
-    /// of it came.
+    /// Two flows beyond their cutoff are dropped; a third one is not, because the engine fails. The
+    /// flow that becomes exempt is received again at once, before its next packet.
     #[test]
     fn what_becomes_exempt_is_taken_back_at_once() {
         let marks = marks();
@@ -558,7 +568,7 @@ mod tests {
             bytes: 1000,
             refill_ns: 60_000_000_000,
         };
-        let classes = Classes {
+        let classes = SheddingConfig {
             cutoffs: Arc::new(Cutoffs::new(vec![(None, cutoff)], None, (false, false))),
             marks: Arc::clone(&marks),
             shunts: false,
@@ -612,7 +622,7 @@ mod tests {
         back.sort_unstable();
         assert_eq!(back, [(2, 9, None), (9, 2, None)]);
         assert_eq!(sheds(&mut shedding, 2), None);
-        // The engine fails: it is told once, and what is dropped still comes again.
+        // The engine fails: this is reported once, and dropped flows still return.
         queue.calls_max = 0;
         assert_eq!(sheds(&mut shedding, 3), None);
         assert!(sheds(&mut shedding, 3).is_some());

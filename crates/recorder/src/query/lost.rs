@@ -1,11 +1,11 @@
 //! What a live recorder lost before its ring: in the NIC, in the kernel, for want of a free bucket.
 
 use super::contents::{Contents, Window};
-use crate::{Missing, control::common::Common, rfc3339};
+use crate::{Missing, control::common::RecorderShared, rfc3339};
 
 /// What it lost of the window, and up to when it knows that: at most to the window's end `to`; `None`: not at all.
 pub(super) fn lost_before_the_ring(
-    recorder: &Common,
+    recorder: &RecorderShared,
     contents: &Contents,
     window: &Window,
     to: Option<&String>,

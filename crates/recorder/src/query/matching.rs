@@ -14,7 +14,7 @@ use super::{
     contents::Contents,
     index::{Needed, NeededPart},
 };
-use crate::analysis::prepared::{LinkTypes, Prepared, mode, view};
+use crate::analysis::prepared::{LinkTypes, PreparedFilter, mode, view};
 
 /// Remarks on link types, at most: a damaged region may name thousands.
 const REFUSALS_TOLD: usize = 8;
@@ -27,9 +27,9 @@ const INSTRUCTIONS_MAX: usize = 2048;
 #[derive(Debug)]
 pub(super) struct Matching {
     /// `None`: every packet.
-    filter: Option<Prepared>,
+    filter: Option<PreparedFilter>,
     /// The same of [`Query::within`].
-    within: Option<Prepared>,
+    within: Option<PreparedFilter>,
     tried_bytes: usize,
     tried_headers: bool,
     community: Option<Community>,
@@ -60,7 +60,8 @@ impl Matching {
                 let is_offline = interfaces
                     .clone()
                     .any(|entry| entry.time_domain == TimeDomain::File as u8);
-                let mut filter = Prepared::new(Filter::resolved(expression)?, mode(is_offline));
+                let mut filter =
+                    PreparedFilter::new(Filter::resolved(expression)?, mode(is_offline));
                 filter.check(&LinkTypes::new(&known, &Vec::new))?;
                 Ok::<_, QueryError>(Some(filter))
             }

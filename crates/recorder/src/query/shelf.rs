@@ -12,7 +12,8 @@ use std::{
 
 use super::Query;
 use crate::{
-    CommandError, DumpReport, Handle, StoredFile, Verdict, control::common::Common, parse_time,
+    CommandError, DumpReport, RecorderHandle, StoredFile, Verdict, control::common::RecorderShared,
+    parse_time,
 };
 
 /// Stamps, ns: both ends included.
@@ -52,7 +53,7 @@ pub(super) struct Shelved {
     pub(super) gone: Option<String>,
 }
 
-impl Shelf for Handle {
+impl Shelf for RecorderHandle {
     fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
         let common = self.common().map_err(|error| error.to_string())?;
         let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
@@ -63,7 +64,7 @@ impl Shelf for Handle {
         };
         // A dump that is finished before the directory is listed should be in the list.
         let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
-        let listed = match Handle::dumps(self) {
+        let listed = match RecorderHandle::dumps(self) {
             // Nothing is dumped.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
@@ -148,7 +149,7 @@ fn opened<T>(mut open: impl FnMut() -> Result<T, NotOpened>) -> Result<T, String
     first.map_err(|(NotOpened::Changed(why) | NotOpened::Failed(why))| why)
 }
 
-impl Handle {
+impl RecorderHandle {
     fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), NotOpened> {
         let changed = |why: &str| NotOpened::Changed(why.to_owned());
         let told = self.dump(&dump.id)?;
@@ -184,7 +185,7 @@ fn span(from: &str, to: &str) -> Option<Stretch> {
 }
 
 /// The stamps of which a dump of this recording has all that its filter takes. What was lost before the ring, a live recorder tells itself.
-fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &Common) -> Vec<Stretch> {
+fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> Vec<Stretch> {
     let is_clipped = |by: &str| report.clipped.contains(&by);
     let is_less = is_clipped("limit") || is_clipped("flow");
     if report.verdict == Verdict::Failed
@@ -211,7 +212,7 @@ fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &Common) -> Ve
 }
 
 /// Whether the clocks showed the stamps of a dump's window then, and never again.
-fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &Common) -> bool {
+fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> bool {
     if !common.is_live() {
         return common.ring.steps().is_empty();
     }

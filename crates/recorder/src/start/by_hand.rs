@@ -1,4 +1,4 @@
-//! Triggers by hand: SIGUSR1, the control socket, HTTP.
+//! Manual triggers: SIGUSR1, the control socket, HTTP.
 
 use std::sync::{Arc, mpsc::sync_channel};
 
@@ -6,37 +6,41 @@ use retroscope_alert::Alert;
 use retroscope_filter::{FilterError, KnownFlow};
 
 use crate::{
-    analysis::{predicate::Expression, terms::TriggerRequest},
+    analysis::{predicate::DumpExpression, terms::TriggerRequest},
     control::{
         alerts::AlertLines,
-        commands::{Command, Triggered},
-        held::Held,
+        commands::{AnalyzerCommand, TriggerOutcome},
         lock,
+        ring_extent::RingExtent,
     },
-    start::handle::{CommandError, Handle, check_name, late},
+    start::handle::{CommandError, RecorderHandle, check_name, late},
 };
 
-/// A trigger by hand.
+/// A manual trigger.
 #[derive(Debug, Clone, Default)]
-pub struct ByHand {
-    /// A key that started a dump before (of the last 256) stands for that dump. 1 to 64 bytes.
+pub struct ManualTrigger {
+    /// If a trigger with this key has started a dump before (among the last 256), the result is
+    /// that dump. 1 to 64 bytes.
     pub key: Option<String>,
-    /// When it happened, a stamp, ns since the epoch: the window lies around it. `None`: now.
+    /// Time of the event, a stamp, ns since the epoch: the window is around this time. `None`: now.
     pub at_ns: Option<i64>,
-    /// Of what flow it is: what is dumped is that flow, of it what the request's expression takes.
+    /// A flow to dump. The request's expression then selects packets of this flow.
     pub flow: Option<KnownFlow>,
-    /// What it asks for.
+    /// The trigger's request.
     pub request: TriggerRequest,
-    /// The rule whose hit it is, by name: its limits are kept to, it is counted as the rule's, and starts no dump where all of its window is before what the ring
-    /// has. `None`: a trigger by hand, of no rule. Keys are remembered apart, the last 4,096 of rules.
+    /// Name of a rule: the trigger is a hit of this rule. The limits of the rule apply, and the
+    /// counts of the rule include the hit. The hit starts no dump if its whole window is older than
+    /// the ring's contents. Keys of such triggers are separate; the last 4,096 are remembered.
+    /// `None`: no rule.
     pub rule: Option<String>,
-    /// The interface that `$iface` of the request's expression stands for, a ring-wide number.
+    /// Ring-wide number of the interface that replaces `$iface` in the request's expression.
     pub interface: Option<u16>,
 }
 
-impl Handle {
-    /// Triggers by hand, and waits until the dump is open: of what the request says or else `manual_dump` of the configuration, with a window of its
-    /// own. A `key` that started a dump before (of the last 256) stands for that dump.
+impl RecorderHandle {
+    /// Triggers manually, and waits until the dump is open. The request selects the packets, or
+    /// else `manual_dump` of the configuration. The dump has its own window. If a trigger with this
+    /// `key` has started a dump before (among the last 256), the result is that dump.
     ///
     /// # Errors
     /// As [`Self::trigger_by_hand`].
@@ -44,21 +48,23 @@ impl Handle {
         &self,
         key: Option<&str>,
         request: TriggerRequest,
-    ) -> Result<Triggered, CommandError> {
-        self.trigger_by_hand(ByHand {
+    ) -> Result<TriggerOutcome, CommandError> {
+        self.trigger_by_hand(ManualTrigger {
             key: key.map(str::to_owned),
             request,
-            ..ByHand::default()
+            ..ManualTrigger::default()
         })
     }
 
-    /// Triggers by hand, perhaps for a time before now, or for a flow, and waits until the dump is open.
+    /// Triggers manually, perhaps for an earlier time or for a flow, and waits until the dump is
+    /// open.
     ///
     /// # Errors
-    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Suppressed`, `Gone`, `Refused`: why there
-    /// is no dump, for example because its time is to come.
-    pub fn trigger_by_hand(&self, by_hand: ByHand) -> Result<Triggered, CommandError> {
-        let ByHand {
+    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or needs a
+    /// trigger packet. `Suppressed`, `Gone`, `Refused`: why there is no dump, for example because
+    /// its time is in the future.
+    pub fn trigger_by_hand(&self, by_hand: ManualTrigger) -> Result<TriggerOutcome, CommandError> {
+        let ManualTrigger {
             key,
             at_ns,
             flow,
@@ -87,7 +93,7 @@ impl Handle {
                 let text = match dump.map(str::trim) {
                     None | Some("") => term.to_owned(),
                     Some(text) => {
-                        // By itself, so that it stays within its parentheses.
+                        // Compiled alone first, so that its parentheses are balanced.
                         self.rules.about(text, flow)?;
                         format!("{term} and ({text})")
                     }
@@ -95,11 +101,11 @@ impl Handle {
                 Some(self.rules.about(&text, flow))
             }
         };
-        let expression = expression.transpose()?.map(Expression::plain);
+        let expression = expression.transpose()?.map(DumpExpression::plain);
         let held = rule.as_ref().map(|_| self.held()).transpose()?;
         let (reply, answer) = sync_channel(1);
         let reply = Some(reply);
-        self.send(Command::Trigger {
+        self.send(AnalyzerCommand::Trigger {
             key,
             at_ns,
             rule,
@@ -112,18 +118,19 @@ impl Handle {
         Ok(triggered?)
     }
 
-    /// What a trigger by hand dumps that does not say: `manual_dump` of the configuration that is followed. Waits for a reload that goes on.
+    /// The default expression of a manual trigger: `manual_dump` of the current configuration.
+    /// Waits for a running reload.
     #[must_use]
     pub fn manual_dump(&self) -> String {
         lock(&self.rules.configured).config.manual_dump.clone()
     }
 
-    /// Triggers by hand, and does not wait: what became of it, the events tell.
+    /// Triggers manually without waiting; events report the result.
     ///
     /// # Errors
     /// [`CommandError::Busy`], [`CommandError::Ended`].
     pub fn trigger_unanswered(&self) -> Result<(), CommandError> {
-        self.send(Command::Trigger {
+        self.send(AnalyzerCommand::Trigger {
             key: None,
             at_ns: None,
             rule: None,
@@ -134,17 +141,20 @@ impl Handle {
         })
     }
 
-    /// Alerts of an IDS: each acts when its time and [`AlertConfig::delay`](crate::AlertConfig::delay) have passed. Does not wait: what becomes of them, the events
-    /// tell.
+    /// Adds alerts of an IDS: each alert acts when its time and
+    /// [`AlertConfig::delay`](crate::AlertConfig::delay) have passed. Does not wait; events report
+    /// the outcomes.
     ///
     /// # Errors
-    /// [`CommandError::Busy`]: try again with the same ones; [`CommandError::Ended`]; `Refused`: from files they are given with the configuration.
+    /// [`CommandError::Busy`]: try again with the same alerts; [`CommandError::Ended`]; `Refused`:
+    /// from files, alerts belong to the configuration.
     pub fn alerts(&self, alerts: Vec<Arc<Alert>>) -> Result<(), CommandError> {
         self.check_live()?;
-        self.send(Command::Alerts(alerts))
+        self.send(AnalyzerCommand::Alerts(alerts))
     }
 
-    /// Counts what lines of alerts' sources were, for [`AlertCounts::lines`](crate::AlertCounts::lines).
+    /// Adds counts of lines from sources of alerts, for
+    /// [`AlertCounts::lines`](crate::AlertCounts::lines).
     pub fn count_alert_lines(&self, more: &AlertLines) {
         if let Some(common) = self.common.upgrade()
             && *more != AlertLines::default()
@@ -153,15 +163,15 @@ impl Handle {
         }
     }
 
-    /// What the ring has now.
-    fn held(&self) -> Result<Held, CommandError> {
+    /// The present time range of the ring.
+    fn held(&self) -> Result<RingExtent, CommandError> {
         let common = self.common()?;
         let now = common.clock.now();
         let since_ns = |start_ns| now.mono_ns.saturating_sub(start_ns);
         let ring = common.ring.attached();
         let buckets = ring.buckets().map_err(|_| CommandError::Ended)?;
         let producers = ring.producers().map_err(|_| CommandError::Ended)?;
-        Ok(Held {
+        Ok(RingExtent {
             begun_ns: (self.start_mono_ns).map_or(i64::MIN, |start_ns| {
                 now.ring_ns.saturating_sub(since_ns(start_ns))
             }),
@@ -170,7 +180,7 @@ impl Handle {
         })
     }
 
-    /// When a stamp was, in ring time; where the clock showed it several times, the last.
+    /// The ring time of a stamp; the last one if the clock showed the stamp several times.
     fn ring_time(&self, stamp_ns: i64) -> Result<i64, CommandError> {
         self.check_live()?;
         let common = self.common()?;

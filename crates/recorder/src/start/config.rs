@@ -1,4 +1,4 @@
-//! What a recorder is asked to do.
+//! The configuration of a recorder.
 
 use std::{num::NonZero, path::PathBuf, time::Duration};
 
@@ -20,68 +20,74 @@ use crate::{
     },
 };
 
-/// What to record and what to dump.
+/// The configuration of a recorder: what to record and what to dump.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Files, merged by time and complete, rather than live sources.
+    /// Files, merged by time and complete, instead of live sources.
     pub offline: bool,
-    /// Bytes of the ring.
+    /// Size of the ring, bytes.
     pub ring_bytes: u64,
-    /// What its memory is made of.
+    /// The memory of the ring.
     pub ring_backing: Backing,
-    /// Live: what happens when nothing in the ring may be overwritten but what dumps and pins want, [`Mode::Record`] or [`Mode::Protect`].
+    /// Live: what happens if dumps and pins need all buckets of the ring, [`Mode::Record`] or
+    /// [`Mode::Protect`].
     pub when_full: Mode,
-    /// The NUMA node that it should come from.
+    /// The NUMA node of the ring's memory.
     pub numa_node: Option<u32>,
     /// Threads that each live source may use, at least 1.
     pub rx_threads: usize,
-    /// Where packets are looked at.
+    /// Where packets are analyzed.
     pub analyzers: Analyzers,
     /// Trigger expressions.
     pub triggers: Vec<String>,
-    /// Dump template of the triggers that have none of their own (`requests`); empty: everything.
+    /// Dump template of the triggers without a separate one (`requests`); empty: everything.
     pub dump: String,
-    /// What a trigger by hand dumps; empty: everything.
+    /// Dump expression of manual triggers; empty: everything.
     pub manual_dump: String,
     /// Scripts that trigger or dump.
     pub scripts: Scripts,
-    /// Count flows, and tell of them when they end; `None`: do not.
+    /// Count flows, and report flows when they end; `None`: no flow accounting.
     pub flows: Option<TrackerConfig>,
     /// Capture filter.
     pub filter: Option<String>,
-    /// What is kept of flows, by the first class that takes a flow's first packet; of flows that none takes all is kept.
+    /// Cutoffs of flows. The first class that matches a flow's first packet applies; flows without
+    /// a class are kept completely.
     pub cutoffs: Vec<ClassCutoff>,
-    /// Live: while there is congestion connections keep their first packets only, as few as so many, 1 to 4,096. From files it is ignored: these wait.
+    /// Live: during congestion, connections keep only their first packets, at least this number, 1
+    /// to 4,096. Ignored for files, because files wait.
     pub tail_drop_min: Option<u32>,
-    /// Live: flows keep less where the ring would not reach back for so long otherwise. From files it is ignored.
+    /// Live: if the ring would not reach back this long, flows keep less. Ignored for files.
     pub history_goal: Option<Duration>,
-    /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
-    /// nothing of their own.
+    /// Requests of the triggers that differ from the settings below, in the order of triggers:
+    /// expressions, scripts, modules. A missing request is a default request.
     pub requests: Vec<TriggerRequest>,
-    /// What triggers are called, in the same order, each by another name of 1 to 64 bytes without control characters; those that are missing or empty, by
-    /// their place, from 1.
+    /// Names of the triggers, in the same order: different names of 1 to 64 bytes without control
+    /// characters. A trigger without a name gets its place as its name, from 1.
     pub names: Vec<String>,
     /// Packet time before and after a trigger.
     pub past: Duration,
-    /// See `past`.
+    /// Packet time after a trigger.
     pub future: Duration,
     /// How late a packet of a file may be.
     pub hold: Duration,
-    /// The first dump disarms the triggers.
+    /// Whether the first dump disarms the triggers.
     pub single: bool,
-    /// Dumps open at once; of several rules one may have half of them, and the others share the rest.
+    /// Dumps open at once. If there are several rules, one rule may have half of the dumps, and the
+    /// other rules share the rest.
     pub max_dumps: usize,
-    /// After the end of a window, how long the same rule and filled-in dump expression start no dump.
+    /// How long after the end of a window the same rule and filled-in dump expression start no
+    /// dump.
     pub hold_off: Duration,
-    /// Dumps started in any minute, shared in the same way; 0: without limit.
+    /// Dumps started in any minute, shared like `max_dumps`; 0: no limit.
     pub dumps_per_minute: u64,
-    /// Whether `dumps_per_minute` holds dumps of alerts too.
+    /// Whether `dumps_per_minute` also limits dumps of alerts.
     pub limit_alerts_per_minute: bool,
-    /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
+    /// Bytes written in any hour before no further dump is started, shared like `max_dumps`; 0: no
+    /// limit.
     pub bytes_per_hour: u64,
-    /// A dump ends when it has so many packets, …
+    /// A dump ends after this number of packets; 0: no limit.
     pub dump_packets: u64,
-    /// … or so many captured bytes; 0: without limit.
+    /// A dump ends after this number of captured bytes; 0: no limit.
     pub dump_bytes: u64,
     /// Bytes kept of each packet; 0: all.
     pub snaplen: u32,
@@ -101,15 +107,16 @@ pub struct Config {
     /// Write the SHA-256 of dumps' files into their sidecars. The default is true if the processor
     /// has instructions for SHA-256.
     pub sha256: bool,
-    /// How many dumps are kept in the directory, and how long, those of earlier recorders among them; what is kept of a rule's dumps is in `requests`.
+    /// How many dumps are kept in the directory, and for how long, including dumps of earlier
+    /// recorders. `requests` has the limits for dumps of single rules.
     pub keep: RetentionLimit,
-    /// Dumps are deleted where the file system of the directory has less room than this, and when it is full.
+    /// Dumps are deleted if the file system of the directory is full, or has less room than this.
     pub min_free: Option<MinFree>,
-    /// What is run for each dump when it is finished.
+    /// A command that runs for each finished dump.
     pub post: Option<PostConfig>,
-    /// How alerts are acted on, and those of files.
+    /// How the recorder acts on alerts, and the alerts of files.
     pub alerts: AlertConfig,
-    /// Leaves creation times and the host's name out.
+    /// Leaves out creation times and the host's name.
     pub reproducible: bool,
 }
 
@@ -120,7 +127,7 @@ impl Config {
     }
 }
 
-/// Live, 64 MiB; no triggers, no dumps; without limits but 64 dumps at once.
+/// Live, 64 MiB; no triggers, no dumps; no limits except 64 dumps at once.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -170,38 +177,39 @@ impl Default for Config {
     }
 }
 
-/// How much is kept of the flows of a class.
+/// A class of flows, and its cutoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassCutoff {
     /// A filter for the first packet of a flow; `None`: all flows.
     pub class: Option<String>,
-    /// What is kept of each.
+    /// The part of each flow that is kept.
     pub cutoff: Cutoff,
 }
 
-/// Where packets are looked at for triggers.
+/// Where packets are analyzed for triggers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analyzers {
-    /// Live in the thread that stores them while it keeps up, and in another where it does not and a CPU is free; scripts run in that one. From
-    /// files in another thread.
+    /// Live: in the thread that stores them while it keeps up, or else in another thread if a CPU
+    /// is free. With scripts always in the other thread. From files: in another thread.
     #[default]
     Auto,
-    /// In the thread that stores them, also where packets are lost for it.
+    /// In the thread that stores the packets, even if that leads to losses.
     Inline,
-    /// In so many other threads.
+    /// In this number of other threads.
     Threads(NonZero<usize>),
 }
 
 /// Functions of the user.
 #[derive(Debug, Clone, Default)]
 pub struct Scripts {
-    /// Triggers, beside the trigger expressions.
+    /// Trigger scripts, in addition to the trigger expressions.
     pub triggers: Vec<Script>,
-    /// What makes a predicate of a trigger packet, in place of the dump template; triggers that have one of their own keep that.
+    /// Makes a predicate from a trigger packet, instead of the dump template. Triggers with a
+    /// separate template keep their template.
     pub dump: Option<Script>,
     /// Modules over flows. They run after `triggers`, one instance in each shard.
     pub modules: Vec<Script>,
-    /// How their flows are told apart, and how many each may have.
+    /// How the flows of modules are distinguished, and how many flows each module may have.
     pub module_flows: TrackerConfig,
 }
 

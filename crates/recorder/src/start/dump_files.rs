@@ -6,7 +6,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::handle::{CommandError, Handle};
+use super::handle::{CommandError, RecorderHandle};
 use crate::dump::store::{
     StoredDump,
     keeper::KeeperHandle,
@@ -14,8 +14,9 @@ use crate::dump::store::{
     queue::NoAnswer,
 };
 
-impl Handle {
-    /// The dumps in the directory and one level below it, the oldest first and open ones last: those of this recorder, and of earlier ones.
+impl RecorderHandle {
+    /// The dumps in the directory and one level below, oldest first and open ones last. The list
+    /// includes dumps of earlier recorders.
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there is no directory for dumps; `Busy`, `DiskLate`: the disk
@@ -24,7 +25,8 @@ impl Handle {
         Ok(self.dump_keeper()?.dumps(self.answer_wait)?)
     }
 
-    /// The ID of a dump of this recorder that is open, or among the last 10,000 that are finished, by its number.
+    /// The ID of a dump with this number, if the dump is open or among the last 10,000 finished
+    /// dumps of this recorder.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
@@ -36,37 +38,40 @@ impl Handle {
         }
     }
 
-    /// One of them, with its sidecar, which is `null` while it is open.
+    /// A dump and its sidecar, which is `null` while the dump is open.
     ///
     /// # Errors
-    /// As of [`Self::dumps`].
+    /// As for [`Self::dumps`].
     pub fn dump(&self, id: &str) -> Result<Option<(StoredDump, Value)>, CommandError> {
         Ok(self.dump_keeper()?.dump(id, self.answer_wait)?)
     }
 
-    /// Opens a capture file of a dump, by the [name](crate::StoredFile::name) that it is listed by. Of an open dump's more is there when it is opened again, under
-    /// the name that it has then.
+    /// Opens a capture file of a dump, by its [name](crate::StoredFile::name) in the list. The file
+    /// of an open dump grows; to read more, open it again under its current name.
     ///
     /// # Errors
-    /// As of [`Self::dumps`]; `Refused`: there is no such file, or it cannot be read.
+    /// As for [`Self::dumps`]; `Refused`: there is no such file, or it cannot be read.
     pub fn open_dump_file(&self, id: &str, name: &str) -> Result<DumpFileReader, CommandError> {
         let opened = (self.dump_keeper()?).open_file(id, name, self.answer_wait)?;
         opened.map_err(|error| refused(id, &error))
     }
 
-    /// Holds a dump, open or not: it is not deleted, by whatever limit or whoever asks; or releases it. Whether that is new. It lasts, as the file `STEM.hold` beside it.
+    /// Holds a dump, open or not, or releases the dump. A held dump is never deleted, neither by a
+    /// limit nor by a client. The mark persists as the file `STEM.hold` next to the dump. Returns
+    /// whether the mark changed.
     ///
     /// # Errors
-    /// As of [`Self::dumps`]; `Refused`: there is no such dump, or the mark cannot be made.
+    /// As for [`Self::dumps`]; `Refused`: there is no such dump, or the mark cannot be made.
     pub fn hold_dump(&self, id: &str, is_held: bool) -> Result<bool, CommandError> {
         let held = self.dump_keeper()?.hold(id, is_held, self.answer_wait)?;
         held.map_err(|error| refused(id, &error))
     }
 
-    /// Deletes the files of a dump. Whether it was there. `by`: who asks, for the event.
+    /// Deletes the files of a dump. Returns whether the dump existed. `by`: the client, for the
+    /// event.
     ///
     /// # Errors
-    /// As of [`Self::dumps`]; `Refused`: it is open, held, or cannot be deleted.
+    /// As for [`Self::dumps`]; `Refused`: the dump is open, held, or cannot be deleted.
     pub fn delete_dump(&self, id: &str, by: Option<&str>) -> Result<bool, CommandError> {
         let deleted = self.dump_keeper()?.delete(id, by, self.answer_wait)?;
         deleted.map_err(CommandError::Refused)

@@ -11,20 +11,20 @@ use crate::{
     analysis::{
         derivation::Templates,
         native::NativeCode,
-        predicate::Expression,
-        prepared::{LinkTypes, Prepared, mode, template},
+        predicate::DumpExpression,
+        prepared::{LinkTypes, PreparedFilter, mode, template},
         triggers::Triggers,
     },
     intake::capture_filter::CaptureFilter,
     start::config::{ClassCutoff, Config},
 };
 
-/// An expression that compiles for none of the sources: the user's mistake.
+/// An expression that compiles for no source: the user's mistake.
 #[derive(Debug)]
 pub struct ExpressionError {
-    /// The option it stands in, for example `--trigger`.
+    /// The option with the expression, for example `--trigger`.
     pub option: &'static str,
-    /// What is wrong, and where.
+    /// The mistake and its place.
     pub error: FilterError,
 }
 
@@ -37,17 +37,18 @@ impl fmt::Display for ExpressionError {
     }
 }
 
-/// Checks an expression that needs no trigger packet before there is a source: a trigger, a capture filter, a class of flows, or what a trigger by hand
-/// dumps. Names are looked up, which may take long.
+/// Checks an expression that needs no trigger packet, before there is a source: a trigger, a
+/// capture filter, a class of flows, or the dump expression of a manual trigger. Looks names up,
+/// which may take long.
 ///
 /// # Errors
-/// It compiles for none of the usual link types.
+/// The expression compiles for none of the usual link types.
 pub fn check_expression(text: &str) -> Result<(), FilterError> {
-    let mut prepared = Prepared::new(Filter::resolved(text)?, mode(false));
+    let mut prepared = PreparedFilter::new(Filter::resolved(text)?, mode(false));
     prepared.check(&LinkTypes::new(&[], &usual))
 }
 
-/// The same of a dump expression, which a trigger packet fills in.
+/// Checks a dump template, which a trigger packet fills in.
 ///
 /// # Errors
 /// As [`check_expression`].
@@ -55,15 +56,15 @@ pub fn check_template(text: &str) -> Result<(), FilterError> {
     template(text, &LinkTypes::new(&[], &usual), mode(false)).map(|_| ())
 }
 
-/// The same of what is dumped of alerts, which their labels fill in ([`LabelTemplate`]).
+/// Checks a dump template for alerts, which their labels fill in ([`LabelTemplate`]).
 ///
 /// # Errors
-/// As [`check_expression`], and where it is no such template.
+/// As [`check_expression`], or the text is no valid template.
 pub fn check_alert_template(text: &str) -> Result<(), FilterError> {
     check_label_template(text, &LinkTypes::new(&[], &usual))
 }
 
-/// Tries such a template for link types: with addresses of IPv4 or of IPv6.
+/// Tries a template for alerts on link types, with addresses of IPv4 or of IPv6.
 pub(super) fn check_label_template(
     text: &str,
     link_types: &LinkTypes<'_>,
@@ -76,23 +77,24 @@ pub(super) fn check_label_template(
     v4.or_else(|error| v6.map_err(|_| error))
 }
 
-/// Link types of interfaces, beside Ethernet: of the kernel's `any`, of tunnels, of radio in monitor mode, of loopback in files.
+/// Usual link types of interfaces in addition to Ethernet: of the kernel's `any`, of tunnels, of
+/// radio in monitor mode, of loopback in files.
 fn usual() -> Vec<LinkType> {
     [113, 276, 101, 12, 127, 105, 0, 9].map(LinkType).to_vec()
 }
 
 /// All expressions of a recorder, checked.
 #[derive(Debug)]
-pub(crate) struct Expressions {
+pub(crate) struct CheckedExpressions {
     pub(crate) triggers: Triggers,
     pub(crate) templates: Templates,
-    pub(crate) manual: Expression,
+    pub(crate) manual: DumpExpression,
     pub(crate) filter: Option<CaptureFilter>,
     pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
 }
 
-impl Expressions {
-    /// Compiles everything for the link types of the sources, to machine code too.
+impl CheckedExpressions {
+    /// Compiles everything for the link types of the sources, also to machine code.
     pub(crate) fn new(
         config: &Config,
         link_types: &LinkTypes<'_>,
@@ -101,7 +103,7 @@ impl Expressions {
         let mode = mode(config.offline);
         let plain = |option, text: &str| {
             let prepared = Filter::resolved(text).and_then(|filter| {
-                let mut prepared = Prepared::new(filter, mode);
+                let mut prepared = PreparedFilter::new(filter, mode);
                 prepared.check(link_types)?;
                 prepared.seal(link_types);
                 Ok(prepared)
@@ -116,8 +118,7 @@ impl Expressions {
         let template = |option, text: &str| {
             template(text, link_types, mode).map_err(|error| ExpressionError { option, error })
         };
-        // With a dump script: the script may return `$flow`, and the flows of later fragments must
-        // be known for that.
+        // A dump script may return `$flow`, so the flows of later fragments must be known.
         let default = match config.scripts.dump {
             Some(_) => "$flow",
             None => &config.dump,
@@ -138,7 +139,7 @@ impl Expressions {
             })?;
         }
         let manual = plain("--manual-dump", &config.manual_dump)?;
-        let manual = Expression::plain(manual.filter.filled().clone());
+        let manual = DumpExpression::plain(manual.filter.filled().clone());
         let filter = config.filter.as_ref();
         let filter = filter.map(|text| plain("--filter", text)).transpose()?;
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));

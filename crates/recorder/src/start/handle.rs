@@ -1,7 +1,9 @@
-//! The control plane: what any thread may ask a running recorder. The program's signals and its API are callers of it.
+//! The control interface: requests that any thread may send to a running recorder. The program's
+//! signals and its API are callers.
 //!
-//! What may take long (compiling a rule, reading the ring) is done by the caller's thread; the analyzer is only given what is ready, and
-//! takes it between two batches. A handle keeps neither the ring nor the threads: when the recorder has ended it says so.
+//! The caller's thread does the work that may take long (compiling a rule, reading the ring). The
+//! analyzer only gets finished parts, and applies them between two batches. A handle keeps neither
+//! the ring nor the threads alive: after the end of the recorder it returns errors.
 
 use std::{
     sync::{
@@ -17,62 +19,64 @@ use retroscope_ring::{Mode, Waker};
 use crate::{
     Empty,
     control::{
-        commands::{Command, NoDump},
-        common::Common,
+        commands::{AnalyzerCommand, NoDump},
+        common::RecorderShared,
         events::EventLog,
         pins::Pin,
-        progress::Control,
+        progress::StopControl,
     },
     dump::{post::PostCounter, store::keeper::KeeperHandle},
     intake::shedding::History,
     start::rules::RuleBook,
 };
 
-/// How long a caller waits for the analyzer, which takes commands within some milliseconds where no script holds it up.
+/// How long a caller waits for the analyzer, which processes commands within some milliseconds
+/// unless a script runs too long.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Bytes of a name or key.
+/// Most bytes of a name or key.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The recorder has ended, or ends before it could.
+    /// The recorder has ended, or ends before it can carry out the command.
     #[error("the recording has ended")]
     Ended,
-    /// Too many commands wait.
+    /// Too many commands are waiting.
     #[error("too many commands wait: try again")]
     Busy,
-    /// The analyzer is held up, by a script for example. The command is still carried out when it comes to it.
+    /// The analyzer is blocked, for example by a script. It will still carry out the command.
     #[error("the analyzer does not answer; it will come to it: ask again")]
     Late,
-    /// The disk of the dumps is too slow. The command is dropped, unless it was begun already.
+    /// The disk of the dumps is too slow. The command is dropped, unless it has begun.
     #[error("the disk of the dumps does not answer: ask again")]
     DiskLate,
     /// Usage: an expression does not compile.
     #[error("{}", .0.render())]
     Filter(#[from] FilterError),
-    /// There is a rule of this name, and it was to be a new one.
+    /// A new rule was requested, but a rule of this name exists.
     #[error(
         "rule '{name}' is there already{}",
         if *.is_as_wanted { ", as it is wanted" } else { ", with another expression, window or limit: change it, or remove it first" }
     )]
     RuleExists {
-        /// Its name.
+        /// Name of the rule.
         name: String,
-        /// Whether it has this expression, window and limits.
+        /// Whether the existing rule has this expression, window and limits.
         is_as_wanted: bool,
     },
-    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled: which. Later it may start one.
+    /// A limit of a rule or of the recorder prevented the dump, or the rule is disabled; in words.
+    /// A later trigger may start a dump.
     #[error("{0}")]
     Suppressed(String),
-    /// Nothing of what a hit of a rule would dump is there.
+    /// The ring has no packet for the dump of this hit of a rule.
     #[error("{0}")]
     Gone(Empty),
-    /// A rule whose hit was to be told is another one now, or gone.
+    /// The rule of the hit was changed or removed meanwhile.
     #[error("the rule was changed or removed meanwhile: ask again")]
     RuleChanged,
-    /// What it says.
+    /// Any other reason, in words.
     #[error("{0}")]
     Refused(String),
 }
@@ -90,37 +94,38 @@ impl From<NoDump> for CommandError {
 
 /// Controls a recorder from any thread.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    pub(crate) control: Arc<Control>,
+pub struct RecorderHandle {
+    pub(crate) control: Arc<StopControl>,
     pub(crate) waker: Waker,
-    pub(crate) commands: SyncSender<Command>,
+    pub(crate) commands: SyncSender<AnalyzerCommand>,
     pub(crate) log: Arc<EventLog>,
     pub(crate) rules: Arc<RuleBook>,
-    pub(crate) common: Weak<Common>,
+    pub(crate) common: Weak<RecorderShared>,
     /// How long a caller waits for the analyzer.
     pub(crate) answer_wait: Duration,
-    /// Live: what the monotonic clock showed before the first packet, ns.
+    /// Live: the monotonic clock before the first packet, ns.
     pub(crate) start_mono_ns: Option<i64>,
-    /// How far the ring is to reach back.
+    /// The history goal.
     pub(crate) history: Option<Arc<History>>,
-    /// Who looks after the dumps' directory; `None`: there is none.
+    /// The keeper of the dumps' directory; `None`: there is no directory.
     pub(crate) keeper: Option<KeeperHandle>,
-    /// Counts what became of the commands of dumps, if there are any.
+    /// Counts the results of the commands of dumps, if there are any.
     pub(crate) post: Option<PostCounter>,
 }
 
-/// A stretch of time, as somebody asks for it. Stamps, ns since the epoch.
+/// A time range in a client's request. Stamps, ns since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stretch {
-    /// From here; `None`: see `last_ns`.
+pub struct RequestedRange {
+    /// Start; `None`: see `last_ns`.
     pub from_ns: Option<i64>,
-    /// To here, included; `None`: to now.
+    /// End, included; `None`: now.
     pub to_ns: Option<i64>,
-    /// Where `from_ns` is not given: so long before now, ns; `None`: from the oldest that is there.
+    /// If `from_ns` is `None`: the range starts this long before now, ns. `None`: with the oldest
+    /// packet.
     pub last_ns: Option<i64>,
 }
 
-impl Handle {
+impl RecorderHandle {
     /// Ends the capture; open windows are closed and their files completed.
     pub fn stop(&self) {
         self.control.ask_to_stop();
@@ -133,11 +138,12 @@ impl Handle {
         self.stop();
     }
 
-    /// Keeps a stretch of time in the ring under a name; one that is there stays as it is. Returns the pin, and whether it was there.
+    /// Keeps a time range in the ring under a name; an existing pin of this name does not change.
+    /// Returns the pin, and whether it existed.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: there are too many, or it ends before it begins.
-    pub fn pin(&self, name: &str, stretch: Stretch) -> Result<(Pin, bool), CommandError> {
+    /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins.
+    pub fn pin(&self, name: &str, stretch: RequestedRange) -> Result<(Pin, bool), CommandError> {
         self.check_live()?;
         check_name(name)?;
         let common = self.common()?;
@@ -145,7 +151,8 @@ impl Handle {
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
         let last_ns = stretch.last_ns.filter(|_| stretch.from_ns.is_none());
         let since = |now_ns: i64| last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
-        // Times that are named are stamps, and others ring time: a clock that was set has shown the former never, or twice.
+        // Given times are stamps, the other times are ring time. A clock that was set has shown
+        // some stamps never, and others twice.
         let begin_ns = since(now.ring_ns).unwrap_or(i64::MIN);
         let end_ns = stretch.to_ns.map_or(now.ring_ns, |_| i64::MAX);
         let mut times = match (stretch.from_ns, stretch.to_ns) {
@@ -167,7 +174,7 @@ impl Handle {
         pinned.map_err(CommandError::Refused)
     }
 
-    /// Gives a pin up. Whether it was there.
+    /// Removes a pin. Returns whether the pin existed.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
@@ -175,10 +182,11 @@ impl Handle {
         Ok(self.common()?.pins.remove(name))
     }
 
-    /// What happens when nothing in the ring may be overwritten but what dumps and pins want: [`Mode::Record`] or [`Mode::Protect`].
+    /// Sets what happens if dumps and pins need all buckets of the ring: [`Mode::Record`] or
+    /// [`Mode::Protect`].
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: files wait for their readers, whatever is asked.
+    /// [`CommandError`]; `Refused`: files always wait for their readers.
     pub fn set_when_full(&self, mode: Mode) -> Result<(), CommandError> {
         self.check_live()?;
         if mode == Mode::Wait {
@@ -189,7 +197,7 @@ impl Handle {
         Ok(())
     }
 
-    pub(crate) fn common(&self) -> Result<Arc<Common>, CommandError> {
+    pub(crate) fn common(&self) -> Result<Arc<RecorderShared>, CommandError> {
         self.common.upgrade().ok_or(CommandError::Ended)
     }
 
@@ -202,7 +210,7 @@ impl Handle {
         Ok(())
     }
 
-    pub(super) fn send(&self, command: Command) -> Result<(), CommandError> {
+    pub(super) fn send(&self, command: AnalyzerCommand) -> Result<(), CommandError> {
         let sent = self.commands.try_send(command);
         self.waker.wake();
         sent.map_err(|error| match error {
@@ -219,7 +227,7 @@ pub(super) fn late(error: RecvTimeoutError) -> CommandError {
     }
 }
 
-/// Whether something may be called so, a rule for example: names and keys are short, and can be printed.
+/// Checks a name, for example of a rule: names and keys are short and printable.
 ///
 /// # Errors
 /// [`CommandError::Refused`].

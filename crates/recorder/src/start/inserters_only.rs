@@ -1,6 +1,7 @@
-//! Inserters alone: sources into a ring, with nobody who looks at the packets.
+//! Inserters alone: from sources into a ring, without analysis.
 //!
-//! No recording: for benchmarks, which want to know what taking packets costs by itself, with the very code that records.
+//! This is no recording. Benchmarks use it to measure the cost of receiving packets with the same
+//! code that records.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -11,7 +12,7 @@ use retroscope_capture::{
 use retroscope_ring::{Ring, RingConfig, RingError};
 
 use crate::{
-    control::common::Common,
+    control::common::RecorderShared,
     intake::{
         Intake,
         counters::SourceSnapshot,
@@ -20,19 +21,20 @@ use crate::{
     start::{config::Config, recorder::StartError},
 };
 
-/// What inserters did.
+/// The result of the inserters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inserted {
     /// The intake ledger of each source.
     pub sources: Vec<SourceSnapshot>,
-    /// The time from before the threads start to the end of the last one.
+    /// The time from before the threads start to the end of the last thread.
     pub elapsed: Duration,
 }
 
-/// Runs the inserters of live sources into a ring of `ring_bytes`, a thread for each queue, until the sources end or `duration` is over.
+/// Runs the inserters of live sources into a ring of `ring_bytes`, a thread for each queue, until
+/// the sources end or `duration` has passed.
 ///
 /// # Errors
-/// [`StartError`]; a source that fails later ends its thread and leaves what it stored.
+/// [`StartError`]; a source that fails later ends its thread, and the ring keeps its packets.
 pub fn insert_only(
     sources: Vec<Box<dyn Source>>,
     rx_threads: usize,
@@ -50,7 +52,7 @@ pub fn insert_only(
     let ring = Ring::new(&RingConfig::new(ring_bytes, producers, 1), None)?;
     let queues = opened.iter().map(Vec::len);
     let intake = Intake::new(names.into_iter().zip(queues), Arc::default(), false);
-    let common = Common::new(ring, Arc::clone(&clock), intake);
+    let common = RecorderShared::new(ring, Arc::clone(&clock), intake);
     let parts = InserterParts {
         duration_ns: duration.map(duration_ns),
         ..InserterParts::new(&Config::default(), Arc::clone(&common))

@@ -1,16 +1,16 @@
 //! Opening sources, filling the ring, starting threads.
 
+pub(crate) mod analysis_placement;
 pub(crate) mod by_hand;
 pub(crate) mod config;
 mod dump_files;
 pub(crate) mod expressions;
 pub(crate) mod handle;
 pub(crate) mod inserters_only;
-pub(crate) mod lookers;
 pub(crate) mod recorder;
 pub(crate) mod reload;
+mod reporting;
 pub(crate) mod rules;
-mod telling;
 mod threads;
 
 use std::{
@@ -45,19 +45,19 @@ use crate::{
         director::{DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
         flows::{self, FlowReceiver},
-        functions::Functions,
+        functions::ScriptFunctions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
-        seats::{Lookers, Seats},
         shard_reader::ShardReader,
-        terms::{Terms, Window},
+        shard_slots::{AnalysisPlacement, ShardSlots},
+        terms::{DumpWindow, TriggerTerms},
     },
     control::{
-        commands::{Command, commands},
-        common::Common,
+        commands::{AnalyzerCommand, commands},
+        common::RecorderShared,
         events::Events,
-        progress::Progress,
+        progress::DumperProgress,
         unprivileged::without_capabilities,
     },
     dump::{
@@ -76,18 +76,18 @@ use crate::{
     intake::{
         Intake,
         inline::InlineParts,
-        inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
+        inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::ShardHash},
         interfaces::Interfaces,
         marks::Marks,
-        placement::{Placing, Room},
-        shedding::{Classes, Cutoffs, History},
+        placement::{AnalysisResources, PlacementShared},
+        shedding::{Cutoffs, History, SheddingConfig},
     },
     query::index::ring_bytes,
     start::{
+        analysis_placement::{Situation, choose, place_shards},
         config::{Config, Sources},
-        expressions::Expressions,
-        handle::{ANSWER_WAIT, Handle},
-        lookers::{Situation, choose, seat_shards},
+        expressions::CheckedExpressions,
+        handle::{ANSWER_WAIT, RecorderHandle},
         recorder::{Recorder, StartError},
         reload::Configured,
         rules::RuleBook,
@@ -95,17 +95,19 @@ use crate::{
     },
 };
 
-/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of ARCHITECTURE.md).
+/// How long a live window may outlast `future` on the monotonic clock (invariant 6 of
+/// ARCHITECTURE.md).
 const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
-/// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
+/// A queue may have gone to rest when no dump was open: the packets of the shortest window arrive
+/// after the rest. The other half of the grace time is for the analyzer's step that opens the dump,
+/// and for the inserter's next step.
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
-/// Flows that inserters tell apart at once where not all of them are kept, in all.
+/// Flows that inserters distinguish at once while packets may be shed, for all inserters together.
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
@@ -126,7 +128,7 @@ impl Recorder {
         progress: Option<&mut dyn FnMut(u64, u64)>,
         opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
     ) -> Result<Self, StartError> {
-        let opened = Opened::new(config, sources, files, clock, progress)?;
+        let opened = OpenedRecorder::new(config, sources, files, clock, progress)?;
         let events = Events::new();
         // The threads of `--post` may have another identity than the threads that start later.
         let post = config.post.as_ref();
@@ -141,9 +143,9 @@ impl Recorder {
 
 /// Everything that takes privileges to open, and the user's expressions.
 #[derive(Debug)]
-struct Opened {
-    common: Arc<Common>,
-    expressions: Expressions,
+struct OpenedRecorder {
+    common: Arc<RecorderShared>,
+    expressions: CheckedExpressions,
     native: Arc<NativeCode>,
     /// Names of the rules, in their order.
     names: Vec<String>,
@@ -154,11 +156,11 @@ struct Opened {
     queues: usize,
     /// Readers of shards that the ring has room for.
     readers: usize,
-    /// All packets of a flow, of both directions, arrive at one queue.
+    /// Whether all packets of a flow, of both directions, arrive at one queue.
     flows_together: bool,
 }
 
-impl Opened {
+impl OpenedRecorder {
     fn new(
         config: &Config,
         sources: &Sources<'_>,
@@ -178,15 +180,15 @@ impl Opened {
         known.dedup();
         let native = Arc::new(NativeCode::new());
         let link_types = LinkTypes::new(&known, &of_files);
-        let mut expressions =
-            Expressions::new(config, &link_types, &native).map_err(StartError::Expression)?;
+        let mut expressions = CheckedExpressions::new(config, &link_types, &native)
+            .map_err(StartError::Expression)?;
         let names = rules::names(config);
         let names = names.map_err(|error| StartError::Names(error.to_string()))?;
         let directory = open_directory(config)?;
         let queues = probed.iter().map(|source| source.queues()).sum();
         let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
         let mut ring_config = ring_config(config, queues, clock.now());
-        // Whether scripts shunt is known when they are loaded.
+        // Whether scripts shunt is not known before they are loaded.
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
         let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
@@ -201,7 +203,7 @@ impl Opened {
         let interfaces = Arc::new(Interfaces::new(prepared, filter));
         let named = source_names.into_iter().zip(sources.iter().map(Vec::len));
         let intake = Intake::new(named, interfaces, config.offline);
-        let common = Common::new(ring, clock, intake);
+        let common = RecorderShared::new(ring, clock, intake);
         common.alerts.begin(&config.alerts);
         Ok(Self {
             common,
@@ -219,7 +221,7 @@ impl Opened {
     /// Loads the scripts, and decides what is shed and which threads analyze packets.
     fn plan(mut self, config: &Config) -> Result<Planned, StartError> {
         self.native.start();
-        let load = || Functions::new(&config.scripts, ScriptLimits::default(), &self.common);
+        let load = || ScriptFunctions::new(&config.scripts, ScriptLimits::default(), &self.common);
         let mut scripts = vec![load()?];
         let functions = &scripts[0].triggers;
         let templates = &self.expressions.templates;
@@ -237,7 +239,7 @@ impl Opened {
         let shunts = functions.shunts();
         let sheds = !config.cutoffs.is_empty() || shunts;
         let analyzers = config.analyzers.decided(config.offline, sheds);
-        let (lookers, shards, notice) =
+        let (placement, shards, notice) =
             choose(analyzers, situation).map_err(StartError::Analyzers)?;
         for _ in 1..shards {
             scripts.push(load()?);
@@ -263,7 +265,7 @@ impl Opened {
         );
         Ok(Planned {
             opened: self,
-            lookers,
+            placement,
             scripts,
             classes,
             book,
@@ -272,7 +274,7 @@ impl Opened {
     }
 
     /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
-    fn classes(&mut self, config: &Config, shunts: bool) -> Option<Classes> {
+    fn classes(&mut self, config: &Config, shunts: bool) -> Option<SheddingConfig> {
         let live = !config.offline;
         let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
         let goal = config.history_goal.filter(|_| live);
@@ -284,7 +286,7 @@ impl Opened {
         let rules = Rules::new(mode(config.offline), Arc::clone(&self.native));
         let history = |goal| Arc::new(History::new(duration_ns(goal), ring, self.queues));
         let also = (shunts, goal.is_some());
-        Some(Classes {
+        Some(SheddingConfig {
             cutoffs: Arc::new(Cutoffs::new(of_flows, tail_drop, also)),
             marks: Arc::new(Marks::new(live, rules)),
             shunts,
@@ -301,14 +303,14 @@ impl Opened {
 /// Which threads analyze packets, by which rules.
 #[derive(Debug)]
 struct Planned {
-    opened: Opened,
-    lookers: Lookers,
+    opened: OpenedRecorder,
+    placement: AnalysisPlacement,
     /// The functions of each shard.
-    scripts: Vec<Functions>,
+    scripts: Vec<ScriptFunctions>,
     /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
-    classes: Option<Classes>,
+    classes: Option<SheddingConfig>,
     book: RuleBook,
-    /// Sentences for the user.
+    /// Messages for the user.
     notices: Vec<String>,
 }
 
@@ -328,15 +330,15 @@ impl Planned {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
         });
-        let (seats, derivation) = seat_shards(
-            self.lookers,
+        let (slots, derivation) = place_shards(
+            self.placement,
             (expressions.triggers, self.scripts),
             &expressions.templates,
             flows.as_ref().map(|(told, _)| told),
             self.classes.as_ref().map(|it| &it.marks),
             &common,
         );
-        let mut shard_readers = shard_readers(&common, &seats, &waker)?;
+        let mut shard_readers = shard_readers(&common, &slots, &waker)?;
         if let Some(classes) = &mut self.classes {
             let of_shards = shard_readers.iter().map(ShardReader::positions);
             classes.readers = of_shards.chain([positions.clone()]).collect();
@@ -348,7 +350,7 @@ impl Planned {
             let placing = placing(config, &common.ring, self.opened.queues);
             InlineParts {
                 common: Arc::clone(&common),
-                seats: Arc::clone(&seats),
+                slots: Arc::clone(&slots),
                 positions: positions.clone(),
                 analyzer: waker.clone(),
                 placing,
@@ -357,15 +359,18 @@ impl Planned {
         let for_inserters = InserterParts {
             filter: expressions.filter.map(Box::new),
             classes: self.classes,
-            inline: (self.lookers == Lookers::Inserters).then(inline),
-            shards: (config.offline && shard_readers.len() > 1).then(Shards::random),
+            inline: (self.placement == AnalysisPlacement::Inserters).then(inline),
+            shards: (config.offline && shard_readers.len() > 1).then(ShardHash::random),
             ..InserterParts::new(config, Arc::clone(&common))
         };
         let intakes = QueueIntake::of_all(self.opened.sources, &for_inserters)?;
         let (messages_tx, messages) = Messages::new(!config.offline);
         let (commands_tx, commands) = commands();
         let window = default_window(config);
-        let requests = config.requests.iter().map(|it| Terms::new(it, window));
+        let requests = config
+            .requests
+            .iter()
+            .map(|it| TriggerTerms::new(it, window));
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
             window,
@@ -377,7 +382,7 @@ impl Planned {
             commands,
         };
         let director = director_config(config);
-        let shards = (seats, derivation);
+        let shards = (slots, derivation);
         Ok(Wired {
             data_path: DataPath {
                 analyzer: Analyzer::new(common, shards, parts, reader, director),
@@ -408,11 +413,11 @@ struct Wired {
     /// To the dumper.
     messages: Receiver<Message>,
     /// To the analyzer.
-    commands: SyncSender<Command>,
+    commands: SyncSender<AnalyzerCommand>,
     book: RuleBook,
     directory: Directory,
     flows: Option<FlowReceiver>,
-    /// Sentences for the user.
+    /// Messages for the user.
     notices: Vec<String>,
 }
 
@@ -435,11 +440,11 @@ impl Wired {
             common: Arc::clone(&common),
             progress: if live {
                 let promises = common.intake.promises();
-                Progress::Live { promises }
+                DumperProgress::Live { promises }
             } else {
                 let hold_ns = duration_ns(config.hold);
                 let positions = self.positions;
-                Progress::Follow { positions, hold_ns }
+                DumperProgress::Follow { positions, hold_ns }
             },
             marks: classes.map(|it| Arc::clone(&it.marks)),
             post: post_queue,
@@ -453,7 +458,7 @@ impl Wired {
         };
         let rules = Rules::new(mode(config.offline), Arc::clone(&self.book.native));
         let dumper = spawn_dumper(parts, rules, keeper)?;
-        let handle = Handle {
+        let handle = RecorderHandle {
             control: Arc::clone(&common.control),
             waker: self.data_path.waker.clone(),
             commands: self.commands,
@@ -481,8 +486,9 @@ impl Wired {
     }
 }
 
-/// What engines may take over. With `-c` they filter nothing: what comes after the last packet is counted as filtered.
-fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]) -> Offer {
+/// The filtering that engines may take over. With `-c` engines must not filter, because packets
+/// after the last one count as filtered.
+fn offer(config: &Config, expressions: &mut CheckedExpressions, link_types: &[LinkType]) -> Offer {
     let filter = expressions.filter.as_mut();
     let programs = match filter {
         Some(filter) if config.count.is_none() => filter.programs(link_types),
@@ -520,7 +526,8 @@ fn host() -> String {
 
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
-    // What the files give is a function of the ring's size, and the index is for live traffic.
+    // The ring of files has exactly the configured size, because results depend on the size. Live,
+    // room is added for the index.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),
@@ -533,7 +540,7 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     ring.mode = config.when_full;
     if config.offline {
         ring.mode = Mode::Wait;
-        // A file waits; memory that it does not need stays free.
+        // Files can wait, so memory that the ring does not need stays free.
         ring.prefault = false;
         ring.eviction_detail = EvictionDetail::Exact {
             budget_bytes: EVICTED_BYTES,
@@ -543,23 +550,23 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
 }
 
 /// The rule that decides which thread analyzes the packets of an inserter.
-fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<Placing> {
-    let room = Room {
+fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<PlacementShared> {
+    let room = AnalysisResources {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         threads: 1,
         inserters: queues,
         ring_bytes: ring.bytes(),
     };
-    Placing::new(config.analyzers, room)
+    PlacementShared::new(config.analyzers, room)
 }
 
-/// What is dumped where a trigger does not say otherwise.
-fn default_window(config: &Config) -> Window {
+/// The window of a trigger that sets no window.
+fn default_window(config: &Config) -> DumpWindow {
     let (packets, bytes) = (config.dump_packets, config.dump_bytes);
-    Window::new(config.past, config.future, packets, bytes)
+    DumpWindow::new(config.past, config.future, packets, bytes)
 }
 
-/// What rules are held to together.
+/// The limits that all rules share.
 fn shared_limits(config: &Config) -> SharedLimits {
     SharedLimits {
         hold_off_ns: duration_ns(config.hold_off),
@@ -570,7 +577,7 @@ fn shared_limits(config: &Config) -> SharedLimits {
     }
 }
 
-/// Starts who looks after the directory of dumps, if there is one.
+/// Starts the keeper of the dumps' directory, if there is a directory.
 fn start_keeper(
     (config, rules): (&Config, HashMap<String, RuleRetention>),
     directory: &Directory,
@@ -607,25 +614,25 @@ fn director_config(config: &Config) -> DirectorConfig {
     }
 }
 
-/// A reader for each shard that has one.
+/// A reader for each shard, if shards have readers.
 pub(crate) fn shard_readers(
-    common: &Arc<Common>,
-    seats: &Arc<Seats>,
+    common: &Arc<RecorderShared>,
+    slots: &Arc<ShardSlots>,
     waker: &Waker,
 ) -> Result<Vec<ShardReader>, RingError> {
-    if seats.lookers != Lookers::Readers {
+    if slots.placement != AnalysisPlacement::Readers {
         return Ok(Vec::new());
     }
-    let shards = seats.all().len();
+    let shards = slots.all().len();
     let readers = if common.is_live() {
         common.ring.group_of(GroupKind::Lapped, shards)?
     } else {
-        // Each reads all records.
+        // Each reader reads all records.
         let readers = (0..shards).map(|_| common.ring.group(GroupKind::Gating));
         readers.collect::<Result<_, _>>()?
     };
-    let each = readers.into_iter().enumerate().map(|(seat, reader)| {
-        let place = (Arc::clone(seats), seat);
+    let each = readers.into_iter().enumerate().map(|(slot, reader)| {
+        let place = (Arc::clone(slots), slot);
         ShardReader::new(Arc::clone(common), place, reader, waker.clone())
     });
     Ok(each.collect())

@@ -20,9 +20,9 @@ use crate::{
     },
     control::{
         alerts::AlertCounts,
-        common::Common,
+        common::RecorderShared,
         durations::{AgeHistogram, ProcessingHistogram},
-        events::{Event, Subscription},
+        events::{RecorderEvent, Subscription},
         hits::HitCounts,
         outcomes::RuleHits,
         pins::Pin,
@@ -34,7 +34,7 @@ use crate::{
         report::DumpReport,
     },
     intake::counters::SourceSnapshot,
-    start::{expressions::ExpressionError, handle::Handle},
+    start::{expressions::ExpressionError, handle::RecorderHandle},
 };
 
 /// Why a recorder did not start.
@@ -44,27 +44,28 @@ pub enum StartError {
     /// An expression is wrong: the user's mistake.
     #[error("{0}")]
     Expression(ExpressionError),
-    /// Two triggers have one name, or a name is none: the user's mistake.
+    /// Two triggers have the same name, or a name is invalid: the user's mistake.
     #[error("{0}")]
     Names(String),
-    /// The packets cannot be looked at where they should be: the user's mistake.
+    /// Packets cannot be analyzed in the requested place: the user's mistake.
     #[error("{0}")]
     Analyzers(String),
-    /// A script is wrong: the user's mistake, unless it is [`ScriptError::Setup`] or [`ScriptError::Thread`].
+    /// A script is wrong. That is the user's mistake, unless the error is [`ScriptError::Setup`] or
+    /// [`ScriptError::Thread`].
     #[error(transparent)]
     Script(#[from] ScriptError),
     /// A source did not open.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The ring cannot be had.
+    /// The ring cannot be allocated.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The directory cannot be written.
     #[error("cannot write to {}: {error}", path.display())]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The caller's last step before the threads failed.
@@ -78,8 +79,8 @@ pub enum StartError {
 /// The recorder's threads.
 #[derive(Debug)]
 pub struct Recorder {
-    pub(super) common: Arc<Common>,
-    pub(super) handle: Handle,
+    pub(super) common: Arc<RecorderShared>,
+    pub(super) handle: RecorderHandle,
     pub(super) events: RefCell<Subscription>,
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
     /// The analyzer, and the readers of shards.
@@ -90,115 +91,120 @@ pub struct Recorder {
     pub(super) flows: Option<FlowReceiver>,
 }
 
-/// What a recorder is doing.
+/// The state of a running recorder.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct RecorderStatus {
     /// Every source's intake ledger.
     pub sources: Vec<SourceSnapshot>,
     /// The ring.
     pub ring: RingStatistics,
-    /// Its size, bytes.
+    /// Size of the ring, bytes.
     pub ring_bytes: u64,
-    /// The earliest stamp in it, ns since the epoch; where a source's own clock was set, about. `None`: it is empty.
+    /// The earliest stamp in the ring, ns since the epoch; approximate if a source's own clock was
+    /// set. `None`: the ring is empty.
     pub oldest_stamp_ns: Option<i64>,
-    /// How far the ring reaches back: all packets stored within this time are in it. Elapsed time, whatever their stamps. `None`: files,
-    /// whose time is not ours.
+    /// How far the ring reaches back: it has all packets stored within this time. Elapsed time,
+    /// whatever the stamps. `None`: from files, whose time is not the system's.
     pub history: Option<Duration>,
-    /// How far it is to reach back, and how many bytes of each direction flows keep for that: `None`, all.
+    /// The history goal, and the bytes of each direction that flows keep for it (`None`: all
+    /// bytes). `None`: no goal.
     pub history_goal: Option<(Duration, Option<u64>)>,
-    /// The reading ledger of one moment, `stored = analyzed + lapped + unread`: packets published, …
+    /// Packets published. The reading ledger of one moment: `stored = analyzed + lapped + unread`.
     pub stored: u64,
-    /// … those that the analyzer has seen, …
+    /// Packets that the analyzer has seen.
     pub analyzed: u64,
-    /// … those that it was too slow for, …
+    /// Packets that were overwritten before the analyzer read them.
     pub lapped: u64,
-    /// … and those that it has not come to.
+    /// Packets that the analyzer has not read yet.
     pub unread: u64,
-    /// Hits so far, of the same moment as `analyzed`.
+    /// Hits until the moment of `analyzed`.
     pub hits: HitCounts,
-    /// What hits became, by rule.
+    /// Outcomes of hits, by rule.
     pub hits_by_rule: Vec<RuleHits>,
-    /// What triggers by hand became.
+    /// Outcomes of manual triggers.
     pub hits_by_hand: HitCounts,
-    /// Live: how old trigger packets were when their dumps were opened.
+    /// Live: ages of trigger packets when their dumps opened.
     pub trigger_ages: AgeHistogram,
-    /// What became of alerts of an IDS.
+    /// Outcomes of IDS alerts.
     pub alerts: AlertCounts,
-    /// Dumps that are finished.
+    /// Finished dumps.
     pub dumps: DumpTotals,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
     /// Live: bytes of packets that are copied for dumps and not written yet.
     pub copied_bytes: u64,
-    /// What they stay below: a dump without room waits.
+    /// Limit of `copied_bytes`: a dump without room waits.
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
-    /// Dumps that packets may have come too late for ([`SourceSnapshot::late`]): their verdicts do not report these packets.
+    /// Dumps for which packets may have been too late ([`SourceSnapshot::late`]): their verdicts do
+    /// not report these packets.
     pub outdated: u64,
-    /// Scripts that failed or exceeded a budget, and do nothing any more.
+    /// Scripts that are disabled after failing or exceeding a budget.
     pub scripts_failed: u64,
-    /// What became of flows; `None`: they are not counted.
+    /// Counts of flows; `None`: flows are not counted.
     pub flows: Option<FlowCounts>,
-    /// What modules did.
+    /// Status of modules.
     pub modules: Vec<ModuleStatus>,
-    /// How long packets take to be looked at, by shard.
+    /// Processing times of packets, by shard.
     pub processing: Vec<ProcessingHistogram>,
-    /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
+    /// The behavior if dumps and pins need all buckets of the ring.
     pub when_full: Mode,
-    /// What became of the commands of dumps; `None`: there are none.
+    /// Results of the commands of dumps; `None`: there are no commands.
     pub post: Option<PostCounts>,
-    /// Trigger rules, scripts among them.
+    /// Number of trigger rules, including scripts.
     pub rules: usize,
-    /// Stretches of time that the ring keeps.
+    /// Time ranges that the ring keeps.
     pub pins: Vec<Pin>,
     /// The number of the next event.
     pub next_event: u64,
 }
 
-/// What a recorder did; by default nothing.
+/// The results of a recorder; by default nothing.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct RecorderSummary {
     /// Every source's intake ledger, closed.
     pub sources: Vec<SourceSnapshot>,
-    /// The reading ledger of the analyzer group: `stored = analyzed + lapped + unread`.
+    /// Packets published. The reading ledger of the analyzer group: `stored = analyzed + lapped +
+    /// unread`.
     pub stored: u64,
-    /// See `stored`.
+    /// Packets that the analyzer has seen.
     pub analyzed: u64,
-    /// See `stored`.
+    /// Packets that were overwritten before the analyzer read them.
     pub lapped: u64,
-    /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
+    /// Packets that were lapped, or unread at the stop, while rules could trigger: triggers may
+    /// have been missed.
     pub not_analyzed: u64,
-    /// See [`Status::outdated`].
+    /// See [`RecorderStatus::outdated`].
     pub outdated: u64,
-    /// See [`Status::processing`].
+    /// See [`RecorderStatus::processing`].
     pub processing: Vec<ProcessingHistogram>,
-    /// How long a live recording was, to the moment of this summary.
+    /// Length of a live recording, up to the moment of this summary.
     pub elapsed: Option<Duration>,
-    /// What hits became.
+    /// Outcomes of hits.
     pub hits: HitCounts,
-    /// See [`Status::scripts_failed`].
+    /// See [`RecorderStatus::scripts_failed`].
     pub scripts_failed: u64,
-    /// See [`Status::flows`].
+    /// See [`RecorderStatus::flows`].
     pub flows: Option<FlowCounts>,
-    /// See [`Status::modules`].
+    /// See [`RecorderStatus::modules`].
     pub modules: Vec<ModuleStatus>,
-    /// What became of alerts of an IDS.
+    /// Outcomes of IDS alerts.
     pub alerts: AlertCounts,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
-    /// The dumps that were finished before these.
+    /// Counts of the dumps that finished before these.
     pub dumps_before: DumpCounts,
-    /// See [`Status::post`].
+    /// See [`RecorderStatus::post`].
     pub post: Option<PostCounts>,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
-    /// A thread of ours panicked: a bug.
+    /// Whether a thread of the recorder panicked: a bug.
     pub panicked: bool,
 }
 
-impl Summary {
-    /// Packets stored that the analyzer neither saw nor was told it missed.
+impl RecorderSummary {
+    /// Stored packets that the analyzer neither saw nor missed.
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.stored
@@ -207,10 +213,11 @@ impl Summary {
     }
 }
 
-impl Status {
-    /// Any thread may ask. The ledger of the analyzer is read first, under its lock, then the ring, under its own: what the former counts
-    /// was published before, so that `unread` is what was published and not read at the moment between.
-    pub(super) fn of(common: &Common, handle: &Handle) -> Self {
+impl RecorderStatus {
+    /// Any thread may call this. Reads the analyzer's ledger first, under its lock, and then the
+    /// ring, under the ring's lock. All packets in the ledger were published before, so `unread` is
+    /// the number of packets that were published but not read at the moment between.
+    pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();
         let ring = common.ring.statistics();
@@ -259,9 +266,9 @@ impl Status {
 }
 
 impl Recorder {
-    /// What controls this recorder from other threads: for signals and the like.
+    /// Controls this recorder from other threads, for example for signals.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> RecorderHandle {
         self.handle.clone()
     }
 
@@ -271,33 +278,37 @@ impl Recorder {
         &self.common.ring
     }
 
-    /// Sentences from the start.
+    /// Takes the messages of the start.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Flows that ended, to be taken once; `None`: they are not counted, or somebody has it. From files the recorder waits for who has it.
+    /// Takes the receiver of ended flows, once; `None`: flows are not counted, or the receiver was
+    /// taken. From files the recorder waits for the receiver.
     pub fn take_flows(&mut self) -> Option<FlowReceiver> {
         self.flows.take()
     }
 
-    /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done. Whoever does not take them holds nobody up:
-    /// then they are counted ([`Event::Missed`]).
+    /// Waits for an event, at most `timeout`; `Err(Disconnected)` when all threads have ended. A
+    /// caller that takes no events blocks no thread; such events are counted
+    /// ([`RecorderEvent::Missed`]).
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`.
-    pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
+    pub fn event(&self, timeout: Duration) -> Result<RecorderEvent, mpsc::RecvTimeoutError> {
         self.events.borrow_mut().take(timeout)
     }
 
-    /// What it is doing now.
+    /// The present state.
     #[must_use]
-    pub fn status(&self) -> Status {
-        Status::of(&self.common, &self.handle)
+    pub fn status(&self) -> RecorderStatus {
+        RecorderStatus::of(&self.common, &self.handle)
     }
 
-    /// The threads of the data path that have not ended, and how many turns each has made: live one a second at least, also without packets,
-    /// so that one whose number stands still hangs. From files none are told: there a thread waits for the others as long as it takes.
+    /// The running threads of the data path, and the number of turns of each. Live, each thread
+    /// makes at least one turn a second, even without packets, so a thread whose number does not
+    /// change hangs. From files the list is empty: there, a thread may wait for others for any
+    /// time.
     #[must_use]
     pub fn turns(&self) -> Vec<(String, u64)> {
         if self.common.is_live() {
@@ -307,7 +318,7 @@ impl Recorder {
         }
     }
 
-    /// Whether it was asked to stop, or stops by itself.
+    /// Whether a stop was requested, or the recorder stops by itself.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.common.control.stopping()
@@ -315,14 +326,14 @@ impl Recorder {
 
     /// Sums up without waiting for threads that may hang.
     #[must_use]
-    pub fn abandon(self) -> Summary {
+    pub fn abandon(self) -> RecorderSummary {
         sum_up(&self.common, &self.handle, Vec::new(), false)
     }
 
     /// Waits for all threads and sums up.
     #[must_use]
-    pub fn join(self) -> Summary {
-        // Nobody takes flows that wait here.
+    pub fn join(self) -> RecorderSummary {
+        // Nobody will take the waiting flows.
         drop(self.flows);
         let mut panicked = false;
         let mut errors = Vec::new();
@@ -335,13 +346,18 @@ impl Recorder {
         for thread in self.analyzers.into_iter().chain([self.dumper]) {
             panicked |= thread.join().is_err();
         }
-        // The dumper has told them of the last dump.
+        // The dumper has reported the last dump to these threads.
         panicked |= self.post.is_some_and(|post| !post.join());
         sum_up(&self.common, &self.handle, errors, panicked)
     }
 }
 
-fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: bool) -> Summary {
+fn sum_up(
+    common: &RecorderShared,
+    handle: &RecorderHandle,
+    errors: Vec<SourceError>,
+    panicked: bool,
+) -> RecorderSummary {
     let counters = &common.counters;
     let since = |start_ns: i64| {
         let ns = common.clock.mono_ns().saturating_sub(start_ns);
@@ -350,7 +366,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
     let reading = counters.reading();
     let (dumps, dumps_before) = common.log.summary();
     let dumps = dumps.into_iter().map(Arc::unwrap_or_clone).collect();
-    Summary {
+    RecorderSummary {
         sources: common.intake.snapshots(),
         stored: common.ring.statistics().stored_packets,
         analyzed: reading.analyzed,

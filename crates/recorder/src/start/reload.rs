@@ -1,8 +1,9 @@
-//! Gives a running recorder another configuration: rules, windows, limits and cutoffs, all of it or nothing. The ring is not touched, open dumps go on
-//! as they were asked for.
+//! Gives a running recorder another configuration: rules, windows, limits and cutoffs, all or
+//! nothing. The ring does not change, and open dumps go on as requested.
 //!
-//! Rules that a command added are none of the configuration's, and stay. Rules of the configuration are afterwards as it says, whatever commands made of
-//! them meanwhile, but for whether they are enabled.
+//! Rules that a command added do not belong to the configuration, and stay. Rules of the
+//! configuration are afterwards as configured, whatever commands changed meanwhile. Only their
+//! enabled or disabled state stays.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,48 +12,48 @@ use std::{
 };
 
 use crate::{
-    analysis::{predicate::Expression, terms::TriggerRequest, triggers::RuleChange},
+    analysis::{predicate::DumpExpression, terms::TriggerRequest, triggers::RuleChange},
     control::{commands::Settings, lock},
     intake::{
         capture_filter::CaptureFilter,
-        shedding::{Class, Cutoffs},
+        shedding::{Cutoffs, FlowClass},
     },
     start::{
         config::Config,
         default_window,
-        handle::{CommandError, Handle},
-        rules::{Edit, Numbered, Ready, names},
+        handle::{CommandError, RecorderHandle},
+        rules::{Edit, Ready, RuleTable, names},
         shared_limits,
     },
 };
 
-/// How often a reload looks again at rules that commands change meanwhile.
+/// How often a reload retries because commands changed rules meanwhile.
 const TRIES: usize = 16;
 
-/// What a reload changed; by default nothing.
+/// The changes of a reload; by default nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reloaded {
-    /// Rules that are new, by name, …
+pub struct ReloadOutcome {
+    /// Names of new rules.
     pub added: Vec<String>,
-    /// … rules that are others now, …
+    /// Names of changed rules.
     pub changed: Vec<String>,
-    /// … and rules that are gone.
+    /// Names of removed rules.
     pub removed: Vec<String>,
-    /// What else is another now: options of the program, without `--`.
+    /// Changed settings: options of the program, without `--`.
     pub settings: Vec<&'static str>,
 }
 
-impl Reloaded {
-    /// Whether all is as it was.
+impl ReloadOutcome {
+    /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-impl fmt::Display for Reloaded {
-    /// A line for a person.
+impl fmt::Display for ReloadOutcome {
+    /// A line for the user.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("nothing changed");
@@ -70,7 +71,7 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// The first names of many.
+/// The first names of a long list.
 fn some(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let shown = names[..names.len().min(SHOWN)].join(", ");
@@ -80,36 +81,40 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// The configuration that is followed, and what of it can change but for the rules.
+/// The current configuration, and its changeable parts other than rules.
 #[derive(Debug)]
 pub(crate) struct Configured {
     pub(crate) config: Config,
-    /// `None`: inserters keep all of each flow, and cannot be told otherwise.
+    /// `None`: inserters keep all of each flow, and a reload cannot change that.
     pub(crate) cutoffs: Option<Arc<Cutoffs>>,
 }
 
-/// A rule as it is wanted.
-type Wanted = (String, TriggerRequest);
+/// A configured rule: its expression and its request.
+type ConfiguredRule = (String, TriggerRequest);
 
-/// What is to be done about rules.
+/// The changes of rules that a reload makes.
 #[derive(Debug, Default)]
-struct Plan {
-    /// Names of rules that keep their filters, and become the configuration's.
+struct ReloadPlan {
+    /// Names of rules that keep their filters, and belong to the configuration from now on.
     kept: Vec<String>,
     /// Names of rules that are new or get other filters.
     put: Vec<String>,
-    told: Reloaded,
+    told: ReloadOutcome,
 }
 
-impl Handle {
-    /// Makes the recorder follow another configuration from now on: the rules that are expressions with their names and requests, `dump`, `manual_dump`, `past`,
-    /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. What else it says is passed by,
-    /// but for scripts, which must be the same. Each packet is looked at by the rules of before or by the new ones. May take as long as compiling the rules that are new.
+impl RecorderHandle {
+    /// Makes the recorder follow another configuration from now on. These settings apply: the rules
+    /// that are expressions, with their names and requests, `dump`, `manual_dump`, `past`,
+    /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`,
+    /// `bytes_per_hour`, `when_full` and `cutoffs`. Ignores all other settings, except that scripts
+    /// must be the same. Each packet is analyzed by either the old rules or the new rules. May take
+    /// as long as compiling the new rules.
     ///
     /// # Errors
-    /// [`CommandError`], and then nothing has changed, but for [`CommandError::Late`]: it will. `Refused`: a rule that a command added has the name of another one of
-    /// the configuration, scripts are not the same, …
-    pub fn reload(&self, config: &Config) -> Result<Reloaded, CommandError> {
+    /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`]: the change will
+    /// happen. `Refused`: for example, a rule that a command added has the name of another rule of
+    /// the configuration, or scripts differ.
+    pub fn reload(&self, config: &Config) -> Result<ReloadOutcome, CommandError> {
         self.check_live()?;
         let mut configured = lock(&self.rules.configured);
         let wanted = self.wanted(config, &configured.config)?;
@@ -130,7 +135,7 @@ impl Handle {
             Box::new(Settings {
                 window: default_window(config),
                 limits: shared_limits(config),
-                manual: Expression::plain(manual.filter.filled().clone()),
+                manual: DumpExpression::plain(manual.filter.filled().clone()),
             })
         });
         let (rules, plan, mut ready) = self.plan(&wanted)?;
@@ -150,7 +155,7 @@ impl Handle {
         let edits = removed.chain(wanted).collect();
         let default = default.map(RuleChange::Default);
         let done = self.edit(rules, edits, default, settings_of_rules);
-        // Late is as good as done.
+        // After `Late`, the analyzer will carry out the change.
         if !matches!(done, Ok(()) | Err(CommandError::Late)) {
             return done.map(|()| told);
         }
@@ -165,12 +170,12 @@ impl Handle {
         done.map(|()| told)
     }
 
-    /// The rules that a configuration wants, by name, without scripts.
+    /// The rules of a configuration, by name, without scripts.
     fn wanted(
         &self,
         config: &Config,
         before: &Config,
-    ) -> Result<BTreeMap<String, Wanted>, CommandError> {
+    ) -> Result<BTreeMap<String, ConfiguredRule>, CommandError> {
         let scripts = |config: &Config| {
             let triggers = config.scripts.triggers.iter();
             let names = triggers.map(|script| script.name().to_owned());
@@ -207,25 +212,32 @@ impl Handle {
         Ok(names.into_iter().zip(rules).collect())
     }
 
-    /// What is to be done for the rules to be as they are wanted, with the rules as they are then.
+    /// The changes that lead to the configured rules, and the present rules.
     #[expect(
         clippy::type_complexity,
         reason = "the parts are used once, by the caller"
     )]
     fn plan(
         &self,
-        wanted: &BTreeMap<String, Wanted>,
-    ) -> Result<(MutexGuard<'_, Numbered>, Plan, HashMap<String, Ready>), CommandError> {
+        wanted: &BTreeMap<String, ConfiguredRule>,
+    ) -> Result<
+        (
+            MutexGuard<'_, RuleTable>,
+            ReloadPlan,
+            HashMap<String, Ready>,
+        ),
+        CommandError,
+    > {
         let mut ready = HashMap::new();
         for _ in 0..TRIES {
             let rules = lock(&self.rules.rules);
-            let plan = Plan::new(&rules, wanted)?;
+            let plan = ReloadPlan::new(&rules, wanted)?;
             let is_missing = |name: &&String| !ready.contains_key(*name);
             let missing: Vec<String> = plan.put.iter().filter(is_missing).cloned().collect();
             if missing.is_empty() {
                 return Ok((rules, plan, ready));
             }
-            // Outside of the lock, because it may take long.
+            // Outside of the lock, because compiling may take long.
             drop(rules);
             for name in missing {
                 let (expression, request) = &wanted[&name];
@@ -240,12 +252,12 @@ impl Handle {
         Err(CommandError::Busy)
     }
 
-    /// The classes of flows that a configuration tells apart.
+    /// The classes of flows in a configuration.
     fn classes(
         &self,
         config: &Config,
         configured: &Configured,
-    ) -> Result<Vec<Class>, CommandError> {
+    ) -> Result<Vec<FlowClass>, CommandError> {
         let Some(cutoffs) = &configured.cutoffs else {
             let why = "--cutoff: the recording keeps all of each flow since its start, and has to be started anew for one";
             return Err(CommandError::Refused(why.to_owned()));
@@ -267,8 +279,11 @@ impl Handle {
     }
 }
 
-impl Plan {
-    fn new(rules: &Numbered, wanted: &BTreeMap<String, Wanted>) -> Result<Self, CommandError> {
+impl ReloadPlan {
+    fn new(
+        rules: &RuleTable,
+        wanted: &BTreeMap<String, ConfiguredRule>,
+    ) -> Result<Self, CommandError> {
         let mut plan = Self::default();
         for (name, rule) in wanted {
             let Some(entry) = rules.by_name.get(name) else {
@@ -310,7 +325,7 @@ impl Plan {
     }
 }
 
-/// Says which rule it is about.
+/// Adds the name of the rule to an error.
 fn of_rule(name: &str, error: CommandError) -> CommandError {
     match error {
         CommandError::Filter(error) => {
@@ -321,7 +336,7 @@ fn of_rule(name: &str, error: CommandError) -> CommandError {
     }
 }
 
-/// What differs but for the rules, as options of the program.
+/// The settings that differ, apart from rules, as options of the program.
 fn changed_settings(new: &Config, old: &Config) -> Vec<&'static str> {
     let settings = [
         ("dump", new.dump != old.dump && old.scripts.dump.is_none()),

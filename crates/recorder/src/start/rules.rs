@@ -1,4 +1,5 @@
-//! The trigger rules by name: what [`Handle`] adds to them, changes and removes while the recorder runs.
+//! The trigger rules by name, which [`RecorderHandle`] adds, changes and removes while the recorder
+//! runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,12 +16,12 @@ use crate::{
     analysis::{
         fragments::asks_for_flows,
         native::NativeCode,
-        prepared::{LinkTypes, Prepared, mode, template},
+        prepared::{LinkTypes, PreparedFilter, mode, template},
         terms::TriggerRequest,
         triggers::{Rule, RuleChange, SharedRules, Triggers},
     },
     control::{
-        commands::{Command, Settings},
+        commands::{AnalyzerCommand, Settings},
         lock,
         outcomes::Outcomes,
     },
@@ -28,99 +29,105 @@ use crate::{
     start::{
         config::Config,
         expressions::check_label_template,
-        handle::{CommandError, Handle, check_name, late},
+        handle::{CommandError, RecorderHandle, check_name, late},
         reload::Configured,
     },
 };
 
-/// An expression that takes no packet, on every link type: of a rule that is for alerts alone.
+/// An expression that matches no packet, on every link type: for a rule that is only for alerts.
 pub const NO_PACKET: &str = "less 0";
 
-/// Rules at once.
+/// Largest number of rules.
 const RULES_MAX: usize = 16_384;
-/// Bytes of the expressions of rules that are added, in all. A rule costs 30 to 240 times its text: most if it is short, or is no list.
+/// Bytes of the expressions of all added rules. A rule costs 30 to 240 times its text: most if the
+/// text is short, or is no list.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// The rules by name, as the analyzer was told them: it answers when it has them so.
+/// The rules by name, as sent to the analyzer. The analyzer answers when it has applied a change.
 #[derive(Debug)]
 pub(crate) struct RuleBook {
     pub(super) shared: SharedRules,
     pub(super) native: Arc<NativeCode>,
-    /// From files the result is a function of the packets: nothing changes while they are read.
+    /// From files, the result depends on the packets alone: rules cannot change.
     pub(super) offline: bool,
-    /// Several threads look at packets, and those of one flow may come to any of them.
+    /// Whether several threads analyze packets, and packets of one flow may arrive at any of these
+    /// threads.
     are_flows_apart: bool,
-    /// Nobody has it while they wait for the analyzer.
-    pub(super) rules: Mutex<Numbered>,
-    /// What else of the configuration may change. Who reloads has it, while they wait for the analyzer too; taken before `rules`.
+    /// Not locked while a thread waits for the analyzer.
+    pub(super) rules: Mutex<RuleTable>,
+    /// The other parts of the configuration that may change. Locked during a reload, also while it
+    /// waits for the analyzer; taken before `rules`.
     pub(super) configured: Mutex<Configured>,
 }
 
 #[derive(Debug)]
-pub(super) struct Numbered {
-    /// Scripts among them.
-    pub(super) by_name: BTreeMap<String, Entry>,
-    /// The number of the next rule. No number is used twice, and nothing is kept of a removed rule.
+pub(super) struct RuleTable {
+    /// All rules, including scripts.
+    pub(super) by_name: BTreeMap<String, RuleEntry>,
+    /// The number of the next rule. Numbers are not reused, and nothing remains of a removed rule.
     pub(super) next: usize,
-    /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
+    /// Numbers of removed rules that leave the rule set after the analyzer's next answer.
     pub(super) leaving: Vec<usize>,
-    /// What is kept of whose dumps, as it was told last.
+    /// The limits for kept dumps by rule, as last sent to the keeper.
     kept: HashMap<String, RuleRetention>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct RuleEntry {
     pub(super) number: usize,
     pub(super) expression: String,
     pub(super) request: TriggerRequest,
     pub(super) is_enabled: bool,
-    /// `None`: a script, whose hits are not told apart.
+    /// `None`: a script, whose hits are not counted by rule.
     pub(super) hits: Option<Arc<AtomicU64>>,
-    /// It is of the configuration, and follows it when that is [given anew](Handle::reload).
+    /// Whether the rule belongs to the configuration, and follows the next
+    /// [reload](RecorderHandle::reload).
     pub(super) is_configured: bool,
-    /// Its texts came by a command, and count against [`TEXT_BYTES_MAX`].
+    /// Whether the texts came from a command, and count against [`TEXT_BYTES_MAX`].
     pub(super) is_counted: bool,
 }
 
 /// Compiled parts of a rule: the filter, and the dump expression if the rule has its own.
-pub(super) type Ready = (Prepared, Option<Arc<Template>>);
+pub(super) type Ready = (PreparedFilter, Option<Arc<Template>>);
 
 /// A change of one rule.
 #[derive(Debug)]
 pub(super) enum Edit {
     Remove,
     /// The rule keeps its number and its filters.
-    Keep(Entry),
+    Keep(RuleEntry),
     /// A new rule, or other filters. The rule gets a new number.
-    Put(Entry, Box<Ready>),
+    Put(RuleEntry, Box<Ready>),
 }
 
-/// What somebody wants under a name.
+/// A rule that a client requests.
 #[derive(Debug, Clone, Copy)]
-struct Wanted<'a> {
+struct RequestedRule<'a> {
     name: &'a str,
     expression: &'a str,
     request: &'a TriggerRequest,
-    /// Whether its matches are hits, from its first packet on; `None`: as it is, and of a new rule so.
+    /// Whether matches of the rule are hits, from its first packet on. `None`: unchanged; a new
+    /// rule is enabled.
     is_enabled: Option<bool>,
-    /// Only if there is no rule of this name.
+    /// Whether the request fails if a rule of this name exists.
     only_new: bool,
 }
 
 /// A rule at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleStatus {
-    /// Its name: as given, or its place among the triggers of the start, from 1.
+    /// Name of the rule: as given, or its place among the triggers of the start, from 1.
     pub name: String,
     /// The trigger expression, or the script's file.
     pub expression: String,
-    /// What it asks for of its own.
+    /// The rule's own request.
     pub request: TriggerRequest,
-    /// Whether its matches are hits.
+    /// Whether matches of the rule are hits.
     pub is_enabled: bool,
-    /// Packets that matched this expression; `None`: not counted, of a script.
+    /// Packets that matched this expression; `None`: a script, whose matches are not counted.
     pub hits: Option<u64>,
-    /// Whether it is of the configuration ([`Handle::reload`]), and not added by a command.
+    /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
+    /// added by a command.
     pub is_configured: bool,
 }
 
@@ -162,7 +169,7 @@ impl RuleBook {
         let all = rules.chain(scripts.map(|script| (script, None)));
         let mut requests = config.requests.iter().cloned();
         let entry = |(number, ((text, hits), name)): (usize, ((&str, _), _))| {
-            let entry = Entry {
+            let entry = RuleEntry {
                 number,
                 expression: text.to_owned(),
                 request: requests.next().unwrap_or_default(),
@@ -173,11 +180,11 @@ impl RuleBook {
             };
             (name, entry)
         };
-        let by_name: BTreeMap<_, Entry> = all.zip(names).enumerate().map(entry).collect();
+        let by_name: BTreeMap<_, RuleEntry> = all.zip(names).enumerate().map(entry).collect();
         for (name, entry) in &by_name {
             outcomes.add_rule(entry.number, name);
         }
-        let mut rules = Numbered {
+        let mut rules = RuleTable {
             next: by_name.len(),
             by_name,
             leaving: Vec::new(),
@@ -194,19 +201,19 @@ impl RuleBook {
         }
     }
 
-    /// What is kept of whose dumps.
+    /// The limits for kept dumps, by rule.
     pub(super) fn keeps(&self) -> HashMap<String, RuleRetention> {
         lock(&self.rules).keeps()
     }
 
-    /// How many there are.
+    /// Number of rules.
     pub(super) fn len(&self) -> usize {
         lock(&self.rules).by_name.len()
     }
 
     /// Compiles an expression for the sources.
-    pub(super) fn prepare(&self, expression: &str) -> Result<Prepared, FilterError> {
-        let mut prepared = Prepared::new(Filter::resolved(expression)?, mode(self.offline));
+    pub(super) fn prepare(&self, expression: &str) -> Result<PreparedFilter, FilterError> {
+        let mut prepared = PreparedFilter::new(Filter::resolved(expression)?, mode(self.offline));
         let known = self.shared.link_types();
         let link_types = LinkTypes::new(&known, &Vec::new);
         prepared.check(&link_types)?;
@@ -214,7 +221,8 @@ impl RuleBook {
         Ok(prepared)
     }
 
-    /// Compiles the dump expression of a rule, where it has one of its own, and tries that of alerts.
+    /// Compiles a rule's own dump expression, if there is one, and checks its expression for
+    /// alerts.
     pub(super) fn own_template(
         &self,
         request: &TriggerRequest,
@@ -246,7 +254,7 @@ impl RuleBook {
         template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))
     }
 
-    /// The number of the rule of a name, if it is enabled.
+    /// The number of the rule with this name, if the rule is enabled.
     pub(super) fn number(&self, name: &str) -> Result<usize, CommandError> {
         let rules = lock(&self.rules);
         let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
@@ -268,10 +276,11 @@ impl RuleBook {
     }
 }
 
-impl Numbered {
-    /// What is kept of whose dumps. A rule whose name is a place may have been another one in an earlier recording: of it only dumps of its expression are.
+impl RuleTable {
+    /// The limits for kept dumps, by rule. A rule whose name is a number may have been another rule
+    /// in an earlier recording, so only dumps of its expression count.
     pub(super) fn keeps(&self) -> HashMap<String, RuleRetention> {
-        let keep = |(name, entry): (&String, &Entry)| {
+        let keep = |(name, entry): (&String, &RuleEntry)| {
             let keep = entry.request.keep?;
             let is_place = name.bytes().all(|it| it.is_ascii_digit());
             let expression = is_place.then(|| entry.expression.clone());
@@ -280,17 +289,17 @@ impl Numbered {
         self.by_name.iter().filter_map(keep).collect()
     }
 
-    /// The rule of a name, new or not, with these texts. It keeps the count of its hits if the
-    /// expression is the same.
+    /// The new entry of a rule with these texts. The count of hits stays if the expression is the
+    /// same.
     pub(super) fn edited(
         &self,
         name: &str,
         (expression, request): (&str, &TriggerRequest),
-    ) -> Entry {
+    ) -> RuleEntry {
         let before = self.by_name.get(name);
         let same = before.filter(|before| before.expression == expression);
         let hits = same.and_then(|before| before.hits.clone());
-        Entry {
+        RuleEntry {
             number: before.map_or(0, |before| before.number),
             expression: expression.to_owned(),
             request: request.clone(),
@@ -301,8 +310,8 @@ impl Numbered {
         }
     }
 
-    /// Whether the rule is as wanted already; refused if the rule must be new or is a script.
-    fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+    /// Whether the rule is already as wanted. Fails if the rule must be new or is a script.
+    fn has(&self, wanted: RequestedRule<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
         match self.by_name.get(name) {
             None => Ok(false),
@@ -316,9 +325,9 @@ impl Numbered {
     }
 }
 
-impl Numbered {
-    /// Refuses what is too much beside the other rules that were added.
-    fn check_bytes(&self, wanted: Wanted<'_>) -> Result<(), CommandError> {
+impl RuleTable {
+    /// Refuses texts that are too long in addition to the other added rules.
+    fn check_bytes(&self, wanted: RequestedRule<'_>) -> Result<(), CommandError> {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             let expressions = expression.len() + len(&request.dump) + len(&request.alert_dump);
@@ -340,23 +349,23 @@ impl Numbered {
     }
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RequestedRule<'a> {
     fn rule(&self) -> (&'a str, &'a TriggerRequest) {
         (self.expression, self.request)
     }
 }
 
-impl Entry {
+impl RuleEntry {
     pub(super) fn rule(&self) -> (&str, &TriggerRequest) {
         (&self.expression, &self.request)
     }
 
-    /// Whether the filters of a rule with these texts are those of this rule.
+    /// Whether a rule with these texts has the same filters.
     pub(super) fn has_filters(&self, (expression, request): (&str, &TriggerRequest)) -> bool {
         self.expression == expression && self.request.dump == request.dump
     }
 
-    fn is_so(&self, wanted: Wanted<'_>) -> bool {
+    fn is_so(&self, wanted: RequestedRule<'_>) -> bool {
         let is_enabled = wanted.is_enabled.unwrap_or(self.is_enabled);
         self.rule() == wanted.rule() && self.is_enabled == is_enabled
     }
@@ -373,8 +382,8 @@ impl Entry {
     }
 }
 
-impl Handle {
-    /// The rule of a name.
+impl RecorderHandle {
+    /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<RuleStatus> {
         let rules = lock(&self.rules.rules);
@@ -389,18 +398,18 @@ impl Handle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, or changes the one of its name unless `only_new`. Packets that are analyzed
-    /// after this returns are matched by the rule. `is_enabled`: whether its matches are hits (`None`: as
-    /// it is; those of a new rule are). Whether the rule was there.
+    /// Adds a trigger rule, or changes the rule of this name unless `only_new`. Packets that are
+    /// analyzed after this returns are matched by the rule. `is_enabled`: whether its matches are
+    /// hits (`None`: unchanged; a new rule is enabled). Returns whether the rule existed.
     ///
-    /// A change happens between two packets. Open dumps of the rule go on as they were asked for, and no
-    /// more hits count for them. Hits of another expression are counted from 0, and not held off because
-    /// of earlier dumps.
+    /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
+    /// hits join these dumps. Hits of another expression are counted from 0, and are not held off
+    /// because of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
-    /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a rule of
-    /// this name.
+    /// [`CommandError`], and then the rule is unchanged. `Filter`: the expression, or the dump
+    /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a
+    /// rule of this name.
     pub fn put_rule(
         &self,
         name: &str,
@@ -408,7 +417,7 @@ impl Handle {
         is_enabled: Option<bool>,
         only_new: bool,
     ) -> Result<bool, CommandError> {
-        let wanted = Wanted {
+        let wanted = RequestedRule {
             name,
             expression,
             request,
@@ -419,7 +428,8 @@ impl Handle {
         check_name(name)?;
         let is_so = lock(&self.rules.rules).has(wanted)?;
         if !is_so {
-            // Outside of the lock, because it may take long. Another thread may put the same rule meanwhile.
+            // Outside of the lock, because compiling may take long. Another thread may put the same
+            // rule meanwhile.
             let prepared = self.rules.prepare(expression)?;
             prepared.compile(&self.rules.native);
             let template = self.rules.own_template(request)?;
@@ -431,13 +441,13 @@ impl Handle {
                     .map(|()| is_there);
             }
         }
-        self.settled().map(|()| true)
+        self.wait_for_earlier_edits().map(|()| true)
     }
 
     fn put(
         &self,
-        rules: MutexGuard<'_, Numbered>,
-        wanted: Wanted<'_>,
+        rules: MutexGuard<'_, RuleTable>,
+        wanted: RequestedRule<'_>,
         ready: Ready,
     ) -> Result<(), CommandError> {
         rules.check_bytes(wanted)?;
@@ -453,14 +463,15 @@ impl Handle {
         self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)
     }
 
-    /// Changes rules by name, all or none, and waits until the analyzer has the changes. `default`: a
-    /// new dump expression for the rules without their own. `settings`: new settings of all rules.
+    /// Changes rules by name, all or none, and waits until the analyzer has the changes. `default`:
+    /// a new dump expression for the rules without their own. `settings`: new settings of all
+    /// rules.
     ///
     /// # Errors
-    /// [`CommandError`]; after [`CommandError::Late`] the rules will be as asked for.
+    /// [`CommandError`]; after [`CommandError::Late`] the change will still happen.
     pub(super) fn edit(
         &self,
-        mut rules: MutexGuard<'_, Numbered>,
+        mut rules: MutexGuard<'_, RuleTable>,
         edits: Vec<(String, Edit)>,
         default: Option<RuleChange>,
         settings: Option<Box<Settings>>,
@@ -525,7 +536,7 @@ impl Handle {
         new().for_each(|(name, number)| outcomes.add_rule(number, name));
         self.rules.shared.join();
         let (reply, answer) = sync_channel(1);
-        let told = self.send(Command::Rules {
+        let told = self.send(AnalyzerCommand::Rules {
             changes,
             requests: requests.into_iter().collect(),
             settings,
@@ -553,7 +564,7 @@ impl Handle {
     /// Waits for the analyzer's answer. Other threads may read and change the rules meanwhile.
     fn answered(
         &self,
-        mut rules: MutexGuard<'_, Numbered>,
+        mut rules: MutexGuard<'_, RuleTable>,
         answer: &Receiver<()>,
     ) -> Result<(), CommandError> {
         let leaving = std::mem::take(&mut rules.leaving);
@@ -578,11 +589,11 @@ impl Handle {
     ///
     /// # Errors
     /// [`CommandError`].
-    fn settled(&self) -> Result<(), CommandError> {
+    fn wait_for_earlier_edits(&self) -> Result<(), CommandError> {
         self.edit(lock(&self.rules.rules), Vec::new(), None, None)
     }
 
-    /// Removes a rule; its dumps go on. Whether it was there.
+    /// Removes a rule; its dumps go on. Returns whether the rule existed.
     ///
     /// # Errors
     /// [`CommandError`].
@@ -591,14 +602,14 @@ impl Handle {
         let rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get(name) else {
             drop(rules);
-            return self.settled().map(|()| false);
+            return self.wait_for_earlier_edits().map(|()| false);
         };
         entry.check_no_script(name)?;
         let edits = vec![(name.to_owned(), Edit::Remove)];
         self.edit(rules, edits, None, None).map(|()| true)
     }
 
-    /// Says whether a rule's matches are hits. Whether that is new.
+    /// Enables or disables a rule: whether its matches are hits. Returns whether that changed.
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there is no such rule.
@@ -609,7 +620,7 @@ impl Handle {
         entry.check_no_script(name)?;
         if entry.is_enabled == is_enabled {
             drop(rules);
-            return self.settled().map(|()| false);
+            return self.wait_for_earlier_edits().map(|()| false);
         }
         let mut entry = entry.clone();
         entry.is_enabled = is_enabled;
@@ -618,9 +629,9 @@ impl Handle {
     }
 }
 
-impl Entry {
-    /// The rule, for those who look at packets.
-    fn to_rule(&self, prepared: Prepared) -> Rule {
+impl RuleEntry {
+    /// The rule for the shards.
+    fn to_rule(&self, prepared: PreparedFilter) -> Rule {
         Rule {
             number: self.number,
             text: self.expression.clone(),
@@ -642,7 +653,7 @@ impl Entry {
 
 #[cfg(test)]
 impl RuleBook {
-    /// The next rule has this number.
+    /// Makes this the number of the next rule.
     pub(crate) fn skip_to(&self, number: usize) {
         lock(&self.rules).next = number;
     }

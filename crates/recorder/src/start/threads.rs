@@ -1,4 +1,5 @@
-//! The recorder's threads: what each does until it ends, and how the others hear of that.
+//! The recorder's threads: what each thread does until it ends, and how other threads learn of its
+//! end.
 
 use std::{
     io,
@@ -18,8 +19,8 @@ use crate::{
         RingReader, analyzer::Analyzer, director::Clip, rules::Rules, shard_reader::ShardReader,
     },
     control::{
-        common::Common,
-        events::{Event, Events},
+        common::RecorderShared,
+        events::{Events, RecorderEvent},
     },
     dump::{
         dumper::{Dumper, DumperParts},
@@ -33,16 +34,18 @@ use crate::{
 
 /// How long the analyzer waits for records, while clocks may end a window.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// How long it waits live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
-/// the analyzer, and nothing else does; or only hits, where inserters look.
+/// How long the analyzer waits live, while no dump is open: longer than a busy queue holds packets
+/// back. So on a busy link only packets wake the analyzer, or only hits if inserters analyze
+/// packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
-/// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
-/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right after the inserter:
-/// a timer would cost more, because it wakes a CPU that sleeps.
+/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, if
+/// it was woken sooner than this the last time. On a link that is never idle, each publication
+/// would wake it, with a system call of the inserter each time. If packets arrive in blocks, one
+/// wake-up serves a whole block, right after the inserter: there a timer would cost more, because
+/// it wakes a sleeping CPU.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
-/// The keeper ends behind it.
+/// Starts the dumper. The keeper ends after the dumper.
 pub(super) fn spawn_dumper(
     parts: DumperParts,
     rules: Rules,
@@ -61,10 +64,10 @@ pub(super) fn spawn_dumper(
     })
 }
 
-/// Reads until those are gone that are `left`.
+/// Reads until the `left` threads have ended.
 fn read(reader: &mut impl RingReader, live: bool, left: &AtomicUsize) {
     let (mut was_busy, mut is_hurried) = (false, false);
-    // Acquire: what the last inserter published is then seen at the end.
+    // Acquire: everything that the last inserter published is then seen at the end.
     while left.load(Ordering::Acquire) > 0 {
         if reader.step() {
             was_busy = live;
@@ -111,13 +114,13 @@ impl DataPath {
             1
         };
         let left = Arc::new(AtomicUsize::new(inserters));
-        // The analyzer goes on until the readers of shards are gone too.
+        // The analyzer goes on until the readers of shards have ended too.
         let not_ended = Arc::new(AtomicUsize::new(inserters + self.shard_readers.len()));
         let wakers = self.shard_readers.iter().map(ShardReader::waker);
         let wakers: Vec<Waker> = wakers.chain([self.waker.clone()]).collect();
         let mut analyzers = vec![spawn_analyzer(self.analyzer, &common, &not_ended)?];
         for (number, mut reader) in self.shard_readers.into_iter().enumerate() {
-            let gone = Gone::new(&[&not_ended], &wakers);
+            let gone = ThreadExitGuard::new(&[&not_ended], &wakers);
             let (common, left) = (Arc::clone(&common), Arc::clone(&left));
             let thread = Builder::new().name(format!("shard-{number}"));
             analyzers.push(thread.spawn(move || {
@@ -127,7 +130,7 @@ impl DataPath {
                 reader.end();
             })?);
         }
-        let gone = || Gone::new(&[&left, &not_ended], &wakers);
+        let gone = || ThreadExitGuard::new(&[&left, &not_ended], &wakers);
         let mut inserters = Vec::new();
         if common.is_live() {
             for (index, intake) in self.intakes.into_iter().enumerate() {
@@ -151,7 +154,7 @@ impl DataPath {
 
 fn spawn_analyzer(
     mut analyzer: Analyzer,
-    common: &Arc<Common>,
+    common: &Arc<RecorderShared>,
     left: &Arc<AtomicUsize>,
 ) -> io::Result<JoinHandle<()>> {
     let (common, left) = (Arc::clone(common), Arc::clone(left));
@@ -166,28 +169,28 @@ fn spawn_analyzer(
     })
 }
 
-/// `run` gets what reports sentences for the user.
+/// `run` gets a function that reports messages for the user.
 fn spawn_inserter(
     name: String,
-    gone: Gone,
+    gone: ThreadExitGuard,
     events: Events,
     run: impl FnOnce(&mut dyn FnMut(String)) -> Vec<SourceError> + Send + 'static,
 ) -> io::Result<JoinHandle<Vec<SourceError>>> {
     Builder::new().name(name).spawn(move || {
         let _gone = gone;
-        run(&mut |text| events.tell(Event::Notice(text)))
+        run(&mut |text| events.tell(RecorderEvent::Notice(text)))
     })
 }
 
 /// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end,
-/// for example the analyzer. Dropped after all else that the thread owns.
+/// for example the analyzer. Dropped after everything else that the thread owns.
 #[derive(Debug)]
-struct Gone {
+struct ThreadExitGuard {
     left: Vec<Arc<AtomicUsize>>,
     wakers: Vec<Waker>,
 }
 
-impl Gone {
+impl ThreadExitGuard {
     fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
         Self {
             left: left.iter().copied().map(Arc::clone).collect(),
@@ -196,7 +199,7 @@ impl Gone {
     }
 }
 
-impl Drop for Gone {
+impl Drop for ThreadExitGuard {
     fn drop(&mut self) {
         for left in &self.left {
             left.fetch_sub(1, Ordering::Release);
@@ -205,10 +208,10 @@ impl Drop for Gone {
     }
 }
 
-/// Lets the inserter pass its gate when a thread that it would wait for ends. If that was a panic, the recording ends:
-/// nobody would look at it.
+/// Opens the inserter's gate when a thread ends that the inserter would wait for. After a panic,
+/// the recording stops, because packets would no longer be analyzed.
 #[derive(Debug)]
-struct OpenGate(Arc<Common>);
+struct OpenGate(Arc<RecorderShared>);
 
 impl Drop for OpenGate {
     fn drop(&mut self) {

@@ -31,7 +31,7 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
     }
 }
 
-/// A disk, and a recorder whose dumps are those of alerts.
+/// A disk, and a recorder with dumps of alerts.
 fn rig() -> (FakeDisk, Rig) {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);

@@ -106,13 +106,13 @@ fn alerts_that_wait_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let one = alert(1, START + 9 * S);
-    // More events than the log keeps: they are not heard here.
+    // The log keeps fewer events; they are not read here.
     for _ in 0..3 {
         rig.handle.alerts(vec![Arc::clone(&one); 30_000]).unwrap();
         rig.look();
     }
     assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 90_000 - 65_536)]);
-    // The one that is due first stays.
+    // The alert that is due first stays.
     rig.handle.alerts(vec![alert(2, START + 8 * S)]).unwrap();
     rig.look();
     rig.pass(8 * S);

@@ -1,4 +1,4 @@
-//! What a recorder remembers that runs for long, and what it tells of triggers that it missed.
+//! The memory of a recorder that runs for a long time, and its reports about missed triggers.
 
 use std::{num::NonZeroUsize, sync::atomic::Ordering};
 
@@ -59,8 +59,9 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
     );
 }
 
-/// Packets come too late for dumps that are finished, the last one and the first of more than are
-/// known one by one. The packets are counted and reported; a packet of a time without a dump is not.
+/// Packets come too late for finished dumps: for the last dump, and for the first of more dumps
+/// than are remembered individually. The packets are counted and reported. A packet of a time
+/// without a dump is not counted.
 #[test]
 fn packets_that_come_too_late_are_counted_and_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,18 +81,19 @@ fn packets_that_come_too_late_are_counted_and_told() {
         if number == 0 {
             first_ns = now_ns;
         }
-        // Its window, and the time between it and the one before.
+        // Two packets within the window of the last dump, and one between two windows.
         let last_ns = now_ns - 40 * MS;
         let (late, dumps, packets) = match number {
             10 => (vec![last_ns, last_ns + 15 * MS, last_ns], 1, 2),
-            // Of 1,030 windows six are forgotten. They span the time between two.
+            // Six of 1,030 windows are merged into one range, which includes the time between two
+            // windows.
             1030 => (vec![first_ns - 15 * MS], 0, 0),
             1031 => (vec![first_ns, first_ns + 15 * MS], 7, 2),
             _ => (vec![], 0, 0),
         };
         expected.0 += dumps;
         expected.1[1] += packets;
-        // The packet of now shows that the clock of the source is right.
+        // The present packet shows that the source's clock is right.
         let frames = late.iter().chain([&now_ns]).map(|ns| (*ns, udp(1, 7, 0)));
         rig.feeds[1].lock().unwrap().frames.extend(frames);
         rig.arrive(0, udp(1, 9, 0));
@@ -100,7 +102,7 @@ fn packets_that_come_too_late_are_counted_and_told() {
         rig.step();
         assert_eq!(rig.late(), expected, "{number}");
     }
-    // The second report waits for the end, which is less than a minute later.
+    // The end comes less than a minute after the first report, and brings the second report.
     let is_told = |it: &&String| it.contains("up to 2 packets of fake1, ");
     assert_eq!(rig.notices.iter().filter(is_told).count(), 1);
     rig.stop();
@@ -110,7 +112,7 @@ fn packets_that_come_too_late_are_counted_and_told() {
     assert!(verdicts.all(|verdict| verdict == Verdict::Complete));
 }
 
-/// One dump through a storm of steps: its notes are bounded.
+/// One dump during a storm of clock steps: the number of its notes is bounded.
 #[test]
 fn notes_of_steps_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +133,8 @@ fn notes_of_steps_are_bounded() {
     assert!((100..=256).contains(&notes), "{notes}");
 }
 
-/// The dumper hangs on a dead disk for an hour: what waits for it is bounded by the limits, triggers by hand included.
+/// The dumper hangs on a dead disk for an hour: the limits bound what waits for it, including
+/// manual triggers.
 #[test]
 fn little_waits_for_a_dumper_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +171,7 @@ fn packets_that_no_rule_saw_are_told() {
         let plan = RigConfig {
             triggers,
             dump: "",
-            // Inserters would see them.
+            // With an inserter's shard, no packets would be missed.
             analyzers: Analyzers::Threads(NonZeroUsize::MIN),
             ring_bytes: 16 << 20,
             past_ns: 10 * S,
@@ -237,7 +240,7 @@ fn packets_that_no_rule_saw_are_counted_after_the_judging() {
         (0..4 * megabytes).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
         rig.insert();
     };
-    // More than is read between two looks at the clock.
+    // More packets than the analyzer reads between two checks of the clock.
     large(&mut rig, 145);
     rig.pass(2 * S);
     rig.look_once();

@@ -1,4 +1,4 @@
-//! What a live recorder promises where a clock is set, and of sources with a clock of their own.
+//! Promises of a live recorder if a clock is set, and for sources with another clock.
 
 use std::{path::Path, sync::atomic::Ordering::SeqCst};
 
@@ -10,8 +10,8 @@ use crate::{
     },
 };
 
-/// A step of the real-time clock while a dump is open: it ends when it would have, and holds what arrived meanwhile, in the order in which it
-/// came, with the stamps that it came with.
+/// A step of the real-time clock while a dump is open. The dump ends as without the step. It has
+/// the packets that arrived meanwhile, in order of arrival, with their original stamps.
 #[test]
 fn a_clock_step_loses_nothing() {
     for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
@@ -33,7 +33,8 @@ fn a_clock_step_loses_nothing() {
         rig.pass(100 * MS);
         rig.step();
         let report = &rig.reports[0];
-        // Trigger at number 5, one second of future: numbers up to 15, the last one at its very end.
+        // The trigger is number 5, and the window has one second of future: numbers up to 15, of
+        // which the last one is at the very end.
         let expected: Vec<(i64, u32)> = stamps.into_iter().zip(0..).take(16).collect();
         let found: Vec<(i64, u32)> = packets(report).iter().map(|p| (p.0, p.2)).collect();
         assert_eq!(found, expected, "step of {step_ns} ns: {report:?}");
@@ -48,7 +49,8 @@ fn a_clock_step_loses_nothing() {
     }
 }
 
-/// A clock set back on a full ring: the past stays as long as it was, and a dump whose window lies around the step has all of it.
+/// A clock is set back while the ring is full: the past stays as long as before, and a dump whose
+/// window includes the step is complete.
 #[test]
 fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
     for step_ns in [3600 * S, -3600 * S] {
@@ -59,7 +61,7 @@ fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
             ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
-        // A quarter of a bucket each: 7 s are in the ring, of 8 buckets.
+        // Each packet takes a quarter of a bucket: 8 buckets hold 7 s.
         let large = vec![0x45; 250_000];
         let mut number = 0;
         let mut second = |rig: &mut Rig, port| {
@@ -84,13 +86,13 @@ fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
         rig.step();
         let report = &rig.reports[0];
         assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
-        // Trigger at 88; 2 s before it, and 1 s behind.
+        // The trigger is number 88; the window has 2 s before and 1 s after.
         let numbers: Vec<u32> = packets(report).iter().map(|p| p.2).collect();
         assert_eq!(numbers, (80..=92).collect::<Vec<_>>(), "{step_ns}");
     }
 }
 
-/// A burst that was fetched around a step: stamps tell which of its packets came before.
+/// A burst that was fetched around a step: stamps show which packets were stamped before the step.
 #[test]
 fn a_burst_on_both_sides_of_a_step_is_told_apart() {
     for step_ns in [3600 * S, -3600 * S] {
@@ -106,7 +108,7 @@ fn a_burst_on_both_sides_of_a_step_is_told_apart() {
             }
         }
         rig.step();
-        // One more with a stamp of before: another CPU was held up.
+        // One more packet with an earlier stamp: another CPU was delayed.
         let late_ns = START + 12 * MS;
         let feed = &rig.feeds[0];
         feed.lock()
@@ -125,7 +127,7 @@ fn a_burst_on_both_sides_of_a_step_is_told_apart() {
     }
 }
 
-/// A queue of the host's clock and one of a clock of its own, running.
+/// A running recorder with one queue of the host's clock and one queue of another clock.
 fn beside_a_foreign_source(dir: &Path) -> Rig {
     let plan = RigConfig {
         queues: 2,
@@ -138,7 +140,8 @@ fn beside_a_foreign_source(dir: &Path) -> Rig {
     rig
 }
 
-/// A source that promises nothing beside one that does: dumps do not wait for it, its packets are in them, and its silence is no loss.
+/// A source without watermarks next to a source with watermarks. Dumps do not wait for the first
+/// source but have its packets, and its silence is no loss.
 #[test]
 fn a_source_without_watermarks_holds_nothing_up() {
     for ahead_ns in [0, 30 * MS, 400 * MS, -400 * MS] {
@@ -179,7 +182,8 @@ fn a_source_without_watermarks_holds_nothing_up() {
         let told: &[_] = if is_late { &[("late", Some(4))] } else { &[] };
         assert_eq!(late, told, "{ahead_ns}: {report:?}");
         if is_late {
-            // A packet that comes when the window has closed by the other source's watermark is too late.
+            // A packet is too late if it arrives after the other source's watermark has closed the
+            // window.
             rig.stop();
             assert_eq!(rig.late(), (1, vec![0, 4]));
             let is_told = |it: &String| it.contains(" of fake1, from ");
@@ -198,8 +202,8 @@ fn a_source_without_watermarks_holds_nothing_up() {
     }
 }
 
-/// The analyzer stood still whenever it read one clock behind the other: what seems a step is none, and a step is one at the next look
-/// that can tell.
+/// The analyzer paused between reading one clock and the other. An apparent step is no step, and a
+/// real step is found at the next reading that can show the step.
 #[test]
 fn clocks_that_are_read_far_apart_tell_of_no_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,8 +231,9 @@ fn clocks_that_are_read_far_apart_tell_of_no_step() {
     );
 }
 
-/// The first dump behind a step has its whole window: whether its trigger comes before anybody has noticed the step, or when the analyzer
-/// has and the queue has not.
+/// The first dump after a step has its whole window. It does not matter whether its trigger arrives
+/// before any thread has noticed the step, or when the analyzer has noticed it but the queue has
+/// not.
 #[test]
 fn a_dump_behind_a_clock_step_has_its_future() {
     let cases: [(&[i64], bool); 5] = [
@@ -262,7 +267,8 @@ fn a_dump_behind_a_clock_step_has_its_future() {
     }
 }
 
-/// After a step back stamps are used again: packets that carry them are not late for dumps from before the step.
+/// After a step back stamps repeat: packets with such stamps are not late for dumps from before the
+/// step.
 #[test]
 fn a_step_back_makes_nobody_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,8 +291,9 @@ fn a_step_back_makes_nobody_late() {
     assert_eq!((rig.reports.len(), rig.late()), (1, (0, vec![0])));
 }
 
-/// A source whose clock is ahead by a minute triggers: its window lies there. What is wrong and lost in it is told, though nobody else's
-/// clock comes so far.
+/// The clock of a source is ahead by a minute, and a packet of the source triggers a window in its
+/// own time. Losses and disorder in this window are reported, although no other clock reaches this
+/// time.
 #[test]
 fn a_window_ahead_of_all_other_clocks_has_its_losses() {
     for (lost, is_set_back) in [(0, false), (5, false), (0, true)] {
@@ -319,8 +326,8 @@ fn a_window_ahead_of_all_other_clocks_has_its_losses() {
     }
 }
 
-/// Two steps in one burst of a clock that is judged by its stamps: what lies at a wrong place is told for both, whether they are followed
-/// or not.
+/// Two steps in one burst, of a clock that is judged by its stamps: misplaced packets of both steps
+/// are reported, whether the steps are followed or not.
 #[test]
 fn all_steps_of_a_burst_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +338,7 @@ fn all_steps_of_a_burst_are_told() {
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     let mut stamp_ns = START;
-    // 100 packets, 10 ms apart, behind each step of an hour back.
+    // 100 packets, 10 ms apart, after each step of an hour back.
     let mut burst = |rig: &mut Rig, steps: u32| {
         for _ in 0..steps {
             stamp_ns -= 3600 * S;
@@ -350,22 +357,24 @@ fn all_steps_of_a_burst_are_told() {
     };
     burst(&mut rig, 1);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 0);
-    // 63 packets are stored before a step is believed; where they belong and where they are is told, and that they are 63.
+    // 63 packets are stored before a step is believed. Both ranges, where the packets belong and
+    // where they are stored, and the number 63 are reported.
     burst(&mut rig, 2);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 2 * 63);
     burst(&mut rig, 14);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63);
-    // No more are followed.
+    // No more steps are followed.
     let now_ns = burst(&mut rig, 2) + 16 * (3600 * S - 10 * MS);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63 + 2 * 100);
-    // Behind the second one, where they are, and where they belong.
+    // After the second step: where the packets are stored, and where they belong.
     assert_eq!(affected(&rig, now_ns - 10 * MS, now_ns), 100);
     let right_ns = now_ns + 2 * (3600 * S - 10 * MS);
     assert_eq!(affected(&rig, right_ns - 10 * MS, right_ns), 100);
 }
 
-/// A source whose clock is behind: what it lost in a window, its counters tell later than those of others. The verdict waits for them, also
-/// where its first packet tells how far behind it is, and says so where they come too late.
+/// The clock of a source is late, so its counters report losses in a window later than other
+/// sources do. The verdict waits for these counters, even if the first packet shows only later how
+/// late the clock is. If the counters are too late, the verdict says this.
 #[test]
 fn a_window_behind_all_other_clocks_has_its_losses() {
     for (behind_ns, future_ns, waits_ns, expected) in [
@@ -396,7 +405,7 @@ fn a_window_behind_all_other_clocks_has_its_losses() {
         }
         rig.step();
         rig.feeds[1].lock().unwrap().lost = if is_host { 0 } else { 5 };
-        // The window closes, and nobody has read the counters since.
+        // The window closes, and no counters were read since.
         rig.pass(future_ns + 51 * MS);
         rig.analyze();
         assert!(rig.reports.is_empty(), "{case}: {:?}", rig.reports);
@@ -412,19 +421,20 @@ fn a_window_behind_all_other_clocks_has_its_losses() {
     }
 }
 
-/// A window closes while the stamps of a source are behind, and it takes more of them to tell whether its clock was set back: the verdict
-/// waits for them, or says that it does not know.
+/// A window closes while the stamps of a source have gone back, and more packets are needed to
+/// decide whether its clock was set back. The verdict waits for these packets, or states that it
+/// does not know.
 #[test]
 fn a_step_that_is_not_believed_yet_is_told() {
     for (counts, behind, then, ends, expected) in [
         (true, 30, 40_i32, false, Some((Some(63), None))),
         (false, 30, 40, false, Some((Some(63), None))),
         (false, 30, 0, false, Some((None, Some(30)))),
-        // Nothing follows that could tell: late, as at the end of a file.
+        // No packet follows that could decide: the packets are late, as at the end of a file.
         (false, 30, 0, true, None),
-        // In time again: they were late.
+        // The stamps are in time again: the packets were late.
         (false, 1, -1, false, None),
-        // It is told elsewhere.
+        // Another test covers the report.
         (false, 0, 0, false, None),
     ] {
         let case = format!("{counts}, {behind}, {then}, {ends}");

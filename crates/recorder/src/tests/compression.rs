@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     DumpReport, Verdict, ZstdLevel,
-    control::progress::Control,
+    control::progress::StopControl,
     dump::{disk::Disk, names::Directory, pool::PoolConfig, stream::Digests},
     tests::{
         fake_disk::{Deed, FakeDisk},
@@ -141,7 +141,7 @@ fn a_dump_behind_too_many_stays_plain() {
 #[test]
 fn what_is_not_compressed_at_the_end_is_complete() {
     let disk = FakeDisk::default();
-    let control = Arc::<Control>::default();
+    let control = Arc::<StopControl>::default();
     let mut rig = rig(directory(&disk).ended_by(&control));
     let barrier = Barrier::on(&disk, Deed::Write, ".zst");
     (1..=4).for_each(|port| dump(&mut rig, port));
@@ -166,7 +166,7 @@ fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
         let disk = FakeDisk::default();
         let mut rig = rig(directory(&disk));
         let barrier = Barrier::on(&disk, Deed::Write, ".zst");
-        // Two dumps are being compressed, and one waits for that.
+        // Two dumps are being compressed, and a third one waits.
         (1..=3).for_each(|port| dump(&mut rig, port));
         rig.step_until(|rig| rig.reports.len() == 3 && barrier.came() == 2);
         for name in disk.names() {
@@ -184,7 +184,7 @@ fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
     }
 }
 
-/// Replaces the captures by files of another process, which have their names.
+/// Replaces the captures by files of another process with the same names.
 fn replace_captures(disk: &FakeDisk) {
     for name in disk.names() {
         if name.extension() == Some("pcapng".as_ref()) {

@@ -1,4 +1,4 @@
-//! What a running recorder is asked to change.
+//! Requests that change a running recorder.
 
 use std::{
     sync::atomic::Ordering::SeqCst,
@@ -7,16 +7,16 @@ use std::{
 };
 
 use crate::{
-    ByHand, CommandError, DumpReport, Empty, Handle, NO_PACKET, Query, Stretch, TriggerRequest,
-    Verdict,
+    CommandError, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
+    RequestedRange, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
     },
 };
 
-/// What is asked of the analyzer, and its answer.
-pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&Handle) -> T + Send) -> T {
+/// Sends a request to the analyzer, steps the analyzer, and returns the answer.
+pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&RecorderHandle) -> T + Send) -> T {
     let handle = rig.handle.clone();
     scope(|scope| {
         let asking = scope.spawn(|| ask(&handle));
@@ -38,7 +38,8 @@ fn numbers(report: &DumpReport) -> Vec<u32> {
     packets(report).iter().map(|packet| packet.2).collect()
 }
 
-/// A change waits for an analyzer that stands still; who asks for the rules meanwhile, or for a status, does not.
+/// A change waits for a paused analyzer. Meanwhile, requests for the rules or for a status are
+/// answered at once.
 #[test]
 fn the_rules_are_listed_while_a_change_waits() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +60,7 @@ fn the_rules_are_listed_while_a_change_waits() {
     assert!(!added.unwrap(), "it was not there before");
 }
 
-/// Who asks again for what the analyzer has not come to is not told that it is done.
+/// A repeated request is not confirmed before the analyzer has processed the first request.
 #[test]
 fn a_retry_waits_for_the_analyzer_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -84,8 +85,8 @@ fn a_retry_waits_for_the_analyzer_too() {
     assert_eq!(rig.handle.rules().len(), 1);
 }
 
-/// A rule that is changed takes other packets from the answer on. Its dump that is open goes on and ends as it was asked for, hits are counted
-/// anew, and what the rule asks for is changed with it.
+/// From the answer on, a changed rule matches other packets. Its open dump goes on and ends as
+/// requested, hits are counted from 0, and the rule's request changes too.
 #[test]
 fn a_rule_is_changed_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,15 +121,16 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 3);
     arrive(&mut rig, 8, 4);
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
-    // What cannot be leaves it as it is.
+    // An invalid change leaves the rule as it is.
     let wrong = asked(&mut rig, |it| it.set_rule("r", "udp prot 8", &short));
     assert!(matches!(wrong, Err(CommandError::Filter(_))), "{wrong:?}");
-    // Only what it asks for: a hit that asks for another window has a dump of its own.
+    // Only the request changes: a hit that requests another window gets a separate dump.
     assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 8", &one)).unwrap());
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
     assert_eq!(rig.handle.rules()[1].request, one);
     arrive(&mut rig, 8, 5);
-    // A disabled one is disabled under another expression too, and one of the start may be changed.
+    // A disabled rule stays disabled with another expression, and a rule of the start can be
+    // changed.
     assert!(asked(&mut rig, |it| it.enable_rule("r", false)).unwrap());
     assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 6", &one)).unwrap());
     arrive(&mut rig, 6, 6);
@@ -170,7 +172,7 @@ fn a_rule_is_changed_in_its_place() {
     assert_eq!(reports[2].asked_by.as_deref(), Some("me"));
 }
 
-/// What rules may cost that are added is bounded in bytes; what was removed or changed counts no more.
+/// The texts of added rules are bounded in bytes; removed or replaced texts no longer count.
 #[test]
 fn added_rules_have_so_many_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +187,7 @@ fn added_rules_have_so_many_bytes() {
     request.asked_by = Some("x".repeat((4 << 20) - 20_000));
     add(&mut rig, "a", "udp", &request).unwrap();
     request.asked_by = Some("x".repeat(10_000));
-    let change = |it: &Handle| it.set_rule("1", "udp port 9", &request);
+    let change = |it: &RecorderHandle| it.set_rule("1", "udp port 9", &request);
     asked(&mut rig, change).unwrap();
     request.asked_by = None;
     assert!(add(&mut rig, "c", &long, &request).is_err());
@@ -193,7 +195,7 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "b", "udp", &request).unwrap();
     add(&mut rig, "c", &long, &request).unwrap();
     let added = add(&mut rig, "d", &long, &request);
-    let change = |it: &Handle| ["b", "1"].map(|name| it.set_rule(name, &long, &request));
+    let change = |it: &RecorderHandle| ["b", "1"].map(|name| it.set_rule(name, &long, &request));
     let [changed, of_start] = asked(&mut rig, change);
     for refused in [added, changed, of_start] {
         let Err(CommandError::Refused(why)) = refused else {
@@ -201,7 +203,7 @@ fn added_rules_have_so_many_bytes() {
         };
         assert!(why.contains("4194304 bytes"), "{why}");
     }
-    // So does what its dumps take.
+    // Dump expressions count too.
     let mut dumping = request.clone();
     dumping.dump = Some(long.clone());
     assert!(add(&mut rig, "d", "udp", &dumping).is_err());
@@ -211,7 +213,8 @@ fn added_rules_have_so_many_bytes() {
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
-/// Until the analyzer has taken a change up, it looks for what the rule was: also where rules are looked up, and its answer is not waited for.
+/// Until the analyzer has applied a change, it uses the old rule, even if rules are looked up in a
+/// set and the answer is not awaited.
 #[test]
 fn a_change_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +247,8 @@ fn a_change_leaves_no_gap() {
     assert_eq!(rules.collect::<Vec<_>>(), ["udp port 10", "udp port 20"]);
 }
 
-/// A pin that names its times keeps the packets with these stamps, whatever the clock was set to since: as a query finds them, and no more.
+/// A pin with given times keeps the packets with these stamps, whatever steps the clock made since.
+/// A query finds the same packets, and no more.
 #[test]
 fn a_pin_of_before_a_clock_step_keeps_its_packets() {
     for step_ns in [0, 3600 * S, -3600 * S] {
@@ -264,7 +268,7 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         seconds(&mut rig, 3);
         rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
         seconds(&mut rig, 1);
-        let stretch = Stretch {
+        let stretch = RequestedRange {
             from_ns: Some(START + 1000 * MS),
             to_ns: Some(START + 1999 * MS),
             last_ns: None,
@@ -285,8 +289,8 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         assert_eq!(report.packets, 4, "step of {step_ns} ns: {report:?}");
         let reserved = rig.common.ring.statistics().reserved_buckets;
         assert!(reserved <= 3, "{reserved} buckets, step of {step_ns} ns");
-        // Times that the clock left out, or that come in the wrong order, are nobody's.
-        let within = |from_ns, to_ns| Stretch {
+        // Times that a step left out, or that are in the wrong order, are refused.
+        let within = |from_ns, to_ns| RequestedRange {
             from_ns: Some(from_ns),
             to_ns: Some(to_ns),
             last_ns: None,
@@ -300,7 +304,8 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
     }
 }
 
-/// What was lost before the ring stands in no ring: the recorder tells it with a query of its own, where it happened and as far as it is known.
+/// The ring does not show losses before the ring. The recorder adds them to a query's report: where
+/// they happened, and as far as they are known.
 #[test]
 fn a_query_tells_what_was_lost_before_the_ring() {
     for (step_ns, counts_nothing) in [0, 3600 * S, -3600 * S]
@@ -375,7 +380,8 @@ fn a_query_tells_what_was_lost_before_the_ring() {
     }
 }
 
-/// A source that promises no watermark stands beside one that loses packets: these are told all the same. Of what is still to come nothing is known.
+/// A source without watermarks next to a source that loses packets: the losses are reported. For
+/// the future nothing is known.
 #[test]
 fn a_query_tells_losses_beside_a_source_without_watermarks() {
     let dir = tempfile::tempdir().unwrap();
@@ -419,7 +425,7 @@ fn a_query_tells_losses_beside_a_source_without_watermarks() {
     }
 }
 
-/// A source with a clock of its own does not follow the system's.
+/// A source with another clock does not follow steps of the system's clock.
 #[test]
 fn stamps_of_a_clock_of_its_own_are_kept_too() {
     for (foreign_queues, expected) in [(0, &[3600][..]), (1, &[3600, 0])] {
@@ -440,7 +446,8 @@ fn stamps_of_a_clock_of_its_own_are_kept_too() {
     }
 }
 
-/// More hits than are told one by one: those that come behind the one dump of `--single` are counted all the same.
+/// More hits than the queue keeps one by one: hits after the one dump of `--single` are still
+/// counted.
 #[test]
 fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -458,7 +465,8 @@ fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
     assert_eq!((hits.triggers, hits.suppressed.total()), (1, 2999));
 }
 
-/// What no packet triggers may be a hit of a rule: with the rule's name, window and limits, and a key that is remembered apart from those of triggers by hand.
+/// A trigger without a packet may be a hit of a rule. It then has the rule's name, window and
+/// limits, and its key is separate from the keys of manual triggers.
 #[test]
 fn a_trigger_may_be_a_hit_of_a_rule() {
     let dir = tempfile::tempdir().unwrap();
@@ -493,12 +501,12 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let ask = |rig: &mut Rig, key: &str, dump: &str, at_ns| {
         let mut request = rig.handle.rule("web").unwrap().request;
         request.dump = Some(dump.to_owned());
-        let by_hand = ByHand {
+        let by_hand = ManualTrigger {
             key: Some(key.to_owned()),
             at_ns: Some(at_ns),
             rule: Some("web".to_owned()),
             request,
-            ..ByHand::default()
+            ..ManualTrigger::default()
         };
         asked(rig, move |it| it.trigger_by_hand(by_hand))
     };
@@ -507,7 +515,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     assert!(!first.existed);
     let again = ask(&mut rig, "a", "udp port 8", at_ns).unwrap();
     assert_eq!((again.dump, again.existed), (first.dump, true));
-    // Another of its window, and one beyond its limit.
+    // Another trigger in the same window, and one beyond the limit.
     assert_eq!(ask(&mut rig, "b", "udp port 8", at_ns).unwrap(), again);
     let why = ask(&mut rig, "c", "udp port 7", at_ns).unwrap_err();
     assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
@@ -525,7 +533,8 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let costs = costs.iter().find(|it| it.rule.as_deref() == Some("web"));
     let counts = &costs.unwrap().counts;
     assert_eq!((counts.triggers, counts.suppressed.total()), (1, 2));
-    // Windows before what there is; the key of an alert that had its dump still stands for that.
+    // Windows before the ring's contents. The key of an alert that got its dump still leads to that
+    // dump.
     let gone = |rig: &mut Rig, at_ns| match ask(rig, "e", "udp", at_ns) {
         Err(CommandError::Gone(gone)) => gone,
         other => panic!("{other:?}"),

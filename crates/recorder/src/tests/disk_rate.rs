@@ -1,4 +1,4 @@
-//! How fast a dump of everything is written, against what the disk takes.
+//! The write rate of a dump of everything, compared with the disk's rate.
 
 use std::{
     env,
@@ -12,18 +12,19 @@ use retroscope_capture::{Source, clock::SystemClock};
 use retroscope_generate::{GeneratorConfig, GeneratorSource, Rate};
 use serde_json::Value;
 
-use crate::{Analyzers, Config, Event, Recorder, Verdict};
+use crate::{Analyzers, Config, Recorder, RecorderEvent, Verdict};
 
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 1514;
 
-/// When the trigger packet comes.
+/// Time until the trigger packet.
 const TRIGGER_AFTER: Duration = Duration::from_millis(1000);
-/// What is dumped of what came before: the window begins behind the recording, and ends before it, so that its verdict is the expected one.
+/// Length of the dumped past. The window begins after the start of the recording and ends before
+/// its end, so that the verdict is as expected.
 const PAST: Duration = Duration::from_millis(900);
 
-/// MB/s from the trigger to the end of a dump of what came in the time before, at full speed, and bytes of it in the page cache behind it. `beside`: more comes at this
-/// rate meanwhile.
+/// MB/s from the trigger to the end of a dump of the past, at full speed, and the bytes of the dump
+/// in the page cache afterwards. `beside`: rate of further packets meanwhile.
 fn dump_rate(
     folder: &Path,
     ring_bytes: u64,
@@ -31,7 +32,7 @@ fn dump_rate(
 ) -> (f64, Option<u64>) {
     let frames = GeneratorConfig {
         size: FRAME_BYTES,
-        // The ring has room for all of it, and more.
+        // The ring has room for all packets, and more.
         rate: Some(Rate::BitsPerSecond(ring_bytes * 8 * 3 / 4)),
         duration: Some(TRIGGER_AFTER + Duration::from_millis(10)),
         trigger_after: Some(TRIGGER_AFTER),
@@ -67,8 +68,8 @@ fn dump_rate(
     let (mut start, mut rate) = (None, None);
     while let Ok(event) = recorder.event(Duration::from_secs(60)) {
         match event {
-            Event::Triggered { .. } => start = Some(Instant::now()),
-            Event::Finished(report) => {
+            RecorderEvent::Triggered { .. } => start = Some(Instant::now()),
+            RecorderEvent::Finished(report) => {
                 assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
                 let seconds = start.unwrap().elapsed().as_secs_f64();
                 let bytes = report.file.metadata().unwrap().len();
@@ -84,7 +85,7 @@ fn dump_rate(
     rate.unwrap()
 }
 
-/// Bytes of a file in the page cache; `None`: without fincore(1).
+/// Bytes of a file in the page cache; `None`: fincore(1) is not installed.
 fn cached(file: &Path) -> Option<u64> {
     let fincore = Command::new("fincore")
         .args(["-b", "-n", "-o", "RES"])
@@ -122,7 +123,8 @@ fn fio_rate(folder: &Path, bytes: u64) -> Option<f64> {
     Some(told["jobs"][0]["write"]["bw_bytes"].as_f64()? / 1e6)
 }
 
-/// MB/s of a file that is mapped, and doubled where it is full, as FlowScope's dumps are (FlowScope paper, section IV.C), of records of a frame each.
+/// MB/s of writing a mapped file that doubles when it is full, in records of one frame, as
+/// FlowScope writes dumps (FlowScope paper, section IV.C).
 fn mapped_rate(folder: &Path, bytes: u64) -> Option<f64> {
     const WRITER: &str = "\
 import mmap, os, sys, time

@@ -1,4 +1,4 @@
-//! A clock and queues that do what a test says.
+//! A clock and queues that tests control.
 
 use std::{
     collections::VecDeque,
@@ -23,15 +23,15 @@ use crate::intake::inserter::live::LiveInserter;
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
     pub(crate) mono_ns: AtomicI64,
-    /// How far apart they are read.
+    /// Time between the readings of both clocks, ns.
     pub(crate) read_gap_ns: AtomicI64,
     pub(super) pause: Mutex<Option<Pause>>,
 }
 
-/// Somebody reads the clock, and then stands still while a packet arrives.
+/// A thread pauses after reading the clock, and a packet arrives meanwhile.
 #[derive(Debug)]
 pub(super) struct Pause {
-    /// Readings before that one.
+    /// Readings before the pause.
     pub(super) readings: usize,
     pub(super) pause_ns: i64,
     pub(super) packet: Vec<u8>,
@@ -46,7 +46,7 @@ impl FakeClock {
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
-    /// The pause behind this reading, if there is one.
+    /// Takes the pause after this reading, if any.
     fn due(&self) -> Option<Pause> {
         let mut pause = self.pause.lock().unwrap();
         let readings = &mut pause.as_mut()?.readings;
@@ -76,14 +76,14 @@ impl Clock for FakeClock {
     }
 }
 
-/// What a test feeds into a queue.
+/// The state of a queue, controlled by a test.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
     pub(crate) frames: VecDeque<(i64, Vec<u8>)>,
     pub(crate) watermark_ns: Option<i64>,
     pub(crate) received: u64,
     pub(crate) lost: u64,
-    /// It has no counter of losses.
+    /// Whether the queue has no counter of losses.
     pub(crate) counts_nothing: bool,
     pub(crate) input_drops: Option<InputDrops>,
     pub(crate) known_ns: Option<i64>,
@@ -101,7 +101,7 @@ pub(super) struct FakeQueue {
 }
 
 impl FakeQueue {
-    /// Takes the outer tag out of a frame, as the kernel does.
+    /// Removes the outer tag from a frame, as the kernel does.
     fn take_tag(&self, data: &mut Vec<u8>) -> Option<VlanTag> {
         let tag: [u8; 4] = data.get(12..16)?.try_into().ok()?;
         let [tpid, tci] = [[tag[0], tag[1]], [tag[2], tag[3]]].map(u16::from_be_bytes);

@@ -1,4 +1,4 @@
-//! What dumps' files are called, and what they and their sidecars say of where they come from.
+//! Names of dump files, and the metadata in files and sidecars.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ fn sidecar(disk: &FakeDisk, stem: &str) -> Value {
     serde_json::from_slice(&disk.read(&path).unwrap()).unwrap()
 }
 
-/// Each file that a sidecar lists is there, as it says; how many there are.
+/// Checks that each listed file exists as described. Returns the number of files.
 fn assert_listed(disk: &FakeDisk, sidecar: &Value) -> usize {
     let files = sidecar["files"].as_array().unwrap();
     for file in files {
@@ -91,7 +91,7 @@ fn a_sidecar_tells_where_a_dump_comes_from() {
 #[test]
 fn digests_are_those_of_the_files_whenever_they_are_computed() {
     for digests in [Digests::AsWritten, Digests::Behind, Digests::Never] {
-        // Each packet is a block, or none is.
+        // Each packet is a separate block, or all packets share one block.
         for block_bytes in [1, usize::MAX] {
             for zstd in [None, ZstdLevel::new(3)] {
                 what_is_not_known_is_not_told(digests, block_bytes, zstd);
@@ -100,7 +100,8 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
     }
 }
 
-/// By hand there is no packet; one that the dump does not take has no summary. A window that the start cuts has another verdict than expected.
+/// A manual dump has no trigger packet, and a packet outside of the dump has no summary. A window
+/// that the start of the recording clips does not have the expected verdict.
 fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -135,7 +136,7 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Opt
         assert_eq!(told["clipped"][0], "start");
         assert_eq!(assert_listed(&disk, told), 1);
     }
-    // The first verdict that is not cut is the expected one.
+    // The first verdict without clipping is as expected.
     rig.pass(5 * S);
     rig.arrive(0, udp(8, 9, 3));
     rig.step();
@@ -146,7 +147,8 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Opt
     assert_eq!(assert_listed(&disk, &whole), 1);
 }
 
-/// Names that are the same for all dumps: each gets another one, and what is there stays.
+/// A name template that gives all dumps the same name: each dump gets a different name, and
+/// existing files stay.
 #[test]
 fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     let disk = FakeDisk::default();
@@ -195,7 +197,8 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     }
 }
 
-/// Names that only compressed captures have are taken, too: a free one is found by halves, not one by one.
+/// Names that only compressed captures have are taken too. A free name is found by bisection, not
+/// by trying each name.
 #[test]
 fn a_free_name_is_soon_found_beside_compressed_captures() {
     let disk = FakeDisk::default();
@@ -223,7 +226,8 @@ fn a_free_name_is_soon_found_beside_compressed_captures() {
     assert!(looks < 500, "{looks}");
 }
 
-/// A recorder that was ended as it wrote a sidecar left its beginning: the next dump of this name has its own.
+/// An earlier recorder was killed while it wrote a sidecar, and left a partial file. The next dump
+/// of this name still gets its sidecar.
 #[test]
 fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     let disk = FakeDisk::default();
@@ -240,8 +244,9 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
 
-/// Where there is no room for the sidecars of dumps, complete or failed, they are written when there is some, and told of once. A dump that somebody deleted meanwhile has none,
-/// and one whose sidecar can never be written holds up no other one.
+/// If there is no room for the sidecars of dumps, complete or failed, they are written when there
+/// is room, and this is reported once. A deleted dump gets no sidecar. A sidecar that can never be
+/// written does not block other sidecars.
 #[test]
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();
@@ -261,7 +266,7 @@ fn sidecars_without_room_come_later() {
         rig.pass(2 * S);
         rig.step();
     };
-    // Room for the packet and the statistics of the interface, and twice for nothing more than the header.
+    // Room for the packet and the interface statistics, and twice only for the header.
     dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used);
@@ -277,7 +282,7 @@ fn sidecars_without_room_come_later() {
     let told = |rig: &Rig, what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
     assert_eq!(told(&rig, "no sidecar: "), 5, "{:?}", rig.notices);
     disk.set_capacity(usize::MAX);
-    // The name of the first one is taken, and so is that of the last one, by a file of somebody else; one is deleted.
+    // Another process has taken the names of the first and the last sidecar; one dump is deleted.
     disk.create(&path("0001")).unwrap();
     disk.remove(Path::new("dumps/0004.pcapng")).unwrap();
     disk.remove(Path::new("dumps/0005.pcapng.part")).unwrap();
@@ -299,7 +304,7 @@ fn sidecars_without_room_come_later() {
     assert!(!disk.exists(&path("0004")) && !disk.exists(&path("0005")));
 }
 
-/// A dump has the number that was told when it was triggered, whatever its files are called.
+/// A dump keeps the number that was reported with its trigger, whatever its files are called.
 #[test]
 fn names_that_are_taken_change_no_number() {
     let disk = FakeDisk::default();

@@ -1,4 +1,5 @@
-//! Flows: whoever counts them, each packet is counted once, and each flow told once.
+//! Flow accounting: whichever threads count, each packet is counted once, and each flow is reported
+//! once.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -9,7 +10,9 @@ use super::{
     rig::{FakeClock, MS, Rig, RigConfig, S, udp},
     windows::{offline, write},
 };
-use crate::{Analyzers, Config, FlowCounts, FlowReceiver, Recorder, Summary, control::lock};
+use crate::{
+    Analyzers, Config, FlowCounts, FlowReceiver, Recorder, RecorderSummary, control::lock,
+};
 
 const START: i64 = 1_700_000_000 * S;
 
@@ -17,13 +20,14 @@ fn threads(count: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(count).unwrap())
 }
 
-/// All that was told by now.
+/// All flows that were reported until now.
 fn told(flows: &mut FlowReceiver) -> Vec<EndedFlow> {
     let batches = std::iter::from_fn(|| flows.take(Duration::ZERO).ok());
     batches.flatten().collect()
 }
 
-/// What is told of a flow: its ports, when it began and ended, its packets, and why and when it was told.
+/// The facts about a flow: its ports, its first and last time, its packets, the reason of its end,
+/// and the time of the end.
 type Line = ([u16; 2], [i64; 2], [u64; 2], FlowEnd, i64);
 
 fn line(ended: &EndedFlow) -> Line {
@@ -38,7 +42,7 @@ fn assert_closed(counts: &FlowCounts) {
     assert_eq!(counts.begun, ended + counts.live, "{counts:?}");
 }
 
-fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, Summary) {
+fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, RecorderSummary) {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<_>]);
     let clock = Arc::new(FakeClock::default());
     let files = [capture.to_owned()];
@@ -52,7 +56,8 @@ fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, Summary) {
     (lines, recorder.join())
 }
 
-/// From files: the same flows in the same order, whoever looks, and with a table that is too small for them, too.
+/// From files, all placements give the same flows in the same order, even if the table is too
+/// small.
 #[test]
 fn files_give_the_same_flows_in_every_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,12 +98,13 @@ fn files_give_the_same_flows_in_every_run() {
     }
 }
 
-/// Nobody takes the flows of a file: it ends all the same, and they are counted.
+/// No thread takes the flows of a file: the recording still ends, and flows are counted.
 #[test]
 fn a_file_does_not_wait_for_who_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
-    // Twice as many flows as wait for the receiver at most, which goes some time after the start.
+    // Twice as many flows as can wait for the receiver. The receiver is dropped some time after the
+    // start.
     let frames = (1..=2).flat_map(|host| (0..u16::MAX).map(move |n| (START, udp(host, n, 0))));
     write(&capture, &frames.collect::<Vec<_>>());
     let config = Config {
@@ -121,7 +127,7 @@ fn a_file_does_not_wait_for_who_is_gone() {
 fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
     RigConfig {
         queues,
-        // Smaller ones have no room for a second reader: one shard would have all queues.
+        // A smaller ring has no room for a second reader: one shard would have all queues.
         ring_bytes: 64 << 20,
         analyzers,
         flows: Some(TrackerConfig::default()),
@@ -130,7 +136,8 @@ fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
     }
 }
 
-/// Live: flows are over on a link that is silent, too, whoever counts them, also while triggers are disarmed.
+/// Live: flows end even on a silent link, whichever threads count, and even while triggers are
+/// disarmed.
 #[test]
 fn a_silent_link_ends_flows() {
     for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {
@@ -167,7 +174,8 @@ fn a_silent_link_ends_flows() {
     }
 }
 
-/// Live: nobody waits for a receiver that takes nothing. What was not told is counted.
+/// Live: shards do not wait for a receiver that takes nothing. Flows that were not reported are
+/// counted.
 #[test]
 fn a_slow_receiver_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +199,7 @@ fn a_slow_receiver_is_not_waited_for() {
     }
     rig.step();
     let mut lines = told(&mut rig.flows).len() as u64;
-    // At the end there is time.
+    // At the end the shards wait.
     rig.stop();
     lines += told(&mut rig.flows).len() as u64;
     let counts = rig.common.flow_counts().unwrap();
@@ -201,13 +209,13 @@ fn a_slow_receiver_is_not_waited_for() {
     assert!(lines >= 64 * 1024 && counts.untold > 100_000, "{counts:?}");
 }
 
-/// Ports, times and packets, and nothing of who counted.
+/// Ports and packets of the flows, without regard to the thread that counted.
 fn sums(lines: &[EndedFlow]) -> BTreeMap<[u16; 2], [u64; 2]> {
     let sums = lines.iter().map(|ended| (line(ended).0, line(ended).2));
     sums.collect()
 }
 
-/// Two queues that have one direction each: one shard counts, and says so.
+/// Two queues with one direction each: one shard counts both, and a message reports this.
 #[test]
 fn directions_of_two_queues_are_one_flow() {
     let reply = |port: u16| {
@@ -239,7 +247,8 @@ fn directions_of_two_queues_are_one_flow() {
     assert!(sums.values().all(|packets| *packets == [1, 1]), "{sums:?}");
 }
 
-/// A clock is set while flows go on: they neither end by it nor live longer, and their times are the stamps.
+/// A clock is set while flows are active: flows neither end early nor live longer, and their times
+/// are the stamps.
 #[test]
 fn flows_go_on_where_a_clock_is_set() {
     for step_ns in [3600 * S, -3600 * S] {
@@ -274,7 +283,8 @@ fn flows_go_on_where_a_clock_is_set() {
     }
 }
 
-/// What flows sent in the last seconds is there soon, also of two shards, and is gone when the link is silent. Who does not take it holds nobody up.
+/// The volumes of the last seconds are available soon, also from two shards, and go away on a
+/// silent link. A receiver that takes nothing delays no shard.
 #[test]
 fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
     for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {

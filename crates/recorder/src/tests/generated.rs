@@ -1,4 +1,5 @@
-//! Everything that may go wrong, in all combinations: each dump holds what an oracle says, or its verdict names what is missing.
+//! All combinations of failures: each dump has the packets that an oracle predicts, or its verdict
+//! names the missing ones.
 
 use std::{
     collections::BTreeMap,
@@ -21,21 +22,22 @@ use crate::{
 const START: i64 = 1_800_000_000 * S;
 const PAST: i64 = 60 * MS;
 const FUTURE: i64 = 15 * MS;
-/// When triggers come, ms. The windows of the second and the third reach over the step of the clock, one of them from each side.
+/// Times of triggers, ms. The windows of the second and the third trigger include the clock step,
+/// one from each side.
 const TRIGGERS: [i64; 4] = [100, 150, 170, 260];
-/// The one that meets the flood.
+/// The trigger during the flood.
 const FLOODED: i64 = TRIGGERS[2];
-/// When the clock is stepped, and when the disk is in trouble, ms.
+/// Time of the clock step, and of the disk's trouble, ms.
 const STEP: i64 = 155;
 const TROUBLE: std::ops::Range<i64> = 152..199;
-/// When packets come that take a third of the ring, ms: in the past of the last trigger.
+/// When large packets arrive, which take a third of the ring, ms: in the past of the last trigger.
 const BULK: std::ops::Range<i64> = 205..225;
 const END: i64 = 300;
 const LARGE_BYTES: usize = 250_000;
-/// Each large packet is written behind the dump.
+/// Bytes of a block: each large packet fills at least one, which is written while the dump goes on.
 const BLOCK_BYTES: usize = 20_000;
 
-/// What goes wrong.
+/// The failures of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
     step_ns: i64,
@@ -57,12 +59,12 @@ enum Trouble {
 enum Sources {
     One,
     Three,
-    /// The last one promises no watermarks.
+    /// The third source promises no watermarks.
     OneWithoutWatermark,
 }
 
 impl Cell {
-    /// All combinations with a step that can be.
+    /// All possible combinations with this step.
     fn all(step_ns: i64) -> Vec<Self> {
         let mut cells = Vec::new();
         for number in 0..2 * 2 * 3 * 2 * 3 {
@@ -89,19 +91,19 @@ impl Cell {
         if self.sources == Sources::One { 1 } else { 3 }
     }
 
-    /// Which source triggers at a time.
+    /// The source of the trigger at a time.
     fn triggering(self, ms: i64) -> usize {
         usize::try_from(ms).unwrap() % self.queues()
     }
 
-    /// The stamp of what comes now: this system's clock is stepped, another one is not.
+    /// The stamp of a present packet: the system's clock is stepped, another clock is not.
     fn stamp_ns(self, source: usize, at_ns: i64) -> i64 {
         let is_foreign = self.sources == Sources::OneWithoutWatermark && source == 2;
         let is_stepped = !is_foreign && at_ns > (STEP - 1) * MS;
         START + at_ns + if is_stepped { self.step_ns } else { 0 }
     }
 
-    /// The smallest ring that so many sources may have, in buckets of a MiB.
+    /// The smallest ring for this number of sources, in buckets of a MiB.
     fn ring_bytes(self) -> usize {
         (4 * (self.queues() + 1)) << 20
     }
@@ -110,14 +112,14 @@ impl Cell {
 /// A packet as it was sent.
 #[derive(Debug, Clone)]
 struct Sent {
-    /// On a clock that is never stepped, ns since the start.
+    /// Time since the start on a clock without steps, ns.
     at_ns: i64,
     stamp_ns: i64,
     source: usize,
     data: Arc<[u8]>,
 }
 
-/// A recorder and what it was sent.
+/// A recorder, and the packets that were sent.
 struct Recording {
     cell: Cell,
     has_writers: bool,
@@ -136,7 +138,7 @@ impl Recording {
             queues: cell.queues(),
             foreign_queues: usize::from(cell.sources == Sources::OneWithoutWatermark),
             ring_bytes: cell.ring_bytes() as u64,
-            // Neither may be held to be the other's.
+            // Two rules, so that a dump cannot be mistaken for the dump of the other rule.
             triggers: &["udp port 9", "udp port 10"],
             dump: "",
             scripts: Scripts::default(),
@@ -184,7 +186,7 @@ impl Recording {
         });
     }
 
-    /// A small packet to a port, with a number of its own.
+    /// Sends a small packet with a unique number to a port.
     fn send_small(&mut self, source: usize, port: u16) {
         let number = u32::try_from(self.sent.len()).unwrap();
         let mut data = udp(1, port, number);
@@ -196,8 +198,8 @@ impl Recording {
         self.send(source, data.into());
     }
 
-    /// A packet of each source just before a millisecond, and one on it, which may trigger: so there are some at both ends of every
-    /// window, and just outside.
+    /// Each source sends one packet just before a millisecond and one at the millisecond, which may
+    /// trigger. So there are packets at both ends of every window, and just outside.
     fn round(&mut self, ms: i64) {
         for ns in [MS - 1, 1] {
             self.rig.pass(ns);
@@ -237,7 +239,8 @@ impl Recording {
                 self.send_large(ring_bytes / 3 / 20);
             }
             if self.cell.reservation_falls && ms == FLOODED {
-                // The dump is ordered, and before it reads anything all that it wants is overwritten.
+                // The dump is ordered, and everything in its window is overwritten before the
+                // dumper reads anything.
                 self.rig.insert();
                 self.rig.look();
                 for _ in 0..5 {
@@ -247,7 +250,7 @@ impl Recording {
             }
             self.step();
         }
-        // Beyond every window, and the wait for counters.
+        // After every window, and after the wait for counters.
         for _ in 0..3 {
             self.rig.pass(S);
             self.step();
@@ -276,8 +279,8 @@ impl Recording {
         }
     }
 
-    /// What the dump of a trigger should hold: every packet of its window, both ends included, in the order of a clock that is never
-    /// stepped, then of sources.
+    /// The expected packets of a trigger's dump: all packets of its window, both ends included,
+    /// ordered by a clock without steps and then by source.
     fn expected(&self, trigger_ms: i64) -> Vec<&Sent> {
         let window = trigger_ms * MS - PAST..=trigger_ms * MS + FUTURE;
         let sent = self.sent.iter();
@@ -303,7 +306,8 @@ impl Recording {
         let reports = self.reports();
         let triggers: Vec<i64> = reports.keys().copied().collect();
         assert_eq!(triggers, TRIGGERS, "{cell:?}: {:?}", self.rig.reports);
-        // The flood laps who reads the ring, too, but not inserters that look at what they store.
+        // The flood overtakes readers of the ring, but not inserters that analyze the packets they
+        // store.
         let unseen = self.rig.common.counters.reading().unseen;
         let is_lapped = cell.reservation_falls && self.analyzers != Analyzers::Auto;
         assert_eq!(unseen > 0, is_lapped, "{cell:?}");
@@ -337,7 +341,7 @@ impl Recording {
         }
     }
 
-    /// The packets of a dump's file: stamp and data. Also looks at the verdict in the header.
+    /// The packets of a dump's file: stamp and data. Also checks the verdict in the header.
     fn held(
         &self,
         path: &Path,
@@ -373,7 +377,7 @@ impl Recording {
     }
 }
 
-/// Everything that is there was sent, and stands in its order.
+/// Checks that all packets in the file were sent, and are in order.
 fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     let mut rest = expected.iter();
     for (index, (stamp_ns, data)) in held.iter().enumerate() {
@@ -392,7 +396,7 @@ fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     }
 }
 
-/// The verdict names what is missing: how many packets, as far as it says that it knows.
+/// The verdict names the number of missing packets, unless it states that it does not know.
 fn assert_named(report: &DumpReport, lost: u64, case: &str) {
     let missing = || report.missing.iter();
     let named: Option<u64> = missing().map(|entry| entry.packets).sum();

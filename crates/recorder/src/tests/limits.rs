@@ -1,4 +1,4 @@
-//! Dumps that end because they have as much as was asked for, in all combinations with what else ends or troubles them.
+//! Dumps that end at a limit of packets or bytes, in all combinations with other ends and failures.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::{
     },
 };
 
-/// Packets of a window, one a millisecond: of the past, the trigger, and the future.
+/// Packets of a window, one a millisecond: the past, the trigger, and the future.
 const PAST: i64 = 20;
 const FUTURE: i64 = 10;
 const ALL: u64 = 31;
-/// Bytes of each.
+/// Bytes of each packet.
 const BYTES: u64 = 32;
 
 #[derive(Debug, Clone, Copy)]
 struct Cell {
-    /// In packets.
+    /// The limit, in packets.
     limit: u64,
     is_of_bytes: bool,
     is_disk_full: bool,
@@ -33,7 +33,8 @@ struct Cell {
 
 impl Cell {
     fn all() -> impl Iterator<Item = Self> {
-        // Amidst the past, its last packet, the trigger, the next, the last but one, the last of the window, one more.
+        // Within the past, its last packet, the trigger, the next packet, the last but one, the
+        // last of the window, one more.
         let limits = [1, 5, 20, 21, 22, 30, ALL, ALL + 1, u64::MAX];
         let cells = limits
             .into_iter()
@@ -46,7 +47,8 @@ impl Cell {
         })
     }
 
-    /// The report, the times of the packets in the file, and those of all that were sent, ms.
+    /// The report, the times of the packets in the file, and the times of all packets in the window
+    /// that were sent, ms.
     fn run(self) -> (DumpReport, Vec<i64>, Vec<i64>) {
         let bytes_max = self.limit.saturating_mul(BYTES);
         let plan = RigConfig {
@@ -57,7 +59,7 @@ impl Cell {
             } else {
                 self.limit
             },
-            // A byte less is reached by the same packet.
+            // A limit of one byte less is reached by the same packet.
             bytes_max: if self.is_of_bytes {
                 bytes_max - 1
             } else {
@@ -75,7 +77,8 @@ impl Cell {
             rig.arrive(0, udp(1, if ms == 50 { 9 } else { 7 }, 0));
             sent.push(ms);
             if ms == 50 {
-                // It is ordered; before it reads anything all may be overwritten, and then nothing can be written.
+                // The dump is ordered. Before the dumper reads anything, the ring may overwrite
+                // everything, and then the disk may be full.
                 rig.insert();
                 rig.look();
                 for _ in 0..if self.reservation_falls { 48 } else { 0 } {
@@ -123,7 +126,8 @@ fn a_limit_meets_everything_else() {
             assert_eq!(is_clipped, report.clipped.len() == 1, "{case}");
             continue;
         }
-        // It has all from the start of its window up to its last packet, or tells what it lacks.
+        // The dump has all packets from the start of its window up to its last packet, or reports
+        // what is missing.
         let is_whole = sent.starts_with(&held) && (is_clipped || held.len() == sent.len());
         assert_eq!(report.verdict == Verdict::Complete, is_whole, "{case}");
         let evicted = missing(&report)
@@ -141,7 +145,8 @@ fn a_limit_meets_everything_else() {
     }
 }
 
-/// The place and the window are free at once: the next hits start dumps, each with its own limit.
+/// The place and the window become free at once: the next hits start dumps, each with its own
+/// limit.
 #[test]
 fn live_a_dump_that_is_full_makes_room_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +181,7 @@ fn live_a_dump_that_is_full_makes_room_for_the_next() {
     assert!(last.packets < 50 && last.clipped == ["stop"], "{last:?}");
 }
 
-/// A dump that is full protects nothing of a window that would reach far, also behind one that stands still.
+/// A full dump protects nothing of the rest of a long window, even if the analyzer pauses.
 #[test]
 fn a_full_dump_gives_its_reservation_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +196,7 @@ fn a_full_dump_gives_its_reservation_back() {
         rig.arrive(0, udp(1, if number == 10 { 9 } else { 7 }, 0));
         rig.arrive(0, vec![0x45; 250_000]);
         rig.insert();
-        // The analyzer does not come to hear of it.
+        // The analyzer is not informed.
         if number <= 10 {
             rig.look();
         }
@@ -209,8 +214,8 @@ fn a_full_dump_gives_its_reservation_back() {
     assert_eq!(rig.reports[0].packets, 3);
 }
 
-/// A sink has no room, the ring overwrites what was not read meanwhile, and what was read is all that was asked for: nothing before its last
-/// packet is missing.
+/// A sink has no room, and the ring overwrites packets that were not read meanwhile. The packets
+/// read before reach the limit, so nothing is missing before the dump's last packet.
 #[test]
 fn what_falls_behind_the_last_packet_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,9 +243,9 @@ fn what_falls_behind_the_last_packet_is_not_missing() {
     assert_eq!(missing(report), [], "{report:?}");
 }
 
-/// A source without watermarks brings a packet that belongs before the last packet of a full dump.
-/// The packet is too late, and counted. A packet after the dump's last packet is not too late,
-/// although its time is in the window.
+/// A source without watermarks delivers a packet that belongs before the last packet of a full
+/// dump. The packet is too late, and counted. A packet after the dump's last packet is not too
+/// late, although its time is in the window.
 #[test]
 fn what_comes_late_for_a_full_dump_is_counted() {
     for (back_ms, expected) in [(30, 1), (5, 0)] {
@@ -257,7 +262,7 @@ fn what_comes_late_for_a_full_dump_is_counted() {
             rig.pass(MS);
             rig.arrive(0, udp(1, if ms == 40 { 9 } else { 7 }, 0));
             if ms == 60 {
-                // The end is at 10 ms.
+                // The dump ends at 10 ms.
                 let late_ns = START + (40 - back_ms - if expected == 1 { 5 } else { 0 }) * MS;
                 let frame = (late_ns, udp(1, 7, 1));
                 rig.feeds[1].lock().unwrap().frames.push_back(frame);
@@ -272,8 +277,9 @@ fn what_comes_late_for_a_full_dump_is_counted() {
     }
 }
 
-/// Files in order, out of order by less than `--hold`, and by more, with limits of all sizes in rings of two sizes: the same in every run, and the first
-/// packets of the window, or the dump counts as outdated.
+/// Files in order, out of order by less than `--hold`, and by more, with limits of all sizes in
+/// rings of two sizes. Every run gives the same result: the first packets of the window, or the
+/// dump counts as outdated.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -307,7 +313,7 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
                 let out = dir.path().join(format!("{name}{round}"));
                 let config = Config {
                     triggers: vec!["udp port 9".to_owned(), "udp and udp port 9".to_owned()],
-                    // One of them without a limit.
+                    // The second rule has no limit.
                     requests: vec![request.clone()],
                     ring_bytes: [32 << 20, 64 << 20][round % 2],
                     ..offline(&out)
@@ -352,7 +358,8 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     assert!(all_late > 10, "packets were too late for {all_late}");
 }
 
-/// A packet that came late may be the last one that a dump takes, before others in its file: packets that come too late for these are counted.
+/// A late packet may be the last one that a dump selects, before other packets in the file: packets
+/// that are too late for the dump are counted.
 #[test]
 fn from_files_a_late_packet_ends_a_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -362,7 +369,7 @@ fn from_files_a_late_packet_ends_a_dump() {
         let mut packet = udp(1, if n == 0 { 9 } else { 7 }, 0);
         packet.resize(1400, 0);
         frames.push((START + n * 4 * MS, packet.clone()));
-        // Later and later, none before the ones that were late before.
+        // Later and later, but not before the earlier late packets.
         if n >= 500 && n % 50 == 0 {
             frames.push((START + n * MS / 5 + 1, packet));
         }
@@ -403,8 +410,9 @@ fn from_files_a_late_packet_ends_a_dump() {
     assert!(told.contains(&late), "{late} of {told:?}");
 }
 
-/// Packets are out of order by less than `--hold`, and the inserter waits for the dumper again and again because the ring is full: a limit ends
-/// no dump with a packet that an older one can still come before.
+/// Packets are out of order by less than `--hold`, and the inserter often waits for the dumper
+/// because the ring is full. A limit must not end a dump at a packet while older packets can still
+/// arrive.
 #[test]
 fn from_files_a_full_ring_ends_no_dump_too_soon() {
     let dir = tempfile::tempdir().unwrap();
@@ -437,7 +445,8 @@ fn from_files_a_full_ring_ends_no_dump_too_soon() {
     }
 }
 
-/// Where the dumper is asked what it wrote it reads up to a packet amidst a batch, and afterwards nothing once more.
+/// When the dumper accounts for its costs it reads up to a packet within a batch, and must not read
+/// these packets again.
 #[test]
 fn from_files_nothing_is_read_twice() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a live recorder promises about time and loss, on injected clocks.
+//! Promises of a live recorder about time and loss, on injected clocks.
 
 use retroscope_pcapfile::CaptureReader;
 
@@ -28,14 +28,15 @@ pub(crate) fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
     packets
 }
 
-/// What a dump misses: causes, and how many packets.
+/// Causes of missing packets of a dump, with their numbers.
 pub(crate) fn missing(report: &crate::DumpReport) -> Vec<(&str, Option<u64>)> {
     let missing = report.missing.iter();
     missing.map(|it| (it.cause, it.packets)).collect()
 }
 
-/// 16 producers at one packet a second, a ring of 128 MiB: a packet one hour old is still dumped. Stored time is ring
-/// bytes over rate, whatever the number of queues (the paper's c(r) forgets the producers).
+/// 16 producers with one packet a second each, and a ring of 128 MiB: a packet that is one hour old
+/// is still dumped. The stored time is the ring's bytes divided by the rate, for any number of
+/// queues (the paper's c(r) forgets the producers).
 #[test]
 fn an_hour_of_slow_queues_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +84,7 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
-    // The watermark is 1 ms behind the clock and must pass `to`.
+    // The watermark is 1 ms earlier than the clock and must pass `to`.
     rig.pass(S + MS);
     rig.step();
     assert!(
@@ -100,7 +101,7 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     );
 }
 
-/// A queue that promises nothing any more cannot keep a dump open for long.
+/// A queue whose watermark no longer moves cannot keep a dump open for long.
 #[test]
 fn a_stuck_watermark_ends_50_ms_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +111,7 @@ fn a_stuck_watermark_ends_50_ms_late() {
     rig.step();
     rig.pass(S + 50 * MS);
     rig.feeds[0].lock().unwrap().watermark_ns = Some(START);
-    // The producer's watermark never went back: let it stand where it was.
+    // The producer's watermark never goes back: it stays where it was.
     rig.feeds[0].lock().unwrap().watermark_ns = None;
     rig.step();
     assert!(rig.reports.is_empty());
@@ -121,8 +122,8 @@ fn a_stuck_watermark_ends_50_ms_late() {
     assert_eq!(rig.reports.len(), 1);
 }
 
-/// The analyzer stands still between a look at its clock and a packet that came meanwhile: the packet's window does not end the
-/// sooner for that, behind whichever look it was.
+/// The analyzer pauses after reading its clock, and a packet arrives meanwhile. The packet's window
+/// must not end early for that reason, whichever reading precedes the pause.
 #[test]
 fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
     let mut readings = 0;
@@ -132,7 +133,7 @@ fn a_window_is_not_cut_short_by_an_analyzer_that_stood_still() {
     assert!(readings > 0, "the clock was never looked at");
 }
 
-/// The same behind one look, with so many before it. False: there were no more.
+/// Tests a pause after this number of readings. Returns `false` if there were fewer readings.
 fn stands_still_behind(readings: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(&config(), START, dir.path());
@@ -142,7 +143,7 @@ fn stands_still_behind(readings: usize) -> bool {
     if !rig.analyze_with_pause(readings, 500 * MS, udp(1, 9, 1)) {
         return false;
     }
-    // 50 ms behind the end of a window that had begun with the pause.
+    // 50 ms after the end of a window that would have begun with the pause.
     rig.pass(S - 400 * MS);
     rig.step();
     rig.pass(100 * MS);
@@ -195,7 +196,8 @@ fn overlapping_dumps_share_packets() {
     assert_eq!(numbers(1), (5..=35).collect::<Vec<_>>());
 }
 
-/// What a dump reads amidst the analyzer's batch, because it is asked what it costs, it does not read again behind it.
+/// The dumper reads within the analyzer's batch when it accounts for costs, and must not read these
+/// packets again afterwards.
 #[test]
 fn a_packet_is_read_once_though_its_cost_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +221,8 @@ fn a_packet_is_read_once_though_its_cost_is_asked_for() {
     assert_eq!(numbers.collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
 }
 
-/// Packets that are looked at together trigger as they do alone: each hit its own dump, in their order.
+/// Packets that are analyzed together trigger as they do alone: each hit has its own dump, in
+/// order.
 #[test]
 fn every_hit_of_a_large_batch_counts() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +249,7 @@ fn every_hit_of_a_large_batch_counts() {
     }
 }
 
-/// Kernel loss inside the window makes the dump incomplete; outside, it does not touch it.
+/// Kernel loss inside the window makes the dump incomplete; loss outside does not.
 #[test]
 fn loss_counts_where_it_happened() {
     for (lost_before, lost_inside, verdict) in
@@ -285,7 +288,8 @@ fn loss_counts_where_it_happened() {
     }
 }
 
-/// One source fails while another one is recorded on: every dump after that says so, not only those that are open then.
+/// One source fails while another one is still recorded: all later dumps report that, not only
+/// dumps that are open at that time.
 #[test]
 fn a_source_that_is_gone_is_missing_from_every_later_dump() {
     for failed in [false, true] {
@@ -315,7 +319,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
         if failed {
             assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
             assert_eq!(missing, [(crate::INTERFACE_DOWN, None)]);
-            // It is away as long as the others are recorded.
+            // The source counts as away as long as the other sources are recorded.
             let away_ns = u64::try_from(62 * S).unwrap();
             assert_eq!((source.gaps, source.gap_ns), (1, away_ns));
         } else {
@@ -330,7 +334,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
     }
 }
 
-/// A stop closes the window there, without waiting for its end, and calls it clipped, not incomplete.
+/// A stop closes the window without waiting for its end. The dump is clipped, not incomplete.
 #[test]
 fn a_stop_clips() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,7 +358,8 @@ fn a_stop_clips() {
     );
 }
 
-/// A loss that the counters tell only after the window has closed still counts: the verdict waits for them.
+/// The counters report a loss only after the window has closed. The loss still counts, because the
+/// verdict waits for the counters.
 #[test]
 fn a_verdict_waits_for_the_counters() {
     let dir = tempfile::tempdir().unwrap();
@@ -383,7 +388,7 @@ fn a_verdict_waits_for_the_counters() {
     );
 }
 
-/// Counters that never come: the verdict says that it does not know, and never claims to be complete.
+/// If the counters are never read, the verdict states that losses are unknown, and is not complete.
 #[test]
 fn unknown_losses_are_not_called_complete() {
     let dir = tempfile::tempdir().unwrap();
@@ -404,7 +409,8 @@ fn unknown_losses_are_not_called_complete() {
     assert_eq!(report.missing[0].source.as_deref(), Some("fake0"));
 }
 
-/// More buckets overwritten than the log remembers: a window that they never touched is still complete.
+/// More buckets were overwritten than the log remembers: a window that they never touched is still
+/// complete.
 #[test]
 fn what_was_forgotten_long_ago_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,7 +426,7 @@ fn what_was_forgotten_long_ago_is_not_missing() {
     for _ in 0..8300 {
         for _ in 0..4 {
             rig.arrive(0, large.clone());
-            // At once, so that its memory serves the next.
+            // At once, so that the next packet can reuse the memory.
             rig.insert();
         }
         rig.pass(S);
@@ -439,7 +445,7 @@ fn what_was_forgotten_long_ago_is_not_missing() {
     );
 }
 
-/// Each hit is found that inserters found, whatever else is in their bursts.
+/// Inserters find every hit, whatever else is in their bursts.
 #[test]
 fn every_hit_is_found_by_inserters() {
     let dir = tempfile::tempdir().unwrap();
@@ -447,7 +453,7 @@ fn every_hit_is_found_by_inserters() {
         queues: 3,
         triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
         past_ns: 0,
-        // Behind a window that is over every packet of its bucket is looked at.
+        // After a closed window, every packet of its bucket would be checked.
         future_ns: 1000 * S,
         max_dumps: 1000,
         ..config()
@@ -458,7 +464,7 @@ fn every_hit_is_found_by_inserters() {
     for round in 0..400 {
         for queue in 0..3 {
             for _ in 0..random.usize(..150) {
-                // In one round of four there are none.
+                // One round in four has no hits.
                 let port = match random.u32(..200) {
                     0 if round % 4 > 0 => 9,
                     1 if round % 4 > 0 => 11,

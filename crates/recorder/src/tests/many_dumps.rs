@@ -27,8 +27,8 @@ const FLOWS: u16 = 300;
 /// A packet as it was sent: time, source port, number.
 type Sent = (i64, u16, u32);
 
-/// Records random traffic of [`FLOWS`] flows on two queues, one a source port, each of which triggers once. Gives to `check`
-/// what was sent, and each dump with its packets.
+/// Records random traffic of [`FLOWS`] flows on two queues. Each flow has a source port and
+/// triggers once. Passes the sent packets, and each dump with its packets, to `check`.
 fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
     let seed = 0x00d0_1e5e;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -47,7 +47,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         ..RigConfig::default()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
-    // Some alone, and all that are left in the last round of these, at once.
+    // Some flows trigger alone, and all others together in the last of these rounds.
     let triggers: Vec<u32> = (0..FLOWS).map(|_| random.u32(60..500).min(200)).collect();
     let mut sent = Vec::new();
     for round in 0..300 {
@@ -95,8 +95,8 @@ fn window(report: &DumpReport) -> RangeInclusive<i64> {
     report.trigger_ns - PAST..=report.trigger_ns + FUTURE
 }
 
-/// Those that were sent in the window of a dump and that `takes` takes. Times are equal within a round; the order of queues
-/// is then that of sources.
+/// The packets that were sent in the window of a dump and that `takes` selects. Times are equal
+/// within a round; then the order of queues is the order of sources.
 fn expected(sent: &[Sent], report: &DumpReport, takes: impl Fn(&Sent) -> bool) -> Vec<Sent> {
     let window = window(report);
     let in_window = sent.iter().filter(|one| window.contains(&one.0));
@@ -105,7 +105,7 @@ fn expected(sent: &[Sent], report: &DumpReport, takes: impl Fn(&Sent) -> bool) -
     expected
 }
 
-/// The source port that stands in the dump expression behind `mark`.
+/// The source port after `mark` in the dump expression.
 fn port(report: &DumpReport, mark: &str) -> u16 {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
@@ -150,13 +150,14 @@ fn dumps_that_are_asked_about_every_packet_hold_what_they_take() {
 /// The ring that [`come_and_go`] fills.
 const RING_BYTES: usize = 12 << 20;
 const LARGE_BYTES: usize = 100_000;
-/// Rules that trigger on packets to the ports from this one on.
+/// The first port of the rules: each rule triggers on packets to one port.
 const FIRST_RULE: u16 = 10;
 const RULES: u16 = 8;
 
-/// Dumps of everything open and close at random while packets come in, now and then as many as the ring holds and more before the
-/// dumper has its turn; for some there is no room in their files for a while. Each holds what was sent in its window, once and in order, but for what its verdict says is missing. Gives how
-/// many dumps there were, and how many of them lack something.
+/// Dumps of everything open and close at random while packets arrive. Sometimes more packets arrive
+/// than the ring holds before the dumper has its turn, and some files have no room for a while.
+/// Each dump has the packets of its window, once and in order, without the packets that its verdict
+/// reports as missing. Returns the number of dumps, and the number of incomplete ones.
 fn come_and_go(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let ports: Vec<String> = (FIRST_RULE..FIRST_RULE + RULES)
@@ -195,7 +196,7 @@ fn come_and_go(seed: u64) -> (usize, usize) {
             send(&rig, random.usize(..2), port, 0);
         }
         if !is_last && random.u8(..25) == 0 {
-            // The analyzer may have ordered dumps, of which the dumper knows nothing yet.
+            // The analyzer may have ordered dumps that the dumper does not know yet.
             rig.insert();
             if random.bool() {
                 rig.look();
@@ -225,7 +226,8 @@ fn come_and_go(seed: u64) -> (usize, usize) {
     (checked, incomplete)
 }
 
-/// A dump of everything holds what was sent in its window, but for as many packets as its verdict says.
+/// Checks that a dump of everything has the packets of its window, without as many packets as its
+/// verdict reports as missing.
 fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport, case: &str) {
     let window = window(report);
     let mut expected: Vec<_> = sent.iter().filter(|one| window.contains(&one.0)).collect();
@@ -266,7 +268,8 @@ fn dumps_that_come_and_go_say_what_they_lack() {
     );
 }
 
-/// While dumps are open the ring goes round many times: what they all have read is given back.
+/// While dumps are open the ring wraps around many times: packets that all dumps have read are
+/// released.
 #[test]
 fn what_was_read_for_all_dumps_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -305,13 +308,14 @@ fn what_was_read_for_all_dumps_is_overwritten() {
     assert_eq!(rig.common.ring.statistics().reserved_buckets, 0);
 }
 
-/// How long the windows of a [`Crowd`] are, how many of them open together, and how long before the next: about as often are
-/// counters read, for which finished dumps wait, and no more events than these wait to be taken.
+/// Length of the windows of a [`Crowd`], ns. [`TOGETHER`] dumps open at once, [`APART`] before the
+/// next ones. Counters, which finished dumps wait for, are read about as often, and no more events
+/// than this wait to be taken.
 const LONG: i64 = 3600 * S;
 const TOGETHER: usize = 256;
 const APART: i64 = 10 * MS;
 
-/// Very many dumps of a flow each.
+/// Very many dumps of one flow each.
 struct Crowd {
     rig: Rig,
 }
@@ -333,7 +337,7 @@ impl Crowd {
         }
     }
 
-    /// A packet of a flow, which triggers.
+    /// A packet of a flow arrives and triggers.
     fn arrive(&self, flow: usize) {
         let mut packet = udp(1000, 9, 0);
         packet[12..16].copy_from_slice(&u32::try_from(flow).unwrap().to_be_bytes());
@@ -351,7 +355,8 @@ impl Crowd {
         assert!(self.rig.reports.is_empty());
     }
 
-    /// Lets the windows of the dumps end that [`Self::open`] opened just now, which hold so many packets in all.
+    /// Lets the windows of the dumps end that [`Self::open`] has just opened, and checks their
+    /// total number of packets.
     fn finish(&mut self, dumps: usize, packets: u64) {
         let opened = i64::try_from(dumps.div_ceil(TOGETHER)).unwrap() * APART;
         self.rig.pass(LONG - opened - APART);
@@ -368,7 +373,7 @@ impl Crowd {
         assert_eq!(found, packets);
     }
 
-    /// How many dumps the dumper looks at in a round.
+    /// The number of dumps that the dumper visits in a round.
     fn looks(&mut self) -> usize {
         let before = self.rig.dumper().looks();
         self.rig.step();
@@ -376,7 +381,7 @@ impl Crowd {
     }
 }
 
-/// A round costs what changed, however many dumps are open or finished.
+/// The cost of a round depends on what changed, not on the number of open or finished dumps.
 #[test]
 fn a_round_looks_at_what_changed() {
     let (finished, open) = (10_000, 65_536);
@@ -396,7 +401,8 @@ fn a_round_looks_at_what_changed() {
     crowd.finish(open, open as u64 + 1);
 }
 
-/// What a round takes, for a person to read: `cargo test --release -p retroscope-recorder --lib rounds_take -- --ignored --nocapture`.
+/// Prints the duration of a round: `cargo test --release -p retroscope-recorder --lib rounds_take
+/// -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn rounds_take() {

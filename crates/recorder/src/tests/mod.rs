@@ -1,4 +1,5 @@
-//! What a recorder promises, tried on one without threads ([`rig`]): its time, its queues and its disk are the test's own.
+//! Promises of a recorder, tested on a recorder without threads ([`rig`]), whose clock, queues and
+//! disk are the test's.
 
 mod alert_marks;
 mod alerts;

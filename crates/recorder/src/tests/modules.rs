@@ -12,7 +12,8 @@ use super::{
 use crate::{Analyzers, Config, DumpReport, Scripts, Verdict};
 
 const START: i64 = 1_700_000_000 * S;
-/// Requests a dump of each flow to port 9, from its first packet on. A flow is over 3 s after its last packet.
+/// Requests a dump of each flow to port 9, from its first packet on. A flow ends 3 s after its last
+/// packet.
 const NINES: &str = "
     local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
     function m.handlePacket(key, state, pkt, isFirst)
@@ -46,7 +47,8 @@ fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
     packets
 }
 
-/// Live: a dump ends with its flow, whoever looks, also when the link is silent, and long before its window.
+/// Live: a dump ends with its flow, long before its window, whichever thread analyzes packets, and
+/// even on a silent link.
 #[test]
 fn a_dump_ends_with_its_flow() {
     for (analyzers, queues) in [
@@ -67,7 +69,8 @@ fn a_dump_ends_with_its_flow() {
             ..RigConfig::default()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
-        // 4 packets of a flow in 4 s, and of another one in each second, before and behind them.
+        // 4 packets of one flow in 4 s. Another flow has one packet in each second, before and
+        // after.
         for second in 0..20 {
             rig.pass(S);
             if (5..9).contains(&second) {
@@ -88,7 +91,7 @@ fn a_dump_ends_with_its_flow() {
             packets(report)
         };
         assert_eq!(of_flow(&mut rig), [(6, 5), (7, 6), (8, 7), (9, 8)]);
-        // It begins anew, and then all is silent.
+        // The flow begins again, and then the link is silent.
         rig.pass(S);
         rig.arrive(queues - 1, udp(1000, 9, 77));
         rig.step();
@@ -109,10 +112,11 @@ fn a_dump_ends_with_its_flow() {
     }
 }
 
-/// The packets of a dump, and what clipped it.
+/// The packets of a dump, and what clipped the dump.
 type Seen = (Vec<(i64, u32)>, Vec<&'static str>);
 
-/// From files: the dump ends at the same packet in every run, as far as its filter takes what is not of the flow.
+/// From files: the dump ends at the same packet in every run, also for packets that the filter
+/// matches outside of the flow.
 #[test]
 fn files_end_dumps_with_their_flows_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,14 +126,14 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     let mut time_ns = START;
     for number in 0..4000 {
         time_ns += random.i64(0..20 * MS);
-        // A flow to port 9 now and then, for a second or two.
+        // Sometimes a flow to port 9, for a second or two.
         let second = (time_ns - START) / S;
         let port = if second % 10 < 2 && random.u8(..4) == 0 {
             9
         } else {
             random.u16(100..105)
         };
-        // The first of these flows has other packets behind it, which its dump's filter takes.
+        // After the first of these flows there are other packets that its dump's filter matches.
         let source = if port != 9 && random.u8(..50) == 0 {
             1000
         } else if port == 9 {
@@ -140,7 +144,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         frames.push((time_ns, udp(source, port, number)));
     }
     write(&capture, &frames);
-    // Hits wait for the time that packets may be late, longer than these flows last.
+    // Hits wait for the hold time, which may be longer than these flows last.
     for hold in [1, 10].map(Duration::from_secs) {
         let mut seen: Option<Vec<Seen>> = None;
         for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
@@ -164,7 +168,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
                 .iter()
                 .all(|it| it.verdict == Verdict::Complete);
             assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
-            // All but the last are over before the file is.
+            // All flows except the last end before the file does.
             let is_over = |(_, clipped): &Seen| clipped.contains(&"flow");
             assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
             assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
@@ -172,7 +176,8 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     }
 }
 
-/// Live: a dump that two flows asked for ends with the last of them, and a clock that is set in between changes nothing.
+/// Live: a dump that two flows requested ends with the last flow. A clock that is set in between
+/// makes no difference.
 #[test]
 fn a_dump_of_two_flows_ends_with_the_last() {
     for step_ns in [0, 3600 * S, -3600 * S] {
@@ -192,7 +197,7 @@ fn a_dump_of_two_flows_ends_with_the_last() {
                 wall_ns.fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
                 rig.pass(0);
             }
-            // Both from the first second on, the one for 2 s, the other one for 10.
+            // Both flows begin in the first second; one lasts 2 s, the other one 10 s.
             if second < 2 {
                 rig.arrive(0, udp(1000, 9, second));
             }
@@ -211,13 +216,13 @@ fn a_dump_of_two_flows_ends_with_the_last() {
             .map(|(_, number)| number)
             .collect();
         let last = numbers.iter().filter(|number| **number >= 200).max();
-        // The second flow is over 3 s behind its last packet, at the check behind that.
+        // The second flow ends 3 s after its last packet, at the next check.
         assert!((212..=214).contains(last.unwrap()), "{step_ns} {numbers:?}");
         rig.stop();
     }
 }
 
-/// The same where each flow has a shard of its own.
+/// A dump of two flows ends with the last flow, even if each flow has another shard.
 #[test]
 fn flows_of_several_shards_hold_one_dump_open() {
     for queues in [[0, 1], [1, 0], [0, 0]] {
@@ -256,7 +261,8 @@ fn flows_of_several_shards_hold_one_dump_open() {
     }
 }
 
-/// A call that fails is told and counted, whoever looks; the recording, and the rules, go on.
+/// A failed call is reported and counted, whichever thread analyzes packets; the recording and the
+/// rules go on.
 #[test]
 fn a_module_that_fails_costs_its_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +305,7 @@ fn a_module_that_fails_costs_its_batch() {
     assert_eq!(packets(all).len(), 5);
 }
 
-/// `--single`: the module asks for no dump any more, and goes on counting.
+/// `--single`: the module can start no more dumps, but goes on counting.
 #[test]
 fn modules_go_on_when_triggers_are_disarmed() {
     for analyzers in [Analyzers::Auto, Analyzers::Inline] {
@@ -324,7 +330,7 @@ fn modules_go_on_when_triggers_are_disarmed() {
     }
 }
 
-/// A module by itself, with more flows than it may have.
+/// A module alone, with more flows than allowed.
 #[test]
 fn a_module_has_as_many_flows_as_it_may() {
     let dir = tempfile::tempdir().unwrap();

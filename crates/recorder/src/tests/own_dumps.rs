@@ -1,4 +1,4 @@
-//! Triggers with dump expressions of their own, side by side.
+//! Triggers with separate dump expressions, at the same time.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -27,7 +27,7 @@ fn threads(n: usize) -> Analyzers {
     Analyzers::Threads(NonZeroUsize::new(n).unwrap())
 }
 
-/// With room in the ring for a reader of each queue.
+/// A ring with room for a reader of each queue.
 fn two_queues() -> RigConfig<'static> {
     RigConfig {
         queues: 2,
@@ -36,7 +36,7 @@ fn two_queues() -> RigConfig<'static> {
     }
 }
 
-/// A packet as it was sent, and when: its ports tell which rule takes it.
+/// A packet that was sent, and its time. The ports decide which rule matches.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at_ns: i64,
@@ -44,7 +44,8 @@ struct Sent {
     port: u16,
 }
 
-/// What a dump is known by: rule, trigger, expression, and the places of its packets among those that were sent.
+/// The identity of a dump: rule, trigger, expression, and the indexes of its packets among the sent
+/// packets.
 type Dump = (String, i64, String, Vec<usize>);
 
 /// The dump of a trigger packet.
@@ -59,7 +60,7 @@ enum Form {
 impl Form {
     const DEFAULT: &str = "udp port 7";
 
-    /// What the rule asks for.
+    /// The rule's request.
     fn request(self) -> TriggerRequest {
         match self {
             Self::Source => dumping("src port $srcPort"),
@@ -79,7 +80,7 @@ impl Form {
         }
     }
 
-    /// Whether the dump of `trigger` takes a packet.
+    /// Whether the dump of `trigger` selects a packet.
     fn takes(self, trigger: Sent, packet: Sent) -> bool {
         let (source, port) = (trigger.source == packet.source, trigger.port == packet.port);
         match self {
@@ -91,14 +92,14 @@ impl Form {
     }
 }
 
-/// The rule of port 12, which comes at `from` and is changed twice.
+/// The rule of port 12, which is added at packet 100 and changed twice.
 const LATE: [(usize, Form); 3] = [
     (100, Form::Either),
     (300, Form::Source),
     (450, Form::Default),
 ];
 
-/// What the rule that takes a packet dumps, and its number.
+/// The number of the rule that matches a packet, and its dump.
 fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
     match packet.port {
         9 => Some((0, Form::Source)),
@@ -112,7 +113,7 @@ fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
     }
 }
 
-/// What should be dumped.
+/// The expected dumps.
 fn expected(sent: &[Sent]) -> Vec<Dump> {
     let mut open: Vec<(usize, String, i64)> = Vec::new();
     let mut dumps = Vec::new();
@@ -136,7 +137,7 @@ fn expected(sent: &[Sent]) -> Vec<Dump> {
     dumps
 }
 
-/// The expression that a dump was made with, as its sidecar and its file tell it.
+/// The expression of a dump, from its sidecar and its file.
 fn expression(report: &DumpReport) -> String {
     let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
     let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
@@ -173,8 +174,9 @@ fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     (0..600).map(packet).collect()
 }
 
-/// Rules with dump expressions of their own and one without, one that comes and is changed while packets do: whoever looks at packets, each hit
-/// dumps what its rule says, and is told apart by what that asks for.
+/// Rules with and without a separate dump expression, and one rule that is added and changed while
+/// packets arrive. Whichever thread analyzes packets, each hit dumps what its rule requests, and
+/// hits are distinguished by the values in that request.
 #[test]
 fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     let requests = [Form::Source, Form::Flow, Form::Default].map(Form::request);
@@ -199,7 +201,7 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
             for (place, packet) in sent.iter().enumerate() {
                 if let Some(of) = LATE.iter().position(|(from, _)| *from == place) {
                     let request = LATE[of].1.request();
-                    let put = |it: &crate::Handle| match of {
+                    let put = |it: &crate::RecorderHandle| match of {
                         0 => it.set_rule("late", "udp port 12", &request),
                         _ => it.set_rule("late", "udp port 12", &request),
                     };
@@ -227,14 +229,14 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
     }
 }
 
-/// From files: the same, and the same bytes.
+/// From files: the same dumps, with the same bytes.
 #[test]
 fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
     let dir = tempfile::tempdir().unwrap();
     for seed in 0..4 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut sent = traffic(&mut random);
-        // There is no rule that comes late.
+        // From files, no rule is added later.
         sent.iter_mut().for_each(|it| it.port = it.port.min(11));
         let capture = dir.path().join("in.pcap");
         let frame = |(it, number): (&Sent, u32)| (it.at_ns, udp(it.source, it.port, number));
@@ -262,7 +264,8 @@ fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
     }
 }
 
-/// A later fragment dumps its flow, also where only one rule asks for flows, or one that comes later.
+/// A later fragment dumps its flow, even if only one rule uses flows, or only a rule that is added
+/// later.
 #[test]
 fn fragments_are_followed_for_any_rule_that_asks() {
     for (analyzers, at_start) in [
@@ -314,7 +317,8 @@ fn fragments_are_followed_for_any_rule_that_asks() {
     }
 }
 
-/// The only rule that asks for flows is changed between the fragments of a datagram: the first one is not forgotten.
+/// The only rule that uses flows is changed between the fragments of a datagram: the first fragment
+/// is not forgotten.
 #[test]
 fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
     for analyzers in [Analyzers::Auto, threads(1)] {
@@ -332,7 +336,7 @@ fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
         rig.arrive(0, fragment(5, Some(8)));
         rig.step();
         let later = "ip[6:2] & 0x1fff != 0";
-        let change = |it: &crate::Handle| it.set_rule("2", later, &dumping("$flow"));
+        let change = |it: &crate::RecorderHandle| it.set_rule("2", later, &dumping("$flow"));
         asked(&mut rig, change).unwrap();
         rig.pass(MS);
         rig.arrive(0, fragment(5, None));
@@ -347,7 +351,8 @@ fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
     }
 }
 
-/// What is asked for of more triggers than there are is not that of a rule which comes later.
+/// The configuration has more requests than triggers. A rule that is added later does not get the
+/// surplus request.
 #[test]
 fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,7 +364,8 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     let mut rig = Rig::new(&plan, START, dir.path());
     rig.pass(MS);
     rig.step();
-    let add = |it: &crate::Handle| it.set_rule("r", "udp port 7", &TriggerRequest::default());
+    let add =
+        |it: &crate::RecorderHandle| it.set_rule("r", "udp port 7", &TriggerRequest::default());
     asked(&mut rig, add).unwrap();
     rig.arrive(0, udp(1, 7, 0));
     rig.step();
@@ -368,7 +374,8 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     assert_eq!(expression(&rig.reports[0]), Form::DEFAULT);
 }
 
-/// Fragments of a flow may come to several threads: a rule that asks for flows is refused there, unless one of the start does.
+/// Fragments of a flow may arrive at several threads: a new rule that uses flows is refused, unless
+/// a rule of the start uses flows.
 #[test]
 fn a_rule_that_asks_for_flows_may_come_too_late() {
     for (analyzers, dump, is_refused) in [
@@ -386,17 +393,20 @@ fn a_rule_that_asks_for_flows_may_come_too_late() {
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(MS);
         rig.step();
-        let add = |it: &crate::Handle| it.set_rule("r", "udp port 8", &dumping("$flow or arp"));
+        let add =
+            |it: &crate::RecorderHandle| it.set_rule("r", "udp port 8", &dumping("$flow or arp"));
         let added = asked(&mut rig, add);
         let is_told = |why: &CommandError| why.to_string().contains("--analyzers 1");
         assert_eq!(added.as_ref().is_err_and(is_told), is_refused, "{added:?}");
         assert_eq!(rig.handle.rules().len(), if is_refused { 1 } else { 2 });
-        let add = |it: &crate::Handle| it.set_rule("s", "udp port 8", &dumping("port $dstPort"));
+        let add =
+            |it: &crate::RecorderHandle| it.set_rule("s", "udp port 8", &dumping("port $dstPort"));
         asked(&mut rig, add).unwrap();
     }
 }
 
-/// By hand: what is asked for is dumped, and who asks for something else has a dump of its own. What is wrong starts none.
+/// A manual trigger dumps the requested packets. Another request gets a separate dump, and an
+/// invalid request starts no dump.
 #[test]
 fn a_trigger_by_hand_dumps_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -438,7 +448,8 @@ fn a_trigger_by_hand_dumps_what_it_says() {
     assert_eq!(told, expected.map(|(text, count)| (text.to_owned(), count)));
 }
 
-/// Dumps go where their triggers say: who asks for another place has a dump of its own, and what cannot be a directory loses that dump alone.
+/// Dumps go to the directories that their triggers request. A request for another directory gets a
+/// separate dump. If a directory cannot be made, only that dump is lost.
 #[test]
 fn dumps_go_where_their_triggers_say() {
     let dir = tempfile::tempdir().unwrap();

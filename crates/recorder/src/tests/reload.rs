@@ -1,4 +1,4 @@
-//! Another configuration for a recorder that runs: all of it or nothing.
+//! Another configuration for a running recorder: all or nothing.
 
 use std::{
     thread::{scope, yield_now},
@@ -8,8 +8,8 @@ use std::{
 use retroscope_filter::Filter;
 
 use crate::{
-    CommandError, Config, Reloaded, RuleStatus, TriggerRequest, Verdict,
-    analysis::{director::HitOrder, hit_queue::HitQueue, predicate::Expression},
+    CommandError, Config, ReloadOutcome, RuleStatus, TriggerRequest, Verdict,
+    analysis::{director::HitOrder, hit_queue::HitQueue, predicate::DumpExpression},
     tests::{
         control::asked,
         live::{START, config, packets},
@@ -43,7 +43,7 @@ fn with_rules(rules: &[(&str, &str)]) -> Config {
     }
 }
 
-fn reload(rig: &mut Rig, config: &Config) -> Result<Reloaded, CommandError> {
+fn reload(rig: &mut Rig, config: &Config) -> Result<ReloadOutcome, CommandError> {
     asked(rig, |handle| handle.reload(config))
 }
 
@@ -54,7 +54,7 @@ fn refusal(rig: &mut Rig, config: &Config) -> String {
     why
 }
 
-/// Names, expressions, hits, and whether they are the configuration's.
+/// Names, expressions and hits of the rules, and whether they belong to the configuration.
 fn rules(rig: &Rig) -> Vec<(String, String, u64, bool)> {
     let all = rig.handle.rules().into_iter();
     let it = |it: RuleStatus| (it.name, it.expression, it.hits.unwrap(), it.is_configured);
@@ -99,7 +99,8 @@ fn rules_come_change_and_go_together() {
             rule("b", "udp port 8", 1, true)
         ]
     );
-    // One goes, one changes, one asks for another window only, and one is new; what stands keeps its count.
+    // One rule is removed, one is changed, one requests another window only, and one is new;
+    // unchanged rules keep their counts.
     let mut second = with_rules(&[
         ("a", "udp port 7"),
         ("b", "udp port 6"),
@@ -128,7 +129,7 @@ fn rules_come_change_and_go_together() {
     for number in 9..30 {
         arrive(&mut rig, 1, number);
     }
-    // Dumps that were open end as they were asked for: 1 s after their triggers.
+    // Dumps that were open end as requested: 1 s after their triggers.
     rig.reports.sort_by_key(|report| report.number);
     let ends = rig.reports.iter().map(|report| {
         assert_eq!(report.verdict, Verdict::Complete);
@@ -148,7 +149,7 @@ fn rules_come_change_and_go_together() {
     );
 }
 
-/// What is wrong with one part leaves the others as they were.
+/// An error in one part leaves all other parts unchanged.
 #[test]
 fn it_is_all_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,7 +198,7 @@ fn it_is_all_or_nothing() {
         let why = refusal(&mut rig, wrong);
         assert!(why.contains(says), "{says}: {why}");
     }
-    // The window is that of before too.
+    // The window is unchanged, too.
     for number in 0..60 {
         arrive(&mut rig, 1, number);
     }
@@ -212,11 +213,12 @@ fn it_is_all_or_nothing() {
     assert_eq!(told.to_string(), "rules added: good; changed: past");
     assert_eq!(
         reload(&mut rig, &other(|_| {})).unwrap(),
-        Reloaded::default()
+        ReloadOutcome::default()
     );
 }
 
-/// Windows, limits, the dump expression and what a trigger by hand dumps: of rules that do not say, those of commands included.
+/// Windows, limits, the dump expression and the expression of manual triggers apply to rules
+/// without their own, including rules of commands.
 #[test]
 fn settings_hold_for_whoever_does_not_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -265,7 +267,7 @@ fn settings_hold_for_whoever_does_not_say() {
     rig.pass(12 * S);
     rig.step();
     assert_eq!(held(&mut rig, 9, 12).len(), 1);
-    // By hand: another expression, the same window.
+    // A manual trigger has another expression and the same window.
     arrive(&mut rig, 2, 13);
     rig.trigger(TriggerRequest::default());
     rig.step();
@@ -277,7 +279,7 @@ fn settings_hold_for_whoever_does_not_say() {
     assert_eq!((last.rule.as_str(), packets(last).len()), ("manual", 1));
 }
 
-/// Rules of commands stay; those of the configuration follow it, whatever commands made of them.
+/// Rules of commands stay. Rules of the configuration follow it, whatever commands changed.
 #[test]
 fn commands_and_reloads_meet() {
     let dir = tempfile::tempdir().unwrap();
@@ -305,7 +307,8 @@ fn commands_and_reloads_meet() {
         ]
     );
     assert!(!rig.handle.rules()[0].is_enabled, "nobody enabled it");
-    // The name of somebody else's rule: the same rule becomes the configuration's, another one is refused.
+    // The name of a command's rule: an equal rule becomes the configuration's, a different one is
+    // refused.
     let other = with_rules(&[("mine", "udp port 1")]);
     assert!(refusal(&mut rig, &other).contains("'mine' is there already, by a command"));
     let same = with_rules(&[("mine", "udp port 6")]);
@@ -320,14 +323,15 @@ fn commands_and_reloads_meet() {
     assert_eq!(rig.reports.len(), 0);
 }
 
-/// A hundred reloads between packets lose no hit: each packet is looked at by the rules of before or by the new ones, which all take it.
+/// A hundred reloads between packets lose no hit: each packet is analyzed by the old or by the new
+/// rules, which all match the packet.
 #[test]
 fn a_storm_of_reloads_loses_no_hit() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let mut of_rule = 0;
     for round in 0..100_u32 {
-        // Of one rule and of many, which run as functions or are looked up.
+        // One rule or many rules, which run as functions or are looked up.
         let mut rules = vec![(
             "1".to_owned(),
             format!("udp port 9 and len < {}", 1000 + round),
@@ -351,7 +355,7 @@ fn a_storm_of_reloads_loses_no_hit() {
     }
     let status = rig.handle.status().unwrap();
     let hits = status.hits.triggers + status.hits.suppressed.total();
-    // The first packet of a round is taken by the rule of before, the second one by the new one.
+    // The old rule matches the first packet of a round, the new rule the second packet.
     assert_eq!((hits, of_rule, status.lapped), (200, 100, 0));
 }
 
@@ -377,12 +381,12 @@ fn rules_may_be_changed_for_ever() {
     assert_eq!(reload(&mut rig, &asks_for).unwrap().added, ["b"]);
     arrive(&mut rig, 3, 0);
     assert_eq!(rules(&rig)[2], rule("b", "udp port 3", 1, true));
-    // Nothing is kept of those that are gone, though no packet came on a link since.
+    // Nothing remains of removed rules, although no packet has arrived since.
     rig.step();
     assert_eq!(rig.common.outcomes.known(), 3 + 3);
 }
 
-/// A shard has the new rule, and tells a hit, before the analyzer has done the whole command.
+/// A shard has the new rule, and reports a hit, before the analyzer has finished the command.
 #[test]
 fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     let dir = tempfile::tempdir().unwrap();
@@ -399,8 +403,8 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     };
     let filter = Filter::plain("udp").unwrap();
     let mut told = HitQueue::default();
-    told.push((order, Ok(Expression::plain(filter.filled().clone()))));
-    rig.seats.of(0).tell(&mut told);
+    told.push((order, Ok(DumpExpression::plain(filter.filled().clone()))));
+    rig.slots.of(0).queue_hits(&mut told);
     let own = TriggerRequest {
         past: Some(Duration::from_millis(250)),
         future: Some(Duration::ZERO),
@@ -410,7 +414,7 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     scope(|scope| {
         let asking = scope.spawn(|| handle.set_rule("1", "udp port 8", &own).unwrap());
         while !asking.is_finished() {
-            rig.obey();
+            rig.run_commands();
             yield_now();
         }
     });

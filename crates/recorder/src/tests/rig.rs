@@ -1,5 +1,5 @@
-//! A recorder without threads, for tests that own the time: fake queues, a fake clock, and the real inserters,
-//! analyzer and dumper, each stepped by hand.
+//! A recorder without threads, for tests that control the time: fake queues, a fake clock, and the
+//! real inserters, analyzer and dumper, each stepped by the test.
 
 use std::{
     iter,
@@ -16,27 +16,27 @@ use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
 use retroscope_script::ScriptLimits;
 
 use crate::{
-    CommandError, Event, Scripts,
+    CommandError, RecorderEvent, Scripts,
     analysis::{
         RingReader,
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
         flows::{self, FlowReceiver},
-        functions::Functions,
+        functions::ScriptFunctions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
-        seats::{Lookers, Seats},
         shard_reader::ShardReader,
-        terms::{Terms, TriggerRequest, Window},
+        shard_slots::{AnalysisPlacement, ShardSlots},
+        terms::{DumpWindow, TriggerRequest, TriggerTerms},
     },
     control::{
         alerts::{AlertConfig, AlertNews},
-        commands::{Command, commands},
-        common::Common,
+        commands::{AnalyzerCommand, commands},
+        common::RecorderShared,
         events::{Events, Subscription},
-        progress::Progress,
+        progress::DumperProgress,
     },
     dump::{
         dumper::{Dumper, DumperParts},
@@ -52,13 +52,13 @@ use crate::{
         inline::InlineParts,
         inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
         interfaces::Interfaces,
-        placement::{Placing, Room},
+        placement::{AnalysisResources, PlacementShared},
     },
     start::{
+        analysis_placement::{Situation, choose, place_shards},
         config::{Analyzers, Config},
-        expressions::Expressions,
-        handle::{ANSWER_WAIT, Handle},
-        lookers::{Situation, choose, seat_shards},
+        expressions::CheckedExpressions,
+        handle::{ANSWER_WAIT, RecorderHandle},
         reload::Configured,
         rules::{self, RuleBook},
         shard_readers,
@@ -71,21 +71,21 @@ use super::fakes::{FakeQueue, Pause, step_all};
 pub(crate) const S: i64 = 1_000_000_000;
 pub(crate) const MS: i64 = 1_000_000;
 
-/// See the module.
+/// A recorder without threads.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) clock: Arc<FakeClock>,
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<RecorderShared>,
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     readers: Vec<ShardReader>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
-    /// The analyzer's.
+    /// Positions of the analyzer.
     positions: Positions,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) slots: Arc<ShardSlots>,
     events: Subscription,
-    pub(crate) handle: Handle,
+    pub(crate) handle: RecorderHandle,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
     pub(crate) alerts: Vec<AlertNews>,
@@ -94,15 +94,15 @@ pub(crate) struct Rig {
     pub(crate) flows: FlowReceiver,
 }
 
-/// What a rig records and dumps.
+/// The configuration of a rig.
 #[derive(Debug)]
 pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
-    /// So many of them, the last ones, have a clock of their own and promise no watermark.
+    /// The number of queues, the last ones, that have another clock and promise no watermark.
     pub(crate) foreign_queues: usize,
     pub(crate) link_type: LinkType,
     pub(crate) ring_bytes: u64,
-    /// What the ring remembers of what it overwrote.
+    /// How precisely the ring remembers what it overwrote.
     pub(crate) eviction_detail: EvictionDetail,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
@@ -116,7 +116,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) bytes_max: u64,
     pub(crate) max_dumps: usize,
     pub(crate) single: bool,
-    /// Whether all packets of a flow come by one queue.
+    /// Whether all packets of a flow arrive at one queue.
     pub(crate) flows_together: bool,
     pub(crate) flows: Option<TrackerConfig>,
 }
@@ -148,7 +148,7 @@ impl Default for RigConfig<'static> {
 }
 
 impl RigConfig<'_> {
-    /// The same, as a recorder is told; without scripts.
+    /// This configuration as a [`Config`]; without scripts.
     pub(crate) fn config(&self) -> Config {
         let limit = |limit: u64| if limit == u64::MAX { 0 } else { limit };
         Config {
@@ -167,7 +167,7 @@ impl RigConfig<'_> {
 }
 
 impl Rig {
-    /// A live recorder at `start_ns` on both clocks' own scales (the monotonic one starts at 0).
+    /// A live recorder at `start_ns` of the real-time clock; the monotonic clock starts at 0.
     pub(crate) fn new(plan: &RigConfig<'_>, start_ns: i64, dir: &Path) -> Self {
         Self::on(
             plan,
@@ -176,12 +176,12 @@ impl Rig {
         )
     }
 
-    /// The same with a directory that is open.
+    /// A live recorder with an open directory.
     pub(crate) fn on(plan: &RigConfig<'_>, start_ns: i64, directory: Directory) -> Self {
         Self::by(Arc::default(), plan, start_ns, directory)
     }
 
-    /// The same by a clock that others have, too.
+    /// A live recorder with an open directory and a clock that other recorders share.
     pub(crate) fn by(
         clock: Arc<FakeClock>,
         plan: &RigConfig<'_>,
@@ -191,7 +191,7 @@ impl Rig {
         Self::assemble(clock, plan, start_ns, directory, PoolConfig::new(false))
     }
 
-    /// The same, perhaps with threads that write.
+    /// A live recorder with an open directory, perhaps with threads that write.
     pub(crate) fn with_pool(
         plan: &RigConfig<'_>,
         start_ns: i64,
@@ -219,7 +219,7 @@ impl Rig {
         let config = plan.config();
         let native = Arc::new(NativeCode::new());
         let link_types = LinkTypes::new(std::slice::from_ref(&plan.link_type), &Vec::new);
-        let expressions = Expressions::new(&config, &link_types, &native).unwrap();
+        let expressions = CheckedExpressions::new(&config, &link_types, &native).unwrap();
         native.start();
         let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
@@ -233,10 +233,10 @@ impl Rig {
             )),
             false,
         );
-        let common = Common::new(ring.clone(), clock.clone(), intake);
+        let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
         let positions = reader.positions();
-        let load = || Functions::new(&plan.scripts, plan.limits, &common).unwrap();
+        let load = || ScriptFunctions::new(&plan.scripts, plan.limits, &common).unwrap();
         let scripts = load();
         let situation = Situation {
             offline: false,
@@ -268,17 +268,17 @@ impl Rig {
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));
         let templates = &expressions.templates;
-        let (seats, derivation) =
-            seat_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
-        let inline = (who == Lookers::Inserters).then(|| InlineParts {
+        let (slots, derivation) =
+            place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
+        let readers = shard_readers(&common, &slots, &reader.waker()).unwrap();
+        let inline = (who == AnalysisPlacement::Inserters).then(|| InlineParts {
             common: Arc::clone(&common),
-            seats: Arc::clone(&seats),
+            slots: Arc::clone(&slots),
             positions: reader.positions(),
             analyzer: reader.waker(),
-            placing: Placing::new(
+            placing: PlacementShared::new(
                 Analyzers::Auto,
-                Room {
+                AnalysisResources {
                     cpus: 2,
                     threads: 1,
                     inserters: plan.queues,
@@ -323,13 +323,13 @@ impl Rig {
         let events_tx = Events::new();
         let events = events_tx.log().subscribe(Some(0));
         let (commands_tx, commands) = commands();
-        let window = Window {
+        let window = DumpWindow {
             past_ns: plan.past_ns,
             future_ns: plan.future_ns,
             packets_max: plan.packets_max,
             bytes_max: plan.bytes_max,
         };
-        let requests = plan.requests.iter().map(|it| Terms::new(it, window));
+        let requests = plan.requests.iter().map(|it| TriggerTerms::new(it, window));
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
             window,
@@ -355,7 +355,7 @@ impl Rig {
             are_alerts_expected: false,
             grace_ns: Some(50 * MS),
         };
-        let handle = Handle {
+        let handle = RecorderHandle {
             control: Arc::clone(&common.control),
             waker: reader.waker(),
             commands: commands_tx,
@@ -370,7 +370,7 @@ impl Rig {
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
-            (Arc::clone(&seats), derivation),
+            (Arc::clone(&slots), derivation),
             parts,
             reader,
             config,
@@ -380,7 +380,7 @@ impl Rig {
             common: Arc::clone(&common),
             directory,
             pool: Pool::start(pool, &common).unwrap(),
-            progress: Progress::Live {
+            progress: DumperProgress::Live {
                 promises: common.intake.promises(),
             },
             post: None,
@@ -399,7 +399,7 @@ impl Rig {
             analyzer: Some(analyzer),
             dumper,
             positions,
-            seats,
+            slots,
             events,
             handle,
             notices: Vec::new(),
@@ -410,7 +410,8 @@ impl Rig {
         }
     }
 
-    /// Moves both clocks by `ns`; every queue's watermark and counters follow, as an engine's do on an idle link.
+    /// Moves both clocks by `ns`. Every queue's watermark and counters follow, as those of an
+    /// engine do on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);
         let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
@@ -431,19 +432,20 @@ impl Rig {
             .push_back((now_ns, data));
     }
 
-    /// Every part does what it can.
+    /// Steps every part until it is done.
     pub(crate) fn step(&mut self) {
         self.insert();
         self.analyze();
     }
 
-    /// Inserters do what they can.
+    /// Steps the inserters until they are done.
     pub(crate) fn insert(&mut self) {
         step_all(&self.inserters);
     }
 
-    /// Analyzer and dumper do what they can; whoever reads the clock behind so many other readings stands still there, and a packet
-    /// arrives on the first queue at the end of that. False: there were no more readings, and it did not come to that.
+    /// Steps the analyzer and the dumper until they are done. The thread that reads the clock after
+    /// this number of readings pauses there, and a packet arrives on the first queue at the end of
+    /// the pause. Returns `false` if there were fewer readings.
     pub(crate) fn analyze_with_pause(
         &mut self,
         readings: usize,
@@ -461,7 +463,7 @@ impl Rig {
         self.clock.pause.lock().unwrap().take().is_none()
     }
 
-    /// The analyzer does what it can.
+    /// Steps the analyzer until it is done.
     pub(crate) fn look(&mut self) {
         for reader in &mut self.readers {
             while reader.step() {}
@@ -471,8 +473,9 @@ impl Rig {
         }
     }
 
-    /// The readers of shards do what they can, in threads of their own, and the analyzer beside them until it is so, and behind them.
-    pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&Handle) -> bool) {
+    /// Runs the readers of shards in separate threads until they are done. The analyzer runs
+    /// meanwhile until `is_so`, and once more afterwards.
+    pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&RecorderHandle) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         scope(|scope| {
             for reader in &mut self.readers {
@@ -487,12 +490,12 @@ impl Rig {
         assert!(Instant::now() < deadline, "it did not come to that");
     }
 
-    /// The analyzer takes the commands that wait, and does nothing else.
-    pub(crate) fn obey(&mut self) {
-        self.analyzer.as_mut().map(Analyzer::obey);
+    /// The analyzer processes waiting commands, and does nothing else.
+    pub(crate) fn run_commands(&mut self) {
+        self.analyzer.as_mut().map(Analyzer::run_commands);
     }
 
-    /// The analyzer does what it does between two looks at the clock.
+    /// The analyzer does one step, between two checks of the clock.
     pub(crate) fn look_once(&mut self) {
         self.readers.iter_mut().for_each(|it| _ = it.step());
         if let Some(analyzer) = &mut self.analyzer {
@@ -500,27 +503,28 @@ impl Rig {
         }
     }
 
-    /// Analyzer and dumper do what they can.
+    /// Steps the analyzer and the dumper until they are done.
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
         self.hear();
     }
 
-    /// As from files: the dumper reads no further than the analyzer, which asks within a batch what records before `end` cost, and
-    /// goes on with the batch.
+    /// Accounts for costs as from files: the dumper reads no further than the analyzer. Within a
+    /// batch the analyzer asks for the costs of the records before `end`, and then goes on with the
+    /// batch.
     pub(crate) fn account(&mut self, end: u64) {
         self.dumper.account(self.positions.clone(), end);
         self.hear();
     }
 
-    /// Waits until the threads that write have done all that they were asked for.
+    /// Waits until the threads that write have done all their work.
     pub(crate) fn settle(&mut self) {
         self.dumper.settle();
         self.hear();
     }
 
-    /// Steps until it is so, which other threads may take a while for.
+    /// Steps until `is_so`, which may depend on other threads.
     pub(crate) fn step_until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(120);
         while !is_so(self) {
@@ -530,9 +534,9 @@ impl Rig {
         }
     }
 
-    /// A trigger by hand.
+    /// Triggers manually.
     pub(crate) fn trigger(&self, request: TriggerRequest) {
-        let command = Command::Trigger {
+        let command = AnalyzerCommand::Trigger {
             at_ns: None,
             key: None,
             rule: None,
@@ -544,39 +548,40 @@ impl Rig {
         self.handle.commands.try_send(command).unwrap();
     }
 
-    /// Everything is given up.
+    /// Drops all dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
         self.dumper.abandon(why);
         self.hear();
     }
 
-    /// Takes the news.
+    /// Takes the events.
     fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
-                Event::Finished(report) => self.reports.push(report),
-                Event::Compressed(report) => self.compressed.push(report),
-                Event::Notice(text) => self.notices.push(text),
-                Event::Triggered { .. }
-                | Event::Deleted(_)
-                | Event::Posted(_)
-                | Event::Exported(_)
-                | Event::Changed(_)
-                | Event::Refused(_) => {}
-                Event::Alert(news) => self.alerts.push(news),
-                Event::Missed(missed) => panic!("{missed:?}"),
+                RecorderEvent::Finished(report) => self.reports.push(report),
+                RecorderEvent::Compressed(report) => self.compressed.push(report),
+                RecorderEvent::Notice(text) => self.notices.push(text),
+                RecorderEvent::Triggered { .. }
+                | RecorderEvent::Deleted(_)
+                | RecorderEvent::Posted(_)
+                | RecorderEvent::Exported(_)
+                | RecorderEvent::Changed(_)
+                | RecorderEvent::Refused(_) => {}
+                RecorderEvent::Alert(news) => self.alerts.push(news),
+                RecorderEvent::Missed(missed) => panic!("{missed:?}"),
             }
         }
     }
 
-    /// Dumps that packets came too late for, and how many packets of each source did.
+    /// The number of dumps that packets came too late for, and the number of such packets by
+    /// source.
     pub(crate) fn late(&self) -> (u64, Vec<u64>) {
         let sources = self.common.intake.snapshots().into_iter();
         let outdated = self.common.counters.reading().outdated;
         (outdated, sources.map(|source| source.late).collect())
     }
 
-    /// The first source has an interface of another link type from now on.
+    /// The first source gets an interface of another link type.
     pub(crate) fn turn_up(&self, link_type: LinkType) {
         let info = InterfaceInfo {
             name: "more".to_owned(),
@@ -589,7 +594,7 @@ impl Rig {
         interfaces.register(&self.common.ring, 0, &info).unwrap();
     }
 
-    /// The thread that compiles dump filters ends amidst its work.
+    /// The thread that compiles dump filters ends in the middle of its work.
     pub(crate) fn lose_compiler(&mut self) {
         self.dumper.lose_compiler();
     }
@@ -602,14 +607,15 @@ impl Rig {
         &self.dumper
     }
 
-    /// The analyzer does what it can while the dumper stands still. How much it remembers then.
+    /// Steps the analyzer until it is done, without the dumper. Returns the sizes of the analyzer's
+    /// collections.
     pub(crate) fn analyze_alone(&mut self) -> [usize; 3] {
         let analyzer = self.analyzer.as_mut().expect("it is not stopped");
         while analyzer.step() {}
         analyzer.remembered()
     }
 
-    /// How many packets the analyzer did not look at so far.
+    /// The number of packets that the analyzer has skipped.
     pub(crate) fn passed_by(&self) -> usize {
         self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
     }
@@ -632,8 +638,8 @@ impl Rig {
     }
 }
 
-impl Handle {
-    /// Adds a rule, or changes the one of its name. Whether the rule was there.
+impl RecorderHandle {
+    /// Adds a rule, or changes the rule of this name. Returns whether the rule existed.
     pub(crate) fn set_rule(
         &self,
         name: &str,
@@ -644,7 +650,7 @@ impl Handle {
     }
 }
 
-/// A UDP packet over raw IPv4 with a number in it.
+/// A raw IPv4 packet with UDP and a number.
 pub(crate) fn udp(source_port: u16, port: u16, number: u32) -> Vec<u8> {
     let mut packet = vec![
         0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,

@@ -1,4 +1,4 @@
-//! What a live recorder promises about scripts, on injected clocks.
+//! Promises of a live recorder about scripts, on injected clocks.
 
 use std::time::Duration;
 
@@ -30,12 +30,13 @@ fn scripts(triggers: &[&str], dump: Option<&str>) -> Scripts {
     }
 }
 
-/// A recorder whose scripts have time: a call ages also while its thread, and not the one that watches it, waits for a processor.
+/// A recorder whose scripts have much time: the time of a call also passes while its thread waits
+/// for a CPU.
 fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     rig_within(Duration::from_secs(60), scripts, directory)
 }
 
-/// The same with so much time for each call.
+/// A recorder whose scripts have `time` for each call.
 fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     let plan = RigConfig {
         queues: 1,
@@ -87,7 +88,8 @@ fn failed(rig: &Rig) -> u64 {
     rig.common.counters.scripts_failed()
 }
 
-/// A script that counts sees each packet once, in order, whether packets come alone or by the thousand.
+/// A script that counts sees each packet once, in order, whether packets arrive alone or by the
+/// thousand.
 #[test]
 fn a_script_is_asked_about_every_packet_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +117,7 @@ fn a_script_is_asked_about_every_packet_once() {
     );
 }
 
-/// Rules and scripts trigger beside each other; equal names share a dump.
+/// Rules and scripts trigger at the same time; equal names share a dump.
 #[test]
 fn scripts_and_expressions_trigger_beside_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +144,7 @@ fn scripts_and_expressions_trigger_beside_each_other() {
     assert_eq!(told, expected);
 }
 
-/// A dump function may answer with an expression, or that there is nothing to dump.
+/// A dump function may return an expression, or that there is nothing to dump.
 #[test]
 fn a_dump_function_may_answer_with_an_expression() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +169,8 @@ fn a_dump_function_may_answer_with_an_expression() {
     );
 }
 
-/// A trigger script that fails is told, counted and passed by; what it found before counts, and other rules go on.
+/// A failed trigger script is reported, counted and skipped. Its earlier hits count, and other
+/// rules go on.
 #[test]
 fn a_failed_trigger_script_is_told_and_passed_by() {
     let endless = "local n = 0 return function(pkt) n = n + 1 while n > 99 do end return pkt:u32(28) == 50 end";
@@ -205,7 +208,8 @@ fn a_failed_trigger_script_is_told_and_passed_by() {
     }
 }
 
-/// A dump whose predicate fails says that it may lack packets, and later triggers that they cannot dump.
+/// If its predicate fails, a dump reports that it may lack packets. Later triggers report that they
+/// cannot dump.
 #[test]
 fn a_failed_dump_script_leaves_a_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,7 +253,7 @@ fn a_failed_dump_script_leaves_a_verdict() {
     assert_eq!(told("no dump: dump.lua failed"), 1, "{:?}", rig.notices);
 }
 
-/// What a script prints is a message.
+/// The output of a script is a message.
 #[test]
 fn what_scripts_print_is_told() {
     let dir = tempfile::tempdir().unwrap();

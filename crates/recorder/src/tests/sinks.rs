@@ -1,4 +1,4 @@
-//! Threads that write dumps: a slow, full or changed disk troubles its own dumps alone.
+//! Threads that write dumps: a slow, full or changed disk affects only its own dumps.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,8 @@ use crate::{
     },
 };
 
-/// What a disk does only when the test lets it, or is over: made after the rig, whose threads wait for it.
+/// Blocks a disk until the test opens the barrier or ends. Make it after the rig, so that it opens
+/// before the rig waits for its threads.
 #[derive(Debug, Default)]
 pub(super) struct Barrier(Arc<BarrierState>);
 
@@ -29,12 +30,12 @@ pub(super) struct Barrier(Arc<BarrierState>);
 pub(super) struct BarrierState {
     is_open: Mutex<bool>,
     opened: Condvar,
-    /// How many have come to it.
+    /// Number of threads that have reached the barrier.
     came: AtomicUsize,
 }
 
 impl Barrier {
-    /// In the way of a deed at files whose name contains this.
+    /// Blocks a deed on files whose name contains `name`.
     pub(super) fn on(disk: &FakeDisk, deed: Deed, name: &'static str) -> Self {
         let barrier = Self::default();
         let waiting = Arc::clone(&barrier.0);
@@ -68,12 +69,12 @@ pub(super) fn directory(disk: &FakeDisk, name: &str) -> Directory {
     Directory::on(Arc::new(disk.clone()), Path::new(name), Format::PcapNg)
 }
 
-/// A rig whose dumps threads write to a disk.
+/// A rig with threads that write the dumps.
 fn rig(plan: &RigConfig<'_>, disk: &FakeDisk) -> Rig {
     Rig::with_pool(plan, START, directory(disk, "dumps"), PoolConfig::new(true))
 }
 
-/// As the status tells it.
+/// Copied bytes, as the status reports them to users.
 fn copied_bytes(rig: &Rig) -> usize {
     rig.common.counters.copied_bytes.load(Ordering::SeqCst)
 }
@@ -93,7 +94,7 @@ fn packets(disk: &FakeDisk, path: &Path) -> Vec<(i64, u32)> {
     packets
 }
 
-/// The file whose name contains this.
+/// The file whose name contains this text.
 fn named(disk: &FakeDisk, name: &str) -> PathBuf {
     let mut names = disk.names().into_iter();
     let found = names.find(|path| path.to_string_lossy().contains(name));
@@ -107,7 +108,8 @@ fn holds(disk: &FakeDisk, path: &Path, text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-/// Syncs stand still; never more than two threads stand with them, and the first packets of another dump are written at once.
+/// Syncs hang. Never more than two threads hang with them, and the first packets of another dump
+/// are written at once.
 #[test]
 fn no_first_packet_waits_for_a_sync() {
     let disk = FakeDisk::default();
@@ -126,10 +128,10 @@ fn no_first_packet_waits_for_a_sync() {
     rig.pass(2 * S);
     rig.step_until(|_| barrier.came() == 2);
     rig.arrive(0, udp(2000, 9, 7));
-    // It is final.
+    // The packet is final.
     rig.pass(10 * MS);
     rig.step_until(|_| packets(&disk, &named(&disk, "-0007-")).len() == 1);
-    // It goes on with many rings full of packets.
+    // The dump goes on with many rings full of packets.
     let large = [udp(2000, 7, 8), vec![0; 100_000]].concat();
     for _ in 0..400 {
         rig.pass(MS);
@@ -157,8 +159,8 @@ fn no_first_packet_waits_for_a_sync() {
     assert_eq!(last.packets, 401);
 }
 
-/// A file that takes nothing: its dump waits, then loses what the ring has no place for, and says exactly how much. Another dump of
-/// the same packets goes on, and copies never take more than they may.
+/// A file accepts no data. Its dump waits, then loses packets that the ring overwrites, and reports
+/// exactly how many. Another dump of the same packets goes on, and copies stay within their limit.
 #[test]
 fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     let disk = FakeDisk::default();
@@ -188,7 +190,7 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
         rig.step_until(|rig| {
             let copied = copied_bytes(rig);
             assert!(copied <= pool.budget_bytes, "{copied}");
-            // What the one that stands still has, a third at most; else nothing.
+            // The stalled dump's copies, at most a third of the budget; later nothing.
             copied
                 <= if number <= 85 {
                     pool.budget_bytes / 3
@@ -225,8 +227,8 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     }
 }
 
-/// A dump whose file takes nothing holds what is left of the ring. When the ring needs it, that dump loses its reservation, and older
-/// dumps, which go on, keep theirs.
+/// A dump whose file accepts no data holds the rest of the ring. When the ring needs this room, the
+/// dump loses its reservation. Older dumps, which go on, keep theirs.
 #[test]
 fn a_dump_without_room_costs_older_ones_nothing() {
     let disk = FakeDisk::default();
@@ -256,7 +258,7 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     let ring = rig.common.ring.statistics();
     let reserved = (ring.closed_buckets, ring.reserved_buckets);
     assert_eq!(reserved, (3, 2), "it has read one, and waits with it");
-    // More buckets than are left, of which the older dump has read none.
+    // More buckets than are left; the older dump has read none of these.
     (0..50).for_each(|number| rig.arrive(0, large(3, number)));
     rig.insert();
     assert_eq!(rig.common.ring.statistics().reservations_fallen, 1);
@@ -270,8 +272,9 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written, and what
-/// came meanwhile is read. So it is where no source promises that nothing older is to come.
+/// A dump that has just caught up has no room again, and gets room when no more packets arrive for
+/// this dump. Its waiting packets are written, and packets that arrived meanwhile are read. This
+/// also works if no source promises watermarks.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {
@@ -292,7 +295,8 @@ fn what_waits_is_written_when_there_is_room() {
             step(&mut rig, true);
             rig.arrive(0, udp(1, 7, 2 * number + 1));
             step(&mut rig, true);
-            // Of the first four it hears that there is room, and reads on in the next round.
+            // After the first four packets, the dump learns that there is room, and reads on in the
+            // next round.
             step(&mut rig, false);
         }
         (0..3).for_each(|_| step(&mut rig, false));
@@ -300,7 +304,8 @@ fn what_waits_is_written_when_there_is_room() {
     }
 }
 
-/// A dump that catches up stalls while a packet waits that another queue may still send older ones than. When there is room these are read first.
+/// A dump that catches up stalls while a packet waits, and another queue may still deliver older
+/// packets. When there is room, the older packets are read first.
 #[test]
 fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
     let disk = FakeDisk::default();
@@ -309,7 +314,7 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
         ring_bytes: 16 << 20,
         ..RigConfig::default()
     };
-    // Of two long packets the second one has no room.
+    // The second of two long packets has no room.
     let pool = PoolConfig {
         budget_bytes: 100_000,
         ..PoolConfig::new(true)
@@ -329,7 +334,7 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
     feed(&rig, 0, 20, long(1));
     feed(&rig, 0, 21, long(2));
     feed(&rig, 0, 40, udp(1, 7, 4));
-    // The watermarks are 39 ms.
+    // The watermarks are at 39 ms.
     rig.step();
     rig.pass(20 * MS);
     feed(&rig, 1, 39, udp(1, 7, 3));
@@ -346,7 +351,7 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
     assert_eq!(written(), [0, 1, 2, 3, 4]);
 }
 
-/// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
+/// The contents of 300 dumps, with packets that are sorted in at the end: files by name.
 fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -410,7 +415,7 @@ fn dumps_are_the_same_whoever_writes_them_and_with_few_descriptors() {
     }
 }
 
-/// Names are taken: the dump gets the next number, and the next dump the one behind it.
+/// Names are taken: the dump gets the next number, and the next dump the number after that.
 #[test]
 fn names_that_are_taken_are_left_alone() {
     let disk = FakeDisk::default();
@@ -436,7 +441,8 @@ fn names_that_are_taken_are_left_alone() {
     assert_eq!(disk.names().len(), 6);
 }
 
-/// A disk fails after the first packet of a dump: the report says what the file holds and what is missing.
+/// A disk fails after the first packet of a dump: the report says what the file has and what is
+/// missing.
 #[test]
 fn a_disk_that_fails_is_reported() {
     for is_failing in [false, true] {
@@ -476,7 +482,8 @@ fn a_disk_that_fails_is_reported() {
     }
 }
 
-/// A packet comes while its dump is synced: it is too late, and the verdict stays as it was judged.
+/// A packet arrives while its dump is synced: it is too late, and the verdict stays as it was
+/// judged.
 #[test]
 fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     let disk = FakeDisk::default();
@@ -507,7 +514,7 @@ fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     assert!(!holds(&disk, &sidecar, "incomplete"));
 }
 
-/// Everything ends at once: what was copied is written, and the parts say what they hold.
+/// Everything ends at once: copied packets are written, and partial files say what they have.
 #[test]
 fn what_was_copied_is_written_when_all_is_given_up() {
     let disk = FakeDisk::default();

@@ -1,4 +1,4 @@
-//! Dump filters that libpcap takes its time for: they hold up nobody but their own dumps.
+//! Dump filters that take libpcap long: they delay only their own dumps.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use crate::{
 const START: i64 = 1_800_000_000 * S;
 const DUMPS: u16 = 6;
 
-/// A template of which no look-up finds the packets, and which libpcap optimizes for some tens of milliseconds.
+/// A template whose packets no look-up finds, and which takes libpcap some tens of milliseconds to
+/// optimize.
 fn slow(source_port: &str) -> String {
     let ports: Vec<String> = (2000..2100).map(|port| port.to_string()).collect();
     let ports = ports.join(" or ");
@@ -57,14 +58,14 @@ fn finish(rig: &mut Rig, dumps: usize) {
     }
 }
 
-/// Steps, and leaves the processor to the compiler for a while.
+/// Steps, and leaves the CPU to the compiler for a while.
 fn step_and_wait(rig: &mut Rig) {
     rig.step();
     std::thread::park_timeout(Duration::from_millis(1));
 }
 
-/// Dumps whose filters take long come at once: the dumper does not wait for their filters, so that others go on; and
-/// each dump holds all that it should, although it begins late and its window may be over by then.
+/// Dumps with slow filters open at once. The dumper does not wait for their filters, so other dumps
+/// go on. Each dump is complete, although it begins late and its window may have ended by then.
 #[test]
 fn slow_filters_are_compiled_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +79,7 @@ fn slow_filters_are_compiled_aside() {
         rig.arrive(0, udp(1000 + source, 9, 2));
     }
     rig.step();
-    // Each takes longer than the step.
+    // Each filter takes longer than the step.
     assert!(rig.dumper().compiling() > 0);
     rig.pass(500 * MS);
     for source in 0..DUMPS {
@@ -93,7 +94,8 @@ fn slow_filters_are_compiled_aside() {
     }
 }
 
-/// A link type turns up while dumps are open, and their filters take long for it: they wait for them as new dumps do.
+/// A link type appears while dumps are open whose filters are slow for it: these dumps wait for
+/// their filters as new dumps do.
 #[test]
 fn slow_filters_are_compiled_aside_for_further_link_types() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +124,7 @@ fn slow_filters_are_compiled_aside_for_further_link_types() {
     }
 }
 
-/// Dumps whose filters nobody compiles any more get them all the same, and are ready.
+/// If the compiler thread has ended, dumps still get their filters, and complete.
 #[test]
 fn dumps_go_on_without_the_compiler() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,7 +143,8 @@ fn dumps_go_on_without_the_compiler() {
     }
 }
 
-/// What stands in the template as it is was compiled at the start: nothing is left to compile when a dump opens.
+/// The fixed parts of the template were compiled at the start: nothing is left to compile when a
+/// dump opens.
 #[test]
 fn what_is_not_filled_in_is_compiled_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +161,8 @@ fn what_is_not_filled_in_is_compiled_once() {
     assert_eq!(taken, [1, 0, 0, 0, 0, 0]);
 }
 
-/// A dump script makes texts that libpcap is slow at: the analyzer compiles none of them. Why libpcap refuses one, its dump says.
+/// A dump script returns texts that are slow for libpcap: the analyzer compiles none of these. If
+/// libpcap refuses one, the dump reports the error.
 #[test]
 fn slow_texts_of_a_script_are_compiled_aside() {
     for (more, refused) in [("", false), (" and type mgt", true)] {
@@ -172,7 +176,7 @@ fn slow_texts_of_a_script_are_compiled_aside() {
         let mut rig = rig_with("", scripts, dir.path());
         rig.arrive(0, udp(1000, 9, 1));
         rig.step();
-        // What is refused may be refused at once.
+        // A refusal may come at once.
         assert!(
             refused || rig.dumper().compiling() == 1,
             "{:?}",
@@ -200,8 +204,8 @@ fn slow_texts_of_a_script_are_compiled_aside() {
     }
 }
 
-/// A packet comes too late for a window whose filter the compiler has not come to: the analyzer does not compile it either, and the
-/// packet counts as one that may be of the dump.
+/// A packet comes too late for a window whose filter is not compiled yet. The analyzer does not
+/// compile the filter either, and the packet counts as one that the dump may lack.
 #[test]
 fn the_analyzer_compiles_nothing_for_late_packets() {
     for is_compiled in [false, true] {

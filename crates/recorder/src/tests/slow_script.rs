@@ -1,4 +1,5 @@
-//! A trigger script that is slower than the packets come delays nothing else: windows, wishes, what is told, and the stop.
+//! A trigger script that is slower than the packets delays nothing else: windows, commands,
+//! reports, and the stop.
 
 use std::{
     num::NonZeroUsize,
@@ -19,7 +20,7 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-/// A recorder with a script that takes packets to port 8, and so much time for each packet.
+/// A recorder with a script that matches packets to port 8, and takes `packet_ns` for each packet.
 fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
     let plan = RigConfig {
         ring_bytes,
@@ -66,13 +67,13 @@ fn with_readers() -> RigConfig<'static> {
     }
 }
 
-/// All hits, whatever became of them.
+/// All hits, whatever their outcome.
 fn hits(rig: &Rig) -> u64 {
     let hits = rig.common.counters.reading().hits;
     hits.triggers + hits.suppressed.total()
 }
 
-/// So many packets of 1,400 bytes arrive at 25 kpps.
+/// Packets of 1,400 bytes arrive at 25 kpps.
 fn arrive(rig: &mut Rig, packets: u32) {
     for number in 0..packets {
         let mut packet = udp(1, 7, number);
@@ -95,7 +96,7 @@ fn counts(rig: &Rig) -> (u64, u64, u64) {
     (reading.analyzed, reading.lapped, reading.unseen)
 }
 
-/// A script that makes its way through a long burst does not hang.
+/// A script that is busy with a long burst does not count as hanging.
 #[test]
 fn an_inserter_goes_round_amidst_a_burst() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ fn a_window_ends_by_the_clock_amidst_a_batch() {
     }
 }
 
-/// It is told at the first bucket behind the gap, before that is looked at.
+/// The gap is reported at the first bucket after it, before this bucket is analyzed.
 #[test]
 fn packets_that_were_overwritten_are_told_where_that_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,7 +172,7 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
     assert_eq!(unseen, lapped);
 }
 
-/// After a stop, some seconds are given to packets that wait; the rest is unread, and reported.
+/// After a stop, waiting packets get some seconds; the rest is unread, and reported.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
     let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];
@@ -206,7 +207,7 @@ fn a_stop_does_not_wait_for_all_packets() {
     }
 }
 
-/// A trigger by hand does not wait for the packets before it.
+/// A manual trigger does not wait for earlier packets.
 #[test]
 fn a_trigger_by_hand_acts_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,12 +222,12 @@ fn a_trigger_by_hand_acts_amidst_a_batch() {
     assert!(waited_ns <= 100 * MS, "{waited_ns} ns");
 }
 
-/// Each packet is looked at by the rule as it was, or as it is.
+/// Each packet is analyzed by the old rule or by the new rule.
 #[test]
 fn a_rule_is_changed_amidst_a_batch() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(MS, 64 << 20, &dir);
-    // The analyzer is this thread.
+    // The analyzer runs in this thread, so it cannot answer.
     rig.handle.answer_wait = Duration::ZERO;
     let request = TriggerRequest::default();
     _ = rig.handle.set_rule("r", "udp port 7", &request);
@@ -242,8 +243,8 @@ fn a_rule_is_changed_amidst_a_batch() {
     );
 }
 
-/// A reader stands still amidst its packets: what it found before acts, and rules change. Each packet is looked at by the rule as it
-/// was, or as it is.
+/// A reader pauses between its packets: its earlier hits act, and rules change. Each packet is
+/// analyzed by the old rule or by the new rule.
 #[test]
 fn what_a_reader_found_acts_while_it_looks_on() {
     let dir = tempfile::tempdir().unwrap();

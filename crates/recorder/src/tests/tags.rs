@@ -1,4 +1,5 @@
-//! Frames with VLAN tags, which the kernel takes out: whoever looks at them, the same is found.
+//! Frames with VLAN tags, which the kernel removes: the hits are the same, whichever thread
+//! analyzes the frames.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -10,7 +11,7 @@ use crate::Analyzers;
 
 const START: i64 = 1_800_000_000 * S;
 
-/// Frames of some flows, of every three one without a tag, one with a tag and one with two.
+/// Frames of several flows: one in three without a tag, one with a tag, and one with two tags.
 fn frames() -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(11);
     let tags: [&[u8]; 3] = [&[], &[0x81, 0, 0, 7], &[0x88, 0xa8, 0, 8, 0x81, 0, 0, 9]];
@@ -22,7 +23,7 @@ fn frames() -> Vec<Vec<u8>> {
         };
         let mut frame = [&[2; 12], tags[number as usize % 3], &[8, 0]].concat();
         frame.extend(udp(1, port, number));
-        // Several copies of a burst.
+        // Large enough for several copies of a burst.
         frame.resize(frame.len() + random.usize(..1200), 0);
         frame
     };
@@ -55,7 +56,7 @@ fn tagged_frames_are_looked_at_in_their_inserter_as_by_threads() {
             burst.iter().for_each(|frame| rig.arrive(0, frame.clone()));
             rig.insert();
             let stored = rig.common.ring.statistics().stored_packets;
-            let claimed = rig.seats.of(0).claimed();
+            let claimed = rig.slots.of(0).claimed();
             assert_eq!(claimed, if analyzers == threads { 0 } else { stored });
             rig.pass(100 * MS);
             rig.step();
@@ -97,6 +98,6 @@ fn tagged_frames_are_looked_at_in_their_inserter_as_by_threads() {
         "{}",
         dumps.len()
     );
-    // Each port under each tag.
+    // Each port with each number of tags.
     assert_eq!(flows.len(), 3 * 41);
 }

@@ -1,4 +1,4 @@
-//! Dumps that must not be called complete: each way to miss a packet is told.
+//! Dumps that must not be called complete: each way to miss a packet is reported.
 
 use retroscope_capture::InputDrops;
 use retroscope_packet::LinkType;
@@ -19,7 +19,7 @@ fn config() -> RigConfig<'static> {
     RigConfig::default()
 }
 
-/// The one thing that a dump misses: its cause, how many packets, and how many at most.
+/// The only missing entry of a dump: its cause, its number of packets, and the upper bound.
 fn missing(report: &DumpReport) -> (&str, Option<u64>, Option<u64>) {
     assert_eq!(report.verdict, Verdict::Incomplete, "{report:?}");
     assert_eq!(report.missing.len(), 1, "{report:?}");
@@ -27,7 +27,7 @@ fn missing(report: &DumpReport) -> (&str, Option<u64>, Option<u64>) {
     (missing.cause, missing.packets, missing.at_most)
 }
 
-/// The report of the only dump, whose window is over.
+/// The report of the only dump, after its window has ended.
 fn finished(rig: &mut Rig) -> &DumpReport {
     rig.pass(2 * S);
     rig.step();
@@ -36,7 +36,7 @@ fn finished(rig: &mut Rig) -> &DumpReport {
     &rig.reports[0]
 }
 
-/// A piece of a UDP datagram over raw IPv4; the first one has the ports 1 and 9 or others.
+/// A fragment of a UDP datagram over raw IPv4; the first fragment has the ports 1 and `port`.
 pub(super) fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
     let mut packet = udp(1, port.unwrap_or(0xffff), 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -64,7 +64,8 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
         rig.arrive(0, vec![0x45; 250_000]);
         rig.step();
     }
-    // Where nothing came, as far as we know; the bucket that was overwritten holds packets from before and from after.
+    // A window in which nothing is known to have arrived; the overwritten bucket has packets from
+    // before and from after.
     let trigger = (START + 5 * S, udp(1, 9, 0));
     rig.feeds[1].lock().unwrap().frames.push_back(trigger);
     rig.step();
@@ -80,7 +81,8 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
     assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
 }
 
-/// The reservation of a dump falls, and before the dumper asks what it lost, the ring has forgotten most of it.
+/// The reservation of a dump falls. Before the dumper asks what was lost, the ring has forgotten
+/// most losses.
 #[test]
 fn what_fell_and_was_forgotten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +106,8 @@ fn what_fell_and_was_forgotten_is_unknown() {
     assert_eq!(entry.to, report.trigger_time, "all came at once");
 }
 
-/// A dump of a flow, of these fragments, which come in so many rounds; so many of them may be missing.
+/// A dump of a flow with these fragments, which arrive in `rounds`; `missed` of them may be
+/// missing.
 fn fragments_are_missing(
     rounds: impl IntoIterator<Item = Vec<Vec<u8>>>,
     of_flow: u64,
@@ -132,7 +135,7 @@ fn fragments_are_missing(
     assert_eq!(report.packets, 1 + of_flow - missed.unwrap_or(0));
 }
 
-/// More later fragments wait for their first ones than are kept.
+/// More later fragments wait for their first fragments than are kept.
 #[test]
 fn later_fragments_that_were_given_up_may_be_missing() {
     for (later, missed) in [(1024, None), (1100, Some(76))] {
@@ -145,7 +148,7 @@ fn later_fragments_that_were_given_up_may_be_missing() {
     }
 }
 
-/// So many datagrams came that it was forgotten what the first fragment of one had told.
+/// So many datagrams arrived that the flow of one first fragment was forgotten.
 #[test]
 fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     for (datagrams, missed) in [(4096, None), (4097, Some(1))] {
@@ -155,8 +158,9 @@ fn later_fragments_of_a_forgotten_datagram_may_be_missing() {
     }
 }
 
-/// The first fragment of a datagram lies before the window, in a bucket of its own. Whether the dump is opened before the dumper has read
-/// that bucket, for another dump, or behind it, makes no difference.
+/// The first fragment of a datagram is before the window, in a separate bucket. It makes no
+/// difference whether the dump opens before or after the dumper has read that bucket for another
+/// dump.
 #[test]
 fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     for is_behind in [true, false] {
@@ -202,8 +206,8 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     }
 }
 
-/// An identification is used by another flow, and a later fragment behind that is stamped before it, in the next bucket. What a dump makes of
-/// it does not depend on how many buckets it reads at once.
+/// Another flow reuses an identification, and a later fragment in the next bucket has an earlier
+/// stamp. The result must not depend on how many buckets the dumper reads at once.
 #[test]
 fn fragments_are_looked_at_in_the_order_of_records() {
     for at_once in [false, true] {
@@ -216,7 +220,7 @@ fn fragments_are_looked_at_in_the_order_of_records() {
         rig.pass(MS);
         rig.arrive(0, udp(1, 9, 0));
         rig.arrive(0, fragment(7, Some(9)));
-        // Eight of them fill a bucket.
+        // Eight of these packets fill a bucket.
         (0..8).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
         rig.step();
         rig.pass(20 * MS);
@@ -235,7 +239,7 @@ fn fragments_are_looked_at_in_the_order_of_records() {
     }
 }
 
-/// Packets may have been dropped before any tap: an upper bound is known, and no ledger has it.
+/// Packets may have been dropped before any tap: an upper bound is known, which no ledger includes.
 #[test]
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     for (before, meanwhile) in [(7, 0), (7, 5)] {
@@ -268,7 +272,7 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     }
 }
 
-/// A counter that cannot be read: `complete` says so, in the file too.
+/// A counter cannot be read: `complete` says so, in the file too.
 #[test]
 fn losses_that_no_counter_tells_stand_in_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -287,8 +291,9 @@ fn losses_that_no_counter_tells_stand_in_the_verdict() {
     assert!(has_field, "{report:?}");
 }
 
-/// A window begins in the midst of a datagram: the first fragment, which alone carries ports, came just before. Where it was
-/// overwritten, what followed may be missing; later fragments far behind the start belong to nothing.
+/// A window begins within a datagram: the first fragment, which alone has ports, arrived just
+/// before. If it was overwritten, the later fragments may be missing. Later fragments long after
+/// the start belong to no flow.
 #[test]
 fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     let cases = [
@@ -310,9 +315,9 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(100 * MS);
         rig.arrive(0, fragment(1, Some(port)));
-        // More records than are looked at together.
+        // More records than are analyzed together.
         (0..100).for_each(|number| rig.arrive(0, udp(2, 8, 1000 + number)));
-        // They fill the first fragment's bucket, or have it overwritten.
+        // These packets fill the first fragment's bucket, or lead to its being overwritten.
         for _ in 0..behind {
             rig.arrive(0, vec![0x45; 250_000]);
             rig.insert();
@@ -336,7 +341,8 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     }
 }
 
-/// A window ends in the midst of a datagram whose pieces came out of order: the first one, which alone carries ports, came behind the end.
+/// A window ends within a datagram whose fragments were out of order: the first one, which alone
+/// has ports, arrived after the end.
 #[test]
 fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
     for (before_end, port, missed) in [
@@ -368,10 +374,11 @@ fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
     }
 }
 
-/// First fragments far from a window are looked at where it happens, together with others. What they tell makes no difference.
+/// First fragments far from a window are sometimes analyzed together with other packets. Their
+/// flows must make no difference.
 #[test]
 fn fragments_far_from_a_window_tell_nothing() {
-    // Where the first fragment is: before the window by so much, or behind its end.
+    // Time of the first fragment before the window; `None`: after its end.
     for (before, is_taken) in [
         (Some(90 * MS), true),
         (Some(110 * MS), false),
@@ -406,8 +413,8 @@ fn fragments_far_from_a_window_tell_nothing() {
     }
 }
 
-/// From files a dump names the link types that it takes nothing of, of the packets up to its close: what is read for later dumps by
-/// then, depends on the threads.
+/// From files a dump names the link types of which it selects nothing, up to its close. The packets
+/// that are read for later dumps by then depend on threads, and must not count.
 #[test]
 fn from_files_link_types_behind_the_close_are_not_told() {
     let dir = tempfile::tempdir().unwrap();

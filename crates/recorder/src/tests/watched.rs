@@ -1,4 +1,4 @@
-//! What a recorder tells of itself to who watches it for long.
+//! The status that a recorder offers to long-term monitoring.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -48,11 +48,11 @@ fn hits_are_told_by_the_name_of_their_rule() {
     let status = rig.handle.status().unwrap();
     assert_eq!(status.hits_by_hand.triggers, 1);
     assert_eq!(status.hits.triggers, 3, "all of them");
-    // Each was 5 ms old, and one by hand has no age. 5 ms are no less than 5 ms.
+    // Each trigger packet was 5 ms old, and a manual trigger has no age. 5 ms are not below 5 ms.
     let AgeHistogram { dumps, sum_ns } = status.trigger_ages;
     assert_eq!((dumps[3], dumps.iter().sum::<u64>()), (2, 2));
     assert_eq!(sum_ns, 10 * MS.unsigned_abs());
-    // It goes on counting, whatever the rule is and was.
+    // The counts go on, whatever rule has the name.
     asked(&mut rig, |it| it.remove_rule(name)).unwrap();
     arrive(&mut rig, 7);
     add(&mut rig, "udp port 5");
@@ -75,7 +75,7 @@ fn hits_are_told_by_the_name_of_their_rule() {
     assert!(totals.missing.is_empty());
 }
 
-/// Where the clock is set, what was stamped before keeps its stamp.
+/// If the clock is set, earlier packets keep their stamps.
 #[test]
 fn the_oldest_packet_is_told_by_its_stamp() {
     for step_ns in [3600 * S, -3600 * S] {

@@ -1,4 +1,4 @@
-//! Triggers with windows of their own, side by side.
+//! Triggers with separate windows, at the same time.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 
 use crate::{
-    Config, DumpReport, Recorder, Summary, TriggerRequest, Verdict,
+    Config, DumpReport, Recorder, RecorderSummary, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -49,7 +49,7 @@ pub(crate) fn write(path: &Path, packets: &[(i64, Vec<u8>)]) {
 }
 
 /// Reads a capture file to its end.
-pub(crate) fn record(config: &Config, capture: &Path) -> Summary {
+pub(crate) fn record(config: &Config, capture: &Path) -> RecorderSummary {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<dyn Source>]);
     let files = [capture.to_owned()];
     let clock = Arc::new(SystemClock);
@@ -70,7 +70,7 @@ pub(crate) fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(read).collect()
 }
 
-/// What a dump holds is all of its window.
+/// Checks that a dump has all packets of its window.
 fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, i64)) {
     let window = report.trigger_ns - past_ns..=report.trigger_ns.saturating_add(future_ns);
     let expected: Vec<i64> = sent
@@ -83,8 +83,8 @@ fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, 
     assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
 }
 
-/// Rules with a short and a long window and triggers by hand, open at once: each dump has its own window, ends when that is over, and says who
-/// asked for it.
+/// Rules with a short and a long window and manual triggers, open at once. Each dump has its own
+/// window, ends with it, and names the person who asked.
 #[test]
 fn live_each_trigger_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn live_each_trigger_has_its_own_window() {
         rig.insert();
         if ms == 2010 {
             rig.trigger(by_hand.clone());
-            // It belongs to the first; the next one asks for something else.
+            // This trigger belongs to the first dump; the next one has another request.
             rig.trigger(TriggerRequest {
                 asked_by: None,
                 ..by_hand.clone()
@@ -150,12 +150,12 @@ fn live_each_trigger_has_its_own_window() {
     }
 }
 
-/// From files: each dump has its window, and a second run gives the same.
+/// From files: each dump has its window, and a second run gives the same result.
 #[test]
 fn from_files_each_rule_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
-    // 20 s, of which the ring holds about the half.
+    // 20 s, of which the ring holds about half.
     let mut sent = Vec::new();
     let mut frames = Vec::new();
     for n in 0..20_000_i64 {

@@ -7,7 +7,7 @@ use crate::{
     },
 };
 
-fn spread(slots: Slots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
+fn spread(slots: TimelineSlots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
     let mut parts = vec![0; slots.count];
     slots.spread(span_ns, total, |slot, part| parts[slot] += part);
     parts
@@ -15,12 +15,12 @@ fn spread(slots: Slots, span_ns: (i64, i64), total: u64) -> Vec<u64> {
 
 #[test]
 fn a_stretch_is_spread_evenly_and_nothing_of_it_is_lost() {
-    let slots = Slots::new((0, 99), 10);
+    let slots = TimelineSlots::new((0, 99), 10);
     assert_eq!((slots.slot_ns, slots.count), (10, 10));
     assert_eq!(spread(slots, (0, 99), 100), [10; 10]);
     assert_eq!(spread(slots, (5, 5), 7), [7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(spread(slots, (5, 24), 20), [5, 10, 5, 0, 0, 0, 0, 0, 0, 0]);
-    // What lies outside is left out, and no more.
+    // Only parts outside the slots are left out.
     assert_eq!(
         spread(slots, (-50, 49), 100),
         [10, 10, 10, 10, 10, 0, 0, 0, 0, 0]
@@ -32,7 +32,7 @@ fn a_stretch_is_spread_evenly_and_nothing_of_it_is_lost() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
         let (from_ns, to_ns) = (random.i64(-1000..1000), random.i64(1000..5000));
-        let slots = Slots::new((from_ns, to_ns), random.usize(1..40));
+        let slots = TimelineSlots::new((from_ns, to_ns), random.usize(1..40));
         let first_ns = random.i64(from_ns..=to_ns);
         let span_ns = (first_ns, random.i64(first_ns..=to_ns));
         let total = random.u64(0..10_000);
@@ -57,7 +57,7 @@ fn times_at_both_ends_of_all_time_are_slots_too() {
         (0, 0),
     ] {
         for count in [1, 7, SLOTS_MAX] {
-            let slots = Slots::new(ends, count);
+            let slots = TimelineSlots::new(ends, count);
             let parts = spread(slots, (i64::MIN, i64::MAX), u64::MAX);
             assert!(
                 !parts.is_empty() && parts.len() <= count.max(4),
@@ -76,7 +76,7 @@ fn request(from_ns: Option<i64>, to_ns: Option<i64>, slots: usize) -> TimelineRe
     }
 }
 
-/// Ten seconds of a live recorder: what came, what triggered, what was before and what is to come.
+/// Ten seconds of a live recorder: packets, a trigger, the time before the start, and the future.
 #[test]
 fn a_live_history_is_told_by_slot() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn a_live_history_is_told_by_slot() {
     let line = line.unwrap();
     assert_eq!((line.from_ns, line.slot_ns), (START - 10 * S, S));
     assert_eq!((line.packets.len(), line.bytes.len()), (30, 30));
-    // The second in which it began is its own.
+    // The second in which the recording began has its own slot.
     assert!(line.packets[..10].iter().all(Option::is_none), "{line:?}");
     let own: Vec<u64> = line.packets[10..20]
         .iter()
@@ -109,7 +109,7 @@ fn a_live_history_is_told_by_slot() {
     assert!(own.iter().all(|count| (9..=11).contains(count)), "{own:?}");
     let bytes: u64 = line.bytes[10..20].iter().map(|count| count.unwrap()).sum();
     assert_eq!(bytes, 100 * udp(1, 7, 0).len() as u64);
-    // The clock stands at the very beginning of the next.
+    // The clock is at the very beginning of the next slot.
     assert_eq!(line.packets[20], Some(0));
     assert!(line.packets[21..].iter().all(Option::is_none), "{line:?}");
     let triggers: u64 = line.triggers.iter().flatten().sum();
@@ -136,7 +136,8 @@ fn a_live_history_is_told_by_slot() {
     }
 }
 
-/// Of a ring that overflows the slots that are gone are unknown, and those that are there have all that is stored.
+/// After a ring overflowed, overwritten slots are unknown, and the other slots have everything that
+/// was stored.
 #[test]
 fn what_is_overwritten_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,11 +177,11 @@ fn what_is_overwritten_is_unknown() {
     );
 }
 
-/// A loss lies between two readings; the slots of an outage are marked.
+/// A loss is between two readings of a counter; the slots of an outage are marked.
 #[test]
 fn losses_and_outages_are_told_by_slot() {
     let triggers = TriggerLog::default();
-    let slots = Slots::new((0, 99), 10);
+    let slots = TimelineSlots::new((0, 99), 10);
     let losses = [
         (LOST_NO_BUCKET, (0, 19), 10),
         (LOST_NO_BUCKET, (10, 19), 4),
@@ -206,7 +207,7 @@ fn so_many_triggers_are_remembered() {
     let triggers = TriggerLog::default();
     let count = TRIGGERS_KEPT + 100;
     (0..count).for_each(|ns| triggers.add(i64::try_from(ns).unwrap()));
-    let slots = Slots::new((0, i64::try_from(count).unwrap() - 1), 10);
+    let slots = TimelineSlots::new((0, i64::try_from(count).unwrap() - 1), 10);
     let line = Timeline::new(slots, &[], (None, i64::MAX), std::iter::empty(), &triggers);
     assert_eq!(line.triggers[0], None, "some of them are forgotten");
     let others: u64 = line.triggers[1..].iter().map(|count| count.unwrap()).sum();

@@ -12,7 +12,9 @@ use std::{
 };
 
 use retroscope_api::{EventBody, StatusBody};
-use retroscope_recorder::{Clock, Event, FlowReceiver, Handle, Subscription, SystemClock};
+use retroscope_recorder::{
+    Clock, FlowReceiver, RecorderEvent, RecorderHandle, Subscription, SystemClock,
+};
 
 use crate::eve::{Counters, EveWriter};
 
@@ -43,7 +45,7 @@ struct Writing {
     /// Whether the name of an interface was given to the writer, by its number.
     named: Vec<bool>,
     events: Subscription,
-    handle: Handle,
+    handle: RecorderHandle,
     offline: bool,
     shared: Arc<Shared>,
 }
@@ -56,7 +58,7 @@ impl EveThread {
     pub(crate) fn start(
         writer: EveWriter,
         flows: FlowReceiver,
-        handle: Handle,
+        handle: RecorderHandle,
         (offline, is_file): (bool, bool),
     ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
@@ -153,11 +155,11 @@ impl Writing {
     }
 
     /// From files an event has the time of its trigger.
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &RecorderEvent) {
         let (kind, fields) = EventBody::of(event);
         let time_ns = match event {
-            Event::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
-            Event::Finished(report) if self.offline => report.trigger_ns,
+            RecorderEvent::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
+            RecorderEvent::Finished(report) if self.offline => report.trigger_ns,
             _ => SystemClock.now().wall_ns,
         };
         self.writer.event(time_ns, kind, &fields);

@@ -36,7 +36,9 @@ use retroscope_capture::{
 };
 use retroscope_generate::GeneratorSource;
 use retroscope_pcapfile::TextAllowance;
-use retroscope_recorder::{Config, FlowReceiver, Recorder, StartError, Summary, SystemClock};
+use retroscope_recorder::{
+    Config, FlowReceiver, Recorder, RecorderSummary, StartError, SystemClock,
+};
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
@@ -236,7 +238,7 @@ fn start(
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
         // Who reads the summary of a damaged file gets one, with nothing in it.
-        summary::print_json(&Summary::default(), None)?;
+        summary::print_json(&RecorderSummary::default(), None)?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.

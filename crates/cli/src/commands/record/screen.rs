@@ -12,8 +12,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    DeletedDump, DumpReport, Event, Missed, PostOutcome, Posted, Recorder, SourceSnapshot, Status,
-    Summary, Verdict, WhyDeleted, rfc3339,
+    DeletedDump, DumpReport, Missed, PostOutcome, Posted, Recorder, RecorderEvent, RecorderStatus,
+    RecorderSummary, SourceSnapshot, Verdict, WhyDeleted, rfc3339,
 };
 use retroscope_ring::{Numa, Ring};
 
@@ -27,7 +27,7 @@ const FILLING_QUIET: Duration = Duration::from_millis(200);
 
 /// Lines about dumps that are printed in [`LINES_PERIOD`] one by one, and as many sentences.
 const LINES_MAX: u32 = 50;
-/// Numbers of dumps that are not complete, and were told, that are remembered: as many as [`Summary::dumps`] lists.
+/// Numbers of dumps that are not complete, and were told, that are remembered: as many as [`RecorderSummary::dumps`] lists.
 const NOT_COMPLETE_MAX: usize = 10_000;
 /// How long after a storm began there is room for more lines; see [`LINES_MAX`].
 const LINES_PERIOD: Duration = Duration::from_secs(10);
@@ -44,13 +44,15 @@ struct Lines {
 
 impl Lines {
     /// Whether news still have room; if not they are counted.
-    fn has_room(&mut self, event: &Event) -> bool {
+    fn has_room(&mut self, event: &RecorderEvent) -> bool {
         self.since.get_or_insert_with(Instant::now);
         let printed = match event {
-            Event::Notice(_) | Event::Changed(_) | Event::Refused(_) => &mut self.sentences,
+            RecorderEvent::Notice(_) | RecorderEvent::Changed(_) | RecorderEvent::Refused(_) => {
+                &mut self.sentences
+            }
             _ => &mut self.dumps,
         };
-        if *printed >= LINES_MAX || matches!(event, Event::Missed(_)) {
+        if *printed >= LINES_MAX || matches!(event, RecorderEvent::Missed(_)) {
             self.cut.add(event);
             return false;
         }
@@ -207,38 +209,38 @@ impl Screen {
     }
 
     /// News. What is not complete is said even if quiet.
-    pub(crate) fn show(&mut self, event: &Event) {
+    pub(crate) fn show(&mut self, event: &RecorderEvent) {
         match event {
-            Event::Finished(report) => {
+            RecorderEvent::Finished(report) => {
                 self.hear(report.number, report.verdict);
             }
-            Event::Missed(_) => self.has_missed = true,
-            Event::Triggered { .. }
-            | Event::Compressed(_)
-            | Event::Deleted(_)
-            | Event::Posted(_)
-            | Event::Notice(_)
-            | Event::Alert(_)
-            | Event::Exported(_)
-            | Event::Changed(_)
-            | Event::Refused(_) => {}
+            RecorderEvent::Missed(_) => self.has_missed = true,
+            RecorderEvent::Triggered { .. }
+            | RecorderEvent::Compressed(_)
+            | RecorderEvent::Deleted(_)
+            | RecorderEvent::Posted(_)
+            | RecorderEvent::Notice(_)
+            | RecorderEvent::Alert(_)
+            | RecorderEvent::Exported(_)
+            | RecorderEvent::Changed(_)
+            | RecorderEvent::Refused(_) => {}
         }
         let is_wanted = match event {
-            Event::Triggered { .. }
-            | Event::Compressed(_)
-            | Event::Deleted(_)
-            | Event::Changed(_) => !self.quiet,
-            Event::Posted(posted) => posted.outcome != PostOutcome::Done,
-            Event::Finished(report) => !self.quiet || report.verdict != Verdict::Complete,
+            RecorderEvent::Triggered { .. }
+            | RecorderEvent::Compressed(_)
+            | RecorderEvent::Deleted(_)
+            | RecorderEvent::Changed(_) => !self.quiet,
+            RecorderEvent::Posted(posted) => posted.outcome != PostOutcome::Done,
+            RecorderEvent::Finished(report) => !self.quiet || report.verdict != Verdict::Complete,
             // They are for who listens, and EVE.
-            Event::Exported(_) | Event::Alert(_) => false,
+            RecorderEvent::Exported(_) | RecorderEvent::Alert(_) => false,
             _ => true,
         };
         if !is_wanted || !self.lines.has_room(event) {
             return;
         }
         match event {
-            Event::Triggered {
+            RecorderEvent::Triggered {
                 rule,
                 trigger_ns,
                 expression,
@@ -252,24 +254,24 @@ impl Screen {
                 let at = rfc3339(*trigger_ns);
                 self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
             }
-            Event::Finished(report) => self.print(&report.line()),
-            Event::Compressed(report) => self.print(&compressed(report)),
-            Event::Deleted(dump) => self.print(&deleted(dump)),
-            Event::Posted(Posted { id, outcome, .. }) => {
+            RecorderEvent::Finished(report) => self.print(&report.line()),
+            RecorderEvent::Compressed(report) => self.print(&compressed(report)),
+            RecorderEvent::Deleted(dump) => self.print(&deleted(dump)),
+            RecorderEvent::Posted(Posted { id, outcome, .. }) => {
                 self.line(&format!("dump {id}: --post {outcome}"));
             }
-            Event::Notice(text) => self.line(text),
-            Event::Changed(change) => self.print(&change.to_string()),
-            Event::Refused(refusal) => self.line(&refusal.to_string()),
-            Event::Alert(_) | Event::Exported(_) | Event::Missed(_) => {}
+            RecorderEvent::Notice(text) => self.line(text),
+            RecorderEvent::Changed(change) => self.print(&change.to_string()),
+            RecorderEvent::Refused(refusal) => self.line(&refusal.to_string()),
+            RecorderEvent::Alert(_) | RecorderEvent::Exported(_) | RecorderEvent::Missed(_) => {}
         }
     }
 
     /// All news were shown: says what was cut, and of the last dumps, which the summary lists, those that are not complete and were missed. Takes the status line away.
-    pub(crate) fn end(&mut self, summary: &Summary) {
+    pub(crate) fn end(&mut self, summary: &RecorderSummary) {
         for report in &summary.dumps {
             if self.has_missed && self.is_unheard(report.number, report.verdict) {
-                self.show(&Event::Finished(report.clone()));
+                self.show(&RecorderEvent::Finished(report.clone()));
             }
         }
         if let Some(text) = self.lines.cut(self.quiet) {
@@ -300,7 +302,7 @@ impl Screen {
     }
 
     /// SIGUSR2.
-    pub(crate) fn statistics(&mut self, status: &Status) {
+    pub(crate) fn statistics(&mut self, status: &RecorderStatus) {
         self.clear();
         for source in &status.sources {
             say(&source_line(source));
@@ -354,7 +356,7 @@ fn write(bytes: &[u8]) {
     let _ = stderr().write_all(bytes);
 }
 
-fn sum(status: &Status, field: impl Fn(&SourceSnapshot) -> u64) -> u64 {
+fn sum(status: &RecorderStatus, field: impl Fn(&SourceSnapshot) -> u64) -> u64 {
     status.sources.iter().map(field).sum()
 }
 
@@ -425,7 +427,7 @@ pub(crate) fn shed_by<'a>(sources: impl Iterator<Item = &'a SourceSnapshot>) -> 
     }
 }
 
-fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
+fn status_text(status: &RecorderStatus, rates: Option<(f64, f64)>) -> String {
     let rates =
         rates.map(|(packets, bits)| format!("{}pps {}bit/s", scaled(packets), scaled(bits)));
     let history = status
@@ -487,19 +489,19 @@ mod tests {
     #[test]
     fn lines_of_a_storm_are_cut_and_counted() {
         let mut lines = Lines::default();
-        let triggered = Event::Triggered {
+        let triggered = RecorderEvent::Triggered {
             number: 1,
             rule: String::new(),
             trigger_ns: 0,
             expression: String::new(),
         };
-        let notice = Event::Notice(String::new());
+        let notice = RecorderEvent::Notice(String::new());
         let mut printed = 0;
         for _ in 0..10_000 {
             printed += u32::from(lines.has_room(&triggered));
         }
         assert!(lines.has_room(&notice), "a sentence has room of its own");
-        lines.has_room(&Event::Missed(Missed {
+        lines.has_room(&RecorderEvent::Missed(Missed {
             notices: 7,
             unknown: 3,
             ..Missed::default()
@@ -513,7 +515,7 @@ mod tests {
         assert!(lines.has_room(&triggered), "begun anew");
         assert_eq!(lines.cut(true), None);
         // Those that were missed and are not complete are told by what the summary says.
-        lines.has_room(&Event::Missed(Missed {
+        lines.has_room(&RecorderEvent::Missed(Missed {
             unknown: 3,
             ..Missed::default()
         }));

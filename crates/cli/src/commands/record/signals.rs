@@ -12,7 +12,7 @@ use std::{
     thread::Builder,
 };
 
-use retroscope_recorder::Handle;
+use retroscope_recorder::RecorderHandle;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals as Incoming,
@@ -85,7 +85,7 @@ enum Phase {
 
 #[derive(Debug)]
 struct Recording {
-    handle: Handle,
+    handle: RecorderHandle,
     /// Whether USR1 triggers: there is where to dump to.
     dumps: bool,
     /// Signals to stop so far.
@@ -140,7 +140,7 @@ impl Signals {
     }
 
     /// From now on the signals go to this recorder, the ones that were kept first.
-    pub(crate) fn connect(&self, handle: Handle, dumps: bool) {
+    pub(crate) fn connect(&self, handle: RecorderHandle, dumps: bool) {
         let mut phase = self.shared.phase();
         let mut recording = Recording {
             handle,

@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
     AlertCounts, DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, PostCounts,
-    ProcessingHistogram, Reason, SourceSnapshot, Summary, Suppressions, Verdict,
+    ProcessingHistogram, Reason, RecorderSummary, SourceSnapshot, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -70,7 +70,7 @@ struct AnalyzersJson {
 /// Tells what happened and decides on the exit code: failures beat incomplete dumps.
 pub(crate) fn finish(
     args: &InputArgs,
-    summary: &Summary,
+    summary: &RecorderSummary,
     ring: &Ring,
     (eve, aborted): (Option<Counters>, bool),
 ) -> Result<ExitCode, Failure> {
@@ -131,7 +131,7 @@ pub(crate) fn finish(
 }
 
 /// Files that stayed unfinished.
-fn print_unfinished(summary: &Summary) {
+fn print_unfinished(summary: &RecorderSummary) {
     let is_part = |dump: &&DumpReport| dump.file.extension().is_some_and(|it| it == "part");
     let unfinished: Vec<_> = summary.dumps.iter().filter(is_part).collect();
     for dump in unfinished.iter().take(UNFINISHED_MAX) {
@@ -143,13 +143,13 @@ fn print_unfinished(summary: &Summary) {
 }
 
 /// Whether a script is disabled, or a call of a module failed.
-fn have_scripts_failed(summary: &Summary) -> bool {
+fn have_scripts_failed(summary: &RecorderSummary) -> bool {
     let has_failed = |module: &ModuleStatus| module.counts.faults > 0;
     summary.scripts_failed > 0 || summary.modules.iter().any(has_failed)
 }
 
 /// What became of flows, in a line.
-fn print_flows(summary: &Summary) {
+fn print_flows(summary: &RecorderSummary) {
     let Some(flows) = &summary.flows else {
         return;
     };
@@ -196,19 +196,19 @@ fn print_module(module: &ModuleStatus) {
 }
 
 /// What became of alerts, in a line.
-fn print_alerts(summary: &Summary) {
+fn print_alerts(summary: &RecorderSummary) {
     if has_alerts(summary) {
         print_line(&summary.alerts.to_string());
     }
 }
 
 /// Whether there was anything that might have been an alert.
-fn has_alerts(summary: &Summary) -> bool {
+fn has_alerts(summary: &RecorderSummary) -> bool {
     summary.alerts.total() + summary.alerts.lines.lines > 0
 }
 
 /// Flows and lines that were lost; says how many.
-fn say_lost_flows(summary: &Summary, eve: Option<Counters>) -> u64 {
+fn say_lost_flows(summary: &RecorderSummary, eve: Option<Counters>) -> u64 {
     // With --top alone nobody is to be told.
     let flows = summary.flows.filter(|_| eve.is_some());
     let untold = flows.map_or(0, |flows| flows.untold);
@@ -227,7 +227,7 @@ fn say_lost_flows(summary: &Summary, eve: Option<Counters>) -> u64 {
 }
 
 /// tcpdump's three lines.
-fn print_totals(summary: &Summary) {
+fn print_totals(summary: &RecorderSummary) {
     let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
     let sources = || summary.sources.iter();
     let stored: u64 = sources().map(|source| source.stored).sum();
@@ -245,7 +245,7 @@ fn print_totals(summary: &Summary) {
     }
 }
 
-fn print_details(summary: &Summary, ring: &Ring) {
+fn print_details(summary: &RecorderSummary, ring: &Ring) {
     for source in &summary.sources {
         say(&source_line(source));
     }
@@ -345,7 +345,7 @@ fn hits_line(hits: &HitCounts) -> String {
 }
 
 /// The object of `--json`.
-pub(crate) fn print_json(summary: &Summary, eve: Option<Counters>) -> Result<(), Failure> {
+pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
     let json = Json {
         sources: &summary.sources,

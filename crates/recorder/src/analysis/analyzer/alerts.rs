@@ -12,14 +12,14 @@ use retroscope_capture::clock::duration_ns;
 use super::Core;
 use crate::{
     analysis::{
-        alerts::Sought,
-        director::{ALERT, Hit, HitOrder},
-        predicate::Expression,
-        terms::{Terms, TriggerRequest},
+        alerts::AlertScope,
+        director::{ALERT, HitOrder, TriggerHit},
+        predicate::DumpExpression,
+        terms::{TriggerRequest, TriggerTerms},
     },
     control::{
         alerts::{AlertConfig, AlertNews, AlertOutcome},
-        events::Event,
+        events::RecorderEvent,
         hits::Reason,
         progress::records_before,
         ring_time::Moment,
@@ -89,7 +89,7 @@ impl Core {
             if ahead_ns > AHEAD_MAX_NS {
                 let by = seconds(ahead_ns);
                 let why = format!("its time is {by} after that of the recorder's clock");
-                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+                self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
             } else {
                 self.alerts.add(time_ns, alert);
             }
@@ -100,7 +100,7 @@ impl Core {
             && let Some((_, alert)) = self.alerts.waiting.pop_last()
         {
             let why = format!("{WAITING_MAX} alerts with an earlier time wait");
-            self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+            self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
         }
     }
 
@@ -116,12 +116,12 @@ impl Core {
                 self.act_on_alert(time_ns, &alert);
             } else {
                 let why = "the recording ended before its time".to_owned();
-                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+                self.report_alert(&alert, AlertOutcome::NotYet, None, Some(why));
             }
         }
     }
 
-    /// Acts on those whose time has come.
+    /// Acts on alerts whose time is not after `now_ns`.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
             self.act_on_alert(time_ns, &alert);
@@ -137,27 +137,27 @@ impl Core {
         let odd = oddity(alert);
         if let Some(odd) = odd {
             let seen = &self.common.alerts.other_community_id;
-            // Once: it is likely so for all.
+            // Reported once: if one Community ID differs, probably all do.
             if seen.fetch_add(1, Relaxed) == 0 {
                 let name = alert.identity.name();
                 let text = format!("alert {name}: {odd}; further ones are only counted");
-                self.tell(Event::Notice(text));
+                self.tell(RecorderEvent::Notice(text));
             }
         }
         let interface = alert.in_iface.as_deref();
         let recorded = interface.filter(|name| self.is_recorded(name));
-        let sought = Sought::new(alert, recorded.map(Arc::from));
+        let sought = AlertScope::new(alert, recorded.map(Arc::from));
         if let Some(name) = interface.filter(|_| sought.is_window() && recorded.is_none()) {
             let why = format!("it names no IP packet, and no interface {name:?} is recorded");
-            self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
+            self.report_alert(alert, AlertOutcome::NoInterface, None, Some(why));
             return;
         }
         let terms = self.terms_of_alert(alert, time_ns, sought.is_window());
-        let expression = match Expression::of_alert(sought) {
+        let expression = match DumpExpression::of_alert(sought) {
             Ok(expression) => expression,
-            Err(error) => return self.tell(Event::Notice(format!("alert: {error}"))),
+            Err(error) => return self.tell(RecorderEvent::Notice(format!("alert: {error}"))),
         };
-        let hit = Hit {
+        let hit = TriggerHit {
             order: HitOrder::without_packet(time_ns, ALERT),
             terms,
             expression: Ok(expression),
@@ -187,14 +187,14 @@ impl Core {
                 (outcome, None, Some(why.to_string()))
             }
         };
-        self.tell_alert(alert, outcome, dump, why);
+        self.report_alert(alert, outcome, dump, why);
     }
 
     /// The window and the reason of an alert. The alert's flow up to its packet belongs to the hit.
     /// Without addresses, the window is a short time before and after the alert.
-    fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> Terms {
+    fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> TriggerTerms {
         let config = &self.parts.alerts;
-        let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
+        let mut terms = TriggerTerms::new(&TriggerRequest::default(), self.parts.window);
         let window = &mut terms.window;
         let before_ns = if is_window {
             let past_ns = std::mem::take(&mut window.past_ns).min(WINDOW_MAX_NS);
@@ -250,7 +250,7 @@ impl Core {
         time_ns.unwrap_or_else(|| stamp_ns.saturating_sub(now.offset_ns))
     }
 
-    fn tell_alert(
+    fn report_alert(
         &self,
         alert: &Alert,
         outcome: AlertOutcome,
@@ -258,7 +258,7 @@ impl Core {
         reason: Option<String>,
     ) {
         self.common.alerts.add(outcome);
-        self.tell(Event::Alert(AlertNews {
+        self.tell(RecorderEvent::Alert(AlertNews {
             identity: Arc::clone(&alert.identity),
             outcome,
             dump,

@@ -1,4 +1,4 @@
-//! Commands, taken between two batches.
+//! Commands, processed between two batches.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,35 +8,35 @@ use std::{
 use super::Core;
 use crate::{
     analysis::{
-        director::{Hit, HitOrder, MANUAL},
-        predicate::Expression,
-        terms::{Terms, TriggerRequest},
+        director::{HitOrder, MANUAL, TriggerHit},
+        predicate::DumpExpression,
+        terms::{TriggerRequest, TriggerTerms},
         triggers::RuleChange,
     },
     control::{
-        commands::{Command, NoDump, Triggered, WAITING_MAX},
-        events::Event,
-        held::Held,
-        hits::{Reason, Refusal},
+        commands::{AnalyzerCommand, NoDump, TriggerOutcome, WAITING_MAX},
+        events::RecorderEvent,
+        hits::{HitRefusal, Reason},
+        ring_extent::RingExtent,
         ring_time::Moment,
     },
 };
 
-/// Keys of triggers by hand that are remembered, …
+/// Keys of manual triggers that are remembered.
 const KEYS: usize = 256;
-/// … and of those that are hits of rules.
+/// Keys of triggers that are hits of rules, as many as are remembered.
 const KEYS_OF_RULES: usize = 4096;
 
-/// Which dumps triggers started that had a key: the last ones.
+/// The last dumps that were started by triggers with a key.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct TriggerKeys {
     dumps: HashMap<String, u64>,
     order: VecDeque<String>,
     most: usize,
 }
 
-impl Keys {
-    /// Of triggers by hand, and of those that are hits of rules.
+impl TriggerKeys {
+    /// For manual triggers, and for triggers that are hits of rules.
     pub(super) fn both() -> [Self; 2] {
         [KEYS, KEYS_OF_RULES].map(|most| Self {
             dumps: HashMap::new(),
@@ -57,15 +57,16 @@ impl Keys {
 }
 
 impl Core {
-    /// Takes the commands that wait: no more than can wait at once, because callers that are answered ask again, and packets wait meanwhile.
-    /// A reply that nobody waits for any more is lost.
-    pub(super) fn obey(&mut self, now: Moment) {
+    /// Processes waiting commands, at most as many as can wait at once: a caller that gets an
+    /// answer may ask again, and packets wait in the meantime. If a caller no longer waits, its
+    /// reply is lost.
+    pub(super) fn run_commands(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
                 return;
             };
             match command {
-                Command::Trigger {
+                AnalyzerCommand::Trigger {
                     key,
                     at_ns,
                     rule,
@@ -82,8 +83,8 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Alerts(alerts) => self.add_alerts(alerts, now),
-                Command::Rules {
+                AnalyzerCommand::Alerts(alerts) => self.add_alerts(alerts, now),
+                AnalyzerCommand::Rules {
                     changes,
                     requests,
                     settings,
@@ -95,7 +96,7 @@ impl Core {
                     // acts on.
                     let is_removed = |it: &RuleChange| matches!(it, RuleChange::Remove(_));
                     if changes.iter().any(is_removed) {
-                        self.forget_those_gone();
+                        self.forget_removed_rules();
                     }
                     let _ = reply.try_send(());
                 }
@@ -103,18 +104,18 @@ impl Core {
         }
     }
 
-    /// A trigger by hand, or a hit of a rule that no packet is.
+    /// Processes a manual trigger, or a hit of a rule without a packet.
     fn trigger(
         &mut self,
-        (now, at_ns, held): (Moment, Option<i64>, Option<Held>),
+        (now, at_ns, held): (Moment, Option<i64>, Option<RingExtent>),
         key: Option<String>,
         (rule, request): (Option<(usize, Arc<str>)>, &TriggerRequest),
-        mut expression: Expression,
-    ) -> Result<Triggered, NoDump> {
+        mut expression: DumpExpression,
+    ) -> Result<TriggerOutcome, NoDump> {
         let is_of_rule = rule.is_some();
         let keys = &self.keys[usize::from(is_of_rule)];
         if let Some(dump) = key.as_ref().and_then(|key| keys.dumps.get(key)) {
-            return Ok(Triggered {
+            return Ok(TriggerOutcome {
                 dump: *dump,
                 existed: true,
             });
@@ -130,16 +131,18 @@ impl Core {
         };
         if time_ns == i64::MIN {
             let nothing = "nothing is recorded yet, no dump";
-            self.tell(Event::Notice(format!("a trigger by hand: {nothing}")));
+            self.tell(RecorderEvent::Notice(format!(
+                "a trigger by hand: {nothing}"
+            )));
             return Err(NoDump::Other(nothing.to_owned()));
         }
-        let mut terms = Terms::new(request, self.parts.window);
+        let mut terms = TriggerTerms::new(request, self.parts.window);
         terms.called = called;
         if let Some(gone) = held.and_then(|held| held.gone(terms.window.end_ns(time_ns))) {
             return Err(NoDump::Gone(gone));
         }
         expression.into.clone_from(&terms.into);
-        let hit = Hit {
+        let hit = TriggerHit {
             order: HitOrder::without_packet(time_ns, number.unwrap_or(MANUAL)),
             terms,
             expression: Ok(expression),
@@ -149,8 +152,8 @@ impl Core {
         } else {
             Some(self.director.manual(hit, &mut self.orders))
         };
-        // Only from files a hit of a rule waits.
-        let acted = acted.unwrap_or(Err(Refusal::HeldOff));
+        // A hit of a rule waits only when reading files.
+        let acted = acted.unwrap_or(Err(HitRefusal::HeldOff));
         let (dump, existed) = acted.map_err(|why| match why.reason() {
             Reason::Unfilled => NoDump::Other(why.to_string()),
             _ => NoDump::Limit(why.to_string()),
@@ -158,6 +161,6 @@ impl Core {
         if let Some(key) = key {
             self.keys[usize::from(is_of_rule)].add(key, dump);
         }
-        Ok(Triggered { dump, existed })
+        Ok(TriggerOutcome { dump, existed })
     }
 }

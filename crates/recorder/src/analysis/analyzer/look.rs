@@ -1,4 +1,4 @@
-//! What the analyzer does with the packets that [shards](crate::analysis::shard) look at, and with what these find.
+//! The analyzer's work on the packets of [shards](crate::analysis::shard), and on their hits.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,32 +8,33 @@ use super::Core;
 use crate::{
     analysis::{
         chunk::{Chunk, MANY},
-        director::{Hit, HitOrder},
+        director::{HitOrder, TriggerHit},
         hit_queue::HitQueue,
-        predicate::Expression,
-        seats::{Lookers, Seat, Seats},
-        shard::{Findings, FoundHit, Numbers, Over, Shard},
+        predicate::DumpExpression,
+        shard::{Findings, FlowEnded, FoundHit, NumberedPackets, Shard},
         shard_reader::STOP_DRAIN_NS,
+        shard_slots::{AnalysisPlacement, ShardSlot, ShardSlots},
     },
-    control::hits::{Reason, Refusal},
+    control::hits::{HitRefusal, Reason},
 };
 
-/// Goes through a batch beside the shard that looks at it, or looked: what is to be done for each packet is done before its hits.
-struct Walk<'c, 'b> {
+/// Follows the shard through a batch: for each packet, it does the analyzer's work before it acts
+/// on the packet's hits.
+struct BatchWalk<'c, 'b> {
     core: &'c mut Core,
     producer: usize,
-    /// Those of the batch that were not passed, the next of which is this record.
+    /// The packets of the batch that were not passed. `next` is the record of the first.
     packets: Packets<'b>,
     next: u64,
-    /// A lower bound of their times, ns.
+    /// A lower bound of the packet times, ns.
     oldest_ns: i64,
-    /// The packet that was passed last from files, …
+    /// From files: the packet that was passed last.
     last: Option<Packet<'b>>,
-    /// … and whether hits were wanted there.
+    /// From files: whether hits were wanted at the packet that was passed last.
     are_wanted: bool,
 }
 
-impl<'c, 'b> Walk<'c, 'b> {
+impl<'c, 'b> BatchWalk<'c, 'b> {
     fn new(core: &'c mut Core, batch: &Batch<'b>) -> Self {
         Self {
             are_wanted: core.director.armed,
@@ -77,12 +78,12 @@ impl<'c, 'b> Walk<'c, 'b> {
     }
 }
 
-impl Findings for Walk<'_, '_> {
+impl Findings for BatchWalk<'_, '_> {
     fn are_wanted(&self) -> bool {
         self.core.director.armed
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
         self.go_to(order.record + 1);
         if self.are_wanted {
             let expression = expression.or_else(|| self.expression(order));
@@ -92,23 +93,24 @@ impl Findings for Walk<'_, '_> {
         }
     }
 
-    fn over(&mut self, record: u64, over: Over) {
+    fn flow_ended(&mut self, record: u64, over: FlowEnded) {
         self.go_to(record);
-        self.core.flow_is_over(&over);
+        self.core.on_flow_ended(&over);
     }
 }
 
 impl Core {
-    /// A flow is over that a module wanted dumped.
-    pub(super) fn flow_is_over(&mut self, over: &Over) {
+    /// A flow has ended that a module wanted dumped.
+    pub(super) fn on_flow_ended(&mut self, over: &FlowEnded) {
         let flow = (over.rule, over.flow);
-        self.director.flow_is_over(flow, over.now_ns, over.until_ns);
+        self.director
+            .on_flow_ended(flow, over.now_ns, over.until_ns);
     }
 }
 
-impl Walk<'_, '_> {
-    /// What the packet that was passed last would dump, where its shard does not say so.
-    fn expression(&mut self, order: HitOrder) -> Option<Result<Expression, Refusal>> {
+impl BatchWalk<'_, '_> {
+    /// Derives what the last passed packet would dump, if its shard does not.
+    fn expression(&mut self, order: HitOrder) -> Option<Result<DumpExpression, HitRefusal>> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
         let place = (order.producer, order.record);
@@ -117,13 +119,13 @@ impl Walk<'_, '_> {
 }
 
 impl Core {
-    /// Acts on the hits that were found elsewhere, live.
+    /// Live: acts on hits that inserters and readers found.
     pub(super) fn take_hits(&mut self) {
-        let seats = Arc::clone(&self.seats);
-        seats.all().iter().for_each(Seat::drop_gone);
-        // Asked before the hits are taken: what was found by the rules as they were is among them.
-        let is_past = !self.leaving.is_empty() && seats.all().iter().all(Seat::has_taken_up);
-        self.take_told(&seats);
+        let slots = Arc::clone(&self.slots);
+        slots.all().iter().for_each(ShardSlot::drop_gone);
+        // Asked before taking the hits, so that these include all hits of the old rules.
+        let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::is_up_to_date);
+        self.act_on_queued_hits(&slots);
         if is_past {
             let gone = std::mem::take(&mut self.leaving);
             gone.into_iter().for_each(|number| self.forget_rule(number));
@@ -131,11 +133,11 @@ impl Core {
     }
 
     /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
-    /// silent link may keep other removed rules for long.
-    pub(super) fn forget_those_gone(&mut self) {
-        let seats = Arc::clone(&self.seats);
-        let known = seats.known_of(&self.leaving);
-        self.take_told(&seats);
+    /// silent link may keep other removed rules for a long time.
+    pub(super) fn forget_removed_rules(&mut self) {
+        let slots = Arc::clone(&self.slots);
+        let known = slots.still_known(&self.leaving);
+        self.act_on_queued_hits(&slots);
         let leaving = std::mem::take(&mut self.leaving);
         for number in leaving {
             match known.contains(&number) {
@@ -145,21 +147,21 @@ impl Core {
         }
     }
 
-    fn take_told(&mut self, seats: &Seats) {
-        if !self.live || seats.lookers == Lookers::Analyzer {
+    fn act_on_queued_hits(&mut self, slots: &ShardSlots) {
+        if !self.live || slots.placement == AnalysisPlacement::Analyzer {
             return;
         }
-        for seat in seats.all() {
-            let mut told = seat.take_hits();
-            let mut over = told.take_over().into_iter().peekable();
+        for slot in slots.all() {
+            let mut told = slot.take_hits();
+            let mut over = told.take_ended_flows().into_iter().peekable();
             let (hits, counted) = told.drain();
             for (number, hit) in hits.into_iter().enumerate() {
                 while let Some((_, over)) = over.next_if(|(before, _)| *before <= number) {
-                    self.flow_is_over(&over);
+                    self.on_flow_ended(&over);
                 }
                 self.hit(hit);
             }
-            over.for_each(|(_, over)| self.flow_is_over(&over));
+            over.for_each(|(_, over)| self.on_flow_ended(&over));
             for (rule, hits) in counted {
                 if self.count(rule, hits) {
                     let reason = match self.director.armed {
@@ -169,90 +171,98 @@ impl Core {
                     self.director.suppress(rule, reason, hits);
                 }
             }
-            seat.take_gaps().into_iter().for_each(|gap| self.gap(gap));
+            slot.take_gaps().into_iter().for_each(|gap| self.gap(gap));
         }
     }
 
-    /// From files: goes through a batch at which others have looked, and acts on what they found.
+    /// From files: goes through a batch that the readers have analyzed, and acts on their hits.
     fn walk(&mut self, batch: &Batch<'_>) {
-        let seats = Arc::clone(&self.seats);
+        let slots = Arc::clone(&self.slots);
         let end = batch.first + batch.len() as u64;
-        let mut walk = Walk::new(self, batch);
+        let mut walk = BatchWalk::new(self, batch);
         while walk.next < end {
-            let (hits, until) = seats.take_found(walk.next, end);
+            let (hits, until) = slots.take_found(walk.next, end);
             hits.into_iter().for_each(|order| walk.hit(order, None));
             walk.go_to(until);
         }
     }
 
-    /// Hands the packets of a batch to the shard that looks at them, but for those that their inserter looks at.
-    pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
-        let seats = Arc::clone(&self.seats);
-        if !self.live && seats.lookers != Lookers::Analyzer {
+    /// Hands the packets of a batch to the shard, without the packets that the inserter analyzes.
+    pub(super) fn analyze_batch(&mut self, batch: &Batch<'_>) {
+        let slots = Arc::clone(&self.slots);
+        if !self.live && slots.placement != AnalysisPlacement::Analyzer {
             return self.walk(batch);
         }
-        let seat = seats.of(batch.producer);
+        let slot = slots.of(batch.producer);
         let end = batch.first + batch.len() as u64;
-        let claimed = seat.claimed().clamp(batch.first, end);
-        Walk::new(self, batch).go_to(claimed);
+        let claimed = slot.claimed().clamp(batch.first, end);
+        BatchWalk::new(self, batch).go_to(claimed);
         if claimed < end {
-            // What the inserter found before is acted on before.
+            // Acts first on the hits that the inserter found before.
             self.take_hits();
-            seat.visit(|shard| self.look_with((seat, shard), batch, claimed));
+            slot.visit(|shard| self.analyze_with((slot, shard), batch, claimed));
         }
     }
 
-    /// Hands the packets of a batch from `record` on to the shard; live it looks after clocks and commands amidst them.
-    fn look_with(&mut self, (seat, shard): (&Seat, &mut Shard), batch: &Batch<'_>, record: u64) {
-        seat.refresh(shard, &mut HitQueue::default());
+    /// Hands the packets of a batch from `record` on to the shard. Live, it checks clocks and
+    /// commands in between.
+    fn analyze_with(
+        &mut self,
+        (slot, shard): (&ShardSlot, &mut Shard),
+        batch: &Batch<'_>,
+        record: u64,
+    ) {
+        slot.refresh(shard, &mut HitQueue::default());
         let end = batch.first + batch.len() as u64;
         let skipped = usize::try_from(record - batch.first).unwrap_or(usize::MAX);
-        let mut walk = Walk::new(self, batch);
+        let mut walk = BatchWalk::new(self, batch);
         if skipped > 0 {
             walk.packets.nth(skipped - 1);
             walk.next = record;
         }
-        if walk.core.live && !walk.are_wanted && !shard.looks_always() {
+        if walk.core.live && !walk.are_wanted && !shard.needs_all_packets() {
             return walk.go_to(end);
         }
-        let mut packets = Numbers::from(record, walk.packets.clone());
+        let mut packets = NumberedPackets::from(record, walk.packets.clone());
         let mut chunk = Chunk::new();
         let common = Arc::clone(&walk.core.common);
         while walk.next < end {
             let live = walk.core.live;
             if live {
-                chunk.most = walk.core.looks.stride.min(MANY);
+                chunk.most = walk.core.pacer.stride.min(MANY);
             }
             let next = walk.next;
-            let look = || shard.look(batch.producer, &mut packets, &mut chunk, &mut walk);
-            let count = seat.times.time(&common.clock, look);
+            let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, &mut walk);
+            let count = slot.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
-            if live && walk.core.looks.passed(count) {
+            if live && walk.core.pacer.passed(count) {
                 if walk.core.is_time_over() {
                     walk.core.broken_off = Some((batch.producer, end - walk.next));
                     return;
                 }
-                seat.refresh(shard, &mut HitQueue::default());
+                slot.refresh(shard, &mut HitQueue::default());
             }
         }
     }
 
-    /// Reads the clock amidst packets, and looks after what waits for it. Whether to look at packets no more.
+    /// Reads the clock between packets, and checks clocks and commands if due. Returns whether to
+    /// stop analyzing packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
-        if self.looks.is_due(mono_ns) {
-            self.look_after(self.common.clock.now(), None);
+        if self.pacer.is_due(mono_ns) {
+            self.check_clocks_and_commands(self.common.clock.now(), None);
         }
         let stopping = self.common.control.stopping();
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
     }
 
-    /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
+    /// Whether the clock that closes windows waits for a producer. Offline the clock follows the
+    /// packets.
     fn is_promised(&self, producer: usize) -> bool {
         self.live && self.promises.get(producer).copied().unwrap_or(true)
     }
 
-    /// What is to be done for a packet, whatever is found in it.
+    /// The analyzer's work for a packet, whether or not it is a hit.
     fn packet(&mut self, (producer, record): (usize, u64), packet: &Packet<'_>) {
         if !self.live {
             self.offline_clock(record, packet);
@@ -285,17 +295,17 @@ impl Core {
             return;
         }
         if self.live {
-            // Behind the arrival of the packet, however long this thread stood still before: the latest end of a window that opens is
-            // counted from here.
+            // Read the clock again: this thread may have stood still since the packet arrived, and
+            // the deadline of a new window counts from now.
             self.director.mono_ns = self.common.clock.mono_ns();
         }
-        self.settle_live();
+        self.take_costs_live();
         let mut terms = self.terms_of(order.rule);
         if let Ok(expression) = &mut expression {
             expression.into.clone_from(&terms.into);
             terms.flow = expression.flow;
         }
-        let hit = Hit {
+        let hit = TriggerHit {
             order,
             terms,
             expression,
@@ -304,7 +314,8 @@ impl Core {
         self.execute();
     }
 
-    /// Counts hits of a rule; false: it is there no more, though a shard found it still.
+    /// Counts hits of a rule. Returns `false` if the rule has been removed although a shard still
+    /// found hits.
     fn count(&self, rule: usize, hits: u64) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
         if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {

@@ -1,5 +1,5 @@
-//! How often the analyzer looks at the clock, and how often the user is told of what may happen at any rate: a few times at once, then
-//! once a minute of what was left out.
+//! How often the analyzer reads the clock, and how often it repeats messages to the user. A message
+//! that may recur at any rate appears a few times, then as a summary once a minute.
 
 use crate::{
     analysis::chunk::MANY,
@@ -7,28 +7,28 @@ use crate::{
     intake::counters::LossLog,
 };
 
-/// Time between two sentences about what was left out, ns of the monotonic clock.
+/// Time between two summaries, ns of the monotonic clock.
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Refused hits told one by one in a minute.
+/// Refused hits that are reported one by one in a minute.
 const REFUSALS_TOLD: u32 = 10;
 
-/// Time between two looks at clocks and commands while packets keep coming, ns.
+/// Time between two checks of clocks and commands while packets keep arriving, ns.
 const LOOK_NS: i64 = 5_000_000;
 
-/// When to look at clocks and commands amidst packets.
+/// Decides when to check clocks and commands between packets.
 #[derive(Debug)]
-pub(super) struct Looks {
-    /// Packets between two readings of the clock: so many as take that time, or fewer.
+pub(super) struct ClockPacer {
+    /// Packets between two reads of the clock: at most as many as take [`LOOK_NS`].
     pub(super) stride: usize,
     stride_max: usize,
-    /// Packets since the clock was read.
+    /// Packets since the last read of the clock.
     since: usize,
     read_ns: i64,
     looked_ns: i64,
 }
 
-impl Looks {
-    /// Live. Scripts may be slow of a sudden.
+impl ClockPacer {
+    /// Live only. With scripts the stride is shorter, because a script may suddenly become slow.
     pub(super) fn new(are_scripts: bool) -> Self {
         Self {
             stride: 1,
@@ -39,13 +39,14 @@ impl Looks {
         }
     }
 
-    /// Some packets more were looked at: whether to read the clock.
+    /// Counts packets that were analyzed. Returns whether to read the clock.
     pub(super) fn passed(&mut self, packets: usize) -> bool {
         self.since += packets;
         self.since >= self.stride
     }
 
-    /// The clock was read after a stride: whether to look at what waits for it.
+    /// The clock was read after a stride: adapts the stride. Returns whether to check clocks and
+    /// commands.
     pub(super) fn is_due(&mut self, mono_ns: i64) -> bool {
         let took_ns = mono_ns.saturating_sub(self.read_ns).max(1);
         let fitting = (self.since as i64).saturating_mul(LOOK_NS) / took_ns;
@@ -59,49 +60,49 @@ impl Looks {
         is_due
     }
 
-    /// The time before this is not that of packets.
+    /// The time before `mono_ns` was not spent on packets.
     pub(super) fn slept(&mut self, mono_ns: i64) {
         self.since = 0;
         self.read_ns = mono_ns;
     }
 }
 
-/// Refused hits, told and left out.
+/// Counts refused hits, and limits their messages.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct RefusalNotices {
     told: u32,
     since_ns: i64,
     left_out: Suppressions,
 }
 
-/// What to say of a refused hit.
+/// How to report a refused hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Say {
-    It,
-    /// And that the next ones are left out.
-    ItAndNoMore,
-    Nothing,
+pub(super) enum RefusalNotice {
+    Report,
+    /// Report the hit, and say that the next refused hits are only counted.
+    ReportAsLast,
+    Silent,
 }
 
-impl Refusals {
-    /// A hit was refused at a moment of the monotonic clock.
-    pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> Say {
+impl RefusalNotices {
+    /// Counts a refused hit at a time of the monotonic clock. Returns how to report the hit.
+    pub(super) fn add(&mut self, reason: Reason, mono_ns: i64) -> RefusalNotice {
         if self.told == 0 {
             self.since_ns = mono_ns;
         }
         if self.told >= REFUSALS_TOLD {
             self.left_out.add(reason, 1);
-            return Say::Nothing;
+            return RefusalNotice::Silent;
         }
         self.told += 1;
         if self.told == REFUSALS_TOLD {
-            Say::ItAndNoMore
+            RefusalNotice::ReportAsLast
         } else {
-            Say::It
+            RefusalNotice::Report
         }
     }
 
-    /// A sentence about what was left out, a minute after the first one that was told.
+    /// A summary of the hits that were not reported, one minute after the first report.
     pub(super) fn due(&mut self, mono_ns: i64) -> Option<String> {
         let is_over = mono_ns.saturating_sub(self.since_ns) >= MINUTE_NS;
         if self.told == 0 || !is_over {
@@ -111,7 +112,7 @@ impl Refusals {
         self.rest()
     }
 
-    /// A sentence about what was left out.
+    /// A summary of the hits that were not reported.
     pub(super) fn rest(&mut self) -> Option<String> {
         let left_out = std::mem::take(&mut self.left_out);
         if left_out.total() == 0 {
@@ -121,21 +122,22 @@ impl Refusals {
     }
 }
 
-/// Packets that the trigger rules did not see: they were overwritten before, or the recording was stopped.
+/// Packets that the trigger rules did not see, because they were overwritten before or the
+/// recording was stopped.
 #[derive(Debug, Default)]
-pub(super) struct Unseen {
+pub(super) struct UnseenPackets {
     pub(super) packets: u64,
-    /// How many of these the user was not told of yet.
-    untold: u64,
+    /// Packets not reported to the user yet.
+    unreported: u64,
     pub(super) told_ns: Option<i64>,
-    /// Where they were, by producer.
+    /// Time ranges of the packets, by producer.
     gaps: LossLog,
     /// The time of the last batch of each producer, ns.
     last_ns: Vec<i64>,
 }
 
-impl Unseen {
-    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten.
+impl UnseenPackets {
+    /// A batch of a producer begins at `time_ns`; `lost` packets before the batch were overwritten.
     pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
         if producer >= self.last_ns.len() {
             self.last_ns.resize(producer + 1, i64::MIN);
@@ -147,21 +149,22 @@ impl Unseen {
         }
     }
 
-    /// Packets of a producer were not seen there.
+    /// The rules did not see `lost` packets of a producer in this time range.
     pub(super) fn gap(&mut self, producer: usize, span_ns: (i64, i64), lost: u64) {
         self.gaps.push(0, producer, "unseen", [span_ns; 2], lost);
     }
 
-    /// Packets in gaps that touch the closed interval.
+    /// Packets in gaps that overlap the closed interval.
     pub(super) fn within(&self, from_ns: i64, to_ns: i64) -> u64 {
         let gaps = self.gaps.within_until(u64::MAX, &[(from_ns, to_ns)]);
         gaps.iter().map(|gap| gap.packets).sum()
     }
 
-    /// `packets` more were found at `mono_ns` on the monotonic clock. Returns the sentence to say, at once and then once a minute.
+    /// Counts `packets` more, at `mono_ns` on the monotonic clock. Returns a message at once, and
+    /// then once a minute.
     pub(super) fn add(&mut self, packets: u64, mono_ns: i64) -> Option<String> {
         self.packets += packets;
-        self.untold += packets;
+        self.unreported += packets;
         let told = self.told_ns;
         if told.is_some_and(|told_ns| mono_ns.saturating_sub(told_ns) < MINUTE_NS) {
             return None;
@@ -170,9 +173,9 @@ impl Unseen {
         self.rest()
     }
 
-    /// A sentence about those that the user was not told of.
+    /// A message about packets that were not reported yet.
     pub(super) fn rest(&mut self) -> Option<String> {
-        let packets = std::mem::take(&mut self.untold);
+        let packets = std::mem::take(&mut self.unreported);
         (packets > 0).then(|| {
             format!(
                 "{packets} packets were overwritten before the trigger rules saw them: triggers may be missed (a larger --ring or fewer rules help)"
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_a_few_at_once_and_the_others_once_a_minute() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusalNotices::default();
         let (mut said, mut sentences, mut left_out) = (0, 0, 0);
         let mut count = |sentence: String| {
             assert!(sentence.contains("max-dumps "), "{sentence}");
@@ -203,7 +206,7 @@ mod tests {
         let (seconds, a_second) = (86_400, 3);
         for third in 0..seconds * a_second {
             let mono_ns = third * S / a_second;
-            said += u64::from(refusals.add(Reason::MaxDumps, mono_ns) != Say::Nothing);
+            said += u64::from(refusals.add(Reason::MaxDumps, mono_ns) != RefusalNotice::Silent);
             refusals.due(mono_ns).map(&mut count);
         }
         refusals.rest().map(&mut count);
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn unseen_packets_are_told_once_a_minute_and_found_by_their_time() {
-        let mut unseen = Unseen::default();
+        let mut unseen = UnseenPackets::default();
         let mut told = Vec::new();
         for second in 0..3600 {
             unseen.batch(second % 3, second as i64 * S, 1);

@@ -1,30 +1,30 @@
-//! What tests ask an analyzer.
+//! Access to an analyzer's state, for tests.
 
 use super::Analyzer;
 
 impl Analyzer {
-    /// Takes the commands that wait, and does nothing else.
-    pub(crate) fn obey(&mut self) {
+    /// Processes waiting commands, and does nothing else.
+    pub(crate) fn run_commands(&mut self) {
         let now = self.core.common.clock.now();
-        self.core.obey(now);
+        self.core.run_commands(now);
     }
 
-    /// How many records were not looked at.
+    /// Records that were skipped.
     pub(crate) fn passed_by(&self) -> usize {
         self.core.passed_by
     }
 
-    /// The ends of windows and when they were closed, ns of ring time.
+    /// The ends of windows and the times at which they were closed, ns of ring time.
     pub(crate) fn closings(&self) -> Vec<(i64, i64)> {
         self.core.closed.closings()
     }
 
-    /// When it told of packets that no rule saw, ns of the monotonic clock.
+    /// When it last reported packets that no rule saw, ns of the monotonic clock.
     pub(crate) fn told_ns(&self) -> Option<i64> {
         self.core.unseen.told_ns
     }
 
-    /// How much it remembers: windows open and closed, messages that wait.
+    /// Sizes of its collections: open windows, closed windows, unsent messages.
     pub(crate) fn remembered(&self) -> [usize; 3] {
         let core = &self.core;
         let unsent = core.parts.messages.unsent.len();

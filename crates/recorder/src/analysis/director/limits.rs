@@ -1,11 +1,10 @@
-//! The limits that the director holds hits to: which of them refuses a hit, and what a dump takes of
-//! each.
+//! The director's limits: which limit refuses a hit, and what a dump uses of each limit.
 
 use std::hash::Hash;
 
 use super::{ALERT, Director, HitOrder, MANUAL, SharedLimits};
 use crate::{
-    analysis::terms::{RuleLimits, Terms},
+    analysis::terms::{RuleLimits, TriggerTerms},
     control::hits::Reason,
 };
 
@@ -18,7 +17,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
-    /// No hit of a removed rule can come any more: forgets the rule when its dumps are finished.
+    /// The removed rule can have no more hits: forgets the rule when its dumps are finished.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.forget_gone(rule);
@@ -30,7 +29,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Other limits from now on. What is in use, was spent or is held off stays so.
+    /// Sets other limits. Amounts in use or spent, and rules held off, stay as they are.
     pub(crate) fn set_limits(&mut self, limits: SharedLimits) {
         self.config.limits = limits;
         self.places.set_limit(limits.max_dumps as u64);
@@ -46,7 +45,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.places.of(rule) >= most
     }
 
-    /// Why a hit may start no dump of its own.
+    /// Why a hit may not start a dump; `None`: it may.
     pub(super) fn reason_against(
         &mut self,
         hit: HitOrder,
@@ -88,7 +87,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         rule != ALERT || self.config.limits.alerts_per_minute
     }
 
-    /// The time that limits go by; it never goes back.
+    /// The time that limits use; it never decreases.
     pub(super) fn limits_ns(&mut self, packet_ns: i64) -> i64 {
         let now_ns = if self.is_live() {
             self.mono_ns
@@ -100,7 +99,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Counts a dump that starts against the limits.
-    pub(super) fn take_place(&mut self, hit: HitOrder, terms: &Terms, expression: &K) {
+    pub(super) fn take_place(&mut self, hit: HitOrder, terms: &TriggerTerms, expression: &K) {
         let rule = hit.rule;
         match rule {
             MANUAL => {

@@ -1,4 +1,4 @@
-//! What the director refuses: storms of triggers, against its limits.
+//! Refusals of the director: storms of triggers, against its limits.
 
 use retroscope_filter::{FillError, Variable};
 
@@ -29,8 +29,8 @@ fn config() -> DirectorConfig {
     }
 }
 
-fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
-    Hit {
+fn hit(time_ns: i64, rule: usize, key: u32) -> TriggerHit<u32> {
+    TriggerHit {
         order: HitOrder {
             time_ns,
             source: 0,
@@ -43,11 +43,11 @@ fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
     }
 }
 
-/// A director that is fed with packets which carry the clock with them, and what it opened: time, rule, key.
+/// A director whose packets carry the clock, and the dumps that it opened: time, rule, key.
 struct Run {
     director: Director<u32>,
     opened: Vec<(i64, usize, u32)>,
-    refused: Vec<Refusal>,
+    refused: Vec<HitRefusal>,
     closed: Vec<Suppressed>,
 }
 
@@ -61,7 +61,7 @@ impl Run {
         }
     }
 
-    fn feed(&mut self, hit: Hit<u32>) {
+    fn feed(&mut self, hit: TriggerHit<u32>) {
         let mut orders = Vec::new();
         self.director.advance(hit.order.time_ns, &mut orders);
         self.director.hit(hit, &mut orders);
@@ -135,11 +135,11 @@ fn a_minute_has_its_dumps_and_each_rule_its_share() {
         run.feed(hit(1001 * S, 1, number));
     }
     assert_eq!(run.of_rule(1), 5);
-    let refused = Refusal::Limit(Reason::DumpsPerMinute);
+    let refused = HitRefusal::Limit(Reason::DumpsPerMinute);
     assert!(run.refused.iter().all(|why| *why == refused));
     run.feed(hit(1062 * S, 0, 1000));
     assert_eq!(run.of_rule(0), 6, "the next minute");
-    // In any minute, also where it storms all the time.
+    // In any minute, even during a permanent storm.
     let mut run = Run::new(config);
     for number in 0..6000_u32 {
         let time_ns = i64::from(number) * S / 10;
@@ -168,7 +168,7 @@ fn bytes_of_an_hour_refuse_the_rule_that_wrote_them() {
     run.feed(hit(1000 * S, 0, 2));
     run.director.wrote(0, 400);
     run.feed(hit(1000 * S, 0, 3));
-    assert_eq!(run.refused, [Refusal::Limit(Reason::BytesPerHour)]);
+    assert_eq!(run.refused, [HitRefusal::Limit(Reason::BytesPerHour)]);
     run.feed(hit(1000 * S, 1, 4));
     assert_eq!(run.of_rule(1), 1);
     run.feed(hit(4700 * S, 0, 5));
@@ -191,7 +191,7 @@ fn a_key_is_held_off_behind_its_window() {
     run.feed(hit(1060 * S, 0, 8));
     run.end();
     let times: Vec<i64> = run.opened.iter().map(|(ns, ..)| ns / S).collect();
-    // Each window has 5 s, and then 20 s pass.
+    // Each window lasts 5 s; then the hold-off lasts 20 s.
     assert_eq!(times, [1000, 1026, 1052, 1060]);
     let suppressed = run.director.counts.suppressed;
     assert_eq!(suppressed.of(Reason::Open), 3 * 5);
@@ -257,7 +257,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
         assert_eq!(opened.count(), dumps, "{rules} rules");
         let suppressed = director.counts.suppressed;
         assert_eq!(suppressed.of(Reason::DumpsPerMinute), 100 - dumps as u64);
-        // A rule has its share all the same.
+        // A rule still has its share.
         for rule in 0..rules {
             let mut orders = Vec::new();
             director.hit(hit(S, rule, 1), &mut orders);
@@ -269,7 +269,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
     }
 }
 
-/// Where nobody says how many dumps a minute may have, there is a limit for triggers alone.
+/// Without a limit of dumps in a minute for alerts, the limit holds only triggers.
 #[test]
 fn alerts_may_have_no_limit_of_a_minute() {
     let mut limits = SharedLimits {
@@ -337,7 +337,7 @@ fn alerts_write_no_more_than_their_bytes_of_an_hour() {
     assert!(acts(&mut director, alert_hit(S, 2, (S, S), 0)).is_some());
 }
 
-/// Nobody is refused a dump by hand, and what it writes is not there for rules and alerts.
+/// A manual dump is never refused, but its bytes are no longer available to rules and alerts.
 #[test]
 fn bytes_by_hand_count() {
     let limits = SharedLimits {
@@ -363,7 +363,7 @@ fn bytes_by_hand_count() {
     assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");
 }
 
-/// A long hold time while every packet hits: one key, then each another.
+/// A long hold time while every packet hits: first with one key, then each with another key.
 #[test]
 fn hits_that_wait_are_bounded_and_none_is_lost() {
     const HITS: u32 = 300_000;
@@ -381,7 +381,7 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
     let counts = run.director.counts;
     assert_eq!(counts.triggers + counts.suppressed.total(), u64::from(HITS));
     assert!(run.opened.iter().filter(|(.., key)| *key == 7).count() >= 8);
-    // The same again: what acts early does so for the packets' sake alone.
+    // A second run gives the same result: which hits act early depends on the packets alone.
     let opened = std::mem::take(&mut run.opened);
     let mut again = Run::new(config);
     for number in 0..HITS {
@@ -395,11 +395,11 @@ fn hits_that_wait_are_bounded_and_none_is_lost() {
 #[test]
 fn a_variable_that_is_missing_fails_the_trigger() {
     let mut run = Run::new(config());
-    let why = Refusal::Variable(FillError {
+    let why = HitRefusal::Variable(FillError {
         variable: Variable::SrcPort,
         reason: "it has none",
     });
-    run.feed(Hit {
+    run.feed(TriggerHit {
         expression: Err(why.clone()),
         ..hit(S, 0, 1)
     });
@@ -410,7 +410,8 @@ fn a_variable_that_is_missing_fails_the_trigger() {
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
 }
 
-/// Beside what all share, which is plenty here; another rule goes by that alone.
+/// Own limits apply in addition to the shared ones, which are large here. The other rule has only
+/// the shared limits.
 #[test]
 fn a_rule_has_limits_of_its_own() {
     let config = DirectorConfig {
@@ -456,7 +457,7 @@ fn a_rule_has_limits_of_its_own() {
         (4, 30),
         "the first of them is more than a minute ago"
     );
-    // Where it may have more from now on, what it had counts.
+    // If the limit is raised, earlier dumps still count.
     let four = RuleLimits {
         dumps_per_minute: 4,
         ..none
@@ -491,11 +492,11 @@ fn a_rule_has_limits_of_its_own() {
         run.feed(limited((1000 + second) * S, 0, 7, held_off));
         run.feed(limited((1000 + second) * S, 1, 7, none));
     }
-    // Of 5 s each.
+    // Windows of 5 s each.
     assert_eq!(own(&run), (2, 5));
 }
 
-/// What is in use counts against other limits, and more than they allow is not taken away.
+/// Amounts in use count against new limits. Amounts above a new limit are not taken away.
 #[test]
 fn shared_limits_change_for_what_comes() {
     let config = DirectorConfig {
@@ -530,7 +531,7 @@ fn shared_limits_change_for_what_comes() {
     assert_eq!(run.of_rule(0), 7, "so many at once");
 }
 
-/// Live a place is free when the file is finished, not when the window closes.
+/// Live, a place becomes free when the file is finished, not when the window closes.
 #[test]
 fn live_a_place_is_free_when_its_file_is_finished() {
     let config = DirectorConfig {
@@ -560,7 +561,8 @@ fn live_a_place_is_free_when_its_file_is_finished() {
     assert_eq!(run.of_rule(0), 3);
 }
 
-/// A rule that comes later has limits like the others, though its number was none's before; one that goes leaves its dumps open.
+/// A rule that is added later has limits like the other rules. A removed rule leaves its dumps
+/// open.
 #[test]
 fn a_rule_that_is_added_has_its_share() {
     let limited = DirectorConfig {

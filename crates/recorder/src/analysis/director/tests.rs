@@ -1,7 +1,7 @@
 use super::{window_tests::terms, *};
 use crate::control::{
     outcomes::{Outcomes, RuleHits},
-    progress::Cost,
+    progress::RuleSpending,
 };
 
 const S: i64 = 1_000_000_000;
@@ -24,7 +24,7 @@ fn config() -> DirectorConfig {
     }
 }
 
-/// A feed of indicators adds and removes rules for days: nothing is kept of a removed rule whose
+/// A feed of indicators adds and removes rules for days: nothing remains of a removed rule whose
 /// dumps are finished.
 #[test]
 fn rules_are_added_and_removed_without_end() {
@@ -52,9 +52,11 @@ fn rules_are_added_and_removed_without_end() {
         outcomes.remove_rule(&format!("feed {rule}"));
         director.forget_rule(rule);
         outcomes.forget(rule);
-        // Its dump ends afterwards.
+        // The dump of the rule ends after its removal.
         let bytes = 100;
-        director.by_rule.add_cost(rule, Cost { bytes, finished: 1 });
+        director
+            .by_rule
+            .add_cost(rule, RuleSpending { bytes, finished: 1 });
         director.wrote(rule, bytes);
         director.is_full(1 + rule as u64, &mut orders);
         director.finished(rule);
@@ -75,8 +77,8 @@ fn rules_are_added_and_removed_without_end() {
     assert_eq!(sum(|it| it.bytes), 100 * RULES as u64);
 }
 
-fn hit(time_ns: i64, record: u64, expression: &'static str) -> Hit<&'static str> {
-    Hit {
+fn hit(time_ns: i64, record: u64, expression: &'static str) -> TriggerHit<&'static str> {
+    TriggerHit {
         order: HitOrder {
             time_ns,
             source: 0,
@@ -89,10 +91,11 @@ fn hit(time_ns: i64, record: u64, expression: &'static str) -> Hit<&'static str>
     }
 }
 
-/// Feeds hits as packets that carry the clock with them, then ends; returns (open: time, key) and the counts.
+/// Feeds hits as packets that carry the clock, then ends. Returns the opened dumps (time, key) and
+/// the counts.
 fn run(
     config: DirectorConfig,
-    hits: &[Hit<&'static str>],
+    hits: &[TriggerHit<&'static str>],
 ) -> (Vec<(i64, &'static str)>, HitCounts) {
     let mut director = Director::new(config);
     let mut orders = Vec::new();
@@ -259,14 +262,15 @@ fn flow(number: u8) -> BiflowKey {
 }
 
 /// A hit of a flow, with a window of a minute.
-fn hit_of(number: u8, time_ns: i64, record: u64) -> Hit<&'static str> {
+fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     let mut hit = hit(time_ns, record, "a");
     hit.terms = terms(2 * S, 60 * S);
     hit.terms.flow = Some(flow(number));
     hit
 }
 
-/// When the first dump was closed by a clock that goes on by seconds to `end_ns`, and by what; then the recording ends.
+/// When a clock that moves in seconds to `end_ns` closes the first dump, and what clipped the dump.
+/// The recording ends afterwards.
 fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
     let mut orders = Vec::new();
     for second in from_ns / S..=end_ns / S {
@@ -283,7 +287,7 @@ fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (
     }
 }
 
-/// Live and from files, where hits and ends of flows wait for what may be late.
+/// Live, and from files, where hits and ends of flows wait for packets that may be late.
 #[test]
 fn a_dump_ends_with_the_last_of_its_flows() {
     for hold_ns in [0, 5 * S] {
@@ -299,10 +303,10 @@ fn a_dump_ends_with_the_last_of_its_flows() {
                 director.hit(hit_of(*number, second * S, record as u64), &mut orders);
             }
             for (number, now, until) in over {
-                director.flow_is_over((0, flow(*number)), now * S, until * S);
+                director.on_flow_ended((0, flow(*number)), now * S, until * S);
             }
-            // Of another rule: nothing to do with it.
-            director.flow_is_over((1, flow(1)), 3 * S, 3 * S);
+            // The end of a flow of another rule has no effect.
+            director.on_flow_ended((1, flow(1)), 3 * S, 3 * S);
             let (at_ns, clip) = closed(&mut director, 1, 50 * S);
             ((at_ns / S).min(99), clip)
         };
@@ -313,7 +317,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
         assert_eq!(run(&[(1, 2)], &[(2, 10, 10)]), end, "of another flow");
         assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10)]), end, "one goes on");
         assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10), (2, 14, 14)]), at(14));
-        // It began anew: told in this order its first dump is of both, and from files, by time, the second one has a dump of its own.
+        // The flow began again. In order of arrival (live), the first dump covers both hits. In
+        // order of time (files), the second hit has a separate dump.
         let anew = if hold_ns == 0 { end } else { at(10) };
         assert_eq!(run(&[(1, 2), (1, 12)], &[(1, 10, 10)]), anew);
         assert_eq!(
@@ -324,7 +329,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
     }
 }
 
-/// A dump that is of something else too ends by its window; so does one of more flows than are remembered.
+/// A dump that also has a hit without a flow ends with its window. A dump of more flows than the
+/// director remembers also ends with its window.
 #[test]
 fn a_dump_of_more_than_flows_ends_by_its_window() {
     let mut other = hit(3 * S, 1, "a");
@@ -345,7 +351,7 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
         hits.into_iter()
             .for_each(|hit| _ = director.hit(hit, &mut orders));
         for flow in flows.into_iter().chain([flow(1)]) {
-            director.flow_is_over((0, flow), 10 * S, 10 * S);
+            director.on_flow_ended((0, flow), 10 * S, 10 * S);
         }
         assert_eq!(
             closed(&mut director, S, 50 * S),
@@ -354,7 +360,8 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
     }
 }
 
-/// The clock of another source may be far ahead of one that promises nothing: then the monotonic clock alone ends its dumps.
+/// The clock of another source may be far ahead of a source without watermarks: only the monotonic
+/// clock ends dumps of such a source.
 #[test]
 fn the_end_of_a_flow_waits_for_its_own_clock() {
     let mut director = Director::new(DirectorConfig {
@@ -368,7 +375,7 @@ fn the_end_of_a_flow_waits_for_its_own_clock() {
     director.advance_mono(0, &mut orders);
     director.advance(1_000_000 * S, &mut orders);
     director.hit(hit_of(1, 10 * S, 1), &mut orders);
-    director.flow_is_over((0, flow(1)), 12 * S, 17 * S);
+    director.on_flow_ended((0, flow(1)), 12 * S, 17 * S);
     let closes = |orders: &[Order<_>]| orders.iter().any(|it| matches!(it, Order::Close { .. }));
     director.advance(1_000_001 * S, &mut orders);
     director.advance_mono(5 * S, &mut orders);
@@ -383,12 +390,12 @@ pub(super) fn alert_hit(
     expression: u32,
     window: (i64, i64),
     flow_ns: i64,
-) -> Hit<u32> {
-    let terms = Terms {
+) -> TriggerHit<u32> {
+    let terms = TriggerTerms {
         span_ns: (flow_ns, 999),
         ..terms(window.0, window.1)
     };
-    Hit {
+    TriggerHit {
         order: HitOrder::without_packet(time_ns, ALERT),
         terms,
         expression: Ok(expression),
@@ -396,7 +403,7 @@ pub(super) fn alert_hit(
 }
 
 /// The dump of an alert, and whether the dump was open; `None`: the alert is refused.
-pub(super) fn acts(director: &mut Director<u32>, hit: Hit<u32>) -> Option<(u64, bool)> {
+pub(super) fn acts(director: &mut Director<u32>, hit: TriggerHit<u32>) -> Option<(u64, bool)> {
     let mut orders = Vec::new();
     let acted = director.manual(hit, &mut orders);
     match (acted, &orders[..]) {

@@ -1,17 +1,17 @@
-//! Windows of different lengths beside each other, against what a slow model says.
+//! Windows of different lengths at the same time, compared with a slow model.
 
 use super::*;
-use crate::analysis::terms::{RuleLimits, Window};
+use crate::analysis::terms::{DumpWindow, RuleLimits};
 
 const MS: i64 = 1_000_000;
 
-/// A trigger that asks for a window of these lengths.
-pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
-    Terms {
+/// A trigger that requests a window of these lengths.
+pub(super) fn terms(past_ns: i64, future_ns: i64) -> TriggerTerms {
+    TriggerTerms {
         alert: None,
         span_ns: (0, 0),
         called: None,
-        window: Window {
+        window: DumpWindow {
             past_ns,
             future_ns,
             packets_max: u64::MAX,
@@ -34,8 +34,8 @@ const WINDOWS: [(i64, i64); 5] = [
     (3 * MS, i64::MAX),
 ];
 
-fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> Hit<u8> {
-    Hit {
+fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> TriggerHit<u8> {
+    TriggerHit {
         order: HitOrder {
             time_ns,
             source: 0,
@@ -48,19 +48,20 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
     }
 }
 
-/// What became of hits that act in this order. From files a place is free when its window is over.
-fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) {
-    let mut opened: Vec<(&Hit<u8>, i64)> = Vec::new();
+/// The outcomes of hits that act in this order. From files a place becomes free when its window
+/// ends.
+fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
+    let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();
     let mut suppressed = Suppressions::default();
     for hit in hits {
         let (now_ns, window) = (hit.order.time_ns, hit.terms.window);
-        let is_alike = |other: &Hit<u8>| other.expression == hit.expression;
+        let is_alike = |other: &TriggerHit<u8>| other.expression == hit.expression;
         let mut alike = opened.iter().filter(|(other, _)| is_alike(other));
-        let belongs = |(other, to_ns): &(&Hit<u8>, i64)| {
+        let belongs = |(other, to_ns): &(&TriggerHit<u8>, i64)| {
             let from_ns = window.start_ns(other.order.time_ns);
             other.terms == hit.terms && (from_ns..=*to_ns).contains(&now_ns)
         };
-        let is_held_off = |(_, to_ns): &(&Hit<u8>, i64)| {
+        let is_held_off = |(_, to_ns): &(&TriggerHit<u8>, i64)| {
             config.limits.hold_off_ns > 0
                 && to_ns.saturating_add(config.limits.hold_off_ns) >= now_ns
         };
@@ -81,7 +82,7 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
     (opened.collect(), suppressed)
 }
 
-/// From files, in and out of order, with all combinations of what else decides.
+/// From files, in and out of order, with all combinations of the other settings.
 #[test]
 fn windows_of_all_lengths_do_what_the_model_does() {
     let seed = 0x71de;
@@ -117,7 +118,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
             assert_eq!(director.waiting_from_ns(), wanted.min(), "{case}");
             hits.push(hit);
         }
-        // Hits that wait at the end act all at once.
+        // Hits that wait at the end all act at once.
         director.advance(now_ns + config.hold_ns + 1, &mut orders);
         director.end(Clip::End, &mut orders);
         hits.sort_by_key(|hit| hit.order);
@@ -134,7 +135,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
     }
 }
 
-/// Live, each window ends by the monotonic clock in its own time, also behind a longer one.
+/// Live, the monotonic clock ends each window in time, even if a longer window opened before.
 #[test]
 fn each_deadline_is_kept_beside_longer_ones() {
     let config = DirectorConfig {

@@ -1,11 +1,11 @@
-//! Rules together hit as each alone.
+//! Rules hit together as each rule hits alone.
 
 use retroscope_filter::Aux;
 
 use super::*;
 use crate::tests::rig::udp;
 
-/// Packets of some ports; the last ones are cut short.
+/// Packets of several ports; the last ones are truncated.
 fn packets() -> Vec<Vec<u8>> {
     let mut packets: Vec<_> = (0..60_u16)
         .map(|n| udp(n % 7, 20 + n % 11, u32::from(n)))
@@ -37,13 +37,13 @@ fn hits(triggers: &mut Triggers) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// What each rule by itself says of each packet.
+/// The matches of each rule by itself.
 fn one_by_one(texts: &[String]) -> Vec<(usize, usize)> {
     let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
     let mut expected = Vec::new();
     for (rule, text) in texts.iter().enumerate() {
         let filter = Filter::plain(text).unwrap();
-        let mut prepared = Prepared::new(filter, mode(true));
+        let mut prepared = PreparedFilter::new(filter, mode(true));
         prepared.check(&link_types).unwrap();
         for (index, data) in packets().iter().enumerate() {
             let frames = [FilterFrame::new(data, 32, Aux::default())];
@@ -114,12 +114,13 @@ fn few_and_many_rules_hit_as_each_alone() {
         );
         assert!(triggers.take_notices().is_empty());
     }
-    // The rules do hit.
+    // The rules do match packets.
     let of_all = one_by_one(&texts);
     assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
 }
 
-/// Rules come, go and rest while packets are looked at, in any number: each hits as it does alone.
+/// Any number of rules is added, removed and disabled while packets are analyzed: each rule hits as
+/// it does alone.
 #[test]
 fn rules_that_change_hit_as_each_alone() {
     let texts = texts();
@@ -135,7 +136,7 @@ fn rules_that_change_hit_as_each_alone() {
             match (random.u8(..3), any) {
                 (0, _) if next < texts.len() => {
                     let mut prepared =
-                        Prepared::new(Filter::resolved(&texts[next]).unwrap(), mode(true));
+                        PreparedFilter::new(Filter::resolved(&texts[next]).unwrap(), mode(true));
                     prepared.check(&known).unwrap();
                     triggers.shared.add(next, &mut prepared).unwrap();
                     let rule = Rule {
@@ -163,7 +164,8 @@ fn rules_that_change_hit_as_each_alone() {
                 }
                 _ => {}
             }
-            // Nothing else is needed: who changed them was answered, and counts on it.
+            // No refresh in between: the caller who changed the rules was answered and relies on
+            // the change.
             let is_on = |(_, rule): &&(usize, usize)| there.contains(&(*rule, true));
             let now: Vec<_> = expected.iter().filter(is_on).copied().collect();
             assert_eq!(hits(&mut triggers), now, "seed {seed}: {there:?}");

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Dumper, DumperParts};
 use crate::{
-    control::{events::Event, progress::Reach, time::rfc3339},
+    control::{events::RecorderEvent, progress::Reach, time::rfc3339},
     dump::{
         active::{Active, verdict_line},
         ending::{Ending, Stage},
@@ -85,7 +85,7 @@ impl Dumper {
         };
         let is_answer = !matches!(outcome, Outcome::Failed(_));
         for notice in ending.hear(outcome, &self.stopped) {
-            self.tell(Event::Notice(notice));
+            self.tell(RecorderEvent::Notice(notice));
         }
         if is_answer {
             self.go_on(id, ending);
@@ -106,7 +106,7 @@ impl Dumper {
                 }
                 self.write_sidecar(Stage::Telling, id, ending);
             }
-            Stage::Stopping => self.tell(Event::Finished(ending.report())),
+            Stage::Stopping => self.tell(RecorderEvent::Finished(ending.report())),
             Stage::Telling => {
                 let common = &self.parts.common;
                 let finished = &common.counters.finished_dumps;
@@ -121,11 +121,11 @@ impl Dumper {
                 let report = ending.report();
                 let is_whole = report.error.is_none();
                 for news in ending.alerted.count(&common.alerts, id, is_whole) {
-                    self.parts.events.tell(Event::Alert(news));
+                    self.parts.events.tell(RecorderEvent::Alert(news));
                 }
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
-                    self.tell(Event::Finished(report));
+                    self.tell(RecorderEvent::Finished(report));
                     ending.submit(Stage::Compressing, Work::Compress);
                     self.ending.insert(id, ending);
                     return;
@@ -134,7 +134,7 @@ impl Dumper {
                 if report.sidecar || is_complete {
                     self.post(&report);
                 }
-                self.tell(Event::Finished(report));
+                self.tell(RecorderEvent::Finished(report));
                 self.put_by(id, ending);
             }
             Stage::Compressing => {
@@ -178,10 +178,10 @@ impl Dumper {
         if !is_gone {
             self.post(&report);
             if ending.is_compressed() {
-                self.tell(Event::Compressed(report));
+                self.tell(RecorderEvent::Compressed(report));
             }
             if let Some(note) = note {
-                self.tell(Event::Notice(note));
+                self.tell(RecorderEvent::Notice(note));
             }
         }
         self.put_by(id, ending);

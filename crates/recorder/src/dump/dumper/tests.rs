@@ -8,7 +8,7 @@ use std::{
 use retroscope_ring::Positions;
 
 use super::{Bounds, Dumper};
-use crate::{control::progress::Progress, dump::order::Message};
+use crate::{control::progress::DumperProgress, dump::order::Message};
 
 impl Dumper {
     /// Dumps that wait for their filters.
@@ -44,7 +44,7 @@ impl Dumper {
     /// Reads no further than `positions` from now on, but for the records before `end`, once.
     pub(crate) fn account(&mut self, positions: Positions, end: u64) {
         let hold_ns = 0;
-        self.parts.progress = Progress::Follow { positions, hold_ns };
+        self.parts.progress = DumperProgress::Follow { positions, hold_ns };
         let (reply, told) = sync_channel(1);
         let ends = vec![end];
         self.take(Message::Account { ends, reply });

@@ -17,7 +17,7 @@ use crate::{
         sink::{Gap, Held},
         stream::Heading,
     },
-    intake::interfaces::Interface,
+    intake::interfaces::RecordedInterface,
 };
 
 /// Upper bound of the header, the options and the padding of a packet, bytes.
@@ -134,7 +134,7 @@ impl SinkQueue {
     }
 
     /// As in [`Captures::interface`].
-    pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+    pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.captures.interface(id, interface);
     }
 

@@ -32,7 +32,7 @@ use crate::{
         stream::{Digests, Heading},
         template::NameFacts,
     },
-    intake::interfaces::Interface,
+    intake::interfaces::RecordedInterface,
     tests::fake_disk::FakeDisk,
 };
 
@@ -248,7 +248,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
             });
         }
         if described.insert(meta.interface) {
-            let described = Interface {
+            let described = RecordedInterface {
                 source: 0,
                 name: format!("eth{}", meta.interface),
                 link_type: LinkType::ETHERNET,

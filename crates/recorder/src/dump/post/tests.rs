@@ -106,7 +106,7 @@ fn outcomes(mut listener: Subscription) -> Vec<PostOutcome> {
     let mut outcomes = Vec::new();
     while let Ok(event) = listener.take(Duration::ZERO) {
         match event {
-            Event::Posted(posted) => outcomes.push(posted.outcome),
+            RecorderEvent::Posted(posted) => outcomes.push(posted.outcome),
             other => panic!("{other:?}"),
         }
     }

@@ -38,7 +38,7 @@ fn a_gap_that_reaches_back_is_not_cut_where_gaps_are_merged() {
     let log = LossLog::default();
     let gap = |from_ns, to_ns| log.push(0, 0, "not_analyzed", [(from_ns, to_ns); 2], 1);
     gap(100 * S - 50_000_000, 100 * S);
-    gap(90 * S, 100 * S); // a bucket with one packet that was late
+    gap(90 * S, 100 * S); // a bucket with one late packet
     gap(90 * S - 1, 90 * S);
     assert_eq!(log.within(91 * S, 92 * S).len(), 1);
     assert_eq!(log.within(0, 90 * S - 1).len(), 1);
@@ -141,7 +141,8 @@ fn a_loss_may_be_younger_than_what_is_known() {
     assert_eq!(found[0].spans_ns[0], (180, 300));
 }
 
-/// What was lost while a counter could not be read may have been lost in all of that time.
+/// Packets that were lost while a counter could not be read may have been lost at any time in
+/// between.
 #[test]
 fn a_counter_that_comes_back_tells_of_the_time_between() {
     let log = LossLog::default();
@@ -168,7 +169,8 @@ fn a_counter_that_comes_back_tells_of_the_time_between() {
     assert_eq!(spans(450), [(100, 600, 7)]);
 }
 
-/// Packets that belong to one stretch and lie in another are told of both, and once where a window has both: also when events were merged.
+/// Packets that belong to one range and are stored in another are reported for both, and once for a
+/// window that touches both, even after events were merged.
 #[test]
 fn what_concerns_two_stretches_is_counted_once() {
     let log = LossLog::default();
@@ -186,13 +188,13 @@ fn what_concerns_two_stretches_is_counted_once() {
     assert_eq!(count(71, 99), []);
     assert_eq!(count(105, 200), [(100, 120, 8)]);
     assert_eq!(count(65, 105), [(50, 120, 8)]);
-    // Stretches that are far apart are not made one.
+    // Ranges that are far apart are not merged.
     log.push(0, 0, CLOCK_STEP, [(100, 120), (1000, 1001)], 2);
     assert_eq!(count(60, 100), [(50, 120, 10)]);
     assert_eq!(count(130, 999), []);
 }
 
-/// From files what a window is told depends on where it ended, not on when it is asked.
+/// From files the losses of a window depend on its end, not on the time of the request.
 #[test]
 fn what_is_found_behind_the_end_of_a_window_is_not_told() {
     let log = LossLog::default();
@@ -205,14 +207,14 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
         log.push(record, 0, CLOCK_STEP, [(5, 6); 2], 1);
         assert_eq!(count(7), record.min(7));
     }
-    log.settle();
+    log.forget_records();
     assert_eq!(count(n), n);
     assert!(log.events.lock().unwrap().len() < LOSS_EVENTS);
     log.push(n + 1, 0, CLOCK_STEP, [(5, 6); 2], 1);
     assert_eq!((count(n), count(n + 1)), (n, n + 1));
 }
 
-/// A log of any length is settled at once, and says before when it is to be.
+/// A log of any length settles in one pass, and asks for it before.
 #[test]
 fn a_log_of_files_settles_in_one_pass() {
     let log = LossLog::default();
@@ -228,7 +230,7 @@ fn a_log_of_files_settles_in_one_pass() {
         log.push(number, source, "disorder", [(at_ns, at_ns); 2], 1);
     }
     let start = std::time::Instant::now();
-    log.settle();
+    log.forget_records();
     let took = start.elapsed();
     assert!(!log.is_full());
     assert_eq!(packets(), many);
@@ -247,7 +249,7 @@ fn a_full_log_forgets_no_packet() {
     assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
 }
 
-/// Many losses of one kind do not blur where others were.
+/// Many losses of one kind do not blur the times of other losses.
 #[test]
 fn a_flood_of_one_cause_leaves_the_others_their_places() {
     let log = LossLog::default();
@@ -271,7 +273,8 @@ fn a_flood_of_one_cause_leaves_the_others_their_places() {
     assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
 }
 
-/// An inserter logs a loss and says that it is known while a verdict asks: it stands still at the first of two sources.
+/// An inserter logs a loss and then declares it known while a verdict reads: the verdict pauses at
+/// the first of two sources.
 #[test]
 fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     let sources = ["eth1", "eth2"].map(|name| (name.to_owned(), 1));
@@ -286,7 +289,7 @@ fn a_loss_that_comes_while_a_verdict_asks_is_told() {
             intake.missing((0, 10), 10, 0, &[])
         });
         let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-        // It sleeps where it is stopped and nowhere else.
+        // The thread sleeps at the pause and nowhere else.
         while !fs::read_to_string(&stat).unwrap().contains(") S ") {
             thread::yield_now();
         }
@@ -302,7 +305,8 @@ fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     assert_eq!(missing[0].cause, "kernel");
 }
 
-/// Of packets that were shed in a stretch a window that has all of it has all of them, and one that has a part of it no more than that.
+/// Packets were shed in a range. A window with the whole range reports all of them; a window with a
+/// part of the range reports an upper bound.
 #[test]
 fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     let intake = Intake::new(
@@ -326,7 +330,7 @@ fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     assert_eq!(told(21, 29), []);
 }
 
-/// R-Scope's table 1: 136,314,880 bytes in buffers of 64 KiB; and small frames, of which fewer fit.
+/// R-Scope's table 1: 136,314,880 bytes in buffers of 64 KiB. With small frames, fewer bytes fit.
 #[test]
 fn what_a_source_holds_is_how_long_a_packet_may_take() {
     let of = |stored, stored_bytes| SourceSnapshot {
@@ -340,7 +344,7 @@ fn what_a_source_holds_is_how_long_a_packet_may_take() {
         let ms = large.longest_ns(gbits * 1_000_000_000).unwrap() / 1_000_000;
         assert!(ms.abs_diff(paper_ms) <= 6, "{gbits}: {ms}");
     }
-    // 84 bytes on the wire, 140 in memory; 14.88 million a second.
+    // 84 bytes on the wire, 140 in memory; 14.88 million packets a second.
     let small = of(0, 0);
     assert_eq!(small.buffer_packets(), Some(973_677));
     assert_eq!(small.longest_ns(10_000_000_000), Some(65_431_094));
@@ -351,7 +355,7 @@ fn what_a_source_holds_is_how_long_a_packet_may_take() {
     );
 }
 
-/// An action of a test for the end of a queue.
+/// A test's action for the end of a queue.
 #[derive(Default)]
 pub(super) struct AtEnd(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
@@ -370,7 +374,7 @@ impl std::fmt::Debug for AtEnd {
 }
 
 impl QueueCounters {
-    /// Does this once, as soon as other threads can see that the queue has ended.
+    /// Runs the action once, as soon as other threads can see that the queue has ended.
     pub(crate) fn when_ended(&self, act: impl FnOnce() + Send + 'static) {
         *lock(&self.at_end.0) = Some(Box::new(act));
     }

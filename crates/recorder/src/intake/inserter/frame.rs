@@ -11,7 +11,7 @@ pub(super) fn has_tag(data: &[u8]) -> bool {
     )
 }
 
-/// A frame as it was on the wire: a tag that the NIC took out stands in its place again.
+/// A frame as it was on the wire, with the VLAN tag that the NIC removed.
 #[derive(Debug)]
 pub(crate) struct WireFrame<'a> {
     head: &'a [u8],
@@ -29,7 +29,7 @@ const MACS: usize = 12;
 pub(super) const TAG_BYTES: u32 = 4;
 
 impl<'a> WireFrame<'a> {
-    /// Of a frame that stands in memory as it was on the wire.
+    /// A frame that is in memory as it was on the wire.
     pub(crate) fn whole(frame: &LentFrame<'a>) -> Self {
         Self {
             head: frame.data,
@@ -41,7 +41,7 @@ impl<'a> WireFrame<'a> {
         }
     }
 
-    /// Whether a tag is put back that does not stand in memory.
+    /// Whether the frame has a restored tag, which is not in the engine's memory.
     pub(super) fn has_own_tag(&self) -> bool {
         self.tag_len > 0
     }
@@ -75,7 +75,7 @@ impl<'a> WireFrame<'a> {
         self.head.len() + self.tag_len + self.tail.len()
     }
 
-    /// Keeps the first `snaplen` bytes (0: all); true if some were cut.
+    /// Truncates to the first `snaplen` bytes (0: no limit). Returns whether bytes were cut.
     pub(super) fn cut(&mut self, snaplen: u32) -> bool {
         let snaplen = snaplen as usize;
         if snaplen == 0 || self.captured_len() <= snaplen {
@@ -91,19 +91,20 @@ impl<'a> WireFrame<'a> {
     }
 }
 
-/// Copies of frames, in which the tags that the NIC took out of some are back in their places.
+/// Copies of frames, with the tags that the NIC removed.
 #[derive(Debug, Default)]
 pub(super) struct PutBack {
     memory: Vec<u8>,
-    /// As the copies are; `vlan` tells what was put back.
+    /// The frames as copied; `vlan` has the restored tag.
     pub(super) frames: Vec<FrameMeta>,
 }
 
 impl PutBack {
-    /// So many bytes are copied at once: they are looked at from the cache then. One longer frame is copied by itself.
+    /// Bytes that are copied at once, so that the copies are analyzed from the cache. A longer
+    /// frame is copied alone.
     pub(super) const BYTES: usize = 96 << 10;
 
-    /// Copies the first of `frames` in the place of those before. Returns how many.
+    /// Replaces the copies by copies of the first of `frames`. Returns how many frames were copied.
     pub(super) fn fill(
         &mut self,
         burst: &Burst<'_>,

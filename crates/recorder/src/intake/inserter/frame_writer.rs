@@ -1,8 +1,9 @@
-//! Frames on their way into the ring, and the count of what became of them.
+//! Writes frames into the ring, and counts stored, filtered and lost frames.
 //!
-//! Most bursts are *plain*: one interface, no tag to put back, nothing to cut. That is decided once for a burst, and its
-//! frames then go to the ring in one loop, or in one for each run of them that the capture filter takes. Where there are tags to put back, copies
-//! of the frames, in which they are, are plain. The frames of other bursts are looked at one by one.
+//! Most bursts are *plain*: one interface, no tag to restore, nothing to truncate. That is decided
+//! once for a burst. The frames of a plain burst go to the ring in one loop, or in one loop for
+//! each run of frames that match the capture filter. If frames have tags to restore, copies with
+//! tags are made, and the copies are plain. The frames of other bursts are processed individually.
 
 use retroscope_capture::{Burst, FrameMeta, LentFrame};
 use retroscope_flow::ShedCause;
@@ -11,17 +12,17 @@ use retroscope_ring::{Producer, Record};
 
 use super::{
     frame::{PutBack, TAG_BYTES, WireFrame, has_tag},
-    parts::{InserterParts, Known},
-    shards::Shards,
+    parts::{InserterParts, KnownInterface},
+    shards::ShardHash,
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
     counters::{BurstCount, SHED_BY, hull},
     inline::Inline,
-    shedding::{Settle, Shedding},
+    shedding::{AnalysisBarrier, Shedding},
 };
 
-/// Stores frames, and counts what became of them since the last flush.
+/// Stores frames, and counts the results since the last flush.
 #[derive(Debug, Default)]
 pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
@@ -29,26 +30,27 @@ pub(super) struct FrameWriter {
     pub(super) refused_ns: Option<(i64, i64)>,
     /// Ring time of the last packet whose interface has no number.
     pub(super) unnumbered_ns: Option<i64>,
-    /// Stamp less ring time of the frames that are stored now, ns.
+    /// Stamp less ring time of the frames that are being stored, ns.
     pub(super) offset_ns: i64,
-    /// Where this thread may have a shard.
+    /// The shard in this thread, if allowed.
     pub(super) inline: Option<Inline>,
-    /// What decides which frames are shed; `None`: none are.
+    /// Decides which frames are shed; `None`: no shedding.
     pub(super) shedding: Option<Box<Shedding>>,
     /// First and last ring time of live packets that were shed, by cause.
     pub(super) shed_ns: [Option<(i64, i64)>; SHED_BY.len()],
-    /// Of whose frames these are.
+    /// Index of the source of the frames.
     pub(super) source: usize,
-    /// Where tags are put back.
+    /// Memory for copies with restored tags.
     pub(super) put_back: PutBack,
 }
 
-/// The interface of all `frames`, if they are plain, or would be without tags, and whether some have tags; `snaplen` 0 cuts nothing.
+/// The interface of all `frames`, if the frames are plain apart from tags, and whether some frames
+/// have tags. `snaplen` 0 truncates nothing.
 pub(super) fn together(
     frames: &[FrameMeta],
-    interfaces: &[Known],
+    interfaces: &[KnownInterface],
     snaplen: u32,
-) -> Option<(Known, bool)> {
+) -> Option<(KnownInterface, bool)> {
     let index = frames.first()?.interface;
     let longest = if snaplen == 0 { u32::MAX } else { snaplen };
     let is_plain = |meta: &FrameMeta| {
@@ -59,7 +61,7 @@ pub(super) fn together(
         meta.interface == index && meta.captured_len.saturating_add(tag_bytes) <= longest
     };
     let known = *interfaces.get(usize::from(index))?;
-    // Nearly always all are, and without a branch for each it is known sooner.
+    // Nearly always all frames are plain, and a loop without branches is faster.
     if frames.iter().fold(true, |all, meta| all & is_plain(meta)) {
         return Some((known, false));
     }
@@ -68,12 +70,13 @@ pub(super) fn together(
 }
 
 impl FrameWriter {
-    /// Stores frames of `burst` that are plain but for tags, as far as they are to be kept. Returns as [`Self::store_filtered`].
+    /// Stores the frames of `burst` that are to be kept; the frames are plain apart from tags.
+    /// Returns as [`Self::store_filtered`].
     pub(super) fn store_tagged(
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -92,12 +95,12 @@ impl FrameWriter {
         dealt_with
     }
 
-    /// Stores plain frames of `burst`, as far as they are to be kept. Returns as [`Self::store_filtered`].
+    /// Stores the plain frames of `burst` that are to be kept. Returns as [`Self::store_filtered`].
     pub(super) fn store_together(
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -117,11 +120,11 @@ impl FrameWriter {
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
-        shards: Option<&Shards>,
+        shards: Option<&ShardHash>,
     ) {
-        // Two loops: live, no frame pays for a question.
+        // Two loops, so that live frames have no extra branch.
         match shards {
             None => self.store_sharded(burst, frames, interface, producer, |_| 0),
             Some(shards) => {
@@ -131,12 +134,12 @@ impl FrameWriter {
         }
     }
 
-    /// [`Self::store_plain`], with the shards of their bytes.
+    /// As [`Self::store_plain`], with the shard computed from the bytes of each frame.
     fn store_sharded(
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         shard_of: impl Fn(&[u8]) -> u8,
     ) {
@@ -150,7 +153,7 @@ impl FrameWriter {
         }
         let mut rest = frames;
         while !rest.is_empty() {
-            // Counted on the way, while the frames are in the first-level cache.
+            // Counted in the same pass, while the frames are in the first-level cache.
             let (mut bytes, mut tagged) = (0, 0);
             let record = |meta: &FrameMeta| {
                 let data = data(meta);
@@ -170,13 +173,13 @@ impl FrameWriter {
             let result = producer.store_burst(rest.iter().map(record));
             let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
             if let Some(inline) = &mut self.inline {
-                inline.look(first, (interface.id, offset_ns), burst, (stored, bytes));
+                inline.analyze(first, (interface.id, offset_ns), burst, (stored, bytes));
             }
             rest = behind;
             if result.is_err()
                 && let Some((refused, behind)) = rest.split_first()
             {
-                // It was taken, and so counted, but not stored.
+                // The refused frame was counted by the pass, but not stored.
                 bytes -= u64::from(refused.captured_len);
                 tagged -= u64::from(is_tagged(data(refused)));
                 self.refuse(refused.time_ns);
@@ -191,13 +194,13 @@ impl FrameWriter {
         }
     }
 
-    /// Stores those plain frames of `burst` that the capture filter takes. Returns how many it dealt with: fewer than all if
-    /// `-c` is reached.
+    /// Stores the plain frames of `burst` that match the capture filter. Returns the number of
+    /// processed frames, which is less than all if `-c` is reached.
     fn store_filtered(
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -231,12 +234,13 @@ impl FrameWriter {
         dealt_with
     }
 
-    /// Stores those plain frames of `burst` that the capture filter takes and that are not shed. Returns as [`Self::store_filtered`].
+    /// Stores the plain frames of `burst` that match the capture filter and are not shed. Returns
+    /// as [`Self::store_filtered`].
     fn store_kept(
         &mut self,
         burst: &Burst<'_>,
         frames: &[FrameMeta],
-        interface: Known,
+        interface: KnownInterface,
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> usize {
@@ -245,7 +249,7 @@ impl FrameWriter {
         };
         let (id, link_type) = (interface.id, interface.link_type);
         let mut taken = 0;
-        // Frames before `next` are dealt with; those from there on are kept, as far as was looked.
+        // Frames before `next` are done. Frames from `next` up to the current one are to be kept.
         let (mut next, mut is_spent) = (0, false);
         for (index, meta) in frames.iter().enumerate() {
             if index % CaptureFilter::MANY == 0 {
@@ -271,11 +275,11 @@ impl FrameWriter {
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
                 let wire = WireFrame::whole(&LentFrame { meta: *meta, data });
-                let settle = &mut |settle: &Settle| {
+                let barrier = &mut |barrier: &AnalysisBarrier| {
                     store_before(self, producer);
-                    settle.wait(producer);
+                    barrier.wait(producer);
                 };
-                shed = shedding.sheds((link_type, id), time_ns, &wire, settle);
+                shed = shedding.sheds((link_type, id), time_ns, &wire, barrier);
                 if shed.is_none() {
                     continue;
                 }
@@ -299,13 +303,13 @@ impl FrameWriter {
         next
     }
 
-    /// A frame of this ring time is not kept.
+    /// A frame of this ring time is shed.
     fn shed(&mut self, cause: ShedCause, time_ns: i64, producer: &Producer, parts: &InserterParts) {
         let number = cause as usize;
         self.count.shed[number] += 1;
         let (intake, at_ns) = (&parts.common.intake, (time_ns, time_ns));
         if intake.offline {
-            // At once: a window may end with the next record.
+            // Logged at once: a window may end with the next record.
             let record = producer.stored();
             let cause = SHED_BY[number];
             intake.shed.push(record, self.source, cause, [at_ns; 2], 1);
@@ -315,15 +319,17 @@ impl FrameWriter {
         }
     }
 
-    /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing after it is to be.
+    /// Stores any frame, or counts why not. Returns `false` if `-c` is reached: the frame is
+    /// neither stored nor counted, and the caller must stop.
     pub(super) fn store(
         &mut self,
         frame: &LentFrame<'_>,
-        interfaces: &[Known],
+        interfaces: &[KnownInterface],
         producer: &mut Producer,
         parts: &mut InserterParts,
     ) -> bool {
-        let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
+        let Some(&KnownInterface { id, link_type }) =
+            interfaces.get(usize::from(frame.meta.interface))
         else {
             self.count.interface_limit += 1;
             self.unnumbered_ns = Some(frame.meta.time_ns.wrapping_sub(self.offset_ns));
@@ -338,8 +344,8 @@ impl FrameWriter {
         }
         let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
         if let Some(shedding) = &mut self.shedding {
-            let settle = &mut |settle: &Settle| settle.wait(producer);
-            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, settle) {
+            let barrier = &mut |barrier: &AnalysisBarrier| barrier.wait(producer);
+            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, barrier) {
                 self.shed(cause, time_ns, producer, parts);
                 return true;
             }
@@ -390,17 +396,17 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{native::NativeCode, prepared::LinkTypes},
-        control::common::Common,
+        control::common::RecorderShared,
         intake::Intake,
-        start::{config::Config, expressions::Expressions},
+        start::{config::Config, expressions::CheckedExpressions},
     };
 
-    const INTERFACES: [Known; 2] = [
-        Known {
+    const INTERFACES: [KnownInterface; 2] = [
+        KnownInterface {
             id: 4,
             link_type: LinkType::ETHERNET,
         },
-        Known {
+        KnownInterface {
             id: 5,
             link_type: LinkType::RAW,
         },
@@ -417,11 +423,11 @@ mod tests {
     fn parts(ring: &Ring) -> InserterParts {
         let intake = Intake::new(std::iter::empty(), Arc::default(), false);
         let clock = Arc::new(SystemClock);
-        let common = Common::new(ring.clone(), clock, intake);
+        let common = RecorderShared::new(ring.clone(), clock, intake);
         InserterParts::new(&Config::default(), common)
     }
 
-    /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.
+    /// Frames of 60 to 99 bytes, stamped with their number; every third frame has a tag.
     fn burst(memory: &mut Vec<u8>, count: usize) -> Vec<FrameMeta> {
         let mut frames = Vec::new();
         for number in 0..count {
@@ -445,7 +451,7 @@ mod tests {
         frames
     }
 
-    /// The same as a NIC gives them that takes tags out.
+    /// These frames as a NIC delivers them that removes tags.
     fn without_tags(memory: &[u8], frames: &[FrameMeta]) -> Vec<FrameMeta> {
         let mut frames = frames.to_vec();
         for meta in &mut frames {
@@ -459,7 +465,7 @@ mod tests {
         frames
     }
 
-    /// Everything that a ring holds, as text.
+    /// The contents of a ring, as text.
     fn contents(ring: &Ring, producer: &mut Producer) -> Vec<String> {
         producer.publish();
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
@@ -486,7 +492,7 @@ mod tests {
         let (mut plain_writer, mut other_writer) = (FrameWriter::default(), FrameWriter::default());
         let (interface, are_tagged) = together(&frames, &INTERFACES, 0).unwrap();
         assert!(!are_tagged);
-        let shards = Shards::random();
+        let shards = ShardHash::random();
         plain_writer.store_plain(
             &burst,
             &frames,
@@ -518,7 +524,8 @@ mod tests {
         let standing = burst(&mut memory, 3000);
         let taken_out = without_tags(&memory, &standing);
         let filter = Some("less 85 and not vlan or ether[0] < 10");
-        // Of those whose tags are taken out not all are copied at once. From its number of packets on, `-c` cuts the burst short.
+        // Frames with removed tags do not all fit into one copy. `-c` cuts the burst short at its
+        // number of packets.
         assert!(memory.len() > 2 * PutBack::BYTES);
         let frames = [
             (&standing, filter),
@@ -542,7 +549,7 @@ mod tests {
                 let mut producer = ring.producer().unwrap();
                 let native = Arc::new(NativeCode::new());
                 let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
-                let expressions = Expressions::new(&config, &link_types, &native).unwrap();
+                let expressions = CheckedExpressions::new(&config, &link_types, &native).unwrap();
                 let mut parts = InserterParts {
                     filter: expressions.filter.map(Box::new),
                     remaining: Some(Arc::new(AtomicI64::new(limit))),
@@ -632,7 +639,7 @@ mod tests {
             stored, no_bucket, ..
         } = writer.count;
         assert_eq!(stored + no_bucket, bursts * 1000);
-        // A longer frame may find no place where a shorter one still does.
+        // A shorter frame may still fit where a longer one did not.
         let (first_ns, last_ns) = writer.refused_ns.unwrap();
         assert!(first_ns < last_ns && last_ns == 999, "{first_ns} {last_ns}");
         assert!(u64::try_from(last_ns - first_ns).unwrap() + 1 >= no_bucket);

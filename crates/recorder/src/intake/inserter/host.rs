@@ -1,44 +1,49 @@
-//! Stamps of the system's clock, as ring time.
+//! Converts stamps of the system's clock to ring time.
 //!
-//! A step is noticed by reading the clocks after a burst ([`RingClock::now`]). Which of its frames were stamped before the step, their
-//! stamps tell: with the right offset they are a little earlier than now, with the other one they are off by the size of the step.
+//! A clock step is noticed by reading the clocks after a burst
+//! ([`RingClock::now`](crate::control::ring_time::RingClock::now)). The stamps show which frames of
+//! the burst were stamped before the step. With the right offset, stamps are a little earlier than
+//! now. With the other offset, they are off by the size of the step.
 
 use retroscope_capture::FrameMeta;
 
 use crate::control::ring_time::Moment;
 
-/// For this long after the first frame with a stamp from after a step, a frame with a stamp from before it may still come, ns: the CPU
-/// that stamped it was held up.
+/// How long after the first frame with a stamp from after a step a frame with an earlier stamp may
+/// still arrive, ns. The CPU that stamped it may have been delayed.
 const STEP_SETTLE_NS: i64 = 2_000_000_000;
-/// What an engine says about the present is at most this old, ns: an offset that makes it older is not the one of its clock.
+/// Largest age of an engine's statement about the present, ns. An offset that implies a larger age
+/// is wrong.
 const FRESH_NS: i64 = 1_000_000_000;
-/// What two readings of a clock may be apart, ns.
+/// Largest distance of two readings of a clock, ns.
 const AHEAD_NS: i64 = 1_000_000;
-/// How old a frame of a source that is never dry may be, ns: engines' buffers hold less of a busy link.
+/// Largest age of a frame of a source that never runs dry, ns: engines' buffers hold less of a busy
+/// link.
 const FRAME_AGE_NS_MAX: i64 = 10_000_000_000;
-/// A step that the ring did not follow is tried again after this time, ns.
+/// If the ring did not follow a step, the step is tried again after this time, ns.
 const STEP_RETRY_NS: i64 = 100_000_000;
 
-/// The offset of one queue's frames.
+/// The clock offset of one queue's frames.
 #[derive(Debug)]
 pub(super) struct HostStamps {
-    /// The offset of the frames that are stored now, ns.
+    /// The offset of the frames that are being stored, ns.
     pub(super) applied_ns: i64,
-    /// The offset before the last step, ns, and until when on the monotonic clock a frame may still have it.
+    /// The offset before the last step, ns, and until when a frame may still have this offset, ns
+    /// of the monotonic clock.
     before: Option<(i64, i64)>,
-    /// The ring did not follow the last step; when to try again, on the monotonic clock.
+    /// If the ring did not follow the last step: when to try again, ns of the monotonic clock.
     retry_mono_ns: Option<i64>,
-    /// When the source had nothing, on the monotonic clock: all frames have come since.
+    /// When the source was last dry, ns of the monotonic clock. All frames have arrived since.
     pub(super) dry_mono_ns: i64,
 }
 
-/// What to do with frames.
+/// The next action on frames.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The first `count` frames (at least 1) are stored with the offset that applies; `uncertain` of them are, or may be, stamped on the
-    /// other side of a step.
+pub(super) enum StampAction {
+    /// Store the first `count` frames (at least 1) with the current offset. `uncertain` of these
+    /// are, or may be, stamped on the other side of a step.
     Store { count: usize, uncertain: usize },
-    /// From here on another offset applies.
+    /// Another offset applies from here on.
     Step { offset_ns: i64 },
 }
 
@@ -52,15 +57,16 @@ impl HostStamps {
         }
     }
 
-    /// What to do with the next of `frames`, at least one, fetched before `now`.
-    pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> Part {
+    /// Decides about the first of `frames`, which were fetched before `now`. `frames` must not be
+    /// empty.
+    pub(super) fn part(&mut self, frames: &[FrameMeta], now: Moment) -> StampAction {
         let is_behind = self.applied_ns != now.offset_ns;
         let other_ns = match self.before {
             _ if is_behind => now.offset_ns,
             Some((before_ns, until_ns)) if now.mono_ns <= until_ns => before_ns,
             _ => {
                 self.before = None;
-                return Part::Store {
+                return StampAction::Store {
                     count: frames.len(),
                     uncertain: 0,
                 };
@@ -70,7 +76,8 @@ impl HostStamps {
             let far = |offset_ns| distance(meta.time_ns, offset_ns, now.ring_ns);
             far(other_ns) < far(self.applied_ns)
         };
-        // Frames may be older than the step is large: then a time that fits may be the wrong one.
+        // Frames may be older than the step is large: then the wrong offset may also give a
+        // plausible time.
         let age_ns = now
             .mono_ns
             .saturating_sub(self.dry_mono_ns)
@@ -88,12 +95,12 @@ impl HostStamps {
             frames.len()
         };
         if count == 0 {
-            return Part::Step {
+            return StampAction::Step {
                 offset_ns: now.offset_ns,
             };
         }
         let stored = frames[..count].iter();
-        Part::Store {
+        StampAction::Store {
             count,
             uncertain: stored
                 .filter(|meta| is_other(meta) || is_uncertain(meta))
@@ -101,7 +108,7 @@ impl HostStamps {
         }
     }
 
-    /// The ring follows the step, or not.
+    /// Whether the ring has followed a step.
     pub(super) fn stepped(&mut self, offset_ns: i64, is_followed: bool, now: Moment) {
         if is_followed {
             let until_ns = now.mono_ns.saturating_add(STEP_SETTLE_NS);
@@ -113,8 +120,9 @@ impl HostStamps {
         }
     }
 
-    /// The ring time of what an engine says about the present or the moment before: a watermark, the age of its counters. Around a
-    /// step it is either that of a clock which shows it to be fresh, or the least that it can mean. Never later than `now`.
+    /// The ring time of an engine's statement about the present or just before: a watermark, or the
+    /// age of counters. Around a step, the only offset that gives a fresh time counts, or else the
+    /// earliest possible time. The result is never later than `now`.
     pub(super) fn ring_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         let before = self.before.filter(|(_, until_ns)| now.mono_ns <= *until_ns);
         let before_ns = before.map_or(self.applied_ns, |(before_ns, _)| before_ns);
@@ -130,7 +138,8 @@ impl HostStamps {
     }
 }
 
-/// How much earlier than now a stamp is with an offset, ns. No frame was stamped later than it was fetched.
+/// How much earlier than now a stamp is with an offset, ns. A frame is never stamped later than it
+/// is fetched.
 fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     let ring_ns = stamp_ns.saturating_sub(offset_ns);
     if ring_ns > now_ns.saturating_add(AHEAD_NS) {
@@ -159,7 +168,7 @@ mod tests {
         for step_ns in [3600 * S, -3600 * S, 150 * MS, -150 * MS] {
             let mut host = HostStamps::new(0);
             let now = at(100 * S, step_ns);
-            // The engine has read its clock before the step or after it.
+            // The engine has read its clock before or after the step.
             for offset_ns in [0, step_ns] {
                 let said_ns = 100 * S - 20 * MS;
                 let heard_ns = host.ring_ns(said_ns + offset_ns, now);
@@ -171,17 +180,17 @@ mod tests {
             let later = at(100 * S + STEP_SETTLE_NS + 1, step_ns);
             assert!(matches!(
                 host.part(&[], later),
-                Part::Store { count: 0, .. }
+                StampAction::Store { count: 0, .. }
             ));
             let said_ns = later.ring_ns - 20 * MS;
             assert_eq!(host.ring_ns(said_ns + step_ns, later), said_ns);
-            // What is far behind is believed as it is, and nothing is ahead of now.
+            // A time far in the past is accepted; a time in the future becomes now.
             assert_eq!(host.ring_ns(step_ns - S, later), -S);
             assert_eq!(host.ring_ns(step_ns + 200 * S, later), later.ring_ns);
         }
     }
 
-    /// A link that is never dry: no frame is as old as a step of an hour is large.
+    /// A link that never runs dry: no frame is older than the size of a step of one hour.
     #[test]
     fn a_large_step_is_certain_on_a_busy_link() {
         for step_ns in [3600 * S, -3600 * S] {
@@ -196,7 +205,7 @@ mod tests {
                 direction: retroscope_capture::Direction::Inbound,
                 vlan: None,
             };
-            let certain = |count| Part::Store {
+            let certain = |count| StampAction::Store {
                 count,
                 uncertain: 0,
             };
@@ -218,13 +227,13 @@ mod tests {
             vlan: None,
         };
         let mut host = HostStamps::new(0);
-        let step = Part::Step {
+        let step = StampAction::Step {
             offset_ns: 3600 * S,
         };
         let now = at(100 * S, 3600 * S);
         assert_eq!(host.part(&[meta], now), step);
         host.stepped(3600 * S, false, now);
-        let lost = Part::Store {
+        let lost = StampAction::Store {
             count: 1,
             uncertain: 1,
         };

@@ -8,29 +8,33 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::{
-    control::{pulse::Pulse, ring_time::Moment},
+    control::{pulse::ThreadPulse, ring_time::Moment},
     intake::{inline::Inline, shedding::Shedding},
 };
 
-/// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where it finds no hit. A dump
-/// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
-/// monotonic clock, `WINDOW_GRACE` after its end, which is longer than an engine holds packets back.
+/// How long an inserter waits for its source while no dump needs its watermark: on a silent link,
+/// and on a link without hits. A dump that opens meanwhile gets no watermark of this inserter until
+/// the wait ends. If its window ends earlier, the monotonic clock closes the window `WINDOW_GRACE`
+/// after its end, which is longer than an engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
 
-// The first packet of a dump is in its file within 100 ms: when the watermarks of all queues have passed it, and the dumper
-// comes round, which it does every 5 ms.
+// The first packet of a dump is in its file within 100 ms. Before that, the watermarks of all
+// queues must pass the packet, and the dumper must make its next round. The dumper makes a round
+// every 5 ms.
 const _: () = assert!(
     UNAWAITED_SOURCE_WAIT.as_nanos() + WATERMARK_BEHIND_NS_MAX as u128 + 5_000_000 < 100_000_000
 );
 
-/// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
-/// window. With `--ted` always: it is the period after which fewer or more packets of flows are kept.
+/// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: dumps
+/// wait for counters that cover their window. With `--ted` this always applies, because each period
+/// decides whether flows keep fewer or more packets.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
-/// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs when the CPU has
-/// just slept: as long as a thousand small packets. What was lost between two readings is missing somewhere between them.
+/// Time between two readings of an engine's counters, ns, while no dump waits for counters. A
+/// reading of AF_PACKET's counters takes four system calls, 50 µs if the CPU was asleep: as long as
+/// a thousand small packets. Losses between two readings have no more precise time.
 const UNAWAITED_COUNTERS_PERIOD_NS: i64 = 100_000_000;
-/// Time that a source that never runs dry may go without a publication and a watermark, ns. Bursts of it that are small fill
-/// the 128 KiB slowly after which the ring publishes by itself.
+/// Longest time without a publication and a watermark, ns, for a source that never runs dry. The
+/// ring publishes by itself after 128 KiB, which small bursts fill slowly.
 const PUBLICATION_PERIOD_NS: i64 = 1_000_000;
 
 /// The inserter of one live queue.
@@ -39,19 +43,20 @@ pub(crate) struct LiveInserter {
     intake: QueueIntake,
     producer: Producer,
     start_mono_ns: i64,
-    /// The last reading of the monotonic clock.
+    /// The last reading of the monotonic clock, ns.
     now_ns: i64,
-    /// When the engine's counters were last read, on the monotonic clock.
+    /// When the engine's counters were last read, ns of the monotonic clock.
     read_ns: i64,
-    /// The analyzer has something to do with what was stored last, and then needs the watermark.
+    /// Whether the analyzer has something to do with the last records, and therefore needs the
+    /// watermark.
     has_news: bool,
-    /// The source has run dry.
+    /// Whether the source has run dry.
     is_dry: bool,
     stopped: bool,
     enough: bool,
     /// The latest promise, ns of ring time.
     watermark_ns: i64,
-    pulse: Pulse,
+    pulse: ThreadPulse,
 }
 
 impl LiveInserter {
@@ -60,7 +65,7 @@ impl LiveInserter {
             intake.parts.filter = None;
             intake.counters.set_filtered_before();
         }
-        // `step` publishes every millisecond.
+        // `step` publishes every millisecond, so storing need not wake sleeping readers.
         producer.leave_sleepers();
         let inline = intake.parts.inline.clone();
         let classes = intake.parts.classes.take();
@@ -86,7 +91,8 @@ impl LiveInserter {
         }
     }
 
-    /// Runs until the queue ends, and returns the error by which it did, if any; `notify` gets sentences for the user as they come.
+    /// Runs until the queue ends. Returns the error that ended it, if any. `notify` gets messages
+    /// for the user as they arise.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Option<SourceError> {
         if let Err(error) = pin(self.intake.queue.cpus()) {
             let cpus = self.intake.queue.cpus();
@@ -103,23 +109,24 @@ impl LiveInserter {
         }
     }
 
-    /// Serves the bursts that are there, for [`PUBLICATION_PERIOD_NS`] at most, or an idle moment; false at the end.
+    /// Processes available bursts for at most [`PUBLICATION_PERIOD_NS`], or waits once for an idle
+    /// source. Returns `false` at the end.
     ///
-    /// What was stored is published, and the watermark moved, when the source has run dry: not after each of many small
-    /// bursts. The ring publishes by itself when much is waiting.
+    /// Records are published, and the watermark moves, when the source has run dry, not after each
+    /// of many small bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        // A wait would look like work, if the source runs dry just now.
+        // Do not wait after a burst: the wait would look like work if the source runs dry just now.
         let wait = match self.is_dry {
             true => self.source_wait(is_awaited),
             false => Duration::ZERO,
         };
         let (mut status, mut now) = self.fetch(wait);
         self.has_news = status == QueueStatus::Frames;
-        let lay_ns = self.intake.lay_ns(now);
+        let queueing_delay_ns = self.intake.queueing_delay_ns(now);
         if let Some(inline) = &mut self.intake.writer.inline {
-            inline.asked(now.mono_ns, lay_ns);
+            inline.after_wait(now.mono_ns, queueing_delay_ns);
         }
         let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
         while status == QueueStatus::Frames {
@@ -133,10 +140,10 @@ impl LiveInserter {
         let now_ns = now.mono_ns;
         self.is_dry = status != QueueStatus::Frames;
         let inline = self.intake.writer.inline.as_mut();
-        let is_told = inline.is_none_or(Inline::tell);
+        let is_told = inline.is_none_or(Inline::flush_hits);
         match self.intake.watermark_ns(now).filter(|_| is_told) {
-            // The burst that is lent may be older than the watermark, and is in the ring. A promise stands, also where the clock
-            // of the engine was set back.
+            // The lent burst may be older than the watermark, but it is already in the ring. A
+            // promise stays valid even if the engine's clock was set back.
             Some(watermark_ns) => {
                 self.watermark_ns = self.watermark_ns.max(watermark_ns);
                 self.producer.set_watermark(self.watermark_ns);
@@ -144,8 +151,8 @@ impl LiveInserter {
             None => self.producer.publish(),
         }
         if let Some(inline) = &mut self.intake.writer.inline {
-            // After the publication: the analyzer may be called now.
-            self.has_news = inline.told(self.is_dry, now_ns);
+            // After the publication, because this may wake the analyzer.
+            self.has_news = inline.after_publish(self.is_dry, now_ns);
         }
         self.intake.take_events();
         if let Some(shedding) = &mut self.intake.writer.shedding {
@@ -180,7 +187,7 @@ impl LiveInserter {
         status != QueueStatus::End
     }
 
-    /// How long the source may let this thread wait.
+    /// How long this thread may wait for the source.
     fn source_wait(&self, is_awaited: bool) -> Duration {
         if is_awaited || self.has_news || self.stopped {
             return SOURCE_WAIT;
@@ -195,7 +202,7 @@ impl LiveInserter {
         UNAWAITED_SOURCE_WAIT.min(Duration::from_nanos(left_ns.unsigned_abs()))
     }
 
-    /// Fetches the next burst; also gives the time after it.
+    /// Fetches the next burst. Returns the status and the time afterwards.
     fn fetch(&mut self, wait: Duration) -> (QueueStatus, Moment) {
         let status = self.intake.fetch(wait);
         let now = self.intake.parts.common.clock.now_since(self.now_ns);
@@ -207,7 +214,7 @@ impl LiveInserter {
         (status, now)
     }
 
-    /// Stores the burst that is lent, or counts why not.
+    /// Stores the lent burst, or counts why not.
     fn store_burst(&mut self, now: Moment) {
         while !self.enough {
             let range = self.intake.part(&mut self.producer, now);
@@ -228,7 +235,7 @@ impl LiveInserter {
         let duration_ns = self.intake.parts.duration_ns;
         let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
         if self.intake.parts.is_spent() || is_over {
-            // The threads that still work have the same grace as after a request to stop.
+            // Threads that are still busy get the same time limit as after a request to stop.
             self.intake.parts.common.control.ask_to_stop();
         }
         if self.intake.parts.common.control.stopping() && !self.stopped {
@@ -238,7 +245,7 @@ impl LiveInserter {
     }
 }
 
-/// Lets the calling thread run on these CPUs only; on any if there are none.
+/// Restricts the calling thread to these CPUs; an empty list means no restriction.
 fn pin(cpus: &[u32]) -> std::io::Result<()> {
     if cpus.is_empty() {
         return Ok(());
@@ -268,7 +275,7 @@ mod tests {
 
     use super::*;
     use crate::intake::inserter::parts::InserterParts;
-    use crate::{control::common::Common, intake::Intake, tests::rig::FakeClock};
+    use crate::{control::common::RecorderShared, intake::Intake, tests::rig::FakeClock};
 
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
@@ -279,13 +286,13 @@ mod tests {
         interfaces: [InterfaceInfo; 1],
         clock: Arc<FakeClock>,
         frame: [FrameMeta; 1],
-        /// Frames left; then it is idle.
+        /// Frames left; afterwards the link is idle.
         left: Arc<AtomicU64>,
         lent: usize,
         asked: Arc<Asked>,
     }
 
-    /// What it was asked.
+    /// The calls that the queue has received.
     #[derive(Debug, Default)]
     struct Asked {
         /// How long the last `next` could wait, ns.
@@ -337,14 +344,14 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// An inserter of a queue with `frames` frames, and what to watch it by.
+    /// An inserter of a queue with `frames` frames, and handles to observe the inserter.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
         let clock = Arc::new(FakeClock::default());
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);
-        let common = Common::new(ring.clone(), clock.clone(), intake);
+        let common = RecorderShared::new(ring.clone(), clock.clone(), intake);
         let parts = InserterParts::new(&crate::Config::default(), common);
         let left = Arc::new(AtomicU64::new(frames));
         let asked = Arc::new(Asked::default());
@@ -392,7 +399,7 @@ mod tests {
             assert_eq!(ring.published(0), served, "all that was stored");
             let now_ns = i64::try_from(served).unwrap() * INTERVAL_NS;
             assert_eq!(ring.watermark(0), Some(now_ns));
-            // A frame at the start, and those of a millisecond.
+            // One frame at the start, and the frames of one millisecond.
             assert_eq!(served, round * (1 + 10));
         }
     }
@@ -448,7 +455,7 @@ mod tests {
             inserter.step();
             asked.wait_ns.load(Ordering::SeqCst)
         };
-        // The step is over after a millisecond, and the source just then runs dry.
+        // The step ends after a millisecond, just when the source runs dry.
         waits();
         assert_eq!(left.load(Ordering::SeqCst), 0);
         assert_eq!(waits(), 0);

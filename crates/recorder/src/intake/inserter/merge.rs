@@ -17,45 +17,45 @@ use crate::{
     control::{lock, ring_time::Moment},
     intake::{
         counters::LossLog,
-        shedding::{Settle, Shedding},
+        shedding::{AnalysisBarrier, Shedding},
     },
 };
 
 /// The inserter of all files.
 #[derive(Debug)]
 pub(crate) struct MergeInserter {
-    files: Vec<File>,
+    files: Vec<MergedFile>,
     producer: Producer,
     waker: Waker,
-    /// What looks at packets in this thread.
+    /// The shard reader that runs in this thread, if any.
     reader: Option<Arc<Mutex<ShardReader>>>,
-    /// One for all files.
+    /// Shedding, for all files together.
     shedding: Option<Box<Shedding>>,
     parts: InserterParts,
     stop_after_ns: Option<i64>,
-    /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
+    /// A stop was requested: fetched frames are still stored, but no more are fetched.
     draining: bool,
 }
 
 #[derive(Debug)]
-struct File {
+struct MergedFile {
     intake: QueueIntake,
     /// The frames that may be stored next.
     part: Range<usize>,
-    /// Its queue gives nothing more.
+    /// The queue returns no more frames.
     is_at_end: bool,
-    /// And nothing of it is left to be stored.
+    /// The queue has ended, and all its frames are stored.
     is_done: bool,
 }
 
-/// Looks at what is published, if that is this thread's to do.
+/// Analyzes the published packets, if this thread must do that.
 fn look(reader: Option<&Arc<Mutex<ShardReader>>>) {
     if let Some(reader) = reader {
         while lock(reader).step() {}
     }
 }
 
-/// Files have no other time than their packets'.
+/// Files have no time other than their packets' time.
 const NO_CLOCK: Moment = Moment {
     ring_ns: 0,
     mono_ns: 0,
@@ -76,17 +76,17 @@ impl MergeInserter {
             look(its_reader.as_ref());
             common.wait_for_readers(&analyzer);
         }));
-        let settle = Settle {
+        let barrier = AnalysisBarrier {
             common: Arc::clone(&parts.common),
             waker: waker.clone(),
             reader: reader.clone(),
         };
         let classes = parts.classes.take();
-        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(settle))));
+        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(barrier))));
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             intake.parts.classes = None;
-            File {
+            MergedFile {
                 intake,
                 part: 0..0,
                 is_at_end: false,
@@ -105,7 +105,7 @@ impl MergeInserter {
         }
     }
 
-    /// Runs to the end of all files, or a stop. Returns the errors by which files ended.
+    /// Runs to the end of all files, or until a stop. Returns the errors that ended files.
     pub(crate) fn run(mut self, notify: &mut dyn FnMut(String)) -> Vec<SourceError> {
         loop {
             let goes_on = self.step();
@@ -118,8 +118,8 @@ impl MergeInserter {
         }
         self.producer.publish();
         look(self.reader.as_ref());
-        let end = |File { mut intake, .. }| {
-            // Fetched but beyond the limit.
+        let end = |MergedFile { mut intake, .. }| {
+            // Frames that were fetched but are beyond the limit.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
             intake.flush();
             intake.read_statistics();
@@ -128,8 +128,9 @@ impl MergeInserter {
         self.files.into_iter().filter_map(end).collect()
     }
 
-    /// Stores the frames of one queue up to the next frame of another. False: all files are at their end, or drained after a stop, or `-c`
-    /// or `--duration` is reached.
+    /// Stores the frames of one queue up to the next frame of another. Returns `false` when all
+    /// files have ended, when they are drained after a stop, or when `-c` or `--duration` is
+    /// reached.
     fn step(&mut self) -> bool {
         self.draining |= self.parts.common.control.stopping();
         for index in 0..self.files.len() {
@@ -141,7 +142,7 @@ impl MergeInserter {
         let (run, is_over) = self.run_of(first, bound);
         let intake = &mut self.files[first].intake;
         let wanted = run.len();
-        // One filter serves all files: what its patterns remember of their searches may be a MiB each.
+        // One filter serves all files, because its pattern matchers may cache a MiB each.
         std::mem::swap(&mut intake.parts.filter, &mut self.parts.filter);
         std::mem::swap(&mut intake.writer.shedding, &mut self.shedding);
         let dealt_with = intake.store(run, &mut self.producer);
@@ -149,7 +150,7 @@ impl MergeInserter {
         std::mem::swap(&mut intake.writer.shedding, &mut self.shedding);
         intake.cursor += dealt_with;
         if intake.cursor == intake.burst().frames.len() {
-            // To fetch more may take long.
+            // Fetching more may take long, so publish first.
             self.producer.publish();
             look(self.reader.as_ref());
         }
@@ -172,9 +173,10 @@ impl MergeInserter {
         true
     }
 
-    /// The frames of a file's burst that come before the next frame of another, and whether `--duration` ends after them.
+    /// The frames of a file's burst before the next frame of another file, and whether `--duration`
+    /// ends after these.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
-        let File { intake, part, .. } = &self.files[index];
+        let MergedFile { intake, part, .. } = &self.files[index];
         let frames = &intake.burst().frames[part.clone()];
         let times = || frames.iter().map(|meta| intake.ring_ns(meta.time_ns));
         let comes_first = |time_ns| bound.is_none_or(|other| (time_ns, index) <= other);
@@ -194,12 +196,13 @@ impl MergeInserter {
         (part.start..part.start + in_time, in_time < run)
     }
 
-    /// The file whose next frame is first, and the next frame of the best other one. Times are ring time.
+    /// The file with the earliest next frame, and the earliest next frame among the other files.
+    /// Times are ring time.
     fn first(&self) -> Option<(usize, Option<(i64, usize)>)> {
         let mut heads: Vec<(i64, usize)> = Vec::with_capacity(self.files.len());
         for (
             index,
-            File {
+            MergedFile {
                 intake, is_done, ..
             },
         ) in self.files.iter().enumerate()
@@ -214,7 +217,7 @@ impl MergeInserter {
         Some((first, others.min().copied()))
     }
 
-    /// Fetches bursts until the file has frames that may be stored, or is done with.
+    /// Fetches bursts until the file has frames that may be stored, or is done.
     fn refill(&mut self, index: usize) {
         let file = &mut self.files[index];
         let intake = &mut file.intake;
@@ -223,7 +226,7 @@ impl MergeInserter {
             if !file.part.is_empty() {
                 return;
             }
-            // What is left waits for what follows.
+            // The remaining frames wait for later frames.
             let waits = intake.cursor < intake.burst().frames.len();
             if self.draining || file.is_at_end {
                 if waits {

@@ -1,10 +1,10 @@
 //! Inserters: from an engine's burst into the ring.
 //!
-//! Live, one inserter thread serves one queue with its own producer; the ring overwrites. Offline, one thread serves
-//! the queues of all files with one producer and merges them by time stamp (ties by source, then record), so that the
-//! ring's contents do not depend on how threads were scheduled.
+//! Live, one inserter thread serves one queue with its own producer, and the ring overwrites old
+//! buckets. Offline, one thread serves the queues of all files with one producer. It merges the
+//! queues by time stamp (ties by source, then by record), so that the ring's contents do not depend
+//! on the scheduling of threads.
 
-mod ahead;
 pub(crate) mod frame;
 mod frame_writer;
 mod host;
@@ -14,3 +14,4 @@ pub(crate) mod parts;
 pub(crate) mod queue_intake;
 pub(crate) mod sequence;
 pub(crate) mod shards;
+mod step_lookahead;

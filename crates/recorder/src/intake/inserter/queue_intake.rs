@@ -6,11 +6,11 @@ use retroscope_capture::{Burst, Queue, QueueStatus, SourceError, SourceEvent, Ti
 use retroscope_ring::{Producer, RingError};
 
 use super::{
-    ahead::{Ahead, Step},
     frame_writer::{FrameWriter, together},
-    host::{HostStamps, Part},
-    parts::{InserterParts, Known, SOURCE_WAIT},
+    host::{HostStamps, StampAction},
+    parts::{InserterParts, KnownInterface, SOURCE_WAIT},
     sequence::Misplaced,
+    step_lookahead::{FrameStep, StepLookahead},
 };
 use crate::{
     control::{
@@ -23,42 +23,45 @@ use crate::{
     },
 };
 
-/// A queue with its numbers: what both kinds of inserters need for each queue they serve.
+/// A queue and its counters: what both kinds of inserters need for each of their queues.
 #[derive(Debug)]
 pub(crate) struct QueueIntake {
-    /// Its own copy. Of files, the filter is lent by their inserter while frames are stored.
+    /// A copy for this queue. From files, the inserter lends the filter while frames are stored.
     pub(super) parts: InserterParts,
     pub(super) queue: Box<dyn Queue>,
     source: usize,
     pub(super) counters: Arc<QueueCounters>,
-    /// The queue's interfaces; frames of others are lost, because there are too many.
-    interfaces: Vec<Known>,
-    /// There is no number left for an interface.
+    /// The queue's interfaces. Frames of other interfaces are lost, because the recording has no
+    /// more interface numbers.
+    interfaces: Vec<KnownInterface>,
+    /// Whether interface numbers are used up.
     is_full: bool,
     pub(super) writer: FrameWriter,
     watch: LossWatch,
-    /// Of a clock that is not the system's: the least that a stamp was ahead since counters were last read, ns.
+    /// If the stamps are from another clock: the smallest distance by which stamps were ahead of
+    /// the system's clock since the last reading of counters, ns.
     ahead_ns_min: i64,
     stamps: ToRingTime,
     /// The next frame of the burst.
     pub(super) cursor: usize,
-    /// The first queue of its source: it alone reports what happens to the interface that they share.
+    /// Whether this is the first queue of its source. Only the first queue reports changes of the
+    /// interface that all queues share.
     is_first: bool,
     /// The error that ended the queue.
     pub(super) error: Option<SourceError>,
-    /// Sentences for the user that nobody has taken yet.
+    /// Messages for the user that were not taken yet.
     pub(super) notices: Vec<String>,
 }
 
 /// How stamps become ring time.
 #[derive(Debug)]
 enum ToRingTime {
-    /// Stamps are ring time already: nobody sets this clock.
+    /// Stamps are ring time already, because this clock is never set.
     Steady,
     /// The system clock stamps.
     Host(HostStamps),
-    /// The stamps of a file, or of another clock.
-    Judged(Ahead),
+    /// The stamps of a file, or of another clock, judged by their sequence.
+    Judged(StepLookahead),
 }
 
 impl ToRingTime {
@@ -70,14 +73,14 @@ impl ToRingTime {
                 Self::Host(HostStamps::new(0))
             }
             Some(TimeDomain::File | TimeDomain::Foreign) | None => {
-                Self::Judged(Ahead::new(parts.hold_ns, offline))
+                Self::Judged(StepLookahead::new(parts.hold_ns, offline))
             }
         }
     }
 }
 
 impl QueueIntake {
-    /// One for each queue, in the order of sources.
+    /// Makes an intake for each queue, in the order of sources.
     pub(crate) fn of_all(
         sources: Vec<Vec<Box<dyn Queue>>>,
         parts: &InserterParts,
@@ -131,14 +134,14 @@ impl QueueIntake {
         Ok(intake)
     }
 
-    /// Registers interfaces that are new. It fails once, when there are too many.
+    /// Registers new interfaces. Fails once, when there are too many.
     fn register(&mut self) -> Result<(), RingError> {
         while !self.is_full
             && let Some(info) = self.queue.interfaces().get(self.interfaces.len())
         {
             let mut info = info.clone();
             if info.name.is_empty() {
-                // A classic pcap names no interface; the file's name tells merged ones apart.
+                // A classic pcap has no interface name; the file's name distinguishes merged files.
                 info.name = file_name(&self.parts.common.intake.sources[self.source].name);
             }
             let interfaces = &self.parts.common.intake.interfaces;
@@ -146,12 +149,12 @@ impl QueueIntake {
             self.is_full = registered.is_err();
             let id = registered?;
             let link_type = info.link_type;
-            self.interfaces.push(Known { id, link_type });
+            self.interfaces.push(KnownInterface { id, link_type });
         }
         Ok(())
     }
 
-    /// Fetches the next burst, all of the one before being stored.
+    /// Fetches the next burst, after all frames of the previous burst were stored.
     pub(super) fn fetch(&mut self, wait: Duration) -> QueueStatus {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
@@ -161,7 +164,7 @@ impl QueueIntake {
         self.fetched(fetched)
     }
 
-    /// Keeps an error, which is the end, and registers interfaces that turned up.
+    /// Keeps an error, which ends the queue, and registers new interfaces.
     fn fetched(&mut self, fetched: Result<QueueStatus, SourceError>) -> QueueStatus {
         let status = fetched.unwrap_or_else(|error| {
             self.error = Some(error);
@@ -173,14 +176,14 @@ impl QueueIntake {
         status
     }
 
-    /// The source had nothing at this time of the monotonic clock.
+    /// The source had no packets at this time of the monotonic clock.
     pub(super) fn set_dry(&mut self, mono_ns: i64) {
         if let ToRingTime::Host(host) = &mut self.stamps {
             host.dry_mono_ns = mono_ns;
         }
     }
 
-    /// From files: fetches what tells whether the frames that wait follow a step, or are late.
+    /// From files: fetches frames that decide whether the waiting frames follow a step or are late.
     pub(super) fn fetch_ahead(&mut self) -> QueueStatus {
         let ToRingTime::Judged(ahead) = &mut self.stamps else {
             return self.fetch(SOURCE_WAIT);
@@ -190,14 +193,14 @@ impl QueueIntake {
         self.fetched(fetched)
     }
 
-    /// Nothing follows the frames that wait, or those that are behind.
+    /// No frames follow: the waiting frames are late.
     pub(super) fn give_up_ahead(&mut self) {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.give_up();
         }
     }
 
-    /// The frames that are lent, of which those before `cursor` are dealt with.
+    /// The lent frames; the frames before `cursor` are done.
     pub(super) fn burst(&self) -> Burst<'_> {
         match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
@@ -205,15 +208,15 @@ impl QueueIntake {
         }
     }
 
-    /// How long the first frame that is lent lay at the source, by its stamp, ns.
-    pub(super) fn lay_ns(&self, now: Moment) -> i64 {
+    /// How long the first lent frame was at the source, by its stamp, ns.
+    pub(super) fn queueing_delay_ns(&self, now: Moment) -> i64 {
         let first = self.burst().frames.first();
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
         first.map_or(0, |first| now_ns.saturating_sub(first.time_ns))
     }
 
-    /// The frames that are to be stored next, all with the offset that applies from now on. Empty: there are none, or it takes those that
-    /// follow to tell.
+    /// The frames to store next, all with the offset that applies from now on. Empty: there are no
+    /// frames, or later frames must decide first.
     pub(super) fn part(&mut self, producer: &mut Producer, now: Moment) -> Range<usize> {
         loop {
             let cursor = self.cursor;
@@ -226,12 +229,12 @@ impl QueueIntake {
                 ToRingTime::Host(host) => {
                     let frames = &self.queue.burst().frames[cursor..];
                     match host.part(frames, now) {
-                        Part::Store { count, uncertain } => {
+                        StampAction::Store { count, uncertain } => {
                             let range = cursor..cursor + count;
-                            self.tell_uncertain(range.clone(), uncertain, now);
+                            self.log_uncertain(range.clone(), uncertain, now);
                             return range;
                         }
-                        Part::Step { offset_ns } => {
+                        StampAction::Step { offset_ns } => {
                             let is_followed = producer.step(clock_of(self.source), offset_ns);
                             host.stepped(offset_ns, is_followed, now);
                             self.writer.offset_ns = host.applied_ns;
@@ -257,7 +260,7 @@ impl QueueIntake {
                         disorder.push(record, self.source, "disorder", spans_ns, 1);
                     }
                     if let Some(run) = ahead.misplaced.take() {
-                        self.tell_misplaced(&run, record);
+                        self.log_misplaced(&run, record);
                         continue;
                     }
                     match ahead.step_at(cursor) {
@@ -265,19 +268,19 @@ impl QueueIntake {
                             let is_followed = producer.step(clock_of(self.source), step.offset_ns);
                             if is_followed {
                                 self.writer.offset_ns = step.offset_ns;
-                                self.tell_step(step);
+                                self.report_step(step);
                             } else {
                                 let mut end = ahead.decided;
                                 let more = ahead.refuse(self.writer.offset_ns);
                                 let first = step.index;
                                 let refused = more.into_iter().rev();
-                                for step in refused.chain([Step { first, ..step }]) {
-                                    self.tell_misplaced(&self.behind(step, end), record);
+                                for step in refused.chain([FrameStep { first, ..step }]) {
+                                    self.log_misplaced(&self.behind(step, end), record);
                                     end = step.first;
                                 }
                             }
                             if let Some(run) = &step.misplaced {
-                                self.tell_misplaced(run, record);
+                                self.log_misplaced(run, record);
                             }
                         }
                         None => {
@@ -290,18 +293,18 @@ impl QueueIntake {
         }
     }
 
-    /// The ring time of a frame with the offset that applies now, ns.
+    /// The ring time of a frame with the current offset, ns.
     pub(super) fn ring_ns(&self, stamp_ns: i64) -> i64 {
         stamp_ns.wrapping_sub(self.writer.offset_ns)
     }
 
-    /// What the engine promises, as ring time.
+    /// The engine's watermark, as ring time.
     pub(super) fn watermark_ns(&self, now: Moment) -> Option<i64> {
         let stamp_ns = self.queue.watermark()?;
         Some(self.present_ns(stamp_ns, now))
     }
 
-    /// The ring time of what the engine says about the present.
+    /// The ring time of an engine's statement about the present.
     fn present_ns(&self, stamp_ns: i64, now: Moment) -> i64 {
         match &self.stamps {
             _ if stamp_ns == i64::MAX => stamp_ns,
@@ -310,8 +313,8 @@ impl QueueIntake {
         }
     }
 
-    /// The present as a packet of the queue would have it: stamps of another clock have a ring time of their own, in which windows take
-    /// its packets, and so its losses.
+    /// The present by the clock of the queue's packets. Stamps of another clock have a separate
+    /// ring time, which decides the windows of its packets, and therefore of its losses.
     fn of_stamps(&self, now: Moment) -> Moment {
         let system_ns = now.ring_ns.saturating_add(now.offset_ns);
         let stamp_ns = |ahead_ns| system_ns.saturating_add(ahead_ns);
@@ -320,8 +323,9 @@ impl QueueIntake {
         Moment { ring_ns, ..now }
     }
 
-    /// Packets with stamps from the other side of a step: the time where they belong is logged as incomplete.
-    fn tell_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
+    /// Logs the time where these packets belong as incomplete, because their stamps are from the
+    /// other side of a step.
+    fn log_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
         }
@@ -333,23 +337,23 @@ impl QueueIntake {
         losses.push(0, self.source, CLOCK_STEP, [span_ns; 2], uncertain as u64);
     }
 
-    /// The frames before `end` that follow a step which the ring does not.
-    fn behind(&self, step: Step, end: usize) -> Misplaced {
+    /// The frames before `end` that follow a step which the ring does not follow.
+    fn behind(&self, step: FrameStep, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
         let stamps = frames.iter().map(|meta| meta.time_ns);
-        // With the offset of the step, a stamp equal to it belongs at 0.
+        // With the offset of the step, a stamp equal to the offset belongs at 0.
         Misplaced::of(stamps, self.writer.offset_ns, (step.offset_ns, 0))
     }
 
-    /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
-    /// belong to and the one they are stored in, are logged as affected.
-    fn tell_misplaced(&self, run: &Misplaced, record: u64) {
+    /// Logs packets that follow a step but are stored as if there were no step. Both ranges of ring
+    /// time are affected: the range where they belong and the range where they are stored.
+    fn log_misplaced(&self, run: &Misplaced, record: u64) {
         let losses = &self.parts.common.intake.losses;
         losses.push(record, self.source, CLOCK_STEP, run.spans_ns(), run.packets);
     }
 
-    /// A step that was believed by the stamps of the source.
-    fn tell_step(&self, step: Step) {
+    /// Reports a step that the stamps of the source have shown.
+    fn report_step(&self, step: FrameStep) {
         let stamp_ns = self.burst().frames[step.index].time_ns;
         let at_ns = self.ring_ns(stamp_ns);
         let from_ns = if self.parts.common.intake.offline {
@@ -366,8 +370,8 @@ impl QueueIntake {
         self.parts.common.clock.note(from_ns, at_ns, text);
     }
 
-    /// Stores frames of the burst, or counts why not. Returns how many it dealt with: fewer than there are in `range` if
-    /// `-c` is reached, and then nothing after them is to be stored.
+    /// Stores frames of the burst, or counts why not. Returns the number of processed frames. If
+    /// that is less than `range`, `-c` is reached and no later frame must be stored.
     pub(super) fn store(&mut self, range: Range<usize>, producer: &mut Producer) -> usize {
         let burst = match &self.stamps {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
@@ -390,8 +394,8 @@ impl QueueIntake {
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
             let goes_on = writer.store(&frame, &self.interfaces, producer, parts);
-            // At once, and each for itself: a window is told those that were in it, however bursts fall. From files it may end with the next
-            // record.
+            // Logged at once and separately, so that each window reports only its own packets,
+            // however bursts are cut. From files, a window may end with the next record.
             if let Some(ns) = writer.unnumbered_ns.take() {
                 let intake = &parts.common.intake;
                 let record = if intake.offline { producer.stored() } else { 0 };
@@ -403,12 +407,12 @@ impl QueueIntake {
         range.take_while(|index| is_stored(index)).count()
     }
 
-    /// Frames that came after `-c` was reached are refused, as by a filter.
+    /// Counts frames that arrived after `-c` was reached as filtered.
     pub(super) fn refuse(&mut self, frames: usize) {
         self.writer.count.filtered += frames as u64;
     }
 
-    /// Tells the shared counters.
+    /// Adds the counts to the shared counters.
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
@@ -431,7 +435,7 @@ impl QueueIntake {
     pub(super) fn read_statistics(&mut self) {
         let before = self.parts.common.clock.now();
         let statistics = self.queue.statistics();
-        // The clock comes after: no loss in the reading is younger.
+        // Read the clock afterwards, so that no loss in the reading is later.
         let now = self.parts.common.clock.now();
         let mut reading = EngineReading {
             statistics,
@@ -447,8 +451,8 @@ impl QueueIntake {
         let losses = &self.parts.common.intake.losses;
         self.watch.observe(&reading, span_ns, losses);
         let away = &self.parts.common.intake.sources[self.source].away;
-        away.tell(span_ns.1, losses);
-        // Where stamps are of another clock the engine cannot say it.
+        away.report(span_ns.1, losses);
+        // With stamps of another clock, the engine cannot give this time.
         let statistics = &mut reading.statistics;
         if statistics.lost.iter().any(|(_, lost)| lost.is_some()) {
             statistics.as_of_ns.get_or_insert(span_ns.0);
@@ -457,11 +461,13 @@ impl QueueIntake {
         self.counters.set_engine(reading);
     }
 
-    /// The queue has ended, by itself or by an error: reports what is no longer recorded, if other queues go on.
+    /// The queue has ended, with or without an error. Reports what is no longer recorded, if other
+    /// queues go on.
     pub(super) fn ended(&mut self) {
         let Some(error) = &self.error else {
             if !self.parts.common.control.stopping() {
-                // It has no more packets: what is behind is late, as at the end of a file.
+                // The queue has no more packets: packets with old stamps are late, as at the end of
+                // a file.
                 self.give_up_ahead();
                 self.counters.set_undecided(None);
             }
@@ -477,7 +483,7 @@ impl QueueIntake {
         }
     }
 
-    /// Takes the queue's events, and notes when the interface goes away and when it is back.
+    /// Takes the queue's events, and tracks outages of the interface.
     pub(super) fn take_events(&mut self) {
         while let Some(event) = self.queue.event() {
             let name = |index: u16| {
@@ -498,7 +504,7 @@ impl QueueIntake {
                     let text = format!("{}: the interface is up again", name(i));
                     self.notices.push(text);
                 }
-                // Also where it was never up.
+                // Also if the interface was never up.
                 SourceEvent::InterfaceDown(i) => {
                     away.begin(self.watch.last_ns);
                     self.notices.push(format!(
@@ -513,7 +519,7 @@ impl QueueIntake {
                         name(i)
                     ));
                 }
-                // The engine has reported it by a notice.
+                // The engine has already reported this with a notice.
                 SourceEvent::InterfaceLeft(_) => away.begin(self.watch.last_ns),
             }
         }
@@ -538,7 +544,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        control::common::Common,
+        control::common::RecorderShared,
         intake::{Intake, counters::INTERFACE_DOWN},
     };
 
@@ -580,7 +586,8 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// A queue of 60-byte frames, 100 ms apart, of these interfaces, of which only the first one is announced; and its ring.
+    /// A queue of 60-byte frames, 100 ms apart, of these interfaces, and its ring. Only the first
+    /// interface is announced.
     fn intake_of(interfaces: &[u16], offline: bool) -> (QueueIntake, Ring) {
         let frame = |(number, interface): (i64, &u16)| FrameMeta {
             time_ns: number * STEP_NS,
@@ -604,7 +611,7 @@ mod tests {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let source = std::iter::once(("file".to_owned(), 1));
         let intake = Intake::new(source, Arc::default(), offline);
-        let common = Common::new(ring.clone(), Arc::new(SystemClock), intake);
+        let common = RecorderShared::new(ring.clone(), Arc::new(SystemClock), intake);
         let parts = InserterParts::new(&crate::Config::default(), Arc::clone(&common));
         let counters = Arc::clone(&common.intake.sources[0].queues[0]);
         let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
@@ -630,7 +637,8 @@ mod tests {
         assert!(intake.counters.is_ended());
     }
 
-    /// From files a window may end with any record: what was lost before it is logged before it is stored.
+    /// From files a window may end with any record: a loss before a record is logged before the
+    /// record is stored.
     #[test]
     fn what_has_no_interface_is_told_between_its_neighbours() {
         let interfaces = [0, 0, 1, 0, 0, 1, 1, 0];
@@ -653,7 +661,8 @@ mod tests {
         );
     }
 
-    /// Live too a window is told those that were in it, however they came: not more where a burst reaches beyond it.
+    /// Live, too, each window reports only its own packets, however they arrive, even if a burst
+    /// reaches beyond the window.
     #[test]
     fn what_has_no_interface_is_counted_in_its_window_however_bursts_fall() {
         let interfaces: Vec<u16> = (0..64).map(|n| u16::from(n % 7 == 3 || n > 50)).collect();

@@ -1,10 +1,12 @@
-//! Stamps that are judged by themselves, as ring time: those of files, and of clocks that are not the system's.
+//! Detects steps in stamps of files, and of clocks other than the system's, from the stamps alone.
 //!
-//! Out of order is not a step. A step back is believed only where all packets of a source were more than the hold time behind, in
-//! order among themselves, for the hold time and at least 64 packets. What is behind without being believed to be a step is late; where
-//! that happens again and again the stamps are in disorder, which is told. A jump forward is silence.
+//! Disorder is no step. A step back is believed only after a run of old packets: all packets of a
+//! source were older than the hold time allows, but in order among themselves. The run must last
+//! for the hold time and at least 64 packets. Old packets without a believed step are late. If that
+//! happens again and again, the stamps are in disorder, which is reported. A jump forward is
+//! silence.
 
-/// Packets that a step is believed by.
+/// Packets that are needed to believe a step.
 const PACKETS_MIN: u64 = 64;
 
 /// The stamps of one source.
@@ -13,60 +15,63 @@ pub(crate) struct Sequence {
     hold_ns: i64,
     /// Stamp less ring time, ns.
     offset_ns: i64,
-    /// The highest ring time so far, ns.
+    /// The highest ring time up to now, ns.
     newest_ns: Option<i64>,
-    behind: Option<Behind>,
+    behind: Option<BackwardRun>,
 }
 
-/// Packets in a row that are more than the hold time behind. Stamps.
+/// Consecutive packets whose stamps are older than the hold time allows. Times are stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct BackwardRun {
     first_ns: i64,
-    /// Not before the first one by more than the hold time.
+    /// At most the hold time before the first stamp.
     oldest_ns: i64,
     newest_ns: i64,
     packets: u64,
 }
 
-/// What a packet is.
+/// The position of a packet in the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// In time. What was behind before it is late.
+pub(crate) enum PacketOrder {
+    /// The packet is in time. Old packets before it are late.
     InTime,
-    /// Behind, as those before it.
-    Behind,
-    /// Behind, and the first of a new run: those of the run before it are late.
-    FirstBehind,
-    /// This packet makes the step believed. `offset_ns` is the offset of every packet since the first one that was behind.
+    /// The packet is old, and continues the run.
+    Backward,
+    /// The packet is old and begins a new run: the packets of the previous run are late.
+    FirstBackward,
+    /// With this packet a step is believed. `offset_ns` applies to all packets since the first old
+    /// packet.
     Stepped {
         /// Stamp less ring time, ns.
         offset_ns: i64,
-        /// How far the clock went, ns.
+        /// By how much the clock was set, ns.
         step_ns: i64,
     },
 }
 
-/// Packets that follow a step and are stored as if there had been none, or were behind and followed none.
+/// Packets that follow a step but are stored as if there were no step, or old packets without a
+/// step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
-    /// Where the first of them belongs, ns of ring time.
+    /// Where the first packet belongs, ns of ring time.
     pub(crate) right_ns: i64,
-    /// Where it is stored, ns of ring time.
+    /// Where the first packet is stored, ns of ring time.
     pub(crate) stored_ns: i64,
-    /// How much of their own time they take, ns.
+    /// Length of the time range of the packets, ns.
     pub(crate) length_ns: i64,
     pub(crate) packets: u64,
 }
 
 impl Misplaced {
-    /// Where they belong, and where they are, ns of ring time.
+    /// The ranges where the packets belong and where they are stored, ns of ring time.
     pub(crate) fn spans_ns(&self) -> [(i64, i64); 2] {
         let span_ns = |from_ns: i64| (from_ns, from_ns.saturating_add(self.length_ns));
         [self.right_ns, self.stored_ns].map(span_ns)
     }
 
-    /// Packets of these stamps that are stored with one offset, and belong where a packet with the stamp `beside_ns` belongs at
-    /// `right_ns`: near it no difference overflows, whatever the stamps are.
+    /// Packets with these stamps, which are stored with one offset. They belong where a packet with
+    /// the stamp `beside_ns` belongs at `right_ns`. Near `beside_ns` no difference overflows,
+    /// whatever the stamps are.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
         stored_offset_ns: i64,
@@ -86,7 +91,7 @@ impl Misplaced {
 }
 
 impl Sequence {
-    /// A packet may come `hold_ns` late.
+    /// A packet may be `hold_ns` late.
     pub(crate) fn new(hold_ns: i64) -> Self {
         Self {
             hold_ns,
@@ -96,26 +101,26 @@ impl Sequence {
         }
     }
 
-    /// Looks at the next stamp. The second value: those before it were late.
-    pub(crate) fn see(&mut self, stamp_ns: i64) -> (Seen, Option<Misplaced>) {
+    /// Judges the next stamp. The second value: earlier packets that were late.
+    pub(crate) fn see(&mut self, stamp_ns: i64) -> (PacketOrder, Option<Misplaced>) {
         let ring_ns = stamp_ns.saturating_sub(self.offset_ns);
         let newest_ns = *self.newest_ns.get_or_insert(ring_ns);
         if ring_ns >= newest_ns.saturating_sub(self.hold_ns) {
             self.newest_ns = Some(newest_ns.max(ring_ns));
-            return (Seen::InTime, self.give_up());
+            return (PacketOrder::InTime, self.give_up());
         }
         let run = self
             .behind
             .filter(|run| stamp_ns >= run.newest_ns.saturating_sub(self.hold_ns));
         let Some(mut run) = run else {
             let late = self.give_up();
-            self.behind = Some(Behind {
+            self.behind = Some(BackwardRun {
                 first_ns: stamp_ns,
                 oldest_ns: stamp_ns,
                 newest_ns: stamp_ns,
                 packets: 1,
             });
-            return (Seen::FirstBehind, late);
+            return (PacketOrder::FirstBackward, late);
         };
         run.packets += 1;
         run.oldest_ns = run.oldest_ns.min(stamp_ns);
@@ -123,18 +128,18 @@ impl Sequence {
         self.behind = Some(run);
         let length_ns = run.newest_ns.saturating_sub(run.first_ns);
         if run.packets < PACKETS_MIN || length_ns < self.hold_ns {
-            return (Seen::Behind, None);
+            return (PacketOrder::Backward, None);
         }
-        // The first of them came when the latest before had come.
+        // Assumption: the first old packet arrived right after the latest packet before.
         let offset_ns = run.first_ns.saturating_sub(newest_ns);
         let step_ns = offset_ns.saturating_sub(self.offset_ns);
         self.offset_ns = offset_ns;
         self.newest_ns = Some(newest_ns.saturating_add(length_ns));
         self.behind = None;
-        (Seen::Stepped { offset_ns, step_ns }, None)
+        (PacketOrder::Stepped { offset_ns, step_ns }, None)
     }
 
-    /// The packets in a row that are behind and undecided.
+    /// The undecided run of old packets.
     pub(crate) fn behind(&self) -> Option<Misplaced> {
         let run = self.behind?;
         let all = self.misplaced([run.oldest_ns, run.newest_ns].into_iter())?;
@@ -142,19 +147,21 @@ impl Sequence {
         Some(Misplaced { packets, ..all })
     }
 
-    /// Those of them that have these stamps.
+    /// The packets of the undecided run with these stamps.
     pub(crate) fn misplaced(&self, stamps: impl Iterator<Item = i64>) -> Option<Misplaced> {
-        // As where a step is believed: the first of them came when the latest before had come.
+        // As for a believed step: the first old packet arrived right after the latest packet
+        // before.
         let first = (self.behind?.first_ns, self.newest_ns?);
         Some(Misplaced::of(stamps, self.offset_ns, first))
     }
 
-    /// The step that was believed last is not followed: stamps keep the offset that they had, `offset_ns`.
+    /// The last step is not followed: stamps keep their previous offset, `offset_ns`.
     pub(crate) fn refuse(&mut self, offset_ns: i64) {
         self.offset_ns = offset_ns;
     }
 
-    /// The end: what is behind is late. They are in disorder from the oldest of them up to the latest packet before.
+    /// At the end: the undecided packets are late. The disorder reaches from the oldest of these
+    /// packets to the latest packet before.
     pub(crate) fn give_up(&mut self) -> Option<Misplaced> {
         let (late, right_ns) = (self.behind(), self.newest_ns?);
         self.behind = None;
@@ -169,8 +176,8 @@ mod tests {
     const S: i64 = 1_000_000_000;
     const HOUR: i64 = 3600 * S;
 
-    /// The ring times of packets of these stamps, if all that is decided at once is stored with what applies then; and how often some
-    /// were late.
+    /// The ring times of packets with these stamps, if each packet is stored at once with the
+    /// current offset, and how often packets were late.
     fn ring_times(stamps: impl Iterator<Item = i64>) -> (Vec<i64>, usize) {
         let mut sequence = Sequence::new(S / 10);
         let mut late = 0;
@@ -184,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_step_back_is_believed_when_all_have_followed_it() {
-        // 100 packets a second: 64 of them are longer than the hold time.
+        // 100 packets a second: 64 packets are longer than the hold time.
         let stamps = (0..500).map(|n| n * S / 100 - if n < 250 { 0 } else { HOUR });
         let (times, late) = ring_times(stamps);
         assert_eq!(late, 0);
@@ -203,7 +210,7 @@ mod tests {
                 (0..500).map(move |n| n * S / 100 - if (from..to).contains(&n) { HOUR } else { 0 });
             ring_times(stamps)
         };
-        // One packet less than it takes; the same at the end; and often.
+        // One packet less than needed; the same at the end.
         assert_eq!(back(250, 313).1, 1);
         assert_eq!(back(437, 500).1, 1);
         assert_eq!(back(437, 500).0[499], 499 * S / 100 - HOUR);
@@ -226,7 +233,8 @@ mod tests {
         assert_eq!((times, late), (stamps, 5000));
     }
 
-    /// Packets that are behind and undecided are told where they are and where they belong if there was a step, whatever their stamps.
+    /// An undecided run is reported with both ranges, whatever its stamps: where it is stored and
+    /// where it belongs if there was a step.
     #[test]
     fn what_is_behind_is_known_to_the_last_packet() {
         let behind = |stamps: &[i64]| {
@@ -236,7 +244,7 @@ mod tests {
             }
             (sequence.behind().unwrap().spans_ns(), sequence.give_up())
         };
-        // The second one behind comes before the first.
+        // The second old packet has an earlier stamp than the first.
         let (spans_ns, late) = behind(&[100 * S, 96 * S, 952 * S / 10, 97 * S]);
         let [right, stored] = [(992 * S / 10, 101 * S), (952 * S / 10, 97 * S)];
         assert_eq!(spans_ns, [right, stored]);

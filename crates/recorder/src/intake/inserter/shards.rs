@@ -1,18 +1,23 @@
-//! The shard of a packet: which of 32 parts of the packets it belongs to, by its pair of addresses.
+//! Assigns each packet to one of 32 shards, by its pair of addresses.
 //!
-//! A shard holds an address pair whole: both directions, and all fragments of a datagram; so it does with flows, which are parts of pairs.
-//! The outermost IP header tells the pair, of a tunnel and of an ICMP error too: what is quoted may be in another shard. Packets without
-//! one, such as ARP, go by their hardware addresses, and those without either are in shard 0. All captured bytes count, also those
-//! that `--snaplen` does not store.
+//! A shard has all packets of an address pair: both directions, and all fragments of a datagram.
+//! Therefore it also has whole flows, which are parts of pairs. The outermost IP header determines
+//! the pair, even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets
+//! without an IP header, such as ARP, go by their hardware addresses. Packets without either are in
+//! shard
+//! 0. All captured bytes count, even bytes that `--snaplen` does not store.
 //!
-//! The key is random, so that nobody can make pairs that gather in one shard: whatever two pairs somebody takes who does not know
-//! it, their shards are independent of each other, and all equally likely (Dietzfelbinger 1996, "Universal hashing and k-wise
-//! independent random variables via integer arithmetic without primes"). One pair is in one shard, however many packets it has.
-//! What a recording finds may depend on the key no more than on the number of readers. So it is random with `--reproducible` too:
-//! runs that differ tell that something does.
+//! The key is random, so that nobody can construct pairs that gather in one shard. For any two
+//! pairs that are chosen without knowledge of the key, the shards are independent, and all shards
+//! are equally likely. See Dietzfelbinger (1996, "Universal hashing and k-wise independent random
+//! variables via integer arithmetic without primes"). One pair is in one shard, however many
+//! packets it has. The results of a recording must not depend on the key, as they must not depend
+//! on the number of readers. So the key is random even with `--reproducible`: different results of
+//! two runs reveal a dependence.
 //!
-//! A packet of IPv4 takes 2 ns and one of IPv6 5, of which reading the headers is 1; with tags it is 16, nearly all for
-//! [`retroscope_packet::parse`] (AMD EPYC Zen 4, 1024 frames in the cache). `std`'s keyed hash took 11 to 12 ns more for each.
+//! An IPv4 packet takes 2 ns and an IPv6 packet 5 ns, including 1 ns to read the headers. With VLAN
+//! tags it takes 16 ns, nearly all for [`retroscope_packet::parse`] (AMD EPYC Zen 4, 1024 frames in
+//! the cache). `std`'s keyed hash took 11 to 12 ns more for each.
 
 use std::{
     array,
@@ -22,18 +27,18 @@ use std::{
 
 use retroscope_packet::{CommonHeaders, LinkType, MacAddr, parse};
 
-/// A shard is told by so many bits.
+/// Bits of a shard number.
 const SHARD_BITS: u32 = 5;
 
-/// What tells shards apart: a key.
+/// A keyed hash that maps address pairs to shards.
 #[derive(Debug, Clone)]
-pub(crate) struct Shards {
+pub(crate) struct ShardHash {
     factors: [u128; 4],
     addend: u128,
 }
 
-impl Shards {
-    /// With a key that nobody knows.
+impl ShardHash {
+    /// Makes a random key.
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
         let word = |n: usize| u128::from(random.hash_one(n));
@@ -43,9 +48,10 @@ impl Shards {
         }
     }
 
-    /// The shard of a frame, of which these bytes were captured. A tag that was taken out of it changes nothing.
-    //
-    // Never inlined: in the loop that fills lines of the ring it took 8 ns instead of 4 for a record of 64 bytes.
+    /// The shard of a frame with these captured bytes. A tag that the NIC removed makes no
+    /// difference.
+    // Never inlined: inlined into the loop that fills lines of the ring, a record of 64 bytes took
+    // 8 ns instead of 4.
     #[inline(never)]
     pub(super) fn of(&self, link_type: LinkType, data: &[u8]) -> u8 {
         if link_type == LinkType::ETHERNET
@@ -68,7 +74,7 @@ impl Shards {
         self.of_parsed(link_type, data)
     }
 
-    /// The same of any frame.
+    /// The shard of any frame, by the full parser.
     #[inline(never)]
     fn of_parsed(&self, link_type: LinkType, data: &[u8]) -> u8 {
         let parsed = parse(link_type, data);
@@ -112,14 +118,15 @@ impl Shards {
         let sum = products.fold(self.addend, |sum, (factor, word)| {
             sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
         });
-        // Neighbours would be in neighbouring places: one key in a thousand had a third of them in one shard.
+        // Without mixing, neighbouring addresses would get neighbouring places: one key in a
+        // thousand put a third of them into one shard.
         let word = (sum >> 64) as u64;
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> (u64::BITS - SHARD_BITS)) as u8
     }
 }
 
-/// Both directions have one order.
+/// Orders the two values, so that both directions are equal.
 fn ordered<T: Ord>(a: T, b: T) -> (T, T) {
     if a <= b { (a, b) } else { (b, a) }
 }
@@ -130,15 +137,15 @@ mod tests {
 
     use super::*;
 
-    fn keyed(seed: u64) -> Shards {
+    fn keyed(seed: u64) -> ShardHash {
         let mut random = fastrand::Rng::with_seed(seed);
-        Shards {
+        ShardHash {
             factors: array::from_fn(|_| random.u128(..)),
             addend: random.u128(..),
         }
     }
 
-    /// An IP packet from `src` to `dst`, its fragment field (IPv4) and what follows its header.
+    /// An IP packet from `src` to `dst`, with its fragment field (IPv4) and its payload.
     fn ip(src: &[u8], dst: &[u8], proto: u8, fragment: u16, rest: &[u8]) -> Vec<u8> {
         let len = u16::try_from(rest.len()).unwrap();
         let mut header = if src.len() == 4 {
@@ -152,7 +159,8 @@ mod tests {
         header
     }
 
-    /// An Ethernet frame between these stations; `before` is what follows their addresses, up to `packet`.
+    /// An Ethernet frame between these stations. `before` are the bytes between the addresses and
+    /// `packet`.
     fn ethernet(macs: [[u8; 6]; 2], before: &[u8], packet: &[u8]) -> Vec<u8> {
         [&macs.concat(), before, packet].concat()
     }
@@ -181,7 +189,7 @@ mod tests {
         packets
     }
 
-    /// `packet` behind headers of many kinds.
+    /// `packet` after headers of many kinds.
     fn carried(macs: [[u8; 6]; 2], packet: &[u8]) -> Vec<(LinkType, Vec<u8>)> {
         let (ether_type, ppp, family) = match packet[0] >> 4 {
             4 => ([0x08, 0x00], 0x21, 2),
@@ -246,7 +254,7 @@ mod tests {
             found.insert(shard);
             assert_eq!(of([b, a], [0x08, 0x06]), shard);
             assert_eq!(of([b, a], [0x88, 0xcc]), shard);
-            // Without its IP header a frame has no addresses.
+            // Without its IP header a frame has no IP addresses.
             let cut = ethernet([a, b], &[0x08, 0x00], &[0x45, 0, 0]);
             assert_eq!(shards.of(LinkType::ETHERNET, &cut), shard);
             for (link_type, data) in [
@@ -260,11 +268,12 @@ mod tests {
         assert_eq!(found.len(), 32, "each shard with some key");
     }
 
-    /// Pairs that have a sum, a difference or most bits in common gather in no shard, whatever the key.
+    /// Pairs with a common sum, a common difference or mostly equal bits do not gather in a shard,
+    /// whatever the key.
     #[test]
     fn pairs_made_to_gather_are_spread() {
         const PAIRS: u32 = 3200;
-        let family = |shards: &Shards, kind: u32, n: u32| match kind {
+        let family = |shards: &ShardHash, kind: u32, n: u32| match kind {
             0 => shards.of_v4(n, n ^ 0xffff_0000),
             1 => shards.of_v4(0x8000_0000 - n, 0x8000_0001 + n),
             2 => shards.of_v4(n << 20, 0xffff_fff0),

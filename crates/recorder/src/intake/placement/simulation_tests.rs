@@ -1,43 +1,45 @@
-//! The rule beside R-Scope's lemma 1: an inserter, its source's buffer, the ring and an analyzer on clocks of their own, for each case
-//! inline, by a thread, and as the rule places it. The figures are those of `docs/dev/analyzers.md`.
+//! The rule compared with R-Scope's lemma 1. An inserter, its source's buffer, the ring and an
+//! analyzer run on simulated clocks, in each case inline, in a thread, and as the rule decides.
+//! `docs/dev/analyzers.md` has the figures.
 
 use std::num::NonZero;
 
 use super::*;
 
 const MS: i64 = 1_000_000;
-/// Packets of a burst at most, as AF_PACKET lends them.
+/// Largest burst that AF_PACKET lends, packets.
 const BURST: i64 = 256;
-/// As of a live inserter.
+/// As for a live inserter.
 const PUBLICATION_NS: i64 = MS;
 const PACKET_BYTES: u64 = 80;
 const TIME_NS: i64 = 2000 * MS;
 
-/// What one packet costs, ns.
+/// Costs of one packet, ns.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
-    /// To take it from the source and store it.
+    /// Fetching from the source and storing.
     store: i64,
-    /// To look at it in the inserter's cache.
+    /// Analyzing in the inserter's cache.
     near: i64,
-    /// To look at it in the ring.
+    /// Analyzing in the ring.
     far: i64,
 }
 
-/// A few short rules: storing costs more than fetching a packet from memory once again. The lemma's first sentence does not hold.
+/// A few short rules: storing costs more than fetching a packet from memory again. The lemma's
+/// first sentence does not hold.
 const SHORT: Costs = Costs {
     store: 40,
     near: 40,
     far: 60,
 };
-/// Much to look at: next to it, storing is nothing, as the lemma has it.
+/// Expensive analysis: the cost of storing is negligible, as in the lemma.
 const LONG: Costs = Costs {
     store: 40,
     near: 1000,
     far: 1100,
 };
 
-/// A rate in packets a millisecond, and bursts of another.
+/// A steady rate in packets a millisecond, and bursts with another rate.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     rate: i64,
@@ -47,7 +49,7 @@ struct Load {
 }
 
 impl Load {
-    /// Packets that came before this time.
+    /// Packets that arrived before this time.
     fn before(&self, ns: i64) -> i64 {
         let (periods, rest) = (ns / self.period_ns, ns % self.period_ns);
         let burst_ns = periods * self.burst_ns + rest.min(self.burst_ns);
@@ -59,11 +61,11 @@ impl Load {
 struct Case {
     costs: Costs,
     load: Load,
-    /// Packets that the source holds.
+    /// Packets that the source's buffer holds.
     source: i64,
     /// Bytes of the ring.
     ring_bytes: u64,
-    /// How long the engine rests when it has run dry, ns.
+    /// How long the engine rests after it ran dry, ns.
     rest_ns: i64,
     cpus: usize,
 }
@@ -71,33 +73,34 @@ struct Case {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct End {
     came: i64,
-    /// Lost at the source.
+    /// Packets lost at the source.
     dropped: i64,
-    /// Overwritten in the ring before an analyzer looked at them.
+    /// Packets overwritten in the ring before the analyzer.
     lapped: i64,
     looked: i64,
     unread: i64,
     /// Changes of the place.
     changes: i64,
-    /// Processor time, ns.
+    /// CPU time, ns.
     busy_ns: i64,
 }
 
-/// The inserter, and the analyzer, which follows it.
+/// The inserter, followed by the analyzer.
 struct Simulation {
     case: Case,
     now_ns: i64,
-    /// Packets that came and were counted.
+    /// Packets that arrived and were counted.
     seen: i64,
-    /// Packets that lie at the source.
+    /// Packets that wait at the source.
     waiting: i64,
-    /// Time that the analyzer has had for its next packet.
+    /// Time that the analyzer has spent on its next packet.
     had_ns: i64,
     end: End,
 }
 
 impl Simulation {
-    /// Time passes, of which the inserter works for so long. On one CPU it and the analyzer take turns.
+    /// Lets time pass; the inserter works for `ns` of it if `is_work`. On one CPU, the inserter and
+    /// the analyzer take turns.
     fn pass(&mut self, ns: i64, is_work: bool) {
         let is_shared = self.case.cpus == 1 && is_work && self.end.unread > 0;
         let wall_ns = if is_shared { 2 * ns } else { ns };
@@ -126,14 +129,14 @@ impl Simulation {
 }
 
 fn simulate(case: Case, analyzers: Analyzers) -> End {
-    let room = Room {
+    let room = AnalysisResources {
         cpus: case.cpus,
         threads: 1,
         inserters: 1,
         ring_bytes: case.ring_bytes,
     };
     let ring = i64::try_from(case.ring_bytes / PACKET_BYTES).unwrap();
-    let mut placement = Placement::new(Placing::new(analyzers, room));
+    let mut placement = ShardPlacement::new(PlacementShared::new(analyzers, room));
     let mut it = Simulation {
         case,
         now_ns: 0,
@@ -148,7 +151,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
         if is_dry {
             it.pass(case.rest_ns.max(1000), false);
         }
-        placement.asked(it.now_ns, (it.now_ns - dry_ns).min(case.rest_ns));
+        placement.observe_wait(it.now_ns, (it.now_ns - dry_ns).min(case.rest_ns));
         let until_ns = it.now_ns + PUBLICATION_NS;
         while it.waiting > 0 && it.now_ns < until_ns {
             let packets = it.waiting.min(BURST);
@@ -169,7 +172,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
             placement.stored(packets.unsigned_abs() * PACKET_BYTES);
         }
         is_dry = it.waiting == 0;
-        placement.told(is_dry, it.now_ns);
+        placement.observe_drain(is_dry, it.now_ns);
     }
     it.end.came = it.seen - it.waiting;
     let End {
@@ -184,7 +187,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
     it.end
 }
 
-/// Inline, by a thread, as the rule has it.
+/// Inline, in a thread, and by the rule.
 fn all(case: Case) -> [End; 3] {
     [
         Analyzers::Inline,
@@ -198,8 +201,8 @@ fn all(case: Case) -> [End; 3] {
     })
 }
 
-/// What a change to a thread may cost: what comes beyond what the inserter looks at, in the time that the rule takes to see it, less what the
-/// source holds.
+/// The cost of a change to a thread: packets beyond the inserter's rate that arrive until the rule
+/// sees the overload, less the source's buffer.
 fn bound(case: Case, changes: i64) -> i64 {
     let cost = case.costs.store + case.costs.near;
     let seen_ns =
@@ -231,16 +234,16 @@ const BASE: Case = Case {
     cpus: 2,
 };
 
-/// Nothing is lost, and nothing waits but what rests.
+/// Nothing is lost. Packets may wait only because of rests.
 fn is_whole(end: &End) -> bool {
     (end.dropped, end.lapped) == (0, 0)
 }
 
-/// (1): looking inline costs less. Where it keeps up it is the place.
+/// (1): analyzing inline costs less. It is the right place if it keeps up.
 #[test]
 fn case_1_inline_costs_less() {
     for costs in [SHORT, LONG] {
-        // Half of what it can do.
+        // Half of the inserter's rate.
         let load = steady(MS / (costs.store + costs.near) / 2);
         let [inline, thread, auto] = all(Case {
             costs,
@@ -253,8 +256,10 @@ fn case_1_inline_costs_less() {
     }
 }
 
-/// (2), the source holds what comes while one packet is looked at: the lemma has no drops then, because its single thread fetches everything before
-/// it looks at the next packet, and queues without end. An inserter looks at once, and its source is all the queue that it has.
+/// (2): the source's buffer holds the packets that arrive while one packet is analyzed. In that
+/// case the lemma has no drops, because its single thread fetches everything before it analyzes the
+/// next packet, with an unlimited queue. A real inserter analyzes at once, and its source's buffer
+/// is its only queue.
 #[test]
 fn case_2_a_burst_that_the_source_holds_is_no_overload() {
     let load = Load {
@@ -298,11 +303,13 @@ fn case_2_at_a_rate_that_is_too_much_for_ever() {
     assert!((1..=3).contains(&auto.changes));
 }
 
-/// (3) the source holds next to nothing, and more comes than one thread can look at: the lemma says inline, as a thread sees fewer. So
-/// it does. But what it does not see is stored, and a dump may have it; what an inserter drops, nobody has.
+/// (3): the source's buffer holds almost nothing, and more packets arrive than one thread can
+/// analyze. The lemma says inline, because a thread analyzes fewer packets. That is true. But
+/// packets that a thread does not analyze are stored, and a dump may have these packets; packets
+/// that an inserter drops are lost.
 #[test]
 fn case_3_inline_sees_more_and_a_thread_keeps_more() {
-    // Also where the source holds more: then the lemma's case is (2).
+    // With a larger source buffer, too, where the lemma's case is (2).
     for source in [2, 100_000] {
         let case = Case {
             costs: LONG,
@@ -320,8 +327,9 @@ fn case_3_inline_sees_more_and_a_thread_keeps_more() {
     }
 }
 
-/// (4) the source holds next to nothing, bursts are too much, and the average is not: a thread is better, says the lemma, from rates that it
-/// knows ahead. The rule learns it in the first burst that lasts; of shorter ones it loses what inline does.
+/// (4): the source's buffer holds almost nothing, bursts exceed the inserter's rate, and the
+/// average does not. A thread is better, says the lemma, from rates that it knows in advance. The
+/// rule learns this in the first burst that lasts. In shorter bursts it loses as much as inline.
 #[test]
 fn case_4_a_burst_that_lasts_is_learned_from() {
     let load = Load {
@@ -348,7 +356,7 @@ fn case_4_a_burst_that_lasts_is_learned_from() {
     let [inline, thread, auto] = all(Case { load, ..case });
     assert!(is_whole(&thread) && inline.dropped > 200_000);
     assert_eq!((auto.dropped, auto.changes), (inline.dropped, 0));
-    // Such a source has to hold the burst, and then nothing is lost at all.
+    // If the source's buffer holds the burst, nothing is lost.
     let [inline, _, auto] = all(Case {
         load,
         source: 4096,
@@ -367,7 +375,8 @@ fn without_a_free_cpu_it_stays() {
     });
     assert_eq!(auto, inline);
     assert!(inline.dropped < thread.dropped + thread.lapped);
-    // Here the scheduler would emulate the long queue, at the price of a switch of threads for each burst, which is not counted.
+    // Here the scheduler would emulate the long queue, at the price of a thread switch for each
+    // burst, which is not counted.
     let case = Case {
         costs: LONG,
         load: steady(2000),
@@ -379,7 +388,8 @@ fn without_a_free_cpu_it_stays() {
     assert!(thread.dropped == 0 && thread.looked < inline.looked);
 }
 
-/// An engine that rests for 24 ms, an inserter that needs a part of its time: 55 % is what the module says.
+/// An engine that rests for 24 ms, and an inserter that needs a part of its time: the limit is 55
+/// %, as the module documentation says.
 #[test]
 fn a_rest_looks_like_overload_above_half_of_the_time() {
     for (percent, rest_ns, changes) in [
@@ -405,7 +415,8 @@ fn a_rest_looks_like_overload_above_half_of_the_time() {
     }
 }
 
-/// Whatever comes: where storing alone keeps up, the rule loses no more than the better place, but for what comes while it learns.
+/// If storing alone keeps up, the rule loses no more than the better place, apart from the packets
+/// while it learns.
 #[test]
 fn it_loses_no_more_than_the_better_place() {
     for seed in 0..60 {
@@ -424,7 +435,7 @@ fn it_loses_no_more_than_the_better_place() {
             burst_ns: random.i64(1..period_ns),
             period_ns,
         };
-        // No more than half of it fills during a rest.
+        // At most half of the buffer fills during a rest.
         let least = (2 * load.rate.max(load.rate_max) * rest_ns / MS).max(1000);
         let source = random.i64(least..10 * least);
         let case = Case {
@@ -441,7 +452,7 @@ fn it_loses_no_more_than_the_better_place() {
             auto.dropped <= inline.dropped.min(thread.dropped) + more,
             "{seed}: {more}"
         );
-        // They stop at different moments of a rest.
+        // The runs stop at different moments of a rest.
         let unseen = |end: &End| end.lapped + end.unread;
         assert!(unseen(&auto) <= unseen(&thread) + auto.came / 100, "{seed}");
     }

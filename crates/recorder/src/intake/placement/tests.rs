@@ -3,21 +3,21 @@ use std::num::NonZero;
 use super::*;
 
 const MS: i64 = 1_000_000;
-const ROOM: Room = Room {
+const ROOM: AnalysisResources = AnalysisResources {
     cpus: 2,
     threads: 1,
     inserters: 2,
     ring_bytes: 16 << 20,
 };
 
-fn placement(analyzers: Analyzers) -> Placement {
-    Placement::new(Placing::new(analyzers, ROOM))
+fn placement(analyzers: Analyzers) -> ShardPlacement {
+    ShardPlacement::new(PlacementShared::new(analyzers, ROOM))
 }
 
-/// Dry until now, with nothing that lay there.
-fn wakes(placement: &mut Placement, now_ns: i64) {
-    placement.told(true, now_ns);
-    placement.asked(now_ns, 0);
+/// The source was dry until now, and no packet waits.
+fn wakes(placement: &mut ShardPlacement, now_ns: i64) {
+    placement.observe_drain(true, now_ns);
+    placement.observe_wait(now_ns, 0);
 }
 
 #[test]
@@ -25,10 +25,10 @@ fn a_thread_takes_over_from_an_inserter_that_does_not_run_dry() {
     let mut it = placement(Analyzers::Auto);
     wakes(&mut it, 0);
     for ms in 0..=5 {
-        it.told(false, ms * MS);
+        it.observe_drain(false, ms * MS);
         assert!(it.is_inline(true), "{ms}");
     }
-    it.told(false, 5 * MS + 1);
+    it.observe_drain(false, 5 * MS + 1);
     assert!(!it.is_inline(true));
 }
 
@@ -38,16 +38,16 @@ fn or_of_which_much_of_the_ring_is_stored() {
     wakes(&mut it, 0);
     // Two inserters have half a MiB each.
     it.stored(512 << 10);
-    it.told(false, 1);
+    it.observe_drain(false, 1);
     assert!(it.is_inline(true));
     it.stored(1);
-    it.told(false, 2);
+    it.observe_drain(false, 2);
     assert!(!it.is_inline(true));
     let mut it = placement(Analyzers::Auto);
     for ms in 0..100 {
         wakes(&mut it, ms * MS);
         it.stored(512 << 10);
-        it.told(false, ms * MS);
+        it.observe_drain(false, ms * MS);
         assert!(it.is_inline(true), "it runs dry each time");
     }
 }
@@ -57,22 +57,22 @@ fn what_came_during_a_rest_is_no_overload() {
     for rest_ms in [0, 4, 8, 16, 24] {
         let mut it = placement(Analyzers::Auto);
         wakes(&mut it, 0);
-        it.told(true, MS);
+        it.observe_drain(true, MS);
         let woke_ns = (1 + rest_ms) * MS;
-        it.asked(woke_ns, rest_ms * MS);
+        it.observe_wait(woke_ns, rest_ms * MS);
         it.stored(100 << 20);
-        it.told(false, woke_ns + rest_ms * MS - 1);
+        it.observe_drain(false, woke_ns + rest_ms * MS - 1);
         assert!(rest_ms == 0 || it.is_inline(true), "not its bytes");
-        it.told(false, woke_ns + (rest_ms + 5) * MS);
+        it.observe_drain(false, woke_ns + (rest_ms + 5) * MS);
         assert!(rest_ms == 0 || it.is_inline(true), "not its time");
-        it.told(false, woke_ns + (rest_ms + 5) * MS + 1);
+        it.observe_drain(false, woke_ns + (rest_ms + 5) * MS + 1);
         assert!(!it.is_inline(true), "{rest_ms}");
     }
 }
 
 #[test]
 fn silence_is_no_rest_and_stamps_make_none_longer() {
-    // Silent or resting for so long; how long the first packet lay there; the time that follows.
+    // Silence or rest of this length; queueing delay of the first packet; the time that follows.
     for (dry_ms, lay_ms, due_ms) in [
         (1000, 0, 5),
         (1000, 4, 9),
@@ -83,25 +83,25 @@ fn silence_is_no_rest_and_stamps_make_none_longer() {
     ] {
         let mut it = placement(Analyzers::Auto);
         wakes(&mut it, 0);
-        it.told(true, 0);
-        it.asked(dry_ms * MS, lay_ms * MS);
-        it.told(false, (dry_ms + due_ms) * MS);
+        it.observe_drain(true, 0);
+        it.observe_wait(dry_ms * MS, lay_ms * MS);
+        it.observe_drain(false, (dry_ms + due_ms) * MS);
         assert!(it.is_inline(true), "{dry_ms} {lay_ms}");
-        it.told(false, (dry_ms + due_ms) * MS + 1);
+        it.observe_drain(false, (dry_ms + due_ms) * MS + 1);
         assert!(!it.is_inline(true), "{dry_ms} {lay_ms}");
     }
-    // At the start nothing is known of before.
+    // At the start the past is unknown.
     let mut it = placement(Analyzers::Auto);
-    it.asked(i64::MAX / 2, i64::MAX);
-    it.told(false, i64::MAX / 2 + 29 * MS);
+    it.observe_wait(i64::MAX / 2, i64::MAX);
+    it.observe_drain(false, i64::MAX / 2 + 29 * MS);
     assert!(it.is_inline(true));
 }
 
-/// Hands over 6 ms after 0.
-fn handed_over() -> Placement {
+/// The inserter hands over after 6 ms.
+fn handed_over() -> ShardPlacement {
     let mut it = placement(Analyzers::Auto);
     wakes(&mut it, 0);
-    it.told(false, 6 * MS);
+    it.observe_drain(false, 6 * MS);
     assert!(!it.is_inline(true));
     it
 }
@@ -111,24 +111,25 @@ fn back_when_all_is_read_and_it_ran_dry_and_a_second_has_passed() {
     let mut it = handed_over();
     wakes(&mut it, 6 * MS + HOLD_NS - 1);
     assert!(!it.is_inline(true), "too soon");
-    it.told(true, 6 * MS + HOLD_NS);
+    it.observe_drain(true, 6 * MS + HOLD_NS);
     assert!(!it.is_inline(false), "not all is read");
-    it.asked(6 * MS + HOLD_NS, 0);
-    it.told(false, 7 * MS + HOLD_NS);
+    it.observe_wait(6 * MS + HOLD_NS, 0);
+    it.observe_drain(false, 7 * MS + HOLD_NS);
     assert!(it.is_inline(true), "it has run dry");
     assert!(it.is_inline(false), "the analyzer only counts from here on");
     let mut it = handed_over();
     for ms in 7..=2000 {
         // The thread that only stores has no time left either.
-        it.told(false, ms * MS);
+        it.observe_drain(false, ms * MS);
     }
-    it.told(true, 2001 * MS);
+    it.observe_drain(true, 2001 * MS);
     assert!(!it.is_inline(true), "it was at its limit just now");
-    it.told(true, 2000 * MS + HOLD_NS);
+    it.observe_drain(true, 2000 * MS + HOLD_NS);
     assert!(it.is_inline(true));
 }
 
-/// Where storing alone keeps up and looking as well does not, it changes once a second, whatever the load looks like.
+/// If storing alone keeps up but storing with analysis does not, the place changes once a second,
+/// whatever the load.
 #[test]
 fn it_does_not_flap() {
     for seed in 0..20 {
@@ -143,7 +144,7 @@ fn it_does_not_flap() {
             now_ns += random.i64(1..3 * MS);
             if is_inline {
                 now_ns += 7 * MS;
-                it.told(false, now_ns);
+                it.observe_drain(false, now_ns);
             }
         }
         assert!((30..=40).contains(&changes), "{seed}: {changes}");
@@ -152,7 +153,7 @@ fn it_does_not_flap() {
 
 #[test]
 fn a_thread_takes_over_where_a_cpu_is_free() {
-    // CPUs, threads of analyzers, inserters, and how many of them hand over.
+    // CPUs, threads of analyzers, inserters, and the number of inserters that hand over.
     for (cpus, threads, inserters, handed_over) in [
         (1, 1, 1, 0),
         (2, 1, 1, 1),
@@ -163,18 +164,18 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
         (5, 4, 4, 2),
         (5, 1, 4, 4),
     ] {
-        let room = Room {
+        let room = AnalysisResources {
             cpus,
             threads,
             inserters,
             ..ROOM
         };
-        let placing = Placing::new(Analyzers::Auto, room);
-        let new = |_| Placement::new(Arc::clone(&placing));
+        let placing = PlacementShared::new(Analyzers::Auto, room);
+        let new = |_| ShardPlacement::new(Arc::clone(&placing));
         let mut all: Vec<_> = (0..inserters).map(new).collect();
         for it in &mut all {
             wakes(it, 0);
-            it.told(false, 6 * MS);
+            it.observe_drain(false, 6 * MS);
         }
         let elsewhere = all
             .iter_mut()
@@ -184,13 +185,14 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
             handed_over,
             "{cpus} {threads} {inserters}"
         );
-        // The others take theirs as soon as one of them has time again.
+        // The inserters that stayed inline end. The others return inline as soon as they have time
+        // again.
         assert_eq!(placing.at_limit.load(Relaxed), inserters);
         all.truncate(handed_over);
         assert_eq!(placing.at_limit.load(Relaxed), handed_over);
         let now_ns = 6 * MS + HOLD_NS;
         for it in &mut all {
-            it.told(true, now_ns);
+            it.observe_drain(true, now_ns);
             assert!(it.is_inline(true));
         }
         assert_eq!(placing.at_limit.load(Relaxed), 0);
@@ -199,15 +201,15 @@ fn a_thread_takes_over_where_a_cpu_is_free() {
 
 #[test]
 fn a_cpu_that_becomes_free_is_taken() {
-    let placing = Placing::new(Analyzers::Auto, ROOM);
-    let [mut one, mut other] = [(); 2].map(|()| Placement::new(Arc::clone(&placing)));
+    let placing = PlacementShared::new(Analyzers::Auto, ROOM);
+    let [mut one, mut other] = [(); 2].map(|()| ShardPlacement::new(Arc::clone(&placing)));
     for it in [&mut one, &mut other] {
         wakes(it, 0);
-        it.told(false, 6 * MS);
+        it.observe_drain(false, 6 * MS);
     }
     assert!(!one.is_inline(true) && other.is_inline(true));
     drop(one);
-    other.told(false, 7 * MS);
+    other.observe_drain(false, 7 * MS);
     assert!(!other.is_inline(true));
 }
 
@@ -219,8 +221,8 @@ fn what_is_said_holds() {
         for ms in (0..10_000).step_by(7) {
             assert_eq!(it.is_inline(true), is_inline);
             it.stored(100 << 20);
-            it.told(ms % 5 == 0, ms * MS);
-            it.asked(ms * MS, 0);
+            it.observe_drain(ms % 5 == 0, ms * MS);
+            it.observe_wait(ms * MS, 0);
         }
         assert_eq!(it.placing.at_limit.load(Relaxed), 0);
     }

@@ -185,7 +185,7 @@ fn a_dump_that_grows_is_a_source_when_it_is_finished() {
     bench.rig.trigger(crate::TriggerRequest::default());
     bench.rig.step();
     bench.flood();
-    let dumps = Handle::dumps(&bench.rig.handle).unwrap();
+    let dumps = RecorderHandle::dumps(&bench.rig.handle).unwrap();
     assert!(dumps.len() == 1 && dumps[0].is_open, "{dumps:?}");
     let report = bench.ask("");
     assert_eq!(

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_recorder::{Alert, AlertLines, CommandError, Handle};
+use retroscope_recorder::{Alert, AlertLines, CommandError, RecorderHandle};
 use retroscope_unix::Owner;
 
 use super::{
@@ -72,7 +72,7 @@ pub(crate) struct AlertThreads {
 impl AlertThreads {
     /// # Errors
     /// What the system said about a thread.
-    pub(crate) fn start(bound: Bound, handle: Handle) -> io::Result<Self> {
+    pub(crate) fn start(bound: Bound, handle: RecorderHandle) -> io::Result<Self> {
         let (lines_tx, lines) = line_queue();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), waker()?);
         let mut threads = Vec::new();
@@ -106,7 +106,12 @@ impl AlertThreads {
 }
 
 /// Understands lines, and hands on what is an alert.
-fn read(lines: &LineReceiver, mut follower: Option<Follower>, handle: &Handle, stop: &AtomicBool) {
+fn read(
+    lines: &LineReceiver,
+    mut follower: Option<Follower>,
+    handle: &RecorderHandle,
+    stop: &AtomicBool,
+) {
     let mut buffer = vec![0; 64 << 10];
     let mut is_open = true;
     while !stop.load(Ordering::Relaxed) {
@@ -139,7 +144,7 @@ fn read(lines: &LineReceiver, mut follower: Option<Follower>, handle: &Handle, s
 }
 
 /// False: the recording has ended.
-fn hand_on(mut alerts: Vec<Arc<Alert>>, handle: &Handle, stop: &AtomicBool) -> bool {
+fn hand_on(mut alerts: Vec<Arc<Alert>>, handle: &RecorderHandle, stop: &AtomicBool) -> bool {
     while !alerts.is_empty() && !stop.load(Ordering::Relaxed) {
         match handle.alerts(alerts.clone()) {
             Ok(()) => alerts.clear(),

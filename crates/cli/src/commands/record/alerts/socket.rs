@@ -14,7 +14,7 @@ use std::{
 };
 
 use retroscope_alert::{LINE_BYTES_MAX, LineSplitter};
-use retroscope_recorder::{AlertLines, Handle};
+use retroscope_recorder::{AlertLines, RecorderHandle};
 use retroscope_unix::{BoundSocket, Notifier, Owner, SocketFile};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -83,7 +83,12 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
 }
 
 /// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there is lost, and counted.
-pub(super) fn drain(sockets: &Sockets, stop: &OwnedFd, lines: &LineSender, handle: &Handle) {
+pub(super) fn drain(
+    sockets: &Sockets,
+    stop: &OwnedFd,
+    lines: &LineSender,
+    handle: &RecorderHandle,
+) {
     let mut drain = Drain::new(sockets);
     while drain.wait(stop) {
         let mut counts = AlertLines::default();

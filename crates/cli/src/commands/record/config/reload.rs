@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::{Arg, Command};
-use retroscope_recorder::{Action, Change, Config, Handle};
+use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 
 use super::{ConfigRule, Loaded, What, check::Depth, command, keys::option_of};
 use crate::{commands::record::service::Notify, failure::say, units};
@@ -43,7 +43,7 @@ pub(super) const RELOADED: [&str; 16] = [
 pub(crate) struct Reloader {
     path: PathBuf,
     command_line: Vec<OsString>,
-    handle: Handle,
+    handle: RecorderHandle,
     notify: Notify,
     followed: Mutex<Followed>,
 }
@@ -58,7 +58,12 @@ struct Followed {
 
 impl Reloader {
     /// For a recording that was started with this. `notify` hears when the file is read, and when that is over.
-    pub(crate) fn new(loaded: &Loaded, config: Config, handle: Handle, notify: Notify) -> Self {
+    pub(crate) fn new(
+        loaded: &Loaded,
+        config: Config,
+        handle: RecorderHandle,
+        notify: Notify,
+    ) -> Self {
         let followed = Followed {
             given: loaded.given.clone(),
             rules: loaded.args.rules.clone(),

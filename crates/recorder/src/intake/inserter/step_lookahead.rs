@@ -1,8 +1,9 @@
-//! Frames whose stamps are judged by themselves ([`Sequence`]), with the later ones that the judgement needs.
+//! Judges the stamps of frames ([`Sequence`]), and keeps frames until later frames decide.
 //!
-//! A packet that is behind its file's time is either the first one after a step or late: the packets after it decide which. A file can be
-//! read on until that is decided, so that each of its packets is stored at the place that is its own. What must wait is copied, because an engine
-//! lends one burst at a time. Live nothing waits: what comes before a step is believed is late.
+//! A packet older than its file's time is either the first one after a step or late: the packets
+//! after it decide. A file can be read on until that is decided, so that each of its packets is
+//! stored in its right place. Waiting frames are copied, because an engine lends one burst at a
+//! time. Live, frames do not wait: packets that arrive before a step is believed are late.
 
 use std::collections::VecDeque;
 
@@ -10,54 +11,55 @@ use retroscope_capture::{Burst, FrameMeta, Queue, QueueStatus, SourceError};
 
 use super::{
     parts::SOURCE_WAIT,
-    sequence::{Misplaced, Seen, Sequence},
+    sequence::{Misplaced, PacketOrder, Sequence},
 };
 
-/// Bytes that wait at most; beyond, what is behind is late.
+/// Bytes that wait at most; beyond this limit, undecided packets are late.
 const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
-/// The frames of a queue, in the burst that is lent or in a copy of it and those that followed.
+/// The frames of a queue: the lent burst, or a copy that also has later bursts.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct StepLookahead {
     sequence: Sequence,
-    /// Whether frames may wait for what follows them.
+    /// Whether frames may wait for later frames.
     waits: bool,
-    copy: Option<Copy>,
-    /// Frames that were looked at.
+    copy: Option<FrameCopy>,
+    /// Number of frames that were judged.
     seen: usize,
-    /// Frames before this one have their offset.
+    /// Frames before this index have their offset.
     pub(super) decided: usize,
-    /// The first one behind, if any is undecided.
+    /// The first undecided old frame, if any.
     first_behind: usize,
-    steps: VecDeque<Step>,
-    /// Packets that were late, by the frame that told.
+    steps: VecDeque<FrameStep>,
+    /// Packets that were late, by the frame that revealed this.
     late: VecDeque<(usize, Misplaced)>,
-    /// Packets that are stored as late and may follow a step; to be taken.
+    /// Packets that are stored as late and may follow a step, for the caller to take.
     pub(super) misplaced: Option<Misplaced>,
 }
 
-/// From this frame on another offset applies.
+/// A clock step: another offset applies from a frame on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct FrameStep {
     pub(super) index: usize,
     /// Stamp less ring time, ns.
     pub(super) offset_ns: i64,
-    /// How far the clock went, ns.
+    /// By how much the clock was set, ns.
     pub(super) step_ns: i64,
-    /// The first frame behind it.
+    /// The first frame after the step.
     pub(super) first: usize,
-    /// Live, the packets behind it that came before it was believed: they are stored as if there were none. From files such packets were told
-    /// when waiting for the step was given up.
+    /// Live: packets after the step that arrived before it was believed, and are stored as if there
+    /// were no step. From files, such packets were reported when the wait for the step was given
+    /// up.
     pub(super) misplaced: Option<Misplaced>,
 }
 
 #[derive(Debug, Default)]
-struct Copy {
+struct FrameCopy {
     memory: Vec<u8>,
     frames: Vec<FrameMeta>,
 }
 
-impl Copy {
+impl FrameCopy {
     fn add(&mut self, burst: Burst<'_>, from: usize) {
         for frame in burst.iter().skip(from) {
             let offset = self.memory.len();
@@ -70,7 +72,7 @@ impl Copy {
     }
 }
 
-impl Ahead {
+impl StepLookahead {
     pub(super) fn new(hold_ns: i64, waits: bool) -> Self {
         Self {
             sequence: Sequence::new(hold_ns),
@@ -96,7 +98,7 @@ impl Ahead {
         }
     }
 
-    /// Another burst was fetched, and nothing is left of the one before.
+    /// Another burst was fetched, and no frame of the previous one is left.
     pub(super) fn fetched(&mut self) {
         self.copy = None;
         (self.seen, self.decided, self.first_behind) = (0, 0, 0);
@@ -104,7 +106,7 @@ impl Ahead {
         self.late.clear();
     }
 
-    /// Looks at the frames that are there.
+    /// Judges the available frames.
     pub(super) fn decide(&mut self, queue: &dyn Queue) {
         let copy = self.copy.take();
         let frames = copy
@@ -115,11 +117,11 @@ impl Ahead {
             let (seen, were_late) = self.sequence.see(meta.time_ns);
             self.late.extend(were_late.map(|late| (index, late)));
             match seen {
-                Seen::InTime => self.decided = index + 1,
-                Seen::FirstBehind => (self.decided, self.first_behind) = (index, index),
-                Seen::Behind => {}
-                Seen::Stepped { offset_ns, step_ns } => {
-                    self.steps.push_back(Step {
+                PacketOrder::InTime => self.decided = index + 1,
+                PacketOrder::FirstBackward => (self.decided, self.first_behind) = (index, index),
+                PacketOrder::Backward => {}
+                PacketOrder::Stepped { offset_ns, step_ns } => {
+                    self.steps.push_back(FrameStep {
                         index: if self.waits { self.first_behind } else { index },
                         offset_ns,
                         step_ns,
@@ -133,7 +135,8 @@ impl Ahead {
         self.seen = frames.len();
         let waiting = copy.as_ref().map_or(0, |copy| copy.memory.len());
         if self.waits && waiting > WAITING_BYTES_MAX && self.decided < self.seen {
-            // Whether they are late or follow a step is not known in time. Those of the run that waited before were told then.
+            // It cannot be known in time whether these frames are late or follow a step. Earlier
+            // waiting frames of the run were already reported.
             let stamps = frames[self.decided..].iter().map(|meta| meta.time_ns);
             self.misplaced = self.sequence.misplaced(stamps);
         }
@@ -144,24 +147,25 @@ impl Ahead {
         }
     }
 
-    /// Nothing follows: what waits is late.
+    /// No frame follows: the waiting frames are late.
     pub(super) fn give_up(&mut self) {
         let late = self.sequence.give_up();
         self.late.extend(late.map(|late| (0, late)));
         self.decided = self.seen;
     }
 
-    /// Fetches what follows the frames from `cursor` on. Returns where `cursor` is then.
+    /// Fetches the frames after the frames from `cursor` on. Returns the new value of `cursor`.
     pub(super) fn extend(
         &mut self,
         queue: &mut dyn Queue,
         cursor: usize,
     ) -> (usize, Result<QueueStatus, SourceError>) {
         let copied = self.copy.as_ref().map_or(0, |copy| copy.frames.len());
-        // What is dealt with is dropped when it is more than half, so that no frame is copied again and again.
+        // Processed frames are dropped when they are more than half, so that frames are not copied
+        // again and again.
         let gone = if 2 * cursor < copied { 0 } else { cursor };
         if gone > 0 || self.copy.is_none() {
-            let mut copy = Copy::default();
+            let mut copy = FrameCopy::default();
             copy.add(self.burst(queue), gone);
             self.copy = Some(copy);
             self.seen -= gone;
@@ -179,32 +183,35 @@ impl Ahead {
         (cursor - gone, status)
     }
 
-    /// The packets that may follow a step, or do and nobody was told.
+    /// Packets that may follow a step, and packets that follow a step and are not reported yet.
     pub(super) fn undecided(&self) -> Option<Misplaced> {
-        let untold = self.steps.front().and_then(|step| step.misplaced);
-        untold.or_else(|| self.sequence.behind())
+        let unreported = self.steps.front().and_then(|step| step.misplaced);
+        unreported.or_else(|| self.sequence.behind())
     }
 
-    /// The step at `cursor`, which is taken.
-    pub(super) fn step_at(&mut self, cursor: usize) -> Option<Step> {
+    /// Takes the step at `cursor`.
+    pub(super) fn step_at(&mut self, cursor: usize) -> Option<FrameStep> {
         self.steps.pop_front_if(|step| step.index <= cursor)
     }
 
-    /// What the frame at `cursor` tells to have been late. To be asked until there is none. Live also what those behind it tell: no record
-    /// goes with it, and their burst stays whole.
+    /// Takes the packets that the frame at `cursor` reveals as late. Call this until it returns
+    /// `None`. Live, this includes what later frames reveal: losses carry no record number then,
+    /// and the burst stays whole.
     pub(super) fn late_at(&mut self, cursor: usize) -> Option<Misplaced> {
         let is_due = |(index, _): &mut (usize, Misplaced)| !self.waits || *index <= cursor;
         let late = self.late.pop_front_if(is_due);
         late.map(|(_, late)| late)
     }
 
-    /// The step that was taken is not followed, nor are those behind it, which are returned.
-    pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<Step> {
+    /// The step that was taken is not followed. The later steps, which are returned, are not
+    /// followed either.
+    pub(super) fn refuse(&mut self, offset_ns: i64) -> VecDeque<FrameStep> {
         self.sequence.refuse(offset_ns);
         std::mem::take(&mut self.steps)
     }
 
-    /// The end of the frames that have one offset, and none of which but the first tells what was late.
+    /// The end of the frames with one offset. Only the first of these frames may reveal late
+    /// packets.
     pub(super) fn end(&self) -> usize {
         let step = self.steps.front().map_or(usize::MAX, |step| step.index);
         let late = self.late.front().map_or(usize::MAX, |late| late.0);
@@ -276,14 +283,14 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// The ring times of all packets as they are stored, and what was misplaced.
+    /// The ring times of all packets as they are stored, and the misplaced packets.
     fn stored(stamps: &[i64], hold_ns: i64) -> (Vec<i64>, Vec<Misplaced>) {
         let mut queue = Bursts {
             stamps: stamps.iter().copied().collect(),
             frames: Vec::new(),
             memory: vec![7; 1000],
         };
-        let mut ahead = Ahead::new(hold_ns, true);
+        let mut ahead = StepLookahead::new(hold_ns, true);
         let (mut times, mut misplaced, mut cursor, mut offset_ns) = (Vec::new(), Vec::new(), 0, 0);
         let mut is_at_end = false;
         loop {
@@ -342,14 +349,15 @@ mod tests {
 
     #[test]
     fn what_is_too_much_to_wait_is_told() {
-        // 64 KiB are 65 packets; it takes 300 to believe the step.
+        // 64 KiB are 65 packets; believing the step takes 300 packets.
         let stamp = |n: i64| START + n * S / 30 - if n < 100 { 0 } else { HOUR };
         let stamps: Vec<i64> = (0..1000).map(stamp).collect();
         let (times, misplaced) = stored(&stamps, 10 * S);
         assert_eq!(times.len(), 1000);
         let at_wrong_place = times.iter().filter(|ns| **ns < START).count();
         assert!((200..310).contains(&at_wrong_place), "{at_wrong_place}");
-        // Each of them is told once, with where it belongs and where it is.
+        // Each packet is reported once, with the range where it belongs and the range where it is
+        // stored.
         let told: u64 = misplaced.iter().map(|run| run.packets).sum();
         assert_eq!(told, at_wrong_place as u64, "{misplaced:?}");
         assert!(misplaced.len() > 1, "{misplaced:?}");
@@ -363,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Live nothing is told with a record, and so no burst is stored in pieces for what was late.
+    /// Live, losses carry no record number, so no burst is split because of late packets.
     #[test]
     fn a_live_burst_in_disorder_stays_whole() {
         let mut queue = Bursts {
@@ -371,7 +379,7 @@ mod tests {
             frames: Vec::new(),
             memory: vec![7; 1000],
         };
-        let mut ahead = Ahead::new(S, false);
+        let mut ahead = StepLookahead::new(S, false);
         let (mut parts, mut late) = (0, 0);
         while queue.next(Duration::ZERO).unwrap() == QueueStatus::Frames {
             ahead.fetched();
@@ -383,7 +391,7 @@ mod tests {
                 parts += 1;
             }
         }
-        // The last packet that is behind waits for one that tells it to be late.
+        // The last old packet waits for a packet that reveals it as late.
         assert_eq!((parts, late), (10, 49));
     }
 

@@ -1,21 +1,21 @@
-//! From when on the ring may have packets: a trigger for earlier packets would dump nothing.
+//! The time range in the ring: a trigger for earlier packets would dump nothing.
 
 use crate::Empty;
 
-/// What a ring has, in ring time, ns.
+/// The time range in the ring. Times are ring time, ns.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct RingExtent {
     /// When the recording began.
     pub(crate) begun_ns: i64,
-    /// The oldest packet that is there; `None`: there is none.
+    /// The oldest packet in the ring; `None`: the ring is empty.
     pub(crate) oldest_ns: Option<i64>,
-    /// The newest one that was overwritten; `None`: none was.
+    /// The newest packet that was overwritten; `None`: nothing was overwritten.
     pub(crate) evicted_ns: Option<i64>,
 }
 
-impl Held {
-    /// Why the ring has nothing up to `end_ns`. `None`: the ring may have something, or nothing was
-    /// received then.
+impl RingExtent {
+    /// Why the ring has nothing up to `end_ns`. `None`: the ring may have packets, or nothing was
+    /// received at that time.
     pub(crate) fn gone(&self, end_ns: i64) -> Option<Empty> {
         if self.oldest_ns.is_some_and(|oldest_ns| oldest_ns <= end_ns) {
             return None;
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_told_from_what_never_came() {
-        let held = |oldest_ns, evicted_ns| Held {
+        let held = |oldest_ns, evicted_ns| RingExtent {
             begun_ns: 100,
             oldest_ns,
             evicted_ns,
@@ -49,15 +49,15 @@ mod tests {
         ] {
             assert_eq!(held.gone(90), before);
         }
-        // Of a clock of its own, as it seems.
+        // Apparently a packet of another clock.
         assert_eq!(held(Some(80), None).gone(90), None);
-        // A link that was silent.
+        // The link was silent.
         assert_eq!(held(None, None).gone(100), None);
         assert_eq!(held(Some(300), None).gone(150), None);
         let gone = |end_ns| held(Some(300), Some(200)).gone(end_ns);
         assert_eq!(gone(200), Some(Empty::AgedOut { ns: 100 }));
         assert_eq!((gone(201), gone(300)), (None, None));
-        // Not all that is older was overwritten.
+        // Not all older packets were overwritten.
         assert_eq!(held(Some(180), Some(200)).gone(190), None);
     }
 }

@@ -1,12 +1,14 @@
-//! Where shards are: with their inserters, with threads of their own, or in their seats, where the analyzer finds them.
+//! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
+//! analyzer.
 //!
-//! A shard moves between two bursts, and its place among the records of its producer is all that it takes along. Live, an inserter that has it claims
-//! the records that it stores, before it stores them, and looks at them while it has the frames in its cache. All others are the analyzer's,
-//! which reads them from the ring. An inserter takes the shard back where the analyzer has read everything that it stored.
-//! So each record is looked at once, in order.
+//! A shard can change threads between two bursts. Its only state is the next record number of its
+//! producer. Live, an inserter that has the shard claims records before storing. It analyzes the
+//! claimed records while their frames are in its cache. The analyzer reads all other records from
+//! the ring. An inserter takes the shard back after the analyzer has read everything that the
+//! inserter stored. So each record is analyzed once, in order.
 //!
-//! Where shards have [readers](crate::analysis::shard_reader) of their own, all records are claimed. From files the analyzer, which goes
-//! through all packets in order, waits for them.
+//! If shards have [readers](crate::analysis::shard_reader), all records count as claimed. When
+//! reading files, the analyzer goes through all packets in order and waits for the readers.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -23,91 +25,97 @@ use crate::{
     analysis::{
         director::HitOrder,
         hit_queue::HitQueue,
-        shard::{GoneRules, Shard},
+        shard::{RemovedRules, Shard},
         triggers::RuleChange,
     },
     control::{durations::ProcessingTimes, lock},
 };
 
-/// Gaps of one reader that wait.
+/// Pending gaps of one reader.
 const GAPS_MAX: usize = 256;
-/// Hits of one shard that wait from files: it looks no further until the analyzer has taken some.
+/// Pending hits of one shard when reading files: the shard stops until the analyzer has taken some.
 const WAITING_MAX: usize = 65_536;
 
-/// The place of one shard, on cache lines of its own: its inserter writes the mark once a burst.
+/// The slot of one shard. Aligned to separate cache lines, because the inserter writes `claimed`
+/// once a burst.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Seat {
-    /// Empty while the inserter has it.
+pub(crate) struct ShardSlot {
+    /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// Records of the producer before this are not the analyzer's to look at. Only an inserter writes this.
+    /// The first record of the producer that the analyzer may have to analyze. Only an inserter
+    /// writes this number.
     claimed: AtomicU64,
-    /// What changed in the rules since the shard last looked at packets, and whether anything did.
+    /// Rule changes since the shard last analyzed packets. `has_changes` says whether there are
+    /// any.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
-    /// Rules that the shard no longer has, for another thread to drop.
-    gone: Mutex<GoneRules>,
-    /// What was found elsewhere, for the analyzer; live …
+    /// Rules that the shard no longer has, until another thread drops the rules.
+    gone: Mutex<RemovedRules>,
+    /// Live: findings of an inserter or reader for the analyzer.
     hits: Mutex<HitQueue>,
-    /// … and from files.
-    found: Mutex<FromFiles>,
+    /// Files: findings of a reader for the analyzer.
+    found: Mutex<FileFindings>,
     moved: Condvar,
-    /// Live, where it has a reader of its own: none of its packets that is still to be looked at is older than this, ns of ring time.
+    /// Live, with a reader: a lower bound of the times of the packets that the reader has still to
+    /// analyze, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
-    /// Whoever has the shard times it.
+    /// Processing times, written by the thread that runs the shard.
     pub(crate) times: Arc<ProcessingTimes>,
-    /// How many records it looked at.
+    /// Records that the shard has analyzed.
     pub(crate) analyzed: AtomicU64,
-    /// Those that it did not.
-    gaps: Mutex<Vec<Gap>>,
+    /// Packets that the shard did not analyze.
+    gaps: Mutex<Vec<UnanalyzedGap>>,
 }
 
-/// Packets of a producer that nobody looked at.
+/// Packets of a producer that were not analyzed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Gap {
+pub(crate) struct UnanalyzedGap {
     pub(crate) producer: usize,
-    /// Where they were, ns of ring time.
+    /// Time range of the packets, ns of ring time.
     pub(crate) span_ns: (i64, i64),
     pub(crate) packets: u64,
-    /// Overwritten before; else left at a stop.
+    /// `true`: the packets were overwritten before the reader read these. `false`: they were left
+    /// when the recording stopped.
     pub(crate) is_lapped: bool,
 }
 
-/// What a shard found in a file so far.
+/// Findings of a shard in files that the analyzer has not taken.
 #[derive(Debug, Default)]
-struct FromFiles {
+struct FileFindings {
     hits: VecDeque<HitOrder>,
-    /// The records before this one were looked at.
+    /// The shard has analyzed all records before this number.
     looked: u64,
-    /// The analyzer takes nothing any more.
+    /// The analyzer takes no more findings.
     is_over: bool,
 }
 
-/// Who looks at packets.
+/// The threads that analyze packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lookers {
+pub(crate) enum AnalysisPlacement {
     /// The analyzer, with one shard.
     Analyzer,
-    /// Live, each inserter with a shard of its own, and where it has no time the analyzer.
+    /// Live: each inserter with its own shard, and the analyzer for inserters that have no time.
     Inserters,
-    /// Readers of their own, one a shard.
+    /// Reader threads, one for each shard.
     Readers,
 }
 
-/// The seats of all shards.
+/// The slots of all shards.
 #[derive(Debug)]
-pub(crate) struct Seats {
-    seats: Vec<Seat>,
-    pub(crate) lookers: Lookers,
+pub(crate) struct ShardSlots {
+    slots: Vec<ShardSlot>,
+    pub(crate) placement: AnalysisPlacement,
     /// Whether hits are wanted.
     armed: AtomicBool,
 }
 
-impl Seats {
-    /// For these shards: the producers are divided among them. Where inserters have them there is one for each producer.
-    pub(crate) fn new(shards: Vec<Shard>, lookers: Lookers) -> Self {
-        let is_read = lookers == Lookers::Readers;
-        let seat = |shard| Seat {
+impl ShardSlots {
+    /// Makes one slot for each shard and divides the producers among the slots. If inserters run
+    /// the shards, each producer has its own shard.
+    pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
+        let is_read = placement == AnalysisPlacement::Readers;
+        let slot = |shard| ShardSlot {
             shard: Mutex::new(Some(Box::new(shard))),
             claimed: AtomicU64::new(if is_read { u64::MAX } else { 0 }),
             changes: Mutex::default(),
@@ -122,49 +130,49 @@ impl Seats {
             gaps: Mutex::default(),
         };
         Self {
-            seats: shards.into_iter().map(seat).collect(),
-            lookers,
+            slots: shards.into_iter().map(slot).collect(),
+            placement,
             armed: AtomicBool::new(true),
         }
     }
 
-    /// The seat of the shard that looks at a producer's packets, live.
-    pub(crate) fn of(&self, producer: usize) -> &Seat {
-        &self.seats[producer % self.seats.len()]
+    /// Live: the slot of the shard that analyzes a producer's packets.
+    pub(crate) fn of(&self, producer: usize) -> &ShardSlot {
+        &self.slots[producer % self.slots.len()]
     }
 
-    pub(crate) fn all(&self) -> &[Seat] {
-        &self.seats
+    pub(crate) fn all(&self) -> &[ShardSlot] {
+        &self.slots
     }
 
     pub(crate) fn set_armed(&self, armed: bool) {
-        // Relaxed: a hit that is found meanwhile is asked for again by the director.
+        // Relaxed: the director checks again whether a hit that is found meanwhile is wanted.
         self.armed.store(armed, Relaxed);
     }
 
-    /// The rules change for all shards: all of it between two packets.
+    /// Changes the rules of all shards. A shard applies all changes between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
-        for seat in &self.seats {
-            // Outside of the lock, for which an inserter waits: cloning thousands of rules takes
-            // milliseconds, and so does dropping thousands.
+        for slot in &self.slots {
+            // Outside of the lock, which an inserter may wait for: cloning or dropping thousands of
+            // rules takes milliseconds.
             let changes = changes.to_vec();
-            let mut waiting = lock(&seat.changes);
+            let mut waiting = lock(&slot.changes);
             let void = voids.push(&mut waiting, changes);
-            seat.has_changes.store(true, Relaxed);
+            slot.has_changes.store(true, Relaxed);
             drop(waiting);
             drop(void);
         }
     }
 
-    /// Which of these rules, which were removed, some shard still has.
-    pub(crate) fn known_of(&self, removed: &[usize]) -> HashSet<usize> {
+    /// The removed rules among `removed` that some shard still has.
+    pub(crate) fn still_known(&self, removed: &[usize]) -> HashSet<usize> {
         let mut known = HashSet::new();
         if removed.is_empty() {
             return known;
         }
-        for seat in &self.seats {
-            let changes = lock(&seat.changes);
+        for slot in &self.slots {
+            let changes = lock(&slot.changes);
             known.extend(changes.iter().filter_map(|change| match change {
                 RuleChange::Remove(number) => Some(*number),
                 _ => None,
@@ -177,57 +185,59 @@ impl Seats {
         self.armed.load(Relaxed)
     }
 
-    /// Live: none of the packets that readers of shards have still to look at is older than this, ns.
+    /// Live: a lower bound of the times of the packets that the readers have still to analyze, ns.
     pub(crate) fn promised_ns(&self) -> i64 {
-        // Acquire: the hits before it have been told.
-        let promised = self.seats.iter().map(|seat| seat.promised_ns.load(Acquire));
+        // Acquire: the hits before this time are in the queues.
+        let promised = self.slots.iter().map(|slot| slot.promised_ns.load(Acquire));
         promised.min().unwrap_or(i64::MAX)
     }
 
-    /// From files: waits until all shards have looked at the record `next`. Returns the hits from there on, in order, up to a record before `end`
-    /// or `end` itself, and that one.
+    /// Files: waits until all shards have analyzed the record `next`. Returns the hits from `next`
+    /// on in order, and the record before which all hits are included (`end` or an earlier record).
     pub(crate) fn take_found(&self, next: u64, mut end: u64) -> (Vec<HitOrder>, u64) {
-        for seat in &self.seats {
-            let mut found = lock(&seat.found);
+        for slot in &self.slots {
+            let mut found = lock(&slot.found);
             while found.looked <= next {
-                let waited = seat.moved.wait(found);
+                let waited = slot.moved.wait(found);
                 found = waited.unwrap_or_else(PoisonError::into_inner);
             }
             end = end.min(found.looked);
         }
         let mut hits = Vec::new();
-        for seat in &self.seats {
-            let mut found = lock(&seat.found);
+        for slot in &self.slots {
+            let mut found = lock(&slot.found);
             let count = found.hits.partition_point(|order| order.record < end);
             hits.extend(found.hits.drain(..count));
-            seat.moved.notify_all();
+            slot.moved.notify_all();
         }
-        // Those of a record are all of one shard.
+        // A stable sort: all hits of one record come from one shard.
         hits.sort_by_key(|order| order.record);
         (hits, end)
     }
 
-    /// The analyzer takes nothing any more.
+    /// The analyzer takes no more findings.
     pub(crate) fn end(&self) {
-        for seat in &self.seats {
-            lock(&seat.found).is_over = true;
-            seat.moved.notify_all();
+        for slot in &self.slots {
+            lock(&slot.found).is_over = true;
+            slot.moved.notify_all();
         }
     }
 }
 
-impl Seat {
-    /// Runs `visit` with the shard, if it is here and nobody else has it.
+impl ShardSlot {
+    /// Runs `visit` with the shard if the shard is in its slot and free.
     pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.try_lock()?.as_deref_mut().map(visit)
     }
 
-    /// Runs `visit` with the shard, if it is here, and waits for who visits it now.
+    /// Runs `visit` with the shard if the shard is in its slot. Waits for a thread that uses the
+    /// shard now.
     pub(crate) fn visit_waiting<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         lock(&self.shard).as_deref_mut().map(visit)
     }
 
-    /// The inserter takes it, if it is here and nobody else has it. The analyzer must have read all that was stored.
+    /// The inserter takes the shard if the shard is in its slot and free. The analyzer must have
+    /// read all stored records.
     pub(crate) fn take(&self) -> Option<Box<Shard>> {
         self.try_lock()?.take()
     }
@@ -236,23 +246,25 @@ impl Seat {
         try_lock(&self.shard)
     }
 
-    /// The inserter puts it back, before it stores what it does not claim.
+    /// The inserter puts the shard back before it stores records that it does not claim.
     pub(crate) fn put_back(&self, shard: Box<Shard>) {
         *lock(&self.shard) = Some(shard);
     }
 
-    /// Whether the shard has the rules as they are now: what it `found` by others was told.
-    pub(crate) fn has_taken_up(&self) -> bool {
+    /// Whether the shard has applied all rule changes, so that its earlier hits are in the queue.
+    pub(crate) fn is_up_to_date(&self) -> bool {
         lock(&self.changes).is_empty()
     }
 
-    /// To be called before a shard looks at packets: takes up what changed in the rules. What it `found` by the rules as they were is told before.
+    /// Applies pending rule changes. Call this before a shard analyzes packets. Hits in `found`,
+    /// which come from the old rules, are queued first.
     pub(crate) fn refresh(&self, shard: &mut Shard, found: &mut HitQueue) {
-        // Before the changes: who sees a set without a rule that was taken out sees the change too. Relaxed: ordered by the set's
-        // publication, and the changes by the mutex.
+        // Refresh before reading `has_changes`: a reader that sees a set without a removed rule
+        // also sees the change. Relaxed is enough, because publishing the set orders the flag and
+        // the mutex orders the changes.
         shard.rules.refresh();
         if self.has_changes.load(Relaxed) {
-            self.tell(found);
+            self.queue_hits(found);
             let changes = {
                 let mut changes = lock(&self.changes);
                 self.has_changes.store(false, Relaxed);
@@ -263,46 +275,51 @@ impl Seat {
         }
     }
 
-    /// The inserter looks at the records before `end`. To be called before they are stored, and again, with no less than what was
-    /// stored, if some of them were not.
+    /// The inserter will analyze the records before `end`. Call this before the records are stored.
+    /// If some were not stored, call it again with an `end` that is not below the number of stored
+    /// records.
     pub(crate) fn claim(&self, end: u64) {
-        // Relaxed: ordered before the records by their publication (the ring's edge P1).
+        // Relaxed: the publication of the records comes later (the ring's edge P1).
         self.claimed.store(end, Relaxed);
     }
 
-    /// To be asked after some records of the producer were found: those before this are not to be looked at.
+    /// The record before which the analyzer must not analyze records of this producer. Read this
+    /// after finding records in the ring.
     pub(crate) fn claimed(&self) -> u64 {
-        // Relaxed: whoever sees a record published also sees the claim that was made before it (the ring's edge P1).
+        // Relaxed: a thread that sees a published record also sees the claim made before it (the
+        // ring's edge P1).
         self.claimed.load(Relaxed)
     }
 
-    /// An inserter, which never waits, found these: it keeps them while the analyzer is just taking what was told before. To be called
-    /// before its watermark moves past them, which must wait too: a window that takes one of them is then open before it could close.
-    pub(crate) fn try_tell(&self, hits: &mut HitQueue) {
+    /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
+    /// inserter keeps these. Call this before the inserter's watermark moves past the hits. While
+    /// the inserter keeps hits, its watermark must not move either, so that a window opens before
+    /// it could close.
+    pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);
         }
     }
 
-    /// The same for who may wait.
-    pub(crate) fn tell(&self, hits: &mut HitQueue) {
+    /// Queues hits; may wait for the analyzer.
+    pub(crate) fn queue_hits(&self, hits: &mut HitQueue) {
         lock(&self.hits).append(hits);
     }
 
-    /// Drops the rules that the shard no longer has, on the caller's thread: milliseconds for
-    /// thousands of rules.
+    /// Drops removed rules in the caller's thread. That takes milliseconds for thousands of rules.
     pub(crate) fn drop_gone(&self) {
         let gone = std::mem::take(&mut *lock(&self.gone));
         drop(gone);
     }
 
-    /// What was told live.
+    /// Takes the hits that were queued live.
     pub(crate) fn take_hits(&self) -> HitQueue {
         std::mem::take(&mut *lock(&self.hits))
     }
 
-    /// From files: the shard has looked at its records before `looked`, and found these, the last of all. Waits while too many wait.
-    pub(crate) fn tell_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
+    /// Files: queues the hits of the shard, which has analyzed its records before `looked`. Waits
+    /// while too many hits are pending.
+    pub(crate) fn queue_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
         let mut found = lock(&self.found);
         found.hits.extend(hits.drain(..));
         found.looked = looked;
@@ -313,8 +330,9 @@ impl Seat {
         }
     }
 
-    /// The reader of the shard did not see these. Of too many that wait, those that come last stand together.
-    pub(crate) fn miss(&self, gap: Gap) {
+    /// Records packets that the reader did not analyze. If too many gaps are pending, new gaps are
+    /// merged into the last gap.
+    pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;
         match gaps.last_mut() {
@@ -327,22 +345,22 @@ impl Seat {
         }
     }
 
-    /// What [`Self::miss`] told.
-    pub(crate) fn take_gaps(&self) -> Vec<Gap> {
+    /// Takes the gaps that [`Self::miss`] recorded.
+    pub(crate) fn take_gaps(&self) -> Vec<UnanalyzedGap> {
         std::mem::take(&mut *lock(&self.gaps))
     }
 
-    /// Live: the reader of the shard has told what it found among packets older than this, ns.
+    /// Live: the reader has queued all hits among packets older than `promised_ns`.
     pub(crate) fn promise(&self, promised_ns: i64) {
         self.promised_ns.store(promised_ns, Release);
     }
 }
 
-/// The waiting changes that newer changes make void. On a silent link no shard takes changes up,
+/// Finds pending changes that newer changes make void. On a silent link no shard applies changes,
 /// and the list would grow.
 #[derive(Debug)]
 struct Voids {
-    /// By number of a rule that is removed, enabled or disabled: whether it is removed. Each rule
+    /// Rules that are removed (`true`) or enabled or disabled (`false`), by number. Each rule
     /// occurs in one change at most.
     by_rule: HashMap<usize, bool>,
     has_default: bool,
@@ -374,7 +392,7 @@ impl Voids {
         }
     }
 
-    /// Adds the changes to those that wait. Returns what is void.
+    /// Adds the changes to the pending ones. Returns the void changes.
     fn push(&self, waiting: &mut Vec<RuleChange>, mut changes: Vec<RuleChange>) -> Vec<RuleChange> {
         let void: Vec<RuleChange> = waiting.extract_if(.., |it| self.voids(it)).collect();
         let number = |change: &RuleChange| match change {
@@ -408,10 +426,10 @@ mod tests {
     use super::*;
     use crate::{
         analysis::{
-            prepared::{Prepared, mode},
+            prepared::{PreparedFilter, mode},
             triggers::Rule,
         },
-        control::common::Common,
+        control::common::RecorderShared,
         intake::{Intake, inline::inline_of_test},
         tests::rig::FakeClock,
     };
@@ -420,32 +438,32 @@ mod tests {
         let rule = Rule {
             number,
             text: "udp port 8".to_owned(),
-            prepared: Prepared::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
+            prepared: PreparedFilter::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
             hits: Arc::default(),
             is_enabled: true,
         };
         RuleChange::Add(Box::new(rule), None)
     }
 
-    /// On a link that is silent nobody takes changes up: what waits is no more than there are rules.
+    /// No shard applies changes on a silent link. The pending changes must not outnumber the rules.
     #[test]
     fn changes_that_are_over_do_not_wait() {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
-        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
         let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
-        let seats = &parts.seats;
-        let waiting = || lock(&seats.all()[0].changes).len();
+        let slots = &parts.slots;
+        let waiting = || lock(&slots.all()[0].changes).len();
         for number in 1..1000 {
             let is_enabled = number % 2 == 0;
-            seats.change_rules(&[RuleChange::Enable(0, is_enabled)]);
-            seats.change_rules(&[RuleChange::Remove(number - 1), added(number)]);
-            seats.change_rules(&[RuleChange::Enable(number, is_enabled)]);
+            slots.change_rules(&[RuleChange::Enable(0, is_enabled)]);
+            slots.change_rules(&[RuleChange::Remove(number - 1), added(number)]);
+            slots.change_rules(&[RuleChange::Enable(number, is_enabled)]);
             assert!(waiting() <= 4, "{number}: {}", waiting());
         }
-        let mut shard = seats.of(0).take().unwrap();
-        seats.of(0).refresh(&mut shard, &mut HitQueue::default());
+        let mut shard = slots.of(0).take().unwrap();
+        slots.of(0).refresh(&mut shard, &mut HitQueue::default());
         let known = shard.known_rules();
         let known: Vec<_> = known
             .iter()
@@ -454,18 +472,18 @@ mod tests {
         assert_eq!((known, waiting()), (vec![(999, false)], 0));
     }
 
-    /// A reload of all rules while an inserter has the shard: the inserter takes the new rules, and
-    /// another thread drops the old rules.
+    /// All rules are reloaded while an inserter has the shard: the inserter applies the new rules,
+    /// and another thread drops the old ones.
     #[test]
     fn an_inserter_drops_no_rule() {
         const RULES: usize = 16_000;
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
-        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
         let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
-        let (seats, seat) = (&parts.seats, parts.seats.of(0));
-        let mut shard = seat.take().unwrap();
+        let (slots, slot) = (&parts.slots, parts.slots.of(0));
+        let mut shard = slot.take().unwrap();
         let mut found = HitQueue::default();
         let first: Vec<_> = (1..=RULES).map(added).collect();
         let hits = first.iter().map(|change| match change {
@@ -473,20 +491,20 @@ mod tests {
             _ => panic!("{change:?}"),
         });
         let hits: Vec<_> = hits.collect();
-        seats.change_rules(&first);
+        slots.change_rules(&first);
         drop(first);
-        seat.refresh(&mut shard, &mut found);
+        slot.refresh(&mut shard, &mut found);
         let removed = (1..=RULES).map(RuleChange::Remove);
         let second = removed.chain((RULES + 1..=2 * RULES).map(added));
         let second: Vec<_> = second.collect();
-        seats.change_rules(&second);
+        slots.change_rules(&second);
         let start = std::time::Instant::now();
-        seat.refresh(&mut shard, &mut found);
+        slot.refresh(&mut shard, &mut found);
         eprintln!("{RULES} rules by others: {:?}", start.elapsed());
         assert_eq!(shard.known_rules().len(), 1 + RULES);
         let left = || hits.iter().filter(|hits| hits.strong_count() > 0).count();
         assert_eq!(left(), RULES, "they wait for the analyzer");
-        seat.drop_gone();
+        slot.drop_gone();
         assert_eq!(left(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What a handle tells, and is told, without the analyzer.
+//! Requests to a handle that need no analyzer: the recorder's state, and events of clients.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use retroscope_ring::InterfaceEntry;
 use crate::{
     control::{
         audit::{Change, Refusal},
-        events::{Event, Export, Subscription},
+        events::{Export, RecorderEvent, Subscription},
     },
     dump::{log::DumpCounts, report::DumpReport},
     start::{
-        handle::{CommandError, Handle},
-        recorder::Status,
+        handle::{CommandError, RecorderHandle},
+        recorder::RecorderStatus,
     },
 };
 
-impl Handle {
-    /// What the recorder is doing now.
+impl RecorderHandle {
+    /// The present state of the recorder.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
-    pub fn status(&self) -> Result<Status, CommandError> {
-        Ok(Status::of(&*self.common()?, self))
+    pub fn status(&self) -> Result<RecorderStatus, CommandError> {
+        Ok(RecorderStatus::of(&*self.common()?, self))
     }
 
     /// The interfaces of the recording, by their numbers.
@@ -33,7 +33,8 @@ impl Handle {
         Ok(self.common()?.ring.interfaces())
     }
 
-    /// Whether an expression, as of a query or a trigger by hand, compiles for any source.
+    /// Checks that an expression, for example of a query or a manual trigger, compiles for any
+    /// source.
     ///
     /// # Errors
     /// [`CommandError::Filter`].
@@ -42,7 +43,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Whether an expression reads headers of packets only, on each link type that is known:
+    /// Whether an expression reads only headers of packets, on each known link type:
     /// [`Filter::reads_headers_only`](retroscope_filter::Filter::reads_headers_only).
     ///
     /// # Errors
@@ -51,7 +52,8 @@ impl Handle {
         Ok(self.rules.prepare(expression)?.reads_headers_only())
     }
 
-    /// The last 10,000 dumps that are finished, in the order of triggers, and how many were finished before these.
+    /// The last 10,000 finished dumps, in the order of triggers, and the number of dumps that
+    /// finished before these.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
@@ -59,7 +61,7 @@ impl Handle {
         Ok(self.common()?.log.summary())
     }
 
-    /// The first of them for which `is_it` is true.
+    /// The first of the last 10,000 finished dumps for which `is_it` is true.
     ///
     /// # Errors
     /// [`CommandError::Ended`].
@@ -71,27 +73,28 @@ impl Handle {
         Ok(last.into_iter().find(|report| is_it(report)))
     }
 
-    /// Tells listeners of packets that were given to somebody. Never waits.
+    /// Reports to listeners that packets were given to a client. Never waits.
     pub fn tell_export(&self, export: Export) {
-        self.log.tell(Event::Exported(export));
+        self.log.tell(RecorderEvent::Exported(export));
     }
 
     /// Reports to listeners what a client changed. Never waits.
     pub fn tell_change(&self, change: Change) {
-        self.log.tell(Event::Changed(change));
+        self.log.tell(RecorderEvent::Changed(change));
     }
 
     /// Reports to listeners that clients were refused. Never waits.
     pub fn tell_refusal(&self, refusal: Refusal) {
-        self.log.tell(Event::Refused(refusal));
+        self.log.tell(RecorderEvent::Refused(refusal));
     }
 
-    /// Tells listeners a sentence. Never waits.
+    /// Sends a message to listeners. Never waits.
     pub fn tell_notice(&self, text: String) {
-        self.log.tell(Event::Notice(text));
+        self.log.tell(RecorderEvent::Notice(text));
     }
 
-    /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
+    /// Listens to events: from this number on if they are still kept (the last 1024), or from the
+    /// next event on.
     #[must_use]
     pub fn subscribe(&self, from: Option<u64>) -> Subscription {
         self.log.subscribe(from)

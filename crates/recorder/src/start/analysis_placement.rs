@@ -1,4 +1,4 @@
-//! Who looks at packets: how many shards there are, and where.
+//! Which threads analyze packets, and the number of shards.
 
 use std::{iter, sync::Arc};
 
@@ -8,23 +8,25 @@ use retroscope_script::Partition;
 use crate::{
     analysis::{
         derivation::{Derivation, Templates},
-        flows::{FlowSender, Flows},
-        functions::Functions,
-        seats::{Lookers, Seats},
+        flows::{FlowSender, ShardFlows},
+        functions::ScriptFunctions,
         shard::Shard,
+        shard_slots::{AnalysisPlacement, ShardSlots},
         triggers::Triggers,
     },
-    control::{common::Common, lock, ring_time::Stamps},
+    control::{common::RecorderShared, lock, ring_time::StampRestorer},
     intake::marks::Marks,
     start::config::Analyzers,
 };
 
-/// Shards of packets from files at most: what a record tells of its shard (`intake/inserter/shards.rs`).
+/// Largest number of shards for files: a record has 5 bits for its shard
+/// (`intake/inserter/shards.rs`).
 pub(crate) const FILE_SHARDS_MAX: usize = 32;
 
 impl Analyzers {
-    /// What `auto` is where packets may be shed (`sheds`). From files an inserter asks about each packet that it may shed what was found in those before: it is
-    /// quickest where it has looked at them itself.
+    /// The meaning of `auto` if packets may be shed (`sheds`). From files, before shedding a packet
+    /// an inserter needs the findings of all earlier packets. That is quickest if the inserter has
+    /// analyzed these packets itself.
     pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
         match self {
             Self::Auto if offline && sheds => Self::Inline,
@@ -32,7 +34,7 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that shards may want, for sources of so many queues.
+    /// Readers of the ring that shards may need, for sources with this number of queues.
     pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
         let most = if offline { FILE_SHARDS_MAX } else { queues };
         match self {
@@ -43,21 +45,23 @@ impl Analyzers {
     }
 }
 
-/// What is to be known of what there is to look at.
+/// The facts on which the placement depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation {
     pub(crate) offline: bool,
     /// Queues of all sources, at least 1.
     pub(crate) queues: usize,
-    /// Readers that there is room for in the ring, of those that were asked for.
+    /// Readers for which the ring has room, of the requested ones.
     pub(crate) readers: usize,
-    /// Whether all packets of a flow, both ways, come by one queue.
+    /// Whether all packets of a flow, in both directions, arrive at one queue.
     pub(crate) flows_together: bool,
-    /// The least that trigger scripts want to see in one state; `None`: there are none.
+    /// The smallest partition of packets that trigger scripts need to see in one state; `None`: no
+    /// trigger scripts.
     pub(crate) triggers: Option<Partition>,
-    /// The same of the dump script.
+    /// The partition of packets that the dump script needs to see in one state; `None`: no dump
+    /// script.
     pub(crate) dump: Option<Partition>,
-    /// Whether first fragments are kept, for later ones of their flow.
+    /// Whether first fragments are remembered, for later fragments of their flow.
     pub(crate) learns: bool,
     /// Whether flows are counted.
     pub(crate) flows: bool,
@@ -65,15 +69,16 @@ pub(crate) struct Situation {
     pub(crate) modules: bool,
 }
 
-/// Who looks at packets, and with how many shards. A sentence where that is other than what was asked for; the error is one for the user.
+/// Chooses the threads and the number of shards. Also returns a message if the choice differs from
+/// the request. The error is a message for the user.
 pub(crate) fn choose(
     analyzers: Analyzers,
     it: Situation,
-) -> Result<(Lookers, usize, Option<String>), String> {
-    let one = (Lookers::Analyzer, 1, None);
+) -> Result<(AnalysisPlacement, usize, Option<String>), String> {
+    let one = (AnalysisPlacement::Analyzer, 1, None);
     let only_one = |why: &str| {
         let notice = format!("--analyzers: one thread looks at all packets: {why}");
-        (Lookers::Analyzer, 1, Some(notice))
+        (AnalysisPlacement::Analyzer, 1, Some(notice))
     };
     let readers = |asked: usize| match asked.min(it.readers) {
         0 | 1 => only_one("there is no room for more readers in a --ring of this size"),
@@ -81,20 +86,21 @@ pub(crate) fn choose(
             let notice = format!(
                 "--analyzers: {readers} threads look at packets: there is no room for more readers in a --ring of this size"
             );
-            (Lookers::Readers, readers, Some(notice))
+            (AnalysisPlacement::Readers, readers, Some(notice))
         }
-        readers => (Lookers::Readers, readers, None),
+        readers => (AnalysisPlacement::Readers, readers, None),
     };
     let script = "a script wants to see all packets in order (partition = 'flow' or 'host' in its file says that it does not)";
     let flows = "flows are counted, and told in the order in which they end";
     let modules = "modules see all packets of files in order";
     if it.offline {
-        // What a hit dumps is derived in the order of packets, whoever finds it.
+        // Hits are turned into dump expressions in the order of packets, whichever thread finds the
+        // hits.
         let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
-            // A small ring has no room for it; what is found is the same.
+            // A small ring has no room for the reader; the analyzer finds the same hits.
             Analyzers::Inline if it.readers == 0 || it.modules => one,
-            Analyzers::Inline => (Lookers::Readers, 1, None),
+            Analyzers::Inline => (AnalysisPlacement::Readers, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
                 readers(threads.get().min(FILE_SHARDS_MAX))
             }
@@ -125,9 +131,9 @@ pub(crate) fn choose(
     };
     Ok(match analyzers {
         Analyzers::Auto if it.triggers.or(it.dump).is_some() || why_not.is_some() => one,
-        Analyzers::Auto => (Lookers::Inserters, it.queues, None),
+        Analyzers::Auto => (AnalysisPlacement::Inserters, it.queues, None),
         Analyzers::Inline => match why_not {
-            None => (Lookers::Inserters, it.queues, None),
+            None => (AnalysisPlacement::Inserters, it.queues, None),
             Some(why) => return Err(format!("--analyzers inline: {why}")),
         },
         Analyzers::Threads(threads) => match (threads.get().min(it.queues), why_not) {
@@ -139,21 +145,22 @@ pub(crate) fn choose(
     })
 }
 
-/// Seats shards, one for each of `scripts`, each with the same rules. Where they do not say what their hits would dump, what says it is returned
-/// too: from files, where several find hits, it goes by the order of packets.
-pub(crate) fn seat_shards(
-    who: Lookers,
-    (rules, scripts): (Triggers, Vec<Functions>),
+/// Makes slots with shards, one for each of `scripts`, all with the same rules. If shards do not
+/// derive what hits would dump, also returns the derivation. That is the case from files, if
+/// several shards find hits: the results depend on the order of packets.
+pub(crate) fn place_shards(
+    who: AnalysisPlacement,
+    (rules, scripts): (Triggers, Vec<ScriptFunctions>),
     templates: &Templates,
     flows: Option<&(TrackerConfig, FlowSender)>,
     marks: Option<&Arc<Marks>>,
-    common: &Common,
-) -> (Arc<Seats>, Option<Derivation>) {
-    let stamps = || Stamps::new(&common.ring);
+    common: &RecorderShared,
+) -> (Arc<ShardSlots>, Option<Derivation>) {
+    let stamps = || StampRestorer::new(&common.ring);
     let has_modules = (scripts.iter()).any(|functions| functions.triggers.has_modules());
     let kind = (common.is_live(), has_modules);
     let derive = |dump| Derivation::new(templates.clone(), dump, stamps(), kind);
-    let is_derived_apart = !common.is_live() && who == Lookers::Readers;
+    let is_derived_apart = !common.is_live() && who == AnalysisPlacement::Readers;
     let mut derivation = None;
     let mut shards = Vec::with_capacity(scripts.len());
     let siblings = (1..scripts.len()).map(|_| rules.sibling());
@@ -168,14 +175,15 @@ pub(crate) fn seat_shards(
         };
         let names = common.intake.interface_cache();
         let shard = Shard::new((rules, scripts.triggers), its_own, names, stamps());
-        let flows = flows
-            .map(|(config, sender)| Flows::new(*config, shards.capacity(), sender.clone(), common));
+        let flows = flows.map(|(config, sender)| {
+            ShardFlows::new(*config, shards.capacity(), sender.clone(), common)
+        });
         shards.push(shard.with_flows(flows).marking(marks.cloned()));
     }
-    let seats = Seats::new(shards, who);
-    let times = seats.all().iter().map(|seat| Arc::clone(&seat.times));
+    let slots = ShardSlots::new(shards, who);
+    let times = slots.all().iter().map(|slot| Arc::clone(&slot.times));
     *lock(&common.times) = times.collect();
-    (Arc::new(seats), derivation)
+    (Arc::new(slots), derivation)
 }
 
 #[cfg(test)]
@@ -188,7 +196,7 @@ mod tests {
         Analyzers::Threads(NonZeroUsize::new(n).unwrap())
     }
 
-    fn chosen(analyzers: Analyzers, it: Situation) -> Option<(Lookers, usize)> {
+    fn chosen(analyzers: Analyzers, it: Situation) -> Option<(AnalysisPlacement, usize)> {
         choose(analyzers, it)
             .ok()
             .map(|(who, shards, _)| (who, shards))
@@ -220,8 +228,11 @@ mod tests {
             offline: true,
             ..one
         };
-        let (analyzer, inserters, readers) =
-            (Lookers::Analyzer, Lookers::Inserters, Lookers::Readers);
+        let (analyzer, inserters, readers) = (
+            AnalysisPlacement::Analyzer,
+            AnalysisPlacement::Inserters,
+            AnalysisPlacement::Readers,
+        );
         let (auto, inline) = (Analyzers::Auto, Analyzers::Inline);
         for (analyzers, situation, expected) in [
             (auto, one, Some((inserters, 1))),
@@ -321,7 +332,7 @@ mod tests {
                 expected,
                 "{analyzers:?} {situation:?}"
             );
-            if let Some((Lookers::Readers, shards)) = expected {
+            if let Some((AnalysisPlacement::Readers, shards)) = expected {
                 let readers = analyzers.readers_max(situation.offline, situation.queues);
                 assert!(shards <= readers, "{analyzers:?} {situation:?}");
                 let small = Situation {
@@ -330,7 +341,7 @@ mod tests {
                 };
                 let (who, fewer) = chosen(analyzers, small).unwrap();
                 assert!(fewer <= small.readers.max(1), "{analyzers:?} {situation:?}");
-                assert_eq!(who == Lookers::Readers, fewer > 1);
+                assert_eq!(who == AnalysisPlacement::Readers, fewer > 1);
             }
         }
     }
