@@ -352,9 +352,7 @@ impl LiveState {
     ) -> bool {
         let missing = drain.missing(now_ns, balance);
         if let Some(missing @ 1..) = missing {
-            self.notice(format_args!(
-                "{missing} packets that were counted did not come"
-            ));
+            self.notice(format_args!("{missing} counted packets did not arrive"));
         }
         missing.is_some()
     }
@@ -678,7 +676,7 @@ mod tests {
         let end_ns = CLOSED_DRAIN_NS;
         assert_eq!(told(10, 9, 7), (false, vec![]), "they may come");
         assert_eq!(told(end_ns, 7, 7), (true, vec![]));
-        let notice = "v1: 2 packets that were counted did not come".to_owned();
+        let notice = "v1: 2 counted packets did not arrive".to_owned();
         for (received, seen) in [(9, 7), (7, 9)] {
             let expected = (true, vec![SourceEvent::Notice(notice.clone())]);
             assert_eq!(told(end_ns, received, seen), expected);

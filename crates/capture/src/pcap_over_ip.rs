@@ -161,7 +161,7 @@ impl Source for TcpSource {
             if !error.is_would_block() {
                 return source_error(path, error);
             }
-            let message = "connected, but no capture with an interface came";
+            let message = "connected, but received no capture with an interface";
             self.error("read", io::Error::new(io::ErrorKind::TimedOut, message))
         })
     }

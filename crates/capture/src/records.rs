@@ -172,7 +172,7 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         if self.reader.are_texts_cut() && !self.is_cut_reported {
             self.is_cut_reported = true;
             return Some(SourceEvent::Notice(format!(
-                "{}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
+                "{}: names or descriptions of interfaces are truncated: at most {TEXT_BYTES_MAX} bytes each, and {} MiB in all, are kept",
                 self.path.display(),
                 TEXTS_BYTES_MAX >> 20
             )));

@@ -527,7 +527,7 @@ pub enum SourceError {
         frame_bytes_max: i32,
     },
     /// The interface accepted no frame during the sender's timeout, by default one second.
-    #[error("{interface} takes no packets: is its other end up?")]
+    #[error("{interface} accepts no packets: is its other end up?")]
     NoRoom {
         /// The name of the interface.
         interface: String,

@@ -230,7 +230,7 @@ fn check_spread(port: &mut PortBuilder, name: &str, queues: u16, key: &[u8]) -> 
         Ok(found) => found,
         Err(error) => {
             return Some(format!(
-                "{name}: whether conversations stay in one queue cannot be told: its driver does not show its hash key ({error})"
+                "{name}: whether conversations stay in one queue is unknown: the driver does not show its hash key ({error})"
             ));
         }
     };

@@ -193,7 +193,7 @@ impl DpdkEngine {
             && let Err(error) = eal::register_thread(self.shared.environment)
         {
             live.notice(format_args!(
-                "DPDK does not take the capture thread ({error}): it is slower"
+                "DPDK does not register the capture thread ({error}), so the capture is slower"
             ));
         }
     }
@@ -454,7 +454,7 @@ impl LiveEngine for DpdkEngine {
         let unstamped = std::mem::take(&mut self.unstamped);
         if unstamped > 0 {
             live.notice(format_args!(
-                "{unstamped} packets came without a stamp, and have the time when they were fetched"
+                "{unstamped} packets arrived without a stamp, and got the time of their fetch"
             ));
         }
         Ok(())

@@ -91,7 +91,10 @@ fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
             .map(|(_, count)| count.unwrap())
             .sum::<u64>();
         while let Some(event) = queue.event() {
-            assert!(!format!("{event:?}").contains("did not come"), "{event:?}");
+            assert!(
+                !format!("{event:?}").contains("did not arrive"),
+                "{event:?}"
+            );
         }
     }
     let lent = taken.iter().map(Vec::len).sum::<usize>() as u64;

@@ -109,7 +109,7 @@ fn drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, Vec<(LossCause, Opti
         !taken
             .notices
             .iter()
-            .any(|text| text.contains("did not come")),
+            .any(|text| text.contains("did not arrive")),
         "{:?}",
         taken.notices
     );

@@ -187,7 +187,7 @@ impl PacketEngine {
         if is_news && self.is_first {
             let name = self.packet_interface.name();
             live.notice(format_args!(
-                "frames larger than the MTU come, which were joined on receipt or are cut when sent; to have those of the wire: \
+                "frames are larger than the MTU: joined on receipt, or not yet segmented for sending; to capture them as on the wire: \
                  sudo ethtool -K {name} gro off lro off tso off gso off"
             ));
         }

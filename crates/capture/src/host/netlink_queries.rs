@@ -52,7 +52,9 @@ impl HostUse {
         let has_route = has_route(&mut netlink, index);
         found.has_route = found.read("its routes", has_route) == Some(true);
         let links = netlink.list(&link_request(0), HostLink::read);
-        let links = found.read("what stands on it", links).unwrap_or_default();
+        let links = found
+            .read("the interfaces on top of it", links)
+            .unwrap_or_default();
         found.upper_links = links::upper_links(&links, index);
         found
     }

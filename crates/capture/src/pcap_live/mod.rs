@@ -66,7 +66,7 @@ impl PcapSource {
         let dlt = handle.dlt();
         link_type::of_dlt(dlt).ok_or_else(|| {
             SourceError::Unsupported(format!(
-                "cannot record on {}: its link type, DLT {dlt}, has no number in files",
+                "cannot record on {}: its link type, DLT {dlt}, has no number in capture files",
                 self.0.interface
             ))
         })

@@ -308,7 +308,7 @@ impl XdpEngine {
         };
         if state.refusal.as_ref() != Some(&refusal) {
             live.notice(format_args!(
-                "an interface of this name is there again, and is not taken: {refusal}"
+                "an interface of this name exists again, and is not taken: {refusal}"
             ));
             state.refusal = Some(refusal);
         }

@@ -75,8 +75,12 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
         taken.frames.len() as u64 + lost.unwrap(),
         "the ledger does not close: {statistics:?}"
     );
-    let did_not_come = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("did not come"));
-    assert!(!taken.events.iter().any(did_not_come), "{:?}", taken.events);
+    let did_not_arrive = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("did not arrive"));
+    assert!(
+        !taken.events.iter().any(did_not_arrive),
+        "{:?}",
+        taken.events
+    );
     (received, losses(queue)(LossCause::Kernel))
 }
 
