@@ -23,7 +23,7 @@ const TABLE_MIN: usize = 6;
 const TARGETS_MAX: usize = 8;
 
 /// Result of a comparison.
-enum Condition {
+enum BranchCondition {
     Always(bool),
     /// 1 or 0, in 8 bits.
     Is(Value),
@@ -47,13 +47,19 @@ impl Translator<'_, '_> {
     }
 
     /// Ends the block with a jump to one of two targets.
-    fn decide(&mut self, test: Condition, if_true: usize, if_false: usize, known: &KnownState) {
+    fn decide(
+        &mut self,
+        test: BranchCondition,
+        if_true: usize,
+        if_false: usize,
+        known: &KnownState,
+    ) {
         let (if_true, if_false) = (self.through_jumps(if_true), self.through_jumps(if_false));
         let condition = match test {
             _ if if_true == if_false => return self.jump_to(if_true, known),
-            Condition::Always(true) => return self.jump_to(if_true, known),
-            Condition::Always(false) => return self.jump_to(if_false, known),
-            Condition::Is(condition) => condition,
+            BranchCondition::Always(true) => return self.jump_to(if_true, known),
+            BranchCondition::Always(false) => return self.jump_to(if_false, known),
+            BranchCondition::Is(condition) => condition,
         };
         if let (Some(if_true), Some(if_false)) =
             (self.known_result(if_true), self.known_result(if_false))
@@ -67,17 +73,17 @@ impl Translator<'_, '_> {
         self.ins().brif(condition, if_true, &[], if_false, &[]);
     }
 
-    fn test(&mut self, instruction: &Instruction, known: &mut KnownState) -> Condition {
+    fn test(&mut self, instruction: &Instruction, known: &mut KnownState) -> BranchCondition {
         let code = instruction.code & !op::SOURCE_X;
         let RegisterContent::Constant(number) = self.operand(instruction, known) else {
             let (a, x) = (self.a(known), self.x(known));
             return self.compare(code, a, x);
         };
         match (known.a, code) {
-            (RegisterContent::Constant(a), op::JEQ_K) => Condition::Always(a == number),
-            (RegisterContent::Constant(a), op::JGT_K) => Condition::Always(a > number),
-            (RegisterContent::Constant(a), op::JGE_K) => Condition::Always(a >= number),
-            (RegisterContent::Constant(a), _) => Condition::Always(a & number != 0),
+            (RegisterContent::Constant(a), op::JEQ_K) => BranchCondition::Always(a == number),
+            (RegisterContent::Constant(a), op::JGT_K) => BranchCondition::Always(a > number),
+            (RegisterContent::Constant(a), op::JGE_K) => BranchCondition::Always(a >= number),
+            (RegisterContent::Constant(a), _) => BranchCondition::Always(a & number != 0),
             (RegisterContent::Bytes(bytes), op::JEQ_K) => self.equals(bytes, number),
             (RegisterContent::Bytes(bytes), op::JSET_K) => self.has_bits(bytes, number),
             _ => {
@@ -88,7 +94,7 @@ impl Translator<'_, '_> {
     }
 
     /// Compares two values. `code` is the code of the operation with a constant operand.
-    fn compare(&mut self, code: u16, a: Value, b: Value) -> Condition {
+    fn compare(&mut self, code: u16, a: Value, b: Value) -> BranchCondition {
         let condition = match code {
             op::JEQ_K => IntCC::Equal,
             op::JGT_K => IntCC::UnsignedGreaterThan,
@@ -98,11 +104,11 @@ impl Translator<'_, '_> {
                 return self.is_not_zero(common);
             }
         };
-        Condition::Is(self.ins().icmp(condition, a, b))
+        BranchCondition::Is(self.ins().icmp(condition, a, b))
     }
 
-    fn is_not_zero(&mut self, value: Value) -> Condition {
-        Condition::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
+    fn is_not_zero(&mut self, value: Value) -> BranchCondition {
+        BranchCondition::Is(self.ins().icmp_imm_u(IntCC::NotEqual, value, 0))
     }
 
     fn is_number(&mut self, value: Value, number: u32) -> Value {
@@ -111,18 +117,18 @@ impl Translator<'_, '_> {
     }
 
     /// Whether bytes of the packet equal a number, without swapping the bytes.
-    fn equals(&mut self, bytes: RawBytes, number: u32) -> Condition {
+    fn equals(&mut self, bytes: RawBytes, number: u32) -> BranchCondition {
         if number & !bytes.mask != 0 {
-            return Condition::Always(false);
+            return BranchCondition::Always(false);
         }
         let raw = self.masked(bytes, bytes.mask);
-        Condition::Is(self.is_number(raw, bytes.swapped(number)))
+        BranchCondition::Is(self.is_number(raw, bytes.swapped(number)))
     }
 
     /// Whether bytes of the packet have any of `bits` set.
-    fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> Condition {
+    fn has_bits(&mut self, bytes: RawBytes, bits: u32) -> BranchCondition {
         if bits & bytes.mask == 0 {
-            return Condition::Always(false);
+            return BranchCondition::Always(false);
         }
         let raw = self.masked(bytes, bits & bytes.mask);
         self.is_not_zero(raw)
@@ -218,7 +224,7 @@ impl Translator<'_, '_> {
                 ConstantGroup::Table(table) => self.look_up(value, table),
             };
             if index == last {
-                return self.decide(Condition::Is(is_in), target, otherwise, known);
+                return self.decide(BranchCondition::Is(is_in), target, otherwise, known);
             }
             let target = self.block_for(target, known);
             self.jump_if(is_in, target);

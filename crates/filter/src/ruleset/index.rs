@@ -62,7 +62,7 @@ impl FullRule {
 
 /// One of the rules under a key.
 #[derive(Debug, Clone)]
-pub(super) struct RuleEntry {
+pub(super) struct IndexedRule {
     pub(super) rule: u32,
     pub(super) need: u16,
     pub(super) orientations: u8,
@@ -78,7 +78,7 @@ pub(super) struct RuleIndex {
     pub(super) small: LookUpTable<SmallSlot>,
     pub(super) addresses: Masks,
     pub(super) ports: Masks,
-    groups: Chunked<Arc<Vec<RuleEntry>>>,
+    groups: Chunked<Arc<Vec<IndexedRule>>>,
     pub(super) rules: Chunked<RuleInfo>,
     /// Number of keys with each [`tag`].
     present: [u32; tag::COUNT],
@@ -147,7 +147,7 @@ impl RuleIndex {
     }
 
     #[inline]
-    pub(super) fn group(&self, group: u32) -> &[RuleEntry] {
+    pub(super) fn group(&self, group: u32) -> &[IndexedRule] {
         self.groups.get(group).map_or(&[], |group| group.as_slice())
     }
 
@@ -165,7 +165,7 @@ impl RuleIndex {
     /// Adds a part of a rule under all of its keys.
     pub(super) fn add(&mut self, ref_counts: &mut RefCounts, rule: u32, part: &RulePart) {
         for key in part.look_up.keys(self.seeds) {
-            let entry = RuleEntry {
+            let entry = IndexedRule {
                 rule,
                 need: part.need,
                 orientations: part.orientations,
@@ -189,7 +189,7 @@ impl RuleIndex {
         &mut self,
         ref_counts: &mut RefCounts,
         key: TableKey,
-        change: impl FnOnce(&mut Vec<RuleEntry>),
+        change: impl FnOnce(&mut Vec<IndexedRule>),
     ) {
         let filed = self.filed(key);
         let is_there = filed.is_some();
@@ -245,15 +245,15 @@ impl RuleIndex {
     }
 
     /// The entry under a key. `Err` is the index of a group of entries.
-    fn filed(&self, key: TableKey) -> Option<Result<RuleEntry, u32>> {
+    fn filed(&self, key: TableKey) -> Option<Result<IndexedRule, u32>> {
         fn filed<S: TableSlot>(
             table: &LookUpTable<S>,
             key: S::Key,
-        ) -> Option<Result<RuleEntry, u32>> {
+        ) -> Option<Result<IndexedRule, u32>> {
             let slot = table.find(key)?;
             let (rule, is_group) = slot.parts();
             let (need, orientations) = slot.need();
-            let entry = RuleEntry {
+            let entry = IndexedRule {
                 rule,
                 need,
                 orientations,
@@ -268,7 +268,7 @@ impl RuleIndex {
     }
 
     /// Stores the entries of a key that has no group.
-    fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<RuleEntry>) {
+    fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<IndexedRule>) {
         match key {
             TableKey::Flow(key) => self.flows.remove(key),
             TableKey::Small(key) => self.small.remove(key),
@@ -305,7 +305,7 @@ impl RuleIndex {
 }
 
 /// Merges two entries with the same content for one flow.
-fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
+fn merged(mut entries: Vec<IndexedRule>) -> Vec<IndexedRule> {
     if let [one, other] = entries.as_mut_slice()
         && one.rule == other.rule
         && one.need == other.need
@@ -319,7 +319,7 @@ fn merged(mut entries: Vec<RuleEntry>) -> Vec<RuleEntry> {
 }
 
 /// Whether an entry fits into a slot.
-fn is_simple_flow(entry: &RuleEntry) -> bool {
+fn is_simple_flow(entry: &IndexedRule) -> bool {
     let views = frame_flags::PLAIN | frame_flags::TAGGED;
     entry.remainder.is_none()
         && entry.need | views == frame_flags::ALL
