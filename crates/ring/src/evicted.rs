@@ -20,6 +20,8 @@ pub struct EvictedBucket {
     pub min_ns: i64,
     /// Largest ring time, ns.
     pub max_ns: i64,
+    /// Number of buckets that closed before this one.
+    pub(crate) closing: u64,
     /// Ring times of all records, or none: then a count for a part of the bucket is an upper bound.
     pub(crate) times_ns: Vec<i64>,
 }
@@ -48,6 +50,17 @@ pub struct Evicted {
     /// Buckets with ring times up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
     /// `None`: nothing of the interval was forgotten.
     pub unknown_before_ns: Option<i64>,
+}
+
+impl Evicted {
+    /// Nothing was overwritten.
+    pub(crate) const NONE: Self = Self {
+        packets: 0,
+        exact: true,
+        first_ns: None,
+        last_ns: None,
+        unknown_before_ns: None,
+    };
 }
 
 impl EvictedBucket {
@@ -125,6 +138,7 @@ mod tests {
                 bytes: 100 * times_ns.len() as u64,
                 min_ns: *times_ns.iter().min().unwrap(),
                 max_ns: *times_ns.iter().max().unwrap(),
+                closing: 0,
                 times_ns: Vec::new(),
             }
         }

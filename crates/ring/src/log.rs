@@ -7,6 +7,9 @@ use crate::{Evicted, EvictedBucket, EvictionDetail, windows::Window};
 /// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of past in buckets of 2 MiB.
 const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 
+/// Entries that one taking of the mutex adds up.
+const PIECE: u64 = 1024;
+
 /// The overwritten buckets, oldest eviction first.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -96,19 +99,15 @@ impl Log {
         touching.map(|(_, max_ns)| *max_ns).max()
     }
 
-    /// What was evicted of `from_ns..=to_ns`.
-    pub(crate) fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-        let window = Window::new(from_ns, to_ns);
-        let unknown_before_ns = self.unknown_before_ns(window);
-        let mut sum = Evicted {
-            packets: 0,
-            exact: unknown_before_ns.is_none(),
-            first_ns: None,
-            last_ns: None,
-            unknown_before_ns,
-        };
-        let touches = |entry: &&EvictedBucket| window.touches(entry.min_ns, entry.max_ns);
-        for entry in self.entries.iter().filter(touches) {
+    /// Adds what was evicted of a window, from the last [`PIECE`] of the first `evictions` buckets. Returns how many of the first
+    /// buckets are left to add.
+    pub(crate) fn add_evicted(&self, window: Window, evictions: u64, sum: &mut Evicted) -> u64 {
+        let forgotten = self.evictions - self.entries.len() as u64;
+        let left = evictions.saturating_sub(PIECE).max(forgotten);
+        let Window { from_ns, to_ns, .. } = window;
+        let count = usize::try_from(evictions.saturating_sub(left)).unwrap_or(usize::MAX);
+        let piece = self.since(left).take(count);
+        for entry in piece.filter(|entry| window.touches(entry.min_ns, entry.max_ns)) {
             let count = entry.count_in(from_ns, to_ns, 0);
             sum.packets += count.packets;
             sum.exact &= count.exact;
@@ -117,7 +116,13 @@ impl Log {
                 sum.last_ns = Some(sum.last_ns.map_or(last, |known| known.max(last)));
             }
         }
-        sum
+        if left > forgotten { left } else { 0 }
+    }
+
+    /// Adds that buckets of a window may be forgotten.
+    pub(crate) fn add_forgotten(&self, window: Window, sum: &mut Evicted) {
+        sum.unknown_before_ns = self.unknown_before_ns(window);
+        sum.exact &= sum.unknown_before_ns.is_none();
     }
 
     fn keep_budget(&mut self, budget_bytes: usize) {
@@ -155,6 +160,18 @@ mod tests {
 
     fn add(log: &mut Log, times_ns: &[i64]) {
         log.add(EvictedBucket::of(times_ns), |index| times_ns[index]);
+    }
+
+    impl Log {
+        fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
+            let (window, mut sum) = (Window::new(from_ns, to_ns), Evicted::NONE);
+            let mut evictions = self.evictions;
+            while evictions > 0 {
+                evictions = self.add_evicted(window, evictions, &mut sum);
+            }
+            self.add_forgotten(window, &mut sum);
+            sum
+        }
     }
 
     fn exact(budget_bytes: usize) -> Log {

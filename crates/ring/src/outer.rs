@@ -1,24 +1,24 @@
 //! The outer queue: which buckets are free, open and closed, and which one is next to be overwritten.
 //!
-//! One mutex around this, taken once for each bucket that is filled, and by whoever asks about the past. Holds and
-//! positions of gating groups change without it.
+//! One mutex protects the outer queue. Producers take the mutex once for each bucket that they fill; readers of the past take it
+//! too. Long walks release the mutex after every [`PIECE`] buckets, so that producers never wait for a whole walk. Holds and positions
+//! of gating groups change without the mutex.
 
-use std::{collections::VecDeque, iter, sync::Arc};
+use std::{cmp::Reverse, collections::BinaryHeap, iter, ops::Range, sync::Arc};
 
 use crate::{
     BucketInfo, BucketRef, EvictedBucket, Mode, RingConfig, RingStatistics,
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::{Given, Rank, Reservations},
+    reservations::{Given, Reservations},
     steps::Steps,
     storage::{Claimed, OpenBucket, Opened, Storage},
     sync::Ordering,
-    windows::Window,
 };
 
-/// Up to so many buckets are inserted one by one in the order of closing; more are appended, and all are sorted.
-const FEW: usize = 16;
+/// Buckets that a walk visits before it releases the mutex.
+pub(crate) const PIECE: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,15 +28,15 @@ pub(crate) struct Outer {
     pub(crate) slots: Vec<Slot>,
     /// By producer.
     chains: Vec<Chain>,
-    /// Empty between calls: closed buckets that reservations gave up. A field, so that giving a reservation up allocates nothing.
-    pub(crate) unwanted: Vec<u32>,
+    /// Empty between calls. A field, so that a search for a bucket to overwrite allocates nothing.
+    pub(crate) scratch: Vec<u32>,
     pub(crate) log: Log,
     pub(crate) reservations: Reservations,
     pub(crate) steps: Steps,
     /// Groups that must have passed a bucket before it is overwritten.
     pub(crate) gating: Vec<Arc<Group>>,
     /// Buckets closed ever.
-    closings: u64,
+    pub(crate) closings: u64,
     /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was.
     evicted_closed_mono_ns: i64,
     /// Numbers of parkers that no reader has: as many readers may still be opened.
@@ -62,12 +62,13 @@ pub(crate) struct Slot {
     pub(crate) closing: u64,
     /// When it closed, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// The youngest of the standing reservations that want it; of a closed bucket only.
-    pub(crate) keeper: Option<Rank>,
-    /// Who has given it back since it closed.
+    /// Number of the list of set-aside buckets that this closed bucket is in. `None`: the bucket is in `Chain::overwritable`.
+    pub(crate) aside: Option<u64>,
+    /// Neighbors in that list, which is a circle.
+    pub(crate) aside_before: u32,
+    pub(crate) aside_after: u32,
+    /// Reservations that have given the bucket back since it closed.
     pub(crate) given: Given,
-    /// It is in `Chain::overwritable`.
-    is_listed: bool,
     /// Its producer's buckets before and behind it; of one that is not free.
     older: Option<u32>,
     newer: Option<u32>,
@@ -79,19 +80,19 @@ struct Chain {
     /// Ends of the list of all its buckets, which are linked in the order of its records.
     oldest: Option<u32>,
     newest: Option<u32>,
-    /// Candidates for eviction as (number of the closing, bucket), the first to close first: closed
-    /// buckets without a keeper. A bucket that got a keeper since then stays listed until `victim`
-    /// drops the entry. The list has room for all buckets of the ring, 16 bytes a bucket, and never
+    /// Candidates for eviction as (number of the closing, bucket), the first to close on top: all
+    /// closed buckets except those set aside. `victim` sets a candidate aside if a reservation
+    /// wants it. The heap has room for all buckets of the ring, 16 bytes a bucket, and never
     /// allocates.
-    overwritable: VecDeque<(u64, u32)>,
-    /// Number of candidates that `victim` skipped in its present walk; `usize::MAX`: all.
-    skipped: usize,
+    overwritable: BinaryHeap<Reverse<(u64, u32)>>,
+    /// `victim` has found in its present search that a gating group has not passed the candidates.
+    is_gated: bool,
 }
 
 impl Chain {
     fn new(buckets: usize) -> Self {
         Self {
-            overwritable: VecDeque::with_capacity(buckets),
+            overwritable: BinaryHeap::with_capacity(buckets),
             ..Self::default()
         }
     }
@@ -112,6 +113,8 @@ pub(crate) enum Obstacle {
     NoneFree,
     /// None may be overwritten now. `wait`: the producer is to wait for one.
     Blocked { wait: bool },
+    /// The search is not over: the producer must release the mutex and call again.
+    Unfinished,
 }
 
 /// Where a reader without a bucket goes on.
@@ -133,7 +136,7 @@ impl Outer {
             chains: (0..geometry.producers)
                 .map(|_| Chain::new(buckets))
                 .collect(),
-            unwanted: Vec::with_capacity(buckets),
+            scratch: Vec::with_capacity(buckets),
             log: Log::new(config.eviction_detail),
             reservations: Reservations::default(),
             steps: Steps::default(),
@@ -160,7 +163,10 @@ impl Outer {
             return Err(Obstacle::NoneFree);
         }
         loop {
-            if let Some(claimed) = self.victim(storage) {
+            if !self.list_released() {
+                return Err(Obstacle::Unfinished);
+            }
+            if let Some(claimed) = self.victim(storage)? {
                 self.evict(storage, &claimed);
                 return Ok(claimed);
             }
@@ -216,38 +222,16 @@ impl Outer {
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
         slot.given.clear();
-        self.keep(index as usize, Rank::LAST);
-        self.list_unwanted();
+        self.list(index);
         closing
     }
 
-    /// Empties `unwanted`: lists its buckets without a keeper as candidates for eviction.
-    pub(crate) fn list_unwanted(&mut self) {
-        let (slots, chains) = (&mut self.slots, &mut self.chains);
-        let few = self.unwanted.len() <= FEW;
-        let mut is_appended = false;
-        for index in self.unwanted.drain(..) {
-            let slot = &mut slots[index as usize];
-            if slot.is_listed || slot.keeper.is_some() {
-                continue;
-            }
-            slot.is_listed = true;
-            let entry = (slot.closing, index);
-            let list = &mut chains[slot.producer].overwritable;
-            if few {
-                list.insert(list.partition_point(|other| *other < entry), entry);
-            } else {
-                list.push_back(entry);
-                is_appended = true;
-            }
-        }
-        if is_appended {
-            // Each list is a few rising or falling runs: the old entries, and the new entries by
-            // index or newest first. The standard library's stable sort merges such runs quickly.
-            for chain in chains {
-                chain.overwritable.make_contiguous().sort();
-            }
-        }
+    /// Makes a closed bucket a candidate for eviction.
+    pub(crate) fn list(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.aside = None;
+        let list = &mut self.chains[slot.producer].overwritable;
+        list.push(Reverse((slot.closing, index)));
     }
 
     /// Where a reader that has seen a producer's records before `position` goes on: the producer's oldest bucket with
@@ -272,48 +256,6 @@ impl Outer {
         self.chains[producer].newest
     }
 
-    pub(crate) fn producers(&self) -> usize {
-        self.chains.len()
-    }
-
-    /// Appends the buckets with committed records that touch a window and that `is_wanted`, by
-    /// producer and then in the order of its records. Where the times of a producer rise, this
-    /// visits only buckets from the start of the window on.
-    pub(crate) fn buckets_within(
-        &self,
-        window: Window,
-        storage: &Storage,
-        is_wanted: impl Fn(usize, &Slot) -> bool,
-        out: &mut Vec<BucketInfo>,
-    ) {
-        for chain in &self.chains {
-            let before = out.len();
-            let newest_first = self.linked(chain.newest, |slot| slot.older);
-            let late = newest_first.take_while(|(_, slot)| slot.may_reach(window.from_ns));
-            let wanted = late.filter(|(index, slot)| is_wanted(*index, slot));
-            let infos = wanted.filter_map(|(index, slot)| slot.info(index, storage));
-            out.extend(infos.filter(|info| window.touches(info.min_ns, info.max_ns)));
-            out[before..].reverse();
-        }
-    }
-
-    /// Appends the producer's buckets that have committed records from number `position` on, in the order of its records. A walk over
-    /// these alone.
-    pub(crate) fn buckets_from(
-        &self,
-        producer: usize,
-        position: u64,
-        storage: &Storage,
-        out: &mut Vec<BucketInfo>,
-    ) {
-        let before = out.len();
-        let newest_first = self.linked(self.chains[producer].newest, |slot| slot.older);
-        let later = newest_first.take_while(|(_, slot)| slot.reaches(position));
-        let infos = later.filter_map(|(index, slot)| slot.info(index, storage));
-        out.extend(infos.filter(|info| info.first + u64::from(info.committed) > position));
-        out[before..].reverse();
-    }
-
     fn linked(
         &self,
         first: Option<u32>,
@@ -323,10 +265,10 @@ impl Outer {
         indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
 
-    /// A walk over all buckets and producers.
-    pub(crate) fn statistics(&self, storage: &Storage) -> RingStatistics {
+    /// The counts that need no walk.
+    pub(crate) fn totals(&self) -> RingStatistics {
         let (evicted_packets, evicted_bytes) = self.log.totals();
-        let mut sum = RingStatistics {
+        RingStatistics {
             stored_packets: 0,
             stored_bytes: 0,
             evicted_packets,
@@ -339,60 +281,70 @@ impl Outer {
             closed_buckets: 0,
             reserved_buckets: 0,
             reservations_fallen: self.reservations.fallen_count,
-        };
-        for (index, slot) in self.slots.iter().enumerate() {
+        }
+    }
+
+    /// Adds some buckets to the counts.
+    pub(crate) fn count(&self, buckets: Range<usize>, storage: &Storage, sum: &mut RingStatistics) {
+        for index in buckets {
+            let slot = &self.slots[index];
             match slot.state {
                 State::Free => sum.free_buckets += 1,
                 State::Open => sum.open_buckets += 1,
-                State::Closed => sum.closed_buckets += 1,
+                State::Closed => {
+                    sum.closed_buckets += 1;
+                    sum.reserved_buckets += usize::from(self.reservations.want(slot));
+                }
             }
-            sum.reserved_buckets += usize::from(slot.keeper.is_some());
             if let Some(info) = slot.info(index, storage) {
                 sum.oldest_ns = Some(sum.oldest_ns.map_or(info.min_ns, |ns| ns.min(info.min_ns)));
                 sum.newest_ns = sum.newest_ns.max(Some(info.max_ns));
             }
         }
-        for producer in storage.producers() {
-            sum.stored_packets += producer.published.load(Ordering::Acquire); // pairs with P2
-            sum.stored_bytes += producer.published_bytes.load(Ordering::Relaxed); // ordered by it
-        }
-        sum
     }
 
-    /// Claims the first candidate to have closed that every gating group has passed and nobody
-    /// holds. Takes one step for each producer and each held candidate, however many buckets a
-    /// gating group has still to read.
-    fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {
-        self.chains.iter_mut().for_each(|chain| chain.skipped = 0);
-        loop {
-            let candidates = self.chains.iter();
-            let candidates =
-                candidates.filter_map(|chain| chain.overwritable.get(chain.skipped).copied());
-            let (_, index) = candidates.min()?;
+    /// Claims the first candidate to have closed that every gating group has passed, no reservation
+    /// wants and nobody holds. Sets the candidates aside that a reservation wants; after [`PIECE`] of
+    /// them the search is [`Obstacle::Unfinished`]. Takes one more step for each producer and each
+    /// held candidate, however many buckets a gating group has still to read.
+    fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Result<Option<Claimed<'s>>, Obstacle> {
+        self.chains
+            .iter_mut()
+            .for_each(|chain| chain.is_gated = false);
+        let mut set_aside = 0;
+        let mut held = std::mem::take(&mut self.scratch);
+        let found = loop {
+            let candidates = self.chains.iter().filter(|chain| !chain.is_gated);
+            let Some(&Reverse((_, index))) = candidates
+                .filter_map(|chain| chain.overwritable.peek())
+                .max()
+            else {
+                break Ok(None);
+            };
             let slot = &self.slots[index as usize];
-            let (producer, is_wanted) = (slot.producer, slot.keeper.is_some());
-            if !is_wanted && !self.passed(slot) {
+            let (producer, is_passed) = (slot.producer, self.passed(slot));
+            let chain = &mut self.chains[producer];
+            if !is_passed {
                 // A group passes the producer's buckets in their order: it has not passed any later
                 // bucket of the producer.
-                self.chains[producer].skipped = usize::MAX;
+                chain.is_gated = true;
                 continue;
             }
-            let claimed = if is_wanted {
-                None
-            } else {
-                Claimed::claim(storage, index as usize)
-            };
-            let chain = &mut self.chains[producer];
-            if is_wanted || claimed.is_some() {
-                chain.overwritable.remove(chain.skipped);
-                self.slots[index as usize].is_listed = false;
-            } else {
-                chain.skipped += 1; // held
+            if set_aside == PIECE {
+                break Err(Obstacle::Unfinished);
             }
-            if claimed.is_some() {
-                return claimed;
+            chain.overwritable.pop();
+            if self.set_aside(index) {
+                set_aside += 1;
+            } else if let Some(claimed) = Claimed::claim(storage, index as usize) {
+                break Ok(Some(claimed));
+            } else {
+                held.push(index);
             }
-        }
+        };
+        held.drain(..).for_each(|index| self.list(index));
+        self.scratch = held;
+        found
     }
 
     /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket
@@ -421,6 +373,7 @@ impl Outer {
             bucket: slot.bucket(index),
             producer: slot.producer,
             first: slot.first,
+            closing: slot.closing,
             packets: slot.packets,
             bytes: slot.bytes,
             min_ns: slot.min_ns,
@@ -468,7 +421,7 @@ impl Slot {
     }
 
     /// Whether it has, or may get, records of its producer from number `position` on.
-    fn reaches(&self, position: u64) -> bool {
+    pub(crate) fn reaches(&self, position: u64) -> bool {
         self.state == State::Open || self.first + u64::from(self.packets) > position
     }
 
@@ -508,7 +461,7 @@ pub(crate) mod tests {
     use crate::GroupKind;
 
     /// Processor time of this thread, ns.
-    fn processor_ns() -> i64 {
+    pub(crate) fn processor_ns() -> i64 {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         now.tv_sec * 1_000_000_000 + now.tv_nsec
     }
@@ -539,9 +492,9 @@ pub(crate) mod tests {
             slot.producer = producer;
             slot.first = if producer == 0 { closing } else { 0 };
             (slot.packets, slot.closing) = (1, closing);
-            outer.unwanted.push(u32::try_from(index).unwrap());
+            let entry = (closing, u32::try_from(index).unwrap());
+            outer.chains[producer].overwritable.push(Reverse(entry));
         }
-        outer.list_unwanted();
         (outer, Arc::new(storage))
     }
 
@@ -559,6 +512,12 @@ pub(crate) mod tests {
         eprintln!("a try on 65,535 unread buckets: {each_ns} ns");
         // A try that visits all buckets takes 100 µs and more.
         assert!(each_ns < 20_000, "{each_ns} ns");
+    }
+
+    /// Candidates for eviction.
+    pub(crate) fn candidates(outer: &Outer) -> usize {
+        let chains = outer.chains.iter();
+        chains.map(|chain| chain.overwritable.len()).sum()
     }
 
     /// An outer queue without memory, whose buckets are all closed. Bucket `n` belongs to producer
@@ -588,12 +547,11 @@ pub(crate) mod tests {
                 max_ns: from_ns + S,
                 upto_ns: from_ns + S,
                 closing: u64::from(index),
-                is_listed: true,
                 older,
                 ..Slot::default()
             };
             let list = &mut outer.chains[producer].overwritable;
-            list.push_back((u64::from(index), index));
+            list.push(Reverse((u64::from(index), index)));
         }
         outer.closings = buckets as u64;
         outer

@@ -278,6 +278,7 @@ impl Producer {
             let epoch = self.ring.storage.freed.epoch();
             match self.try_next_bucket(base_ns, overwrite) {
                 Ok(()) => break,
+                Err(Obstacle::Unfinished) => {}
                 Err(Obstacle::NoneFree) => {
                     self.publish(); // wakes, if that was not done
                     if let Some(hook) = &mut self.hook {

@@ -8,7 +8,7 @@ use crate::{
     barrier::Barrier,
     cursor::Cursor,
     group::Group,
-    outer::Outer,
+    outer::{Outer, PIECE, Slot},
     parker::{Parkers, WaitSet},
     storage::{Hold, MemoryObtained, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock},
@@ -214,13 +214,19 @@ impl Ring {
     /// Appends to `out` the producer's buckets with committed records from number `position` on, open or closed, in the order of the
     /// records. The first may begin before `position`, or after it: what was between is overwritten.
     ///
-    /// Takes the mutex of the outer queue and visits the buckets that it lists, and no others: ask when
+    /// Takes the mutex of the outer queue and visits the buckets that it lists, and one more: ask when
     /// [`Self::published`] has changed.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
     pub fn buckets_from(&self, producer: usize, position: u64, out: &mut Vec<BucketInfo>) {
-        lock(&self.0.outer).buckets_from(producer, position, &self.0.storage, out);
+        let before = out.len();
+        self.0.newest_first(producer, |_, index, slot| {
+            let info = slot.info(index, &self.0.storage);
+            out.extend(info.filter(|info| info.first + u64::from(info.committed) > position));
+            slot.reaches(position)
+        });
+        out[before..].reverse();
     }
 
     /// Replaces the contents of `out` by the buckets, open or closed, with committed records that
@@ -229,9 +235,8 @@ impl Ring {
     /// Takes the mutex of the outer queue. Where the times of a producer rise, this visits only
     /// buckets from `from_ns` on.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
-        out.clear();
         let window = Window::new(from_ns, to_ns);
-        lock(&self.0.outer).buckets_within(window, &self.0.storage, |_, _| true, out);
+        self.0.buckets_within(window, |_, _, _| true, out);
     }
 
     /// Changes with whatever [`Reservation::fallen`] has to tell of any reservation: when one falls, and when a bucket is overwritten
@@ -332,6 +337,17 @@ impl Ring {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
+    /// Reserves packets that are not read yet: as [`Self::reserve`], but without the first `read(producer)` records of each producer.
+    /// Gives back the buckets that are read, and visits the unread ones only. Another reservation must keep what is unread until then.
+    pub fn reserve_unread(
+        &self,
+        read: impl Fn(usize) -> u64,
+        from_ns: i64,
+        to_ns: i64,
+    ) -> Reservation {
+        Reservation::unread(&self.0, read, from_ns, to_ns)
+    }
+
     /// Holds a bucket for reading. `None`: the bucket was overwritten, or has 16,383 holds already
     /// (views, and readers that are in the bucket).
     #[must_use]
@@ -376,10 +392,20 @@ impl Ring {
         self.0.published(producer)
     }
 
-    /// Counts and times of the whole ring: a walk over all buckets' headers, not for every packet.
+    /// Counts and times of the whole ring: a walk over all buckets' headers, not for every packet. Producers may change buckets
+    /// during the walk.
     #[must_use]
     pub fn statistics(&self) -> RingStatistics {
-        lock(&self.0.outer).statistics(&self.0.storage)
+        let mut sum = lock(&self.0.outer).totals();
+        for start in (0..self.buckets()).step_by(PIECE) {
+            let piece = start..self.buckets().min(start + PIECE);
+            lock(&self.0.outer).count(piece, &self.0.storage, &mut sum);
+        }
+        for producer in self.0.storage.producers() {
+            sum.stored_packets += producer.published.load(Ordering::Acquire); // pairs with P2
+            sum.stored_bytes += producer.published_bytes.load(Ordering::Relaxed); // ordered by it
+        }
+        sum
     }
 
     /// Wakes every writer and reader that waits, for the end. From now on a writer that would have to wait gets
@@ -398,6 +424,65 @@ impl RingInner {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) // ordered by the eventcount
+    }
+
+    /// Visits a producer's buckets, newest first, while `visit` returns `true`. Releases the mutex after every [`PIECE`] buckets, and
+    /// holds the last of these meanwhile: the walk goes on at a bucket that is still in the ring.
+    pub(crate) fn newest_first(
+        &self,
+        producer: usize,
+        mut visit: impl FnMut(&Outer, usize, &Slot) -> bool,
+    ) {
+        let mut held: Option<Hold> = None;
+        loop {
+            let outer = lock(&self.outer);
+            let mut next = match &held {
+                None => outer.newest(producer),
+                Some(hold) => outer.slots[hold.bucket().index as usize].older(),
+            };
+            let mut visited = 0;
+            let hold = loop {
+                let Some(index) = next else { return };
+                let slot = &outer.slots[index as usize];
+                if !visit(&outer, index as usize, slot) {
+                    return;
+                }
+                next = slot.older();
+                visited += 1;
+                // A bucket with the most holds that there can be gets no other: the next bucket may get one.
+                if visited >= PIECE
+                    && let Some(hold) = Hold::new(&self.storage, slot.bucket(index as usize))
+                {
+                    break hold;
+                }
+            };
+            drop(outer);
+            held = Some(hold);
+        }
+    }
+
+    /// Replaces the contents of `out` by the buckets with committed records that touch a window and
+    /// that `is_wanted`, by producer and then by record. Where the times of a producer rise, this
+    /// visits only buckets from the start of the window on.
+    pub(crate) fn buckets_within(
+        &self,
+        window: Window,
+        mut is_wanted: impl FnMut(&Outer, usize, &Slot) -> bool,
+        out: &mut Vec<BucketInfo>,
+    ) {
+        out.clear();
+        for producer in 0..self.wait_sets.len() {
+            let before = out.len();
+            self.newest_first(producer, |outer, index, slot| {
+                let may_reach = slot.may_reach(window.from_ns);
+                if may_reach && is_wanted(outer, index, slot) {
+                    let info = slot.info(index, &self.storage);
+                    out.extend(info.filter(|info| window.touches(info.min_ns, info.max_ns)));
+                }
+                may_reach
+            });
+            out[before..].reverse();
+        }
     }
 
     /// A group is done with a producer's records before `position`.
@@ -428,5 +513,45 @@ impl fmt::Display for Pages {
             Self::Transparent => "transparent",
             Self::Small => "4 KiB",
         })
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Record;
+
+    /// A listing takes the mutex several times, and visits only the buckets of its window.
+    #[test]
+    fn a_listing_visits_the_buckets_of_its_window_once() {
+        const BUCKETS: usize = 5 * PIECE / 2;
+        const BUCKET_BYTES: usize = 260 << 10;
+        let config = RingConfig {
+            bucket_bytes: Some(BUCKET_BYTES),
+            prefault: false,
+            ..RingConfig::new((BUCKETS * BUCKET_BYTES) as u64, 1, 0)
+        };
+        let ring = Ring::new(&config, None).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let frame = vec![0; 200_000];
+        // One record a bucket. The ring wraps once.
+        for time_ns in 0..2 * BUCKETS as i64 {
+            producer.store(&Record::whole(time_ns, 0, &frame)).unwrap();
+        }
+        producer.publish();
+        let oldest_ns = BUCKETS as i64;
+        for from_ns in [oldest_ns, 2 * oldest_ns - 3] {
+            let (mut visits, mut listed) = (0, Vec::new());
+            let is_wanted = |_: &Outer, _: usize, _: &Slot| {
+                visits += 1;
+                true
+            };
+            let window = Window::new(from_ns, i64::MAX);
+            ring.0.buckets_within(window, is_wanted, &mut listed);
+            let times_ns: Vec<i64> = listed.iter().map(|info| info.min_ns).collect();
+            assert_eq!(times_ns, (from_ns..2 * oldest_ns).collect::<Vec<_>>());
+            assert_eq!(visits, listed.len());
+        }
     }
 }

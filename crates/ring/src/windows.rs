@@ -11,7 +11,9 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) from_ns: i64,
-    to_ns: i64,
+    pub(crate) to_ns: i64,
+    /// The reservation wants no bucket that closed before this number of other buckets had closed.
+    pub(crate) from_closing: u64,
 }
 
 /// The windows of the reservations that stand.
@@ -29,6 +31,7 @@ impl Window {
     pub(crate) const EMPTY: Self = Self {
         from_ns: i64::MAX,
         to_ns: i64::MIN,
+        from_closing: u64::MAX,
     };
 
     /// Empty, if it ends before it begins.
@@ -36,16 +39,22 @@ impl Window {
         if from_ns > to_ns {
             return Self::EMPTY;
         }
-        Self { from_ns, to_ns }
+        Self {
+            from_ns,
+            to_ns,
+            from_closing: 0,
+        }
     }
 
     pub(crate) fn touches(self, min_ns: i64, max_ns: i64) -> bool {
-        min_ns <= self.to_ns && max_ns >= self.from_ns && self != Self::EMPTY
+        min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
     }
 
     /// Whether it contains all times of `other`.
     pub(crate) fn covers(self, other: Self) -> bool {
-        self.from_ns <= other.from_ns && other.to_ns <= self.to_ns
+        self.from_ns <= other.from_ns
+            && other.to_ns <= self.to_ns
+            && self.from_closing <= other.from_closing
     }
 
     /// From the first of both to the last.
@@ -53,6 +62,7 @@ impl Window {
         Self {
             from_ns: self.from_ns.min(other.from_ns),
             to_ns: self.to_ns.max(other.to_ns),
+            from_closing: self.from_closing.min(other.from_closing),
         }
     }
 }
@@ -96,13 +106,20 @@ impl Windows {
         }
     }
 
-    /// The greatest number below `below` of those whose windows touch a span of time.
-    pub(crate) fn youngest(&self, below: u64, min_ns: i64, max_ns: i64) -> Option<u64> {
+    /// The greatest number below `below` of the reservations that want a bucket of these times and this closing number.
+    pub(crate) fn youngest(
+        &self,
+        below: u64,
+        min_ns: i64,
+        max_ns: i64,
+        closing: u64,
+    ) -> Option<u64> {
         let places = self.spans.len() / 2;
         let behind = self.ids.partition_point(|id| *id < below);
         let mut node = places + behind.checked_sub(1)?;
         loop {
-            if self.spans[node].touches(min_ns, max_ns) {
+            let span = self.spans[node];
+            if span.touches(min_ns, max_ns) && closing >= span.from_closing {
                 if node >= places {
                     return Some(self.ids[node - places]);
                 }
@@ -178,7 +195,7 @@ mod tests {
                 };
                 let expected = naive.range(..end).rev().filter(touches);
                 let expected: Vec<u64> = expected.map(|(id, _)| *id).collect();
-                let next = |below: &u64| windows.youngest(*below, min, max);
+                let next = |below: &u64| windows.youngest(*below, min, max, 0);
                 let got: Vec<u64> = iter::successors(next(&end), next).collect();
                 assert_eq!(got, expected, "seed {seed}, {id} made");
                 found += got.len();
@@ -191,7 +208,7 @@ mod tests {
     fn the_first_of_many_windows_is_found() {
         let windows = (0..65_536).map(|id| (id, Window::new(id as i64, id as i64 + 1000)));
         let windows = Windows::of(windows);
-        let at = |time_ns| windows.youngest(u64::MAX, time_ns, time_ns + 10);
+        let at = |time_ns| windows.youngest(u64::MAX, time_ns, time_ns + 10, 0);
         assert_eq!((at(-11), at(-10), at(66_536)), (None, Some(0), None));
         assert_eq!((at(1000), at(40_000)), (Some(1010), Some(40_010)));
         assert_eq!((at(66_535), windows.around(7)), (Some(65_535), 7..=7));

@@ -41,28 +41,24 @@ impl Reading {
         }
     }
 
-    /// All records within `reach` were read; later ones are wanted from buckets that touch `from_ns..=to_ns`. A walk over all buckets.
+    /// All records within `reach` were read; later ones are wanted from buckets that touch `from_ns..=to_ns`. Visits the unread buckets
+    /// only.
     pub(super) fn behind(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
-        // It wants nothing before what was read is given back, so that no other reservation falls for it.
-        let reservation = ring.reserve(i64::MAX, i64::MIN);
-        let mut scanned = HashMap::new();
-        let (mut infos, mut given) = (Vec::new(), Vec::new());
+        let mut infos = Vec::new();
         for producer in 0..ring.producers() {
-            ring.buckets_from(producer, 0, &mut infos);
+            // The last record that was read shows the bucket that is read in part.
+            let from = reach.limit(producer).saturating_sub(1);
+            ring.buckets_from(producer, from, &mut infos);
         }
-        // Closed buckets outside the window are not reserved, and need not be given back.
-        let may_be_wanted =
-            |info: &&BucketInfo| !info.closed || (info.min_ns <= to_ns && info.max_ns >= from_ns);
-        for info in infos.iter().filter(may_be_wanted) {
+        let mut scanned = HashMap::new();
+        for info in &infos {
             let read = reach.limit_in(info).min(info.committed);
-            if info.closed && read == info.committed {
-                given.push(info.bucket);
-            } else if read > 0 {
+            if read > 0 && !(info.closed && read == info.committed) {
                 scanned.insert(info.bucket, read);
             }
         }
-        reservation.give_back_all(&given);
-        reservation.set_interval(from_ns, to_ns);
+        // After the listing: a bucket that closes in between is not wanted if all its records were read.
+        let reservation = ring.reserve_unread(|producer| reach.limit(producer), from_ns, to_ns);
         Self {
             reservation,
             yields: false,

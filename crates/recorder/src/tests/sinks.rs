@@ -272,9 +272,51 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// A dump that has just caught up has no room again, and gets room when no more packets arrive for
-/// this dump. Its waiting packets are written, and packets that arrived meanwhile are read. This
-/// also works if no source promises watermarks.
+/// The window of a dump whose file takes nothing is the whole ring. The producer overwrites the ring several times: ten other dumps
+/// of the same time lose nothing.
+#[test]
+fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        dump: "src port $srcPort",
+        past_ns: 10 * S,
+        max_dumps: 11,
+        ..RigConfig::default()
+    };
+    let pool = PoolConfig {
+        budget_bytes: 3 << 20,
+        ..PoolConfig::new(true)
+    };
+    let mut rig = Rig::with_pool(&plan, START, directory(&disk, "dumps"), pool);
+    let barrier = Barrier::on(&disk, Deed::Write, "-0001-");
+    for source in 1..=11 {
+        rig.pass(MS);
+        rig.arrive(0, udp(source, 9, 0));
+        rig.step();
+    }
+    for number in 0..150 {
+        rig.pass(5 * MS);
+        let large = [udp(1, 7, number), vec![0; 200_000]].concat();
+        rig.arrive(0, large);
+        (2..=11).for_each(|source| rig.arrive(0, udp(source, 7, number)));
+        rig.step();
+        rig.step_until(|rig| copied_bytes(rig) <= pool.budget_bytes / 3);
+    }
+    let ring = &rig.common.ring;
+    assert!(ring.statistics().evicted_bytes > 2 * ring.bytes());
+    assert_eq!((barrier.came(), rig.reports.len()), (1, 0));
+    barrier.open();
+    rig.pass(2 * S);
+    rig.step_until(|rig| rig.reports.len() == 11);
+    for report in &rig.reports {
+        let is_whole = report.number != 1;
+        assert_eq!(report.verdict == Verdict::Complete, is_whole, "{report:?}");
+        assert!(!is_whole || report.packets == 151, "{report:?}");
+    }
+}
+
+/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written, and what
+/// came meanwhile is read. So it is where no source promises that nothing older is to come.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {
