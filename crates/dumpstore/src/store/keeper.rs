@@ -630,6 +630,7 @@ impl OpenDump {
             bytes: self.bytes(),
             made_ns: self.trigger_ns,
             files: files.collect(),
+            recording: None,
         }
     }
 }

@@ -113,6 +113,10 @@ pub struct StoredDump {
     pub made_ns: i64,
     /// Its captures.
     pub files: Vec<StoredFile>,
+    /// The UUID of the recording: IDs of packets (`epb_packetid`) are valid together with it.
+    /// `None`: the packets have no IDs, or the dump is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
 }
 
 /// A capture file of a dump.
@@ -171,6 +175,8 @@ struct Told {
     packets: u64,
     #[serde(default)]
     created: Option<String>,
+    #[serde(default)]
+    recording: Option<String>,
     files: Vec<StoredFile>,
 }
 
@@ -304,6 +310,7 @@ impl Known {
                 bytes,
                 made_ns: created.unwrap_or(meta.changed_ns),
                 files: told.files,
+                recording: told.recording,
             }),
             directory,
             seen: (meta.inode, meta.changed_ns),

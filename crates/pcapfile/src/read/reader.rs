@@ -389,7 +389,43 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::{Interface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+    use crate::{
+        ByteOrder, Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
+    };
+
+    #[test]
+    fn flags_and_ids_are_read_as_written() {
+        for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+            let section = SectionOptions {
+                byte_order,
+                ..SectionOptions::default()
+            };
+            let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
+            writer
+                .add_interface(&Interface::new(LinkType::ETHERNET))
+                .unwrap();
+            let (flags, id) = (Some(2), Some((7 << 48) + 5));
+            let given = [(None, None), (flags, id), (None, id), (flags, None)];
+            for (flags, id) in given {
+                let options = PacketOptions {
+                    flags,
+                    id,
+                    dropped: Some(3),
+                    comments: &["one"],
+                };
+                writer.packet(0, 0, 3, b"abc", &options).unwrap();
+            }
+            let file = writer.finish().unwrap();
+            let mut reader = Reader::new(&file[..]).unwrap();
+            assert_eq!(reader.fill().unwrap(), 4);
+            let read: Vec<_> = reader
+                .records()
+                .iter()
+                .map(|it| (it.flags, it.id))
+                .collect();
+            assert_eq!(read, given);
+        }
+    }
 
     /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {

@@ -16,6 +16,8 @@ pub struct RecordMeta {
     /// pcapng's `epb_flags`, if the packet has them: bits 0 and 1 tell the direction (1 inbound, 2 outbound), bits 5 to 8
     /// the length of the frame check sequence in the captured bytes.
     pub flags: Option<u32>,
+    /// pcapng's `epb_packetid`, if the packet has one.
+    pub id: Option<u64>,
 }
 
 /// A lent record.

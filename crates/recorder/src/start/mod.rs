@@ -57,6 +57,7 @@ use crate::{
         commands::{Command, commands},
         common::Common,
         events::Events,
+        packet_id::Recording,
         progress::Progress,
         unprivileged::without_capabilities,
     },
@@ -446,6 +447,8 @@ impl Wired {
             reproducible: config.reproducible,
             origin: Origin {
                 host: (!config.reproducible).then(host),
+                recording: (!config.reproducible)
+                    .then(|| Recording::of(&common.ring.attached().info())),
                 capture_filter: config.filter.clone(),
             },
             messages: self.messages,

@@ -36,6 +36,7 @@ use crate::{
         commands::{Command, commands},
         common::Common,
         events::{Events, Subscription},
+        packet_id::Recording,
         progress::Progress,
     },
     dump::{
@@ -385,7 +386,10 @@ impl Rig {
             },
             post: None,
             reproducible: true,
-            origin: Origin::default(),
+            origin: Origin {
+                recording: Some(Recording::of(&common.ring.attached().info())),
+                ..Origin::default()
+            },
             messages,
             events: events_tx,
         };
