@@ -14,7 +14,7 @@
 //! | `contents.rs` | what a region says that it holds, and what must be missing |
 //! | `merge.rs`, `giving.rs`, `stream.rs` | packets of many buckets in one order, those of them that are given, and as pcapng |
 //! | `dumped.rs`, `dump_file.rs`, `shelf.rs` | what has left the ring, from dumps that hold it |
-//! | `resume.rs`, `packet_id.rs` | going on behind a packet |
+//! | `resume.rs` | going on behind a packet |
 //! | `seen.rs` | packets that are looked at rather than written |
 //! | `newest.rs` | the last so many packets |
 //! | `matching.rs`, `index.rs` | which packets are asked for; which buckets cannot have them |
@@ -32,7 +32,6 @@ mod matching;
 mod merge;
 mod newest;
 mod open_files;
-mod packet_id;
 mod reading;
 mod report;
 mod resume;
@@ -54,7 +53,6 @@ use retroscope_ring::{Attached, CopyError};
 
 pub use self::{
     cancel::Cancel,
-    packet_id::PacketId,
     report::{DumpAnswer, Empty, FromDumps, IndexUse, QueryReport},
     seen::Seen,
 };
@@ -64,13 +62,16 @@ use self::{
     dumped::Dumped,
     index::Index,
     matching::Matching,
-    packet_id::Numbering,
     reading::Reading,
     resume::Resume,
     shelf::Shelf,
     stream::Stream,
 };
-use crate::{RecorderHandle, control::common::RecorderShared};
+pub use crate::control::packet_id::PacketId;
+use crate::{
+    RecorderHandle,
+    control::{common::RecorderShared, packet_id::Recording},
+};
 
 /// What is asked for.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +109,7 @@ pub struct Query {
     /// Goes on behind these packets of an answer before: its last one, or the last of each producer ([`QueryReport::after`]), which is exact
     /// also where some were overwritten meanwhile. Nothing comes twice, and what is missing is told.
     pub after: Vec<PacketId>,
-    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`RecorderHandle::query`]). Not with `after`: packets of dumps have no names.
+    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`RecorderHandle::query`]). Not with `after`.
     pub dumps: DumpsAsked,
 }
 
@@ -152,7 +153,7 @@ pub struct Answer {
     contents: Arc<Contents>,
     window: Window,
     matching: Matching,
-    numbering: Numbering,
+    recording: Recording,
     resume: Resume,
     query: Query,
     cancel: Cancel,
@@ -175,16 +176,16 @@ impl Query {
         let attached = ring.into();
         let contents = Arc::new(Contents::read(&attached)?);
         let matching = Matching::new(self, &contents)?;
-        let numbering = Numbering::of(&attached.info());
+        let recording = Recording::of(&attached.info());
         let mut window = contents.window(self.from_ns, self.to_ns, self.last_ns);
-        let resume = Resume::new(&self.after, numbering, &attached, &contents)?;
+        let resume = Resume::new(&self.after, recording, &attached, &contents)?;
         resume.narrow(&mut window, &contents);
         Ok(Answer {
             attached,
             contents,
             window,
             matching,
-            numbering,
+            recording,
             resume,
             query: self.clone(),
             cancel: Cancel::default(),
@@ -265,7 +266,8 @@ impl Answer {
         let begin_ns = self.attached.info().created_ns.filter(|_| is_live);
         let wanted = self.contents.before_the_ring(&self.window, begin_ns)?;
         let has_evicted = self.contents.evicted(&self.window).is_some();
-        let dumped = Dumped::new(shelf, wanted, has_evicted);
+        let known = (self.contents.first_ns(), self.recording);
+        let dumped = Dumped::new(shelf, wanted, has_evicted, known);
         Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 
@@ -296,7 +298,7 @@ impl Answer {
             headline = format!("{} community ID {id}", headline.trim_end());
         }
         let snaplen = self.query.headers.map(NonZeroU32::get);
-        let stream = Stream::new(out, headline.trim_end(), snaplen, self.numbering);
+        let stream = Stream::new(out, headline.trim_end(), snaplen, self.recording);
         let stream = stream.map_err(QueryError::Output)?;
         Reading::new(self, Some(stream)).run()
     }

@@ -126,7 +126,7 @@ impl Asked {
 
 /// Packets of the past, as a pcapng file
 ///
-/// What has left the ring comes from the finished dumps that have it, but behind `after`: packets of dumps have no `epb_packetid`. `dumps` in the
+/// What has left the ring comes from the finished dumps that have it, but not with `after`. `dumps` in the
 /// verdict names them, and the stretches that none of them covers; for tokens with a filter or a snap length it has counts only.
 ///
 /// The answer may be read while it comes. Its verdict stands in a comment of the last packet and of each interface's statistics; afterwards at

@@ -643,6 +643,7 @@ impl UnfinishedDump {
             bytes: self.bytes(),
             made_ns: self.trigger_ns,
             files: files.collect(),
+            recording: None,
         }
     }
 }

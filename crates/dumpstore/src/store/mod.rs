@@ -116,6 +116,10 @@ pub struct StoredDump {
     pub made_ns: i64,
     /// The capture files.
     pub files: Vec<StoredFile>,
+    /// The UUID of the recording: IDs of packets (`epb_packetid`) are valid together with it.
+    /// `None`: the packets have no IDs, or the dump is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
 }
 
 /// A capture file of a dump.
@@ -174,6 +178,8 @@ struct SidecarFields {
     packets: u64,
     #[serde(default)]
     created: Option<String>,
+    #[serde(default)]
+    recording: Option<String>,
     files: Vec<StoredFile>,
 }
 
@@ -308,6 +314,7 @@ impl ListedDump {
                 bytes,
                 made_ns: created.unwrap_or(meta.changed_ns),
                 files: told.files,
+                recording: told.recording,
             }),
             directory,
             seen: (meta.inode, meta.changed_ns),

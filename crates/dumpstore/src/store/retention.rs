@@ -144,6 +144,7 @@ mod tests {
                 bytes: random.u64(..100),
                 made_ns: random.i64(0..20) * S,
                 files: Vec::new(),
+                recording: None,
             };
             let dumps: Vec<_> = (0..random.usize(..12))
                 .map(|n| dump(n, &mut random))

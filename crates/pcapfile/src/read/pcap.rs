@@ -180,6 +180,7 @@ impl PcapParser {
         let time_ns = i64::from(seconds) * 1_000_000_000
             + i64::from(fraction) * i64::from(self.resolution.ns());
         let meta = RecordMeta {
+            id: None,
             time_ns,
             offset: self.record_header_bytes,
             captured_len: stored_len.min(self.snaplen),

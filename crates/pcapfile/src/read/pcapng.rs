@@ -272,13 +272,15 @@ impl PcapNgParser {
         let options = body
             .get(20 + (captured_len as usize).next_multiple_of(4)..)
             .unwrap_or_default();
+        let (flags, id) = flags_and_id(options, order);
         Ok(RecordMeta {
             time_ns: decoder.scale.ns(time),
             offset: 20,
             captured_len,
             wire_len,
             interface,
-            flags: packet_flags(options, order),
+            flags,
+            id: id.filter(|_| is_enhanced),
         })
     }
 
@@ -298,6 +300,7 @@ impl PcapNgParser {
             wire_len,
             interface,
             flags: None,
+            id: None,
         })
     }
 }
@@ -332,16 +335,18 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Pa
     Err(ParseFault::damage(wrong))
 }
 
-/// The flags option of a packet, if it has one. An invalid option ends the search without an error,
-/// because the packet itself is sound.
-fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
-    (OptionIter {
-        bytes: options,
-        order,
-    })
-    .map_while(Result::ok)
-    .find(|(code, value)| *code == option::PACKET_FLAGS && value.len() == 4)
-    .map(|(_, value)| order.u32(value, 0))
+/// The flags and the ID among a packet's options; of several, the first. OptionIter that make no sense
+/// end the search, because the packet itself is sound.
+fn flags_and_id(bytes: &[u8], order: ByteOrder) -> (Option<u32>, Option<u64>) {
+    let (mut flags, mut id) = (None, None);
+    for (code, value) in (OptionIter { bytes, order }).map_while(Result::ok) {
+        match (code, value.len()) {
+            (option::PACKET_FLAGS, 4) => flags = flags.or(Some(order.u32(value, 0))),
+            (option::PACKET_ID, 8) => id = id.or(Some(order.i64(value, 0).cast_unsigned())),
+            _ => {}
+        }
+    }
+    (flags, id)
 }
 
 /// The options at the end of a block, up to the end mark. `Err` if an option is truncated; the

@@ -413,7 +413,44 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::{FileInterface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+    use crate::{
+        ByteOrder, FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+        SectionOptions,
+    };
+
+    #[test]
+    fn flags_and_ids_are_read_as_written() {
+        for byte_order in [ByteOrder::Little, ByteOrder::Big] {
+            let section = SectionOptions {
+                byte_order,
+                ..SectionOptions::default()
+            };
+            let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
+            writer
+                .add_interface(&FileInterface::new(LinkType::ETHERNET))
+                .unwrap();
+            let (flags, id) = (Some(2), Some((7 << 48) + 5));
+            let given = [(None, None), (flags, id), (None, id), (flags, None)];
+            for (flags, id) in given {
+                let options = PacketOptions {
+                    flags,
+                    id,
+                    dropped: Some(3),
+                    comments: &["one"],
+                };
+                writer.packet(0, 0, 3, b"abc", &options).unwrap();
+            }
+            let file = writer.finish().unwrap();
+            let mut reader = CaptureReader::new(&file[..]).unwrap();
+            assert_eq!(reader.fill().unwrap(), 4);
+            let read: Vec<_> = reader
+                .records()
+                .iter()
+                .map(|it| (it.flags, it.id))
+                .collect();
+            assert_eq!(read, given);
+        }
+    }
 
     /// The error of a file that consists of `header`, `claim` and `there` zero bytes, and the
     /// memory that the reader took.

@@ -17,6 +17,8 @@ pub struct RecordMeta {
     /// pcapng's `epb_flags`, if the packet has them. Bits 0 and 1 are the direction (1 inbound, 2
     /// outbound). Bits 5 to 8 are the length of the frame check sequence in the captured bytes.
     pub flags: Option<u32>,
+    /// pcapng's `epb_packetid`, if the packet has one.
+    pub id: Option<u64>,
 }
 
 /// A lent record.

@@ -8,6 +8,7 @@ pub(crate) mod durations;
 pub(crate) mod events;
 pub(crate) mod hits;
 pub(crate) mod outcomes;
+pub(crate) mod packet_id;
 pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod pulse;

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
 
 use super::{
     captures::Captures,
@@ -15,7 +16,10 @@ use super::{
     stream::Heading,
     template::NameFacts,
 };
-use crate::{intake::interfaces::RecordedInterface, tests::fake_disk::FakeDisk};
+use crate::{
+    control::packet_id::Recording, intake::interfaces::RecordedInterface,
+    tests::fake_disk::FakeDisk,
+};
 
 const INTERFACES: u16 = 8;
 
@@ -44,10 +48,14 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         name_number: 1,
         next_number: Arc::default(),
         rule_name: None,
-        heading: Heading::default(),
+        heading: Heading {
+            recording: Some(Recording::of_test()),
+            ..Heading::default()
+        },
     };
+    let heading = facts.heading.clone();
     let mut file = DumpFile::new(&directory, facts);
-    let mut captures = Captures::new(format, Heading::default());
+    let mut captures = Captures::new(format, heading);
     // The trigger's.
     captures.interface(5, &Arc::new(interface(5)));
     let mut digests = captures.create(&mut file);
@@ -76,6 +84,17 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     let files = names.map(|path| (path.display().to_string(), disk.read(&path).unwrap()));
     let described = format!("{:?} {:?}", held.locations, held.interfaces);
     (files.collect(), described)
+}
+
+/// Each packet has the ID of its record.
+fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
+    let (_, file) = files.first_key_value().unwrap();
+    let mut reader = Reader::new(&file[..]).unwrap();
+    while let Some(record) = reader.next().unwrap() {
+        let number = u64::from_be_bytes(record.data.try_into().unwrap());
+        let id = Recording::of_test().id(0, number);
+        assert_eq!(record.meta.id, Some(id.0));
+    }
 }
 
 /// Packets of several sources, interfaces and link types, many of the same time, in their order and as they may come instead: each
@@ -110,6 +129,9 @@ fn the_order_of_arrival_changes_nothing() {
         packets.sort_by_key(|meta| meta.key);
         for format in [Format::PcapNg, Format::Pcap] {
             let expected = dump(format, &packets);
+            if format == Format::PcapNg {
+                check_ids(&expected.0);
+            }
             for _ in 0..5 {
                 let mut arrival: Vec<_> =
                     packets.iter().map(|meta| (random.u8(..), meta)).collect();

@@ -214,6 +214,7 @@ mod tests {
     fn finished(directory: &Directory, bytes: usize) -> Finished {
         let heading = Heading {
             headline: "a dump".to_owned(),
+            recording: None,
             expected: "verdict: complete".to_owned(),
         };
         let mut output = Output::new(Format::PcapNg, LinkType::ETHERNET, &heading).unwrap();

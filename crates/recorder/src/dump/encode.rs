@@ -2,7 +2,7 @@
 //!
 //! The writers write into memory; the caller moves it to the file, so that it knows what is wholly there. A pcapng
 //! file's first comment is the dump's headline, the second its verdict: a field of fixed length that says `unfinished`
-//! until the end, when it is overwritten in place.
+//! until the end, when it is overwritten in place. The third comment is the UUID of the recording.
 
 use std::io;
 
@@ -18,8 +18,9 @@ use super::{
     disk::{DiskFile, file_changed_error},
     packet::PacketMeta,
     report::PROGRAM,
+    stream::Heading,
 };
-use crate::intake::interfaces::RecordedInterface;
+use crate::{control::packet_id::Recording, intake::interfaces::RecordedInterface};
 
 /// How dumps are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,7 @@ const BLOCK_START_BYTES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Encoder {
     kind: Kind,
+    recording: Option<Recording>,
     /// Packets encoded so far.
     pub(super) packets: u64,
 }
@@ -89,7 +91,7 @@ enum Kind {
 
 impl Encoder {
     /// Encodes the file header. `link_type` matters to pcap only.
-    pub(crate) fn new(format: Format, link_type: LinkType, headline: &str) -> io::Result<Self> {
+    pub(crate) fn new(format: Format, link_type: LinkType, heading: &Heading) -> io::Result<Self> {
         let kind = match format {
             Format::Pcap => {
                 let mut options = PcapOptions::new(link_type);
@@ -97,14 +99,21 @@ impl Encoder {
                 Kind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
             }
             Format::PcapNg => {
-                let options = section(headline, Some(field(UNFINISHED)));
+                let more = Some(field(UNFINISHED))
+                    .into_iter()
+                    .chain(heading.recording.map(comment));
+                let options = section(&heading.headline, more);
                 let mut writer = PcapNgWriter::new(Block::default(), &options).map_err(plain)?;
                 let field = VerdictField::of(writer.inner_mut().bytes());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
                 Kind::PcapNg(writer, field)
             }
         };
-        Ok(Self { kind, packets: 0 })
+        Ok(Self {
+            kind,
+            recording: heading.recording,
+            packets: 0,
+        })
     }
 
     /// Encodes an interface block; pcap has none.
@@ -134,7 +143,12 @@ impl Encoder {
         match &mut self.kind {
             Kind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
             Kind::PcapNg(writer, _) => {
-                let mut options = direction(meta);
+                let id = |recording: Recording| recording.id(meta.key.producer, meta.key.record).0;
+                let mut options = PacketOptions {
+                    flags: (meta.direction != 0).then(|| u32::from(meta.direction)),
+                    id: self.recording.map(id),
+                    ..PacketOptions::default()
+                };
                 let both = [comment.unwrap_or_default(), "retroscope: trigger packet"];
                 options.comments = match (comment, meta.is_trigger) {
                     (None, false) => &[],
@@ -193,14 +207,6 @@ impl Encoder {
     }
 }
 
-/// What a packet's block says of its direction, if that is known.
-fn direction(meta: &PacketMeta) -> PacketOptions<'static> {
-    PacketOptions {
-        flags: (meta.direction != 0).then(|| u32::from(meta.direction)),
-        ..PacketOptions::default()
-    }
-}
-
 /// Where the verdict stands in a file that an [`Encoder`] began, and what stands there. Packets may hold any bytes, so it is
 /// never searched for in a file.
 #[derive(Debug, Clone)]
@@ -214,7 +220,7 @@ pub(crate) struct VerdictField {
 }
 
 impl VerdictField {
-    /// The one in a section header block: its last comment. A headline that quotes it stands before it.
+    /// The one in a section header block: the last such text. A headline that quotes it stands before it.
     fn of(header: &[u8]) -> Option<Self> {
         let text = field(UNFINISHED);
         let mut places = header.windows(VERDICT_BYTES);
@@ -258,8 +264,8 @@ impl VerdictField {
     }
 }
 
-/// The section header of a pcapng file: what it is, in words, and what else is to be told.
-pub(crate) fn section(headline: &str, more: Option<String>) -> SectionOptions {
+/// The section header of a pcapng file: what it is, in words, and further comments.
+pub(crate) fn section(headline: &str, more: impl IntoIterator<Item = String>) -> SectionOptions {
     let headline = shortened(headline, HEADLINE_BYTES).to_owned();
     SectionOptions {
         os: std::env::consts::OS.to_owned(),
@@ -267,6 +273,11 @@ pub(crate) fn section(headline: &str, more: Option<String>) -> SectionOptions {
         comments: std::iter::once(headline).chain(more).collect(),
         ..SectionOptions::default()
     }
+}
+
+/// The comment of a file in which packets have IDs.
+pub(crate) fn comment(recording: Recording) -> String {
+    format!("recording: {recording}")
 }
 
 /// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces, the last one always a space.

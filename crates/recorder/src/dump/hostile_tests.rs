@@ -75,6 +75,7 @@ fn facts(headline: String) -> FileFacts {
         rule_name: None,
         heading: Heading {
             headline,
+            recording: None,
             expected: COMPLETE.to_owned(),
         },
     }

@@ -24,7 +24,7 @@ use super::{
     sink::End,
     stream::{FileDigests, Finished, Heading, Stream},
 };
-use crate::intake::interfaces::RecordedInterface;
+use crate::{control::packet_id::PacketId, intake::interfaces::RecordedInterface};
 
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type Known = BTreeMap<u16, Arc<RecordedInterface>>;
@@ -100,7 +100,7 @@ impl Output {
             format,
             link_type,
             heading: heading.clone(),
-            encoder: Encoder::new(format, link_type, &heading.headline)?,
+            encoder: Encoder::new(format, link_type, heading)?,
             offset: 0,
             encoded: Written::default(),
             last: None,
@@ -272,7 +272,7 @@ impl Output {
         known: &Known,
         (merged, into, digests): (&mut Self, &mut Stream, &mut FileDigests),
     ) -> io::Result<()> {
-        let mut header = Encoder::new(self.format, self.link_type, "")?;
+        let mut header = Encoder::new(self.format, self.link_type, &Heading::default())?;
         for id in &self.interfaces {
             header.interface(described(known, *id)?)?;
         }
@@ -317,11 +317,14 @@ impl Output {
         };
         let interface = interface.ok_or_else(file_changed_error)?;
         let source = described(known, interface)?.source;
+        let id = self.heading.recording.zip(record.id);
+        let (producer, record_number) =
+            id.map_or((0, 0), |(recording, id)| recording.read(PacketId(id)));
         let key = Key {
             time_ns: record.time_ns.wrapping_sub(self.offset_ns(source, packet)),
             source,
-            producer: 0,
-            record: 0,
+            producer,
+            record: record_number,
         };
         Ok((key, interface))
     }

@@ -6,7 +6,7 @@ use retroscope_packet::{LinkType, community_id, parse, summary};
 use serde::{Serialize, Serializer};
 
 use super::{alerted::AlertEntry, report::DumpReport, store::StoredFile};
-use crate::control::{hits::Suppressions, time::rfc3339};
+use crate::control::{hits::Suppressions, packet_id::Recording, time::rfc3339};
 
 /// See the module.
 #[derive(Debug, Clone, Serialize)]
@@ -56,6 +56,9 @@ pub(crate) struct Origin {
     /// This system's name; absent from reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<String>,
+    /// The UUID with which IDs of packets are valid; absent from reproducible runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) recording: Option<Recording>,
     /// What is recorded at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capture_filter: Option<String>,

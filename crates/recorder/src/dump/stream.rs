@@ -26,6 +26,7 @@ use super::{
     names::Directory,
     output::{Piece, Written},
 };
+use crate::control::packet_id::Recording;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -36,6 +37,8 @@ const READS_KEPT: usize = 32;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heading {
     pub(crate) headline: String,
+    /// The recording that the IDs of packets belong to. `None`: packets have no IDs.
+    pub(crate) recording: Option<Recording>,
     /// The verdict that it will have if nothing goes wrong.
     pub(crate) expected: String,
 }

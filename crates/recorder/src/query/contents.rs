@@ -277,6 +277,15 @@ impl Contents {
         newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
+    /// No packet in the ring has a stamp before this one, ns.
+    pub(super) fn first_ns(&self) -> i64 {
+        let first = |it: &Candidate| {
+            let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
+            it.span_ns.0.saturating_add(least_ns)
+        };
+        self.buckets.iter().map(first).min().unwrap_or(i64::MAX)
+    }
+
     /// Stamps of a window that are before what the ring still has all of, ns, where the window asks for them; `begin_ns`: when the recording began, if
     /// that is known. Among them are what was overwritten, and what was before the recording.
     pub(super) fn before_the_ring(
@@ -295,15 +304,11 @@ impl Contents {
             i64::MIN => begin_ns,
             from_ns => Some(from_ns),
         };
-        let first = |it: &Candidate| {
-            let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
-            it.reach_ns.0.saturating_add(least_ns)
-        };
-        let first_ns = self.buckets.iter().map(first).min();
         let to_ns = match evicted_ns {
             // Stamps are in the order of the ring: dumps may have packets beside it.
             Some(evicted_ns) if self.steps.is_empty() => evicted_ns,
-            _ => first_ns.map_or(i64::MAX, |ns| ns.saturating_sub(1)),
+            _ if self.buckets.is_empty() => i64::MAX,
+            _ => self.first_ns().saturating_sub(1),
         };
         let stretch = (from_ns.unwrap_or(i64::MIN), to_ns.min(window.to_ns));
         (stretch.0 <= stretch.1).then_some(stretch)

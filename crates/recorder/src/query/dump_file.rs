@@ -87,11 +87,11 @@ impl DumpFile {
         })
     }
 
-    /// The next packet, with its bytes and interface; `None`: there is none, and the file is as it was written.
+    /// The next packet, with its bytes and interface, until [`Self::step`]; `None`: there is none, and the file is as it was written.
     ///
     /// # Errors
     /// The file is damaged, or cannot be read on, or the query is cancelled.
-    pub(super) fn next(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
+    pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
                 return Err(CANCELLED.to_owned());
@@ -104,10 +104,14 @@ impl DumpFile {
             }
         }
         let meta = self.reader.records()[self.at];
-        self.at += 1;
         let data = &self.reader.memory()[meta.offset..][..meta.captured_len as usize];
         let interface = &self.reader.interfaces()[usize::from(meta.interface)];
         Ok(Some((meta, data, interface)))
+    }
+
+    /// Goes on behind the packet that was peeked at.
+    pub(super) fn step(&mut self) {
+        self.at += 1;
     }
 
     /// At its end.

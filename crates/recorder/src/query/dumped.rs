@@ -1,29 +1,33 @@
 //! Packets that have left the ring, from dumps that hold them.
 //!
-//! The files are read side by side, in the order of stamps, each from when its window begins, and
-//! none with a lock held. All packets of one stamp are looked at together: one that several dumps
-//! hold, or the ring does too, is given once. Dumps hold no numbers of packets, so a packet is
-//! known by its interface, direction, length and bytes; of two that are alike in one dump, both
-//! are given. A file is read to its end, for its checksum, unless a limit ends the answer before:
-//! then it is taken for what it was so far. Memory: [`MEMORY_MAX`] for the files that are open,
-//! and the packets of one stamp.
+//! Each dump is a sorted stream in the merge of the answer ([`Merge`]), next to the buckets of the
+//! ring. The query opens a dump when the merge reaches the dump's window, and reads the packets of
+//! one time at once. A packet has a name: its ID and the UUID of its recording. The merge gives a
+//! packet once, whether the ring or several dumps have it.
+//!
+//! The query cannot match packets without IDs, which older programs and `--reproducible` write.
+//! A dump of such packets gives only the time before the ring and before all dumps with IDs. If
+//! several such dumps overlap, the first one gives their common time.
+//!
+//! The query reads a file to its end, for its checksum, unless a limit ends the answer before.
+//! Memory: [`MEMORY_MAX`] for the open files, and for each file the packets of one time.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
-    io,
+    borrow::Borrow,
+    collections::{HashMap, hash_map::Entry},
+    num::NonZeroU32,
     sync::Arc,
 };
 
 use retroscope_capture::TimeDomain;
-use retroscope_ring::{InterfaceEntry, Packet};
+use retroscope_ring::{InterfaceEntry, Packet, Step};
 
 use super::{
-    Cancel, Query,
-    contents::{Losses, Window},
+    Answer, PacketId, Query, Recording,
+    contents::{Contents, Losses, Window},
     dump_file::{CANCELLED, DumpFile},
-    giving::Given,
     matching::Matching,
-    merge::Found,
+    merge::{Found, Merge, Piece},
     open_files::OpenFile,
     report::{DumpAnswer, FromDumps},
     shelf::{Shelf, Shelved, Stretch, takes_all_of, uncovered},
@@ -36,21 +40,16 @@ const MEMORY_MAX: usize = 160 << 20;
 const PLAIN_MEMORY: usize = 320 << 10;
 /// Most bytes of memory of a compressed file, which has a window of 2 MiB in addition.
 const COMPRESSED_MEMORY: usize = 2560 << 10;
-/// Packets of one stamp, and bytes of them, that are held together: all of a stamp are looked at at once. Files of others may have only one.
-const BATCH_MAX: usize = 65_536;
-const BATCH_BYTES_MAX: usize = 64 << 20;
-const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than are compared";
+/// Bytes of packets in the pieces of all dumps. Above this limit, a piece gets no second packet.
+const PIECES_BYTES_MAX: usize = 64 << 20;
+const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than fit into memory";
+const CUT: &str =
+    "its packets have no IDs: those of times that the ring or other dumps have too are left out";
 /// Interfaces of an answer.
 const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
 /// Dumps that are told by name, and stretches that no dump covers.
 const TOLD_MAX: usize = 64;
-/// Bytes of a packet that its hash goes by: where a snap length is larger, two copies of it have the same.
-const HASHED_BYTES: usize = 64;
-/// Packets of one stamp that are searched one by one.
-const SEARCHED_MAX: usize = 16;
-/// Who has a packet as well, if not a dump.
-const RING: usize = usize::MAX;
 
 /// See the module.
 #[derive(Debug)]
@@ -59,43 +58,29 @@ pub(super) struct Dumped {
     /// Stamps that are wanted of dumps.
     pub(super) wanted: Stretch,
     sources: Vec<Source>,
-    /// What comes next: stamp; whether that is of a packet, or the start of a dump that is not open; which dump.
-    queue: BTreeSet<(i64, bool, usize)>,
     /// Files that are open, and their memory.
     open: (usize, usize),
-    /// Packets of one stamp that are ready, …
-    batch: Vec<Held>,
-    batch_ns: Option<i64>,
-    batch_bytes: usize,
-    /// … where they are, by hash, if there are many, …
-    places: HashMap<u64, VecDeque<usize>>,
-    /// … and the last stamp that any were ready of.
-    ready_ns: i64,
+    /// Bytes of the pieces of all dumps.
+    pieces_bytes: usize,
     /// Interfaces that the ring does not have, from number 65,535 down.
-    others: Vec<InterfaceEntry>,
+    others: Vec<Arc<InterfaceEntry>>,
     pub(super) looked_at: u64,
-    /// Why there are none.
+    /// Why there is no list of dumps.
     unlisted: Option<String>,
 }
-
-/// What it takes to judge a packet of a dump.
-pub(super) struct Asking<'a> {
-    pub(super) query: &'a Query,
-    pub(super) matching: &'a mut Matching,
-    /// Those of the ring.
-    pub(super) interfaces: &'a [InterfaceEntry],
-    pub(super) cancel: &'a Cancel,
-}
-
-/// Who is given packets.
-pub(super) type Give<'g> = &'g mut dyn FnMut(&InterfaceEntry, &Found, &[u8]) -> io::Result<Given>;
 
 #[derive(Debug)]
 struct Source {
     dump: Shelved,
     state: State,
-    /// Its next packet.
-    next: Option<Held>,
+    /// The number of its recording in the order of packets ([`Found::recording`]).
+    recording: u32,
+    /// Stamps that the dump may give.
+    part: Stretch,
+    /// The time of the last packet that was read, ns.
+    last_ns: i64,
+    /// Bytes of its piece in the merge.
+    piece_bytes: usize,
     /// By number of an interface in the file, that in the answer and whether its packets are asked for.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
@@ -112,116 +97,85 @@ enum State {
     Done,
 }
 
-/// A packet that a dump has.
-#[derive(Debug)]
-struct Held {
-    stamp_ns: i64,
-    interface: u16,
-    direction: u8,
-    wire_len: u32,
-    data: Vec<u8>,
-    source: usize,
-    /// The dump that last brought this packet, or [`RING`]: the next one alike of the same dump is another packet.
-    claimed: usize,
-    is_given: bool,
-}
-
-impl Held {
-    fn is(&self, other: &Key<'_>) -> bool {
-        let len = self.data.len().min(other.data.len());
-        (self.interface, self.direction, self.wire_len)
-            == (other.interface, other.direction, other.wire_len)
-            && self.data[..len] == other.data[..len]
-    }
-
-    fn key(&self) -> Key<'_> {
-        Key {
-            interface: self.interface,
-            direction: self.direction,
-            wire_len: self.wire_len,
-            data: &self.data,
-        }
-    }
-}
-
-/// What tells a packet from others of its stamp.
-#[derive(Debug, Clone, Copy)]
-struct Key<'a> {
-    interface: u16,
-    direction: u8,
-    wire_len: u32,
-    data: &'a [u8],
-}
-
-impl Key<'_> {
-    fn hash(&self) -> u64 {
-        let data = &self.data[..self.data.len().min(HASHED_BYTES)];
-        let part = u64::from(self.interface) << 32 ^ u64::from(self.wire_len);
-        data.iter().fold(part, |hash, byte| {
-            (hash.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        })
-    }
-}
-
 impl Dumped {
-    /// None yet.
-    fn of(shelf: Arc<dyn Shelf>, wanted: Stretch) -> Self {
+    /// Finds the dumps that may have packets of these stamps. Dumps of this recording are needed
+    /// only if the ring `has_evicted` packets. The ring has no packet before `ring_ns`.
+    pub(super) fn new(
+        shelf: &Arc<dyn Shelf>,
+        wanted: Stretch,
+        has_evicted: bool,
+        (ring_ns, recording): (i64, Recording),
+    ) -> Self {
+        let (mut found, unlisted) = match shelf.dumps(wanted) {
+            Ok(found) => (found, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        found.retain(|dump| has_evicted || dump.claims.is_none());
+        // Dumps that claim all of their window are before the others.
+        found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
+        let named = found.iter().filter(|dump| dump.recording.is_some());
+        let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
+        let mut recordings = vec![recording.to_string()];
+        let mut unnamed_from_ns = i64::MIN;
+        let mut sources = Vec::new();
+        for (index, dump) in (0_u32..).zip(found) {
+            let (mut number, mut part) = (u32::MAX - index, wanted);
+            // The sidecar of a dump of this recording may have been changed.
+            let uuid = dump.recording.as_ref();
+            if let Some(uuid) = uuid.filter(|it| dump.claims.is_none() || **it == recordings[0]) {
+                let known = recordings.iter().position(|known| known == uuid);
+                let place = known.unwrap_or_else(|| {
+                    recordings.push(uuid.clone());
+                    recordings.len() - 1
+                });
+                number = u32::try_from(place).unwrap_or(number);
+            } else if dump.fault().is_none() {
+                part.0 = wanted.0.max(unnamed_from_ns);
+                part.1 = wanted.1.min(first_ns.saturating_sub(1));
+                unnamed_from_ns = unnamed_from_ns.max(dump.span.1.saturating_add(1));
+            }
+            sources.push(Source::new(dump, number, part));
+        }
         Self {
-            shelf,
+            shelf: Arc::clone(shelf),
             wanted,
-            sources: Vec::new(),
-            queue: BTreeSet::new(),
+            sources,
             open: (0, 0),
-            batch: Vec::new(),
-            batch_ns: None,
-            batch_bytes: 0,
-            ready_ns: i64::MIN,
-            places: HashMap::new(),
+            pieces_bytes: 0,
             others: Vec::new(),
             looked_at: 0,
-            unlisted: None,
+            unlisted,
         }
-    }
-
-    /// Finds the dumps that may have something of these stamps; those of this recording only where it `has_evicted` some of it.
-    pub(super) fn new(shelf: &Arc<dyn Shelf>, wanted: Stretch, has_evicted: bool) -> Self {
-        let mut dumped = Self::of(Arc::clone(shelf), wanted);
-        let found = shelf.dumps(wanted);
-        let mut found = found.unwrap_or_else(|why| {
-            dumped.unlisted = Some(why);
-            Vec::new()
-        });
-        found.retain(|dump| has_evicted || dump.claims.is_none());
-        // What is sure to have all comes first.
-        found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
-        dumped.sources = found.into_iter().map(Source::new).collect();
-        dumped.begin();
-        dumped
     }
 
     /// The same once more, from its start.
     pub(super) fn again(self) -> Self {
         let again = |it: Source| Source {
-            // What could not be read is not tried again: nobody counts on it.
+            // The count has no packet of an unreadable dump, so the dump is not tried again.
             fault: it.fault.filter(|_| it.packets == 0),
-            ..Source::new(it.dump)
+            ..Source::new(it.dump, it.recording, it.part)
         };
-        let mut again = Self {
+        Self {
             sources: self.sources.into_iter().map(again).collect(),
-            others: self.others,
-            unlisted: self.unlisted,
-            ..Self::of(self.shelf, self.wanted)
-        };
-        again.begin();
-        again
+            open: (0, 0),
+            pieces_bytes: 0,
+            looked_at: 0,
+            ..self
+        }
     }
 
-    fn begin(&mut self) {
+    /// Adds a stream for each dump that can be read.
+    pub(super) fn begin(&mut self, merge: &mut Merge, steps: &[Step]) {
+        // Windows are in stamps. Ring time is at most this much before a stamp.
+        let most_ns = steps.iter().map(|step| step.offset_ns).fold(0, i64::max);
         for (index, source) in self.sources.iter_mut().enumerate() {
             let fault = source.fault.take();
-            match source.dump.gone.clone().or(fault) {
+            match source.dump.fault().or(fault) {
                 Some(why) => source.fail(why),
-                None => _ = self.queue.insert((source.dump.span.0, false, index)),
+                None => {
+                    let from_ns = source.dump.span.0.saturating_sub(most_ns);
+                    merge.add_dump(from_ns, index, source.dump.claims.is_some());
+                }
             }
         }
     }
@@ -231,170 +185,56 @@ impl Dumped {
         self.sources.is_empty() && self.unlisted.is_none()
     }
 
-    /// Nothing is left in them.
-    pub(super) fn is_done(&self) -> bool {
-        self.queue.is_empty() && self.batch.is_empty()
+    /// The interface with this number in the answer.
+    pub(super) fn entry(&self, number: u16) -> Option<Arc<InterfaceEntry>> {
+        self.others.get(usize::from(u16::MAX - number)).cloned()
     }
 
-    /// Gives the packets before a stamp, and gets those of this stamp ready; `None`: gives all. Whether more are wanted.
-    pub(super) fn give_before(
-        &mut self,
-        until_ns: Option<i64>,
-        asking: &mut Asking<'_>,
-        give: Give<'_>,
-    ) -> io::Result<bool> {
-        let is_before = |ns: i64| until_ns.is_none_or(|until_ns| ns < until_ns);
-        loop {
-            if !self.batch_ns.is_none_or(is_before) {
-                return Ok(true);
-            }
-            if !self.give_batch(asking, give)? {
-                return Ok(false);
-            }
-            match self.queue.first() {
-                Some(&(ns, ..)) if until_ns.is_none_or(|until_ns| ns <= until_ns) => {
-                    self.next_batch(ns, asking);
-                }
-                _ => return Ok(true),
-            }
-        }
-    }
-
-    /// The ring has this packet too, of the last stamp that packets were got ready for.
-    pub(super) fn leave_out(
-        &mut self,
-        entry: &InterfaceEntry,
-        packet: &Found,
-        data: &[u8],
-        interfaces: &[InterfaceEntry],
-    ) {
-        if self.batch_ns != Some(packet.stamp_ns) || self.batch.is_empty() {
-            return;
-        }
-        // Two of its numbers may mean the same.
-        let interface = number_of(interfaces, &entry.name, entry.link_type);
-        let key = Key {
-            interface: interface.unwrap_or(packet.interface),
-            direction: packet.direction,
-            wire_len: packet.wire_len,
-            data,
-        };
-        if let Some(place) = self.claim(&key, RING) {
-            self.batch[place].is_given = true;
-        }
-    }
-
-    fn give_batch(&mut self, asking: &Asking<'_>, give: Give<'_>) -> io::Result<bool> {
-        self.places.clear();
-        let (headers, others) = (asking.query.headers, &self.others);
-        let headers = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
-        self.batch_bytes = 0;
-        for held in self.batch.drain(..).filter(|held| !held.is_given) {
-            let entry = asking.interfaces.get(usize::from(held.interface));
-            let entry = entry.or_else(|| others.get(usize::from(u16::MAX - held.interface)));
-            let Some(entry) = entry else {
-                continue; // never: `find` made one for each packet that is held
-            };
-            let data = &held.data[..held.data.len().min(headers)];
-            let Held {
-                interface,
-                direction,
-                wire_len,
-                ..
-            } = held;
-            let found = Found::of_dump(held.stamp_ns, (interface, direction), wire_len, data);
-            let given = give(entry, &found, data)?;
-            let source = &mut self.sources[held.source];
-            let whole = match entry.snaplen {
-                0 => wire_len.min(SNAPLEN),
-                snaplen => wire_len.min(snaplen),
-            };
-            let is_short = data.len() < headers.min(whole as usize);
-            let is_own = source.dump.claims.is_some();
-            source.packets += u64::from(given.is_given);
-            source.snapped += u64::from(given.is_given && is_short && !is_own);
-            if !given.goes_on {
-                return Ok(false);
-            }
-        }
-        self.batch_ns = None;
-        Ok(true)
-    }
-
-    /// Opens dumps that begin by then, or gets the packets of the first stamp up to then ready.
-    fn next_batch(&mut self, ns: i64, asking: &mut Asking<'_>) {
-        while let Some(&(next_ns, is_packet, index)) = self.queue.first() {
-            if next_ns > self.batch_ns.unwrap_or(ns) {
-                break;
-            }
-            self.queue.pop_first();
-            if is_packet {
-                (self.batch_ns, self.ready_ns) = (Some(next_ns), next_ns);
-                let is_ready = |held: &mut Held| held.stamp_ns == next_ns;
-                while let Some(held) = self.sources[index].next.take_if(is_ready) {
-                    self.batch_bytes += held.data.len();
-                    if self.batch.len() >= BATCH_MAX || self.batch_bytes > BATCH_BYTES_MAX {
-                        self.sources[index].fail(TOO_MANY_ALIKE.to_owned());
-                        break;
-                    }
-                    self.add(held);
-                    self.read_on(index, asking);
-                }
-            } else {
-                self.open(index, asking);
-                self.read_on(index, asking);
-            }
-            self.wait(index);
-        }
-    }
-
-    /// Adds a packet to those of its stamp, unless another dump had it.
-    fn add(&mut self, held: Held) {
-        if let Some(place) = self.claim(&held.key(), held.source) {
-            let known = &mut self.batch[place];
-            if known.data.len() < held.data.len() {
-                (known.data, known.source) = (held.data, held.source);
-            }
-            return;
-        }
-        if !self.places.is_empty() {
-            let places = self.places.entry(held.key().hash()).or_default();
-            places.push_back(self.batch.len());
-        }
-        self.batch.push(held);
-    }
-
-    /// Finds a packet that is this one, and that `by` did not have before.
-    fn claim(&mut self, key: &Key<'_>, by: usize) -> Option<usize> {
-        let batch = &mut self.batch;
-        let is_it = |held: &Held| held.claimed != by && !held.is_given && held.is(key);
-        if batch.len() <= SEARCHED_MAX {
-            let place = batch.iter().position(is_it)?;
-            batch[place].claimed = by;
-            return Some(place);
-        }
-        if self.places.is_empty() {
-            for (place, held) in batch.iter().enumerate() {
-                let places = self.places.entry(held.key().hash()).or_default();
-                places.push_back(place);
-            }
-        }
-        // Places are searched from the one that was found longest ago.
-        let places = self.places.get_mut(&key.hash())?;
-        let at = places.iter().position(|place| is_it(&batch[*place]))?;
-        let place = places.remove(at)?;
-        batch[place].claimed = by;
-        places.push_back(place);
-        Some(place)
-    }
-
-    fn open(&mut self, index: usize, asking: &Asking<'_>) {
+    /// Counts a packet of a dump in the answer.
+    pub(super) fn count(&mut self, index: usize, packet: &Found, snaplen: u32, query: &Query) {
         let source = &mut self.sources[index];
-        if asking.cancel.is_cancelled() {
-            return source.fail(CANCELLED.to_owned());
+        let whole = match snaplen {
+            0 => packet.wire_len.min(SNAPLEN),
+            snaplen => packet.wire_len.min(snaplen),
+        };
+        let headers = query.headers.map_or(u32::MAX, NonZeroU32::get);
+        let is_own = source.dump.claims.is_some();
+        source.packets += 1;
+        source.snapped += u64::from(!is_own && packet.captured < headers.min(whole));
+    }
+
+    /// Reads the packets of the next time in a dump. The piece is empty at the end of the dump.
+    pub(super) fn fill(
+        &mut self,
+        index: usize,
+        answer: &mut Answer,
+        contents: &Contents,
+        lengths: (usize, usize),
+    ) -> Piece {
+        if matches!(self.sources[index].state, State::Waiting) {
+            self.open(index, answer);
         }
-        if !matches!(source.dump.files.as_slice(), [file] if file.is_pcapng()) {
-            return source.fail("pcap tells neither interfaces nor directions".to_owned());
+        let mut piece = Piece::default();
+        self.pieces_bytes -= std::mem::take(&mut self.sources[index].piece_bytes);
+        if let Err(why) = self.read(index, &mut piece, (answer, contents, lengths)) {
+            self.sources[index].fail(why);
+        }
+        piece.sort(0);
+        self.sources[index].piece_bytes = piece.bytes();
+        self.pieces_bytes += piece.bytes();
+        if !self.sources[index].is_open() {
+            let open = self.sources.iter().filter(|it| it.is_open());
+            self.open = open.fold((0, 0), |(files, memory), it| {
+                (files + 1, memory + it.memory())
+            });
+        }
+        piece
+    }
+
+    fn open(&mut self, index: usize, answer: &Answer) {
+        let source = &mut self.sources[index];
+        if answer.cancel.is_cancelled() {
+            return source.fail(CANCELLED.to_owned());
         }
         let (files, memory) = self.open;
         let is_room = memory + source.memory() <= MEMORY_MAX;
@@ -413,82 +253,79 @@ impl Dumped {
                 let expression = &source.dump.expression;
                 self.open = (files + 1, memory + source.memory());
                 source.state = State::Open(Box::new(file), place);
-                let has_names = asking.matching.has_names() && !expression.trim().is_empty();
-                source.covers = !has_names && takes_all_of(expression, asking.query);
+                let has_names = answer.matching.has_names() && !expression.trim().is_empty();
+                source.covers = !has_names && takes_all_of(expression, &answer.query);
             }
             Err(why) => source.fail(why),
         }
     }
 
-    /// The next packet of a dump waits for its turn, unless that is over.
-    fn wait(&mut self, index: usize) {
-        let source = &mut self.sources[index];
-        match &source.next {
-            Some(next) if next.stamp_ns > self.ready_ns => {
-                self.queue.insert((next.stamp_ns, true, index));
-            }
-            Some(next) => {
-                let stamp = rfc3339(next.stamp_ns);
-                source.fail(format!(
-                    "its stamps go back to {stamp}, and the rest of it is left out: a clock was set"
-                ));
-            }
-            None => {}
-        }
-        if !source.is_open() {
-            let open = self.sources.iter().filter(|it| it.is_open());
-            self.open = open.fold((0, 0), |(files, memory), it| {
-                (files + 1, memory + it.memory())
-            });
-        }
-    }
-
-    /// Reads the next packet of a dump that is asked for.
-    fn read_on(&mut self, index: usize, asking: &mut Asking<'_>) {
+    fn read(
+        &mut self,
+        index: usize,
+        piece: &mut Piece,
+        (answer, contents, lengths): (&mut Answer, &Contents, (usize, usize)),
+    ) -> Result<(), String> {
         let Self {
             sources,
             others,
             wanted,
             looked_at,
+            pieces_bytes,
             ..
         } = self;
-        let Source {
-            state,
-            next,
-            numbers,
-            ..
-        } = &mut sources[index];
-        let State::Open(file, _) = state else {
-            return;
+        let source = &mut sources[index];
+        let State::Open(file, _) = &mut source.state else {
+            return Ok(());
         };
-        let fault = loop {
-            let (meta, data, interface) = match file.next(asking.cancel) {
-                Ok(Some(found)) => found,
-                Ok(None) => break None,
-                Err(why) => break Some(why),
-            };
-            if !(wanted.0..=wanted.1).contains(&meta.time_ns) {
+        while let Some((meta, data, interface)) = file.peek(&answer.cancel)? {
+            if !(source.part.0..=source.part.1).contains(&meta.time_ns) {
+                file.step();
                 continue;
             }
-            let (number, is_asked) = match numbers.entry(meta.interface) {
+            let (number, is_asked) = match source.numbers.entry(meta.interface) {
                 Entry::Occupied(number) => *number.get(),
                 Entry::Vacant(place) => {
                     let name = (interface.name.as_str(), interface.link_type.0);
-                    match find(asking, others, name) {
-                        Some(number) => *place.insert(number),
-                        None => break Some(TOO_MANY_INTERFACES.to_owned()),
-                    }
+                    let found = find(&mut answer.matching, &contents.interfaces, others, name)
+                        .ok_or(TOO_MANY_INTERFACES)?;
+                    *place.insert(found)
                 }
             };
-            if !is_asked {
-                continue;
-            }
-            let entry = asking.interfaces.get(usize::from(number));
-            let Some(entry) = entry.or_else(|| others.get(usize::from(u16::MAX - number))) else {
+            let entry = contents.interfaces.get(usize::from(number));
+            let other = others.get(usize::from(u16::MAX - number));
+            let entry = entry.or(other.map(|other| &**other));
+            let Some(entry) = entry.filter(|_| is_asked) else {
+                file.step();
                 continue;
             };
+            let (producer, record) = match (meta.id, source.recording) {
+                (Some(id), 0) => answer.recording.read(PacketId(id)),
+                (Some(id), _) => (0, id),
+                (None, _) if source.dump.recording.is_none() => (0, *looked_at),
+                (None, _) => return Err("it has packets without an ID".to_owned()),
+            };
+            // The stamp of ring time 0 is the offset of all stamps.
+            let offset_ns = match source.recording {
+                0 => Step::stamp_ns(&contents.steps, producer, entry.clock, record, 0),
+                _ => 0,
+            };
+            let time_ns = meta.time_ns.saturating_sub(offset_ns);
+            if time_ns < source.last_ns {
+                let stamp = rfc3339(meta.time_ns);
+                return Err(format!(
+                    "its stamps go back to {stamp}, and the rest of it is left out: a clock was set"
+                ));
+            }
+            if !piece.is_empty() && time_ns > source.last_ns {
+                return Ok(());
+            }
+            if !piece.is_empty() && *pieces_bytes + piece.bytes() > PIECES_BYTES_MAX {
+                return Err(TOO_MANY_ALIKE.to_owned());
+            }
+            source.last_ns = time_ns;
             let packet = Packet {
-                time_ns: meta.time_ns,
+                time_ns,
                 wire_len: meta.wire_len,
                 interface: number,
                 direction: (meta.flags.unwrap_or(0) & 3) as u8,
@@ -497,24 +334,17 @@ impl Dumped {
                 data,
             };
             *looked_at += 1;
-            if asking.matching.takes(entry, &packet) {
-                *next = Some(Held {
-                    stamp_ns: packet.time_ns,
-                    interface: number,
-                    direction: packet.direction,
-                    wire_len: packet.wire_len,
-                    data: data.to_vec(),
-                    source: index,
-                    claimed: index,
-                    is_given: false,
-                });
-                return;
+            if answer.matching.takes(entry, &packet) {
+                let place = (source.recording, producer, record);
+                piece.push(&packet, place, meta.time_ns, lengths);
             }
-        };
-        *state = State::Done;
-        if let Some(why) = fault {
-            sources[index].fail(why);
+            file.step();
         }
+        source.state = State::Done;
+        let (from_ns, to_ns) = source.part;
+        let is_whole = from_ns <= wanted.0.max(source.dump.span.0)
+            && to_ns >= wanted.1.min(source.dump.span.1);
+        is_whole.then_some(()).ok_or_else(|| CUT.to_owned())
     }
 
     /// The stamps that are sure to be in the answer, as far as it goes.
@@ -584,11 +414,14 @@ impl Dumped {
 }
 
 impl Source {
-    fn new(dump: Shelved) -> Self {
+    fn new(dump: Shelved, recording: u32, part: Stretch) -> Self {
         Self {
             dump,
             state: State::Waiting,
-            next: None,
+            recording,
+            part,
+            last_ns: i64::MIN,
+            piece_bytes: 0,
             numbers: HashMap::new(),
             covers: false,
             packets: 0,
@@ -611,7 +444,6 @@ impl Source {
 
     fn fail(&mut self, why: String) {
         self.state = State::Done;
-        self.next = None;
         self.fault = Some(why);
     }
 
@@ -634,36 +466,40 @@ impl Source {
     }
 }
 
-fn number_of(interfaces: &[InterfaceEntry], name: &str, link_type: u16) -> Option<u16> {
+fn number_of(
+    interfaces: &[impl Borrow<InterfaceEntry>],
+    (name, link_type): (&str, u16),
+) -> Option<u16> {
     let is_it =
         |entry: &InterfaceEntry| (entry.name.as_str(), entry.link_type) == (name, link_type);
-    let place = interfaces.iter().position(is_it)?;
+    let place = interfaces.iter().position(|it| is_it(it.borrow()))?;
     u16::try_from(place).ok()
 }
 
 /// The number that an interface of a dump has in the answer, and whether its packets are asked for; `None`: there are too many.
 fn find(
-    asking: &mut Asking<'_>,
-    others: &mut Vec<InterfaceEntry>,
+    matching: &mut Matching,
+    interfaces: &[InterfaceEntry],
+    others: &mut Vec<Arc<InterfaceEntry>>,
     (name, link_type): (&str, u16),
 ) -> Option<(u16, bool)> {
-    if let Some(number) = number_of(asking.interfaces, name, link_type) {
-        return Some((number, asking.matching.asks(number)));
+    if let Some(number) = number_of(interfaces, (name, link_type)) {
+        return Some((number, matching.asks(number)));
     }
-    let known = number_of(others, name, link_type);
-    if known.is_none() && asking.interfaces.len() + others.len() >= INTERFACES_MAX {
+    let known = number_of(others, (name, link_type));
+    if known.is_none() && interfaces.len() + others.len() >= INTERFACES_MAX {
         return None;
     }
     let place = known.unwrap_or_else(|| {
-        others.push(InterfaceEntry {
+        others.push(Arc::new(InterfaceEntry {
             name: name.to_owned(),
             link_type,
             snaplen: 0,
             time_domain: TimeDomain::File as u8,
             clock: 0,
-        });
+        }));
         u16::try_from(others.len() - 1).unwrap_or(u16::MAX)
     });
-    let is_asked = asking.matching.learn_other(&others[usize::from(place)]);
+    let is_asked = matching.learn_other(&others[usize::from(place)]);
     Some((u16::MAX - place, is_asked))
 }

@@ -3,11 +3,11 @@
 //! Buckets come by their smallest time, each when the packets before it are out. So those that wait are of buckets whose times
 //! overlap: one or two a producer, where clocks run forward.
 
-use std::{collections::BTreeMap, io, ops::Range};
+use std::{collections::BTreeMap, ops::Range};
 
 use retroscope_ring::Packet;
 
-use super::{PacketId, packet_id::Numbering};
+use super::{PacketId, Recording};
 
 /// Range of the bound on bytes of waiting packets. If more packets overlap, the stamps of the
 /// region are in disorder, or somebody made the region so.
@@ -26,7 +26,9 @@ pub(super) struct Found {
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
-    /// Whose it is, and its number; [`FROM_DUMP`].
+    /// 0: the recording of the ring. Packets of other recordings have other numbers.
+    pub(super) recording: u32,
+    /// Whose it is, and its number.
     pub(super) producer: usize,
     pub(super) record: u64,
     /// Records of its producer that are missing before it.
@@ -36,40 +38,22 @@ pub(super) struct Found {
     data: Range<usize>,
 }
 
-/// Whose a packet of a dump is, in the place of a producer.
-pub(super) const FROM_DUMP: usize = usize::MAX;
-
 impl Found {
-    /// A packet of a dump, where ring time and stamp are one.
-    pub(super) fn of_dump(
-        stamp_ns: i64,
-        (interface, direction): (u16, u8),
-        wire_len: u32,
-        data: &[u8],
-    ) -> Self {
-        Self {
-            time_ns: stamp_ns,
-            stamp_ns,
-            wire_len,
-            interface,
-            direction,
-            producer: FROM_DUMP,
-            record: 0,
-            dropped: 0,
-            captured: u32::try_from(data.len()).unwrap_or(u32::MAX), // at most 256 KiB
-            data: 0..0,
-        }
+    /// Its ID in the answer; `None`: it is of another recording.
+    pub(super) fn id(&self, recording: Recording) -> Option<PacketId> {
+        (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
-    /// Its name; `None`: it has none, as one of a dump.
-    pub(super) fn id(&self, numbering: Numbering) -> Option<PacketId> {
-        (self.producer != FROM_DUMP)
-            .then(|| numbering.id(self.producer, self.record))
-            .flatten()
+    /// Its place in the order of packets. No two packets have the same place.
+    pub(super) fn place(&self) -> Place {
+        (self.time_ns, self.recording, self.producer, self.record)
     }
 }
 
-/// The packets of one bucket.
+/// The place of a packet: time, recording, producer, record.
+pub(super) type Place = (i64, u32, usize, u64);
+
+/// The packets of one bucket, or those of one time in a dump.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     packets: Vec<Found>,
@@ -78,25 +62,35 @@ pub(super) struct Piece {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Merge {
-    /// By (time of the next packet, producer, its number), the order of packets; and which piece it is, as a damaged ring may have a record twice.
-    pieces: BTreeMap<(i64, usize, u64, u64), Piece>,
-    /// Pieces so far.
+    /// By the place of the next packet, and by the piece's number: a damaged ring may have a record
+    /// twice.
+    pieces: BTreeMap<(Place, u64), Piece>,
+    /// The piece whose packet was returned last, and its number.
+    taken: Option<(Piece, u64)>,
+    /// Pieces of the ring so far.
     made: u64,
+    /// Bytes of the ring's pieces.
     waiting_bytes: u64,
     pub(super) waiting_bytes_max: u64,
+    last: Option<Place>,
     last_ns: Option<i64>,
     /// Packets that came out behind younger ones.
     pub(super) disordered: u64,
 }
+
+/// Numbers of the pieces of dumps begin here, first those of this recording. So packets of the ring
+/// are before their copies in dumps.
+const OWN_DUMPS: u64 = 1 << 62;
+const OTHER_DUMPS: u64 = 1 << 63;
 
 impl Piece {
     /// Adds a record of a producer, of which no more bytes than `snaplen` are to be in the answer, and so many are `kept` until then.
     pub(super) fn push(
         &mut self,
         packet: &Packet<'_>,
-        (producer, record): (usize, u64),
+        (recording, producer, record): (u32, usize, u64),
         stamp_ns: i64,
         (snaplen, kept): (usize, usize),
     ) {
@@ -110,6 +104,7 @@ impl Piece {
             wire_len: packet.wire_len,
             interface: packet.interface,
             direction: packet.direction,
+            recording,
             producer,
             record,
             dropped: 0,
@@ -124,8 +119,7 @@ impl Piece {
 
     /// Puts the packets in their order; so many records are missing before the first one.
     pub(super) fn sort(&mut self, dropped: u64) {
-        // Stable: of one time, in the order in which they were stored.
-        self.packets.sort_by_key(|packet| packet.time_ns);
+        self.packets.sort_by_key(Found::place);
         // A piece may wait for long, and vectors grow to twice their length.
         self.packets.shrink_to_fit();
         self.data.shrink_to_fit();
@@ -134,8 +128,8 @@ impl Piece {
         }
     }
 
-    fn bytes(&self) -> u64 {
-        (self.data.capacity() + self.packets.capacity() * size_of::<Found>()) as u64
+    pub(super) fn bytes(&self) -> usize {
+        self.data.capacity() + self.packets.capacity() * size_of::<Found>()
     }
 }
 
@@ -144,59 +138,87 @@ impl Merge {
     pub(super) fn new(producers: usize, bucket_bytes: usize) -> Self {
         let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
         Self {
-            pieces: BTreeMap::new(),
-            made: 0,
-            waiting_bytes: 0,
             waiting_bytes_max: overlapping.clamp(*WAITING_BYTES.start(), *WAITING_BYTES.end()),
-            last_ns: None,
-            disordered: 0,
+            ..Self::default()
         }
     }
 
     /// Adds packets of a bucket, in order.
     pub(super) fn add(&mut self, piece: Piece) {
-        self.waiting_bytes += piece.bytes();
+        self.waiting_bytes += piece.bytes() as u64;
         self.made += 1;
         self.wait(piece, self.made);
     }
 
-    /// Takes packets out, in order, that nothing of `until_ns` or later comes before; and others, where too many wait. `take` says
-    /// whether it wants more, and so does the result.
-    pub(super) fn take_before(
+    /// Adds a dump, whose first packet is of this time or later.
+    pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
+        let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
+        let first = (from_ns, 0, 0, 0);
+        self.pieces.insert((first, number), Piece::default());
+    }
+
+    /// Takes the next packet out: nothing of `until_ns` or later comes before it, or too many bytes
+    /// wait. Returns the packet, its bytes, and the dump that has it. `fill` reads the next piece
+    /// of a dump.
+    pub(super) fn next(
         &mut self,
         until_ns: Option<i64>,
-        mut take: impl FnMut(&Found, &[u8]) -> io::Result<bool>,
-    ) -> io::Result<bool> {
+        mut fill: impl FnMut(usize) -> Piece,
+    ) -> Option<(&Found, &[u8], Option<usize>)> {
+        if let Some((mut piece, number)) = self.taken.take() {
+            piece.next += 1;
+            self.wait_or_fill(piece, number, &mut fill);
+        }
         while let Some(first) = self.pieces.first_entry() {
-            let &(time_ns, _, _, number) = first.key();
-            let is_early = until_ns.is_none_or(|until_ns| time_ns < until_ns);
+            let &(place, number) = first.key();
+            let is_early = until_ns.is_none_or(|until_ns| place.0 < until_ns);
             if !is_early && self.waiting_bytes <= self.waiting_bytes_max {
                 break;
             }
             let mut piece = first.remove();
-            let packet = &piece.packets[piece.next];
-            self.disordered += u64::from(self.last_ns.is_some_and(|last_ns| time_ns < last_ns));
-            self.last_ns = self.last_ns.max(Some(time_ns));
-            let goes_on = take(packet, &piece.data[packet.data.clone()])?;
-            piece.next += 1;
-            self.wait(piece, number);
-            if !goes_on {
-                return Ok(false);
+            // The ring or another dump gave it.
+            let is_copy = number >= OWN_DUMPS && self.last == Some(place);
+            if piece.packets.is_empty() || is_copy {
+                piece.next += 1;
+                self.wait_or_fill(piece, number, &mut fill);
+                continue;
             }
+            self.disordered += u64::from(self.last_ns.is_some_and(|last_ns| place.0 < last_ns));
+            (self.last, self.last_ns) = (Some(place), self.last_ns.max(Some(place.0)));
+            let (piece, number) = self.taken.insert((piece, number));
+            let packet = &piece.packets[piece.next];
+            let dump = dump_of(*number);
+            return Some((packet, &piece.data[packet.data.clone()], dump));
         }
-        Ok(true)
+        None
     }
 
-    /// Puts a piece at its place, if packets are left in it.
+    /// Puts a piece at its place. If no packets are left in it, reads the next one of a dump.
+    fn wait_or_fill(
+        &mut self,
+        mut piece: Piece,
+        number: u64,
+        fill: &mut impl FnMut(usize) -> Piece,
+    ) {
+        match dump_of(number) {
+            Some(dump) if piece.next >= piece.packets.len() => piece = fill(dump),
+            _ => {}
+        }
+        self.wait(piece, number);
+    }
+
     fn wait(&mut self, piece: Piece, number: u64) {
         match piece.packets.get(piece.next) {
-            Some(next) => {
-                let key = (next.time_ns, next.producer, next.record, number);
-                _ = self.pieces.insert(key, piece);
-            }
-            None => self.waiting_bytes -= piece.bytes(),
+            Some(next) => _ = self.pieces.insert((next.place(), number), piece),
+            None if number < OWN_DUMPS => self.waiting_bytes -= piece.bytes() as u64,
+            None => {}
         }
     }
+}
+
+/// The dump of a piece with this number.
+fn dump_of(number: u64) -> Option<usize> {
+    (number >= OWN_DUMPS).then(|| usize::try_from(number & !(OWN_DUMPS | OTHER_DUMPS)).ok())?
 }
 
 #[cfg(test)]
@@ -216,7 +238,7 @@ mod tests {
                 shard: 0,
                 data: &data,
             };
-            piece.push(&packet, (0, number), time_ns, (usize::MAX, usize::MAX));
+            piece.push(&packet, (0, 0, number), time_ns, (usize::MAX, usize::MAX));
         }
         piece.sort(0);
         piece
@@ -230,13 +252,8 @@ mod tests {
             for _ in 0..2 * producers {
                 merge.add(piece(0, bytes));
             }
-            let mut taken = 0;
-            let take = |_: &Found, _: &[u8]| {
-                taken += 1;
-                Ok(true)
-            };
-            assert!(merge.take_before(Some(0), take).unwrap());
-            assert_eq!(taken, 0, "{producers} producers, {bytes} bytes");
+            let first = merge.next(Some(0), |_| Piece::default());
+            assert!(first.is_none(), "{producers} producers, {bytes} bytes");
         }
     }
 
@@ -249,14 +266,13 @@ mod tests {
             let mut taken = 0;
             for _ in 0..100 {
                 merge.add(piece(0, 64));
-                let held: u64 = merge.pieces.values().map(Piece::bytes).sum();
+                let held: usize = merge.pieces.values().map(Piece::bytes).sum();
+                let held = held as u64;
                 assert_eq!(merge.waiting_bytes, held);
                 assert!(held <= most + (5 << 20), "{held}");
-                let take = |_: &Found, _: &[u8]| {
+                while merge.next(Some(0), |_| Piece::default()).is_some() {
                     taken += 1;
-                    Ok(true)
-                };
-                assert!(merge.take_before(Some(0), take).unwrap());
+                }
                 assert!(merge.waiting_bytes <= most);
             }
             assert!(taken > 0);

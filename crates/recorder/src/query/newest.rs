@@ -5,7 +5,7 @@
 //! a newer packet: these packets are of overlapping buckets, as in `merge.rs`.
 //!
 //! If dumps may have some of the packets, a first pass counts the whole answer, and keeps the
-//! stamps of its last packets. The second pass goes by these stamps. So a packet that only one of
+//! places of its last packets. The second pass goes by these places. So a packet that only one of
 //! the passes can read does not change which others are in the answer.
 
 use std::{
@@ -20,9 +20,9 @@ use super::{
     contents::{Candidate, Contents, offsets},
     dumped::Dumped,
     index::Says,
+    merge::{Found, Place},
     reading::{Reading, Tally, Visit},
     resume::Position,
-    seen::Seen,
 };
 
 /// Where the newest packets of an answer begin, if it has older packets.
@@ -30,19 +30,18 @@ use super::{
 pub(super) struct Newest {
     /// Stamp of the first of the newest packets, ns.
     pub(super) begin_ns: i64,
-    /// Packets of this stamp that are older.
-    older: u64,
-    /// Largest stamp that the pass has met, ns. Unlike stamps it never decreases. `i64::MAX`: the
-    /// pass meets no older packets.
-    reached_ns: i64,
+    /// Packets before this place are older.
+    begin: Place,
 }
 
 /// The last packets of an answer, while it is counted.
-struct Last {
+#[derive(Debug, Default)]
+pub(super) struct Last {
     limits: (u64, u64),
     /// Where the newest packets may begin, and the packets and bytes before.
     begins: VecDeque<(Newest, u64, u64)>,
-    next: Newest,
+    /// The place after the last packet.
+    end: Option<Newest>,
     packets: u64,
     bytes: u64,
 }
@@ -50,29 +49,29 @@ struct Last {
 /// A packet on the heap: its position, its stamp in ns, and its bytes in the answer.
 type Match = (Position, i64, u64);
 
-/// Entries of [`Last::begins`], 40 MiB. If a limit is larger, only every second or fourth packet
+/// Entries of [`Last::begins`], 64 MiB. If a limit is larger, only every second or fourth packet
 /// may be the first of the newest: the answer may lack a few packets to its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl Newest {
-    /// Whether the next packet is one of the newest.
-    pub(super) fn takes(&mut self, stamp_ns: i64) -> bool {
-        self.reached_ns = self.reached_ns.max(stamp_ns);
-        let is_older = self.reached_ns == self.begin_ns && self.older > 0;
-        self.older -= u64::from(is_older);
-        self.reached_ns >= self.begin_ns && !is_older
+    /// Whether a packet is one of the newest.
+    pub(super) fn takes(&self, packet: &Found) -> bool {
+        packet.place() >= self.begin
     }
 }
 
 impl Last {
-    fn push(&mut self, stamp_ns: i64, bytes: u64) {
-        if stamp_ns > self.next.begin_ns {
-            (self.next.begin_ns, self.next.older) = (stamp_ns, 0);
-        }
-        self.begins.push_back((self.next, self.packets, self.bytes));
-        self.next.older += 1;
+    pub(super) fn push(&mut self, packet: &Found) {
+        let (begin_ns, begin) = (packet.stamp_ns, packet.place());
+        let end = (begin.0, begin.1, begin.2, begin.3.saturating_add(1));
+        self.end = Some(Newest {
+            begin_ns,
+            begin: end,
+        });
+        let begin = Newest { begin_ns, begin };
+        self.begins.push_back((begin, self.packets, self.bytes));
         self.packets += 1;
-        self.bytes += bytes;
+        self.bytes += u64::from(packet.captured);
         let is_too_much = |(_, packets, bytes): &mut (Newest, u64, u64)| {
             self.packets - *packets > self.limits.0 || self.bytes - *bytes > self.limits.1
         };
@@ -90,7 +89,7 @@ impl Last {
     fn begin(&self) -> Option<Newest> {
         match self.begins.front() {
             Some((_, 0, _)) => None,
-            first => Some(first.map_or(self.next, |first| first.0)),
+            first => first.map(|first| first.0).or(self.end),
         }
     }
 }
@@ -110,8 +109,7 @@ impl<W: io::Write> Reading<'_, W> {
             self.dumped = None;
             self.newest = Some(Newest {
                 begin_ns,
-                older: 0,
-                reached_ns: i64::MAX,
+                begin: (i64::MIN, 0, 0, 0),
             });
         } else if self.dumped.is_some() {
             return self.newest_with_dumps();
@@ -210,35 +208,26 @@ impl<W: io::Write> Reading<'_, W> {
             dumped,
             ..
         } = self;
-        let next = Newest {
-            begin_ns: i64::MIN,
-            older: 0,
-            reached_ns: i64::MIN,
-        };
-        let mut last = Last {
+        let last = Last {
             limits: limits(&answer.query),
-            begins: VecDeque::new(),
-            next,
-            packets: 0,
-            bytes: 0,
+            ..Last::default()
         };
         let query = &mut answer.query;
         let limits = (query.limit_packets.take(), query.limit_bytes.take());
-        let mut count = |seen: &Seen<'_>| {
-            last.push(seen.stamp_ns, seen.data.len() as u64);
-            true
-        };
-        let mut counting = Reading::<io::Sink>::new(answer, None).shown_to(&mut count);
-        counting.dumped = dumped;
+        let mut counting = Reading::<io::Sink>::new(answer, None);
+        (counting.dumped, counting.last) = (dumped, Some(last));
         counting.whole_pass()?;
         let Reading {
-            mut answer, dumped, ..
+            mut answer,
+            dumped,
+            last,
+            ..
         } = counting;
         (answer.query.limit_packets, answer.query.limit_bytes) = limits;
         Ok(Self {
             looker,
             dumped: dumped.map(Dumped::again),
-            newest: last.begin(),
+            newest: last.and_then(|last| last.begin()),
             ..Self::new(answer, stream)
         })
     }

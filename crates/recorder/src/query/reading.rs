@@ -4,18 +4,17 @@
 //! before any more. In a follow that is what every producer's watermark has passed, so that the order is that of an answer given later, and
 //! a reader may go on behind any packet of it (`resume.rs`). What a pass has read of a bucket that is still open, the next one leaves out.
 
-use std::{cell::RefCell, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use retroscope_ring::{AttachedState, Buffer, CopyError, InterfaceEntry, Step};
+use retroscope_ring::{AttachedState, Buffer, CopyError, Step};
 
 use super::{
     Answer, IndexUse, PacketId, QueryError, QueryReport,
     contents::{Candidate, Contents, Losses, offset_ns, offsets},
-    dumped::{Asking, Dumped},
-    giving::Giving,
+    dumped::Dumped,
     index::{Needed, Says},
-    merge::{Found, Merge, Piece},
-    newest::Newest,
+    merge::{Merge, Piece},
+    newest::{Last, Newest},
     seen::{Looker, Seen},
     stream::{Statistics, Stream},
 };
@@ -51,6 +50,8 @@ pub(super) struct Reading<'v, W: io::Write> {
     pub(super) progress: Vec<Progress>,
     /// `None`: no packet of the window is left out.
     pub(super) newest: Option<Newest>,
+    /// Where the newest packets may begin, while the answer is counted.
+    pub(super) last: Option<Last>,
     /// What a bucket must have for the index; `None`: there is none, or it does not help.
     pub(super) needed: Option<Needed>,
     pub(super) tally: Tally,
@@ -136,6 +137,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             losses: Losses::default(),
             progress: (0..info.producers).map(progress).collect(),
             newest: None,
+            last: None,
             needed: needed.flatten(),
             tally: Tally::default(),
             passes: 0,
@@ -293,6 +295,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
         visits: &[Visit<'_>],
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
+        if let Some(dumped) = self.dumped.as_mut().filter(|_| self.passes == 0) {
+            dumped.begin(&mut self.merge, &contents.steps);
+        }
         for visit in visits {
             if self.is_ended() {
                 break;
@@ -426,22 +431,11 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let Candidate {
             bucket, span_ns, ..
         } = visit.candidate;
-        let snaplen = self
-            .answer
-            .query
-            .headers
-            .map_or(usize::MAX, |bytes| bytes.get() as usize);
-        // A dump may have the same packets: all of their bytes tell.
-        let is_compared = self.dumped.as_ref().is_some_and(|it| !it.is_done());
-        let kept = match self.stream.is_some() || self.looker.is_some() {
-            _ if is_compared => usize::MAX,
-            true => snaplen,
-            false => 0,
-        };
+        let lengths = self.lengths();
         let mut piece = Piece::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
-            let place = (bucket.producer, record);
-            piece.push(packet, place, stamp_ns, (snaplen, kept));
+            let place = (0, bucket.producer, record);
+            piece.push(packet, place, stamp_ns, lengths);
         });
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
@@ -503,77 +497,51 @@ impl<'v, W: io::Write> Reading<'v, W> {
         found
     }
 
+    /// Bytes of each packet that the answer has at most, and that are kept for the answer.
+    fn lengths(&self) -> (usize, usize) {
+        let headers = self.answer.query.headers;
+        let snaplen = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
+        let is_shown = self.stream.is_some() || self.looker.is_some();
+        (snaplen, if is_shown { snaplen } else { 0 })
+    }
+
+    /// Writes packets, in order, that nothing of `until_ns` or later comes before.
     fn write_before(
         &mut self,
         contents: &Contents,
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
-        let Self {
-            answer,
-            stream,
-            looker,
-            tally,
-            newest,
-            progress,
-            merge,
-            dumped,
-            ..
-        } = self;
-        let Answer {
-            window,
-            query,
-            numbering,
-            clock,
-            cancel,
-            matching,
-            ..
-        } = answer;
-        let before = tally.packets;
-        let giving = RefCell::new(Giving {
-            query,
-            numbering: *numbering,
-            cancel,
-            stream,
-            looker,
-            tally,
-            newest,
-            progress,
-        });
-        let mut asking = Asking {
-            query,
-            matching,
-            interfaces: &contents.interfaces,
-            cancel,
-        };
-        let mut give = |entry: &InterfaceEntry, packet: &Found, data: &[u8]| {
-            giving.borrow_mut().give(entry, packet, data)
-        };
-        let written = merge.take_before(until_ns, |packet, data| {
+        let before = self.tally.packets;
+        let lengths = self.lengths();
+        let mut merge = std::mem::take(&mut self.merge);
+        while let Some((packet, data, dump)) = merge.next(until_ns, |dump| {
+            let dumped = self.dumped.as_mut();
+            let answer = &mut self.answer;
+            dumped.map_or_else(Piece::default, |it| {
+                it.fill(dump, answer, contents, lengths)
+            })
+        }) {
+            let window = &self.answer.window;
             // The window may have begun later since.
-            if !window.holds(packet.time_ns, packet.stamp_ns) {
-                return Ok(true);
+            if dump.is_none() && !window.holds(packet.time_ns, packet.stamp_ns) {
+                continue;
             }
-            let entry = &contents.interfaces[usize::from(packet.interface)];
-            if let Some(dumped) = dumped {
-                if !dumped.give_before(Some(packet.stamp_ns), &mut asking, &mut give)? {
-                    return Ok(false);
-                }
-                dumped.leave_out(entry, packet, data, asking.interfaces);
+            let dumped = self.dumped.as_ref();
+            let other = dumped.and_then(|dumped| dumped.entry(packet.interface));
+            let entry = contents.interfaces.get(usize::from(packet.interface));
+            let Some(entry) = entry.or(other.as_deref()) else {
+                continue; // never: `Dumped` made one for each packet
+            };
+            let goes_on = self.give(entry, packet, data, dump);
+            if !goes_on.map_err(QueryError::Output)? {
+                break;
             }
-            let data = &data[..data.len().min(packet.captured as usize)];
-            Ok(give(entry, packet, data)?.goes_on)
-        });
-        let written = written.and_then(|goes_on| match dumped {
-            Some(dumped) if goes_on => {
-                let given = dumped.give_before(until_ns, &mut asking, &mut give);
-                given.map(drop)
-            }
-            _ => Ok(()),
-        });
-        if tally.packets > before {
-            tally.came_ns = clock.mono_ns();
         }
-        written.map_err(QueryError::Output)
+        self.merge = merge;
+        if self.tally.packets > before {
+            self.tally.came_ns = self.answer.clock.mono_ns();
+        }
+        Ok(())
     }
 
     /// Writes the blocks of interfaces that are asked for, so that programs which read a pipe begin: where these have one link type, as these

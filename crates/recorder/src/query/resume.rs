@@ -7,9 +7,8 @@
 use retroscope_ring::{Attached, Buffer};
 
 use super::{
-    PacketId, QueryError,
+    PacketId, QueryError, Recording,
     contents::{Contents, Window},
-    packet_id::Numbering,
 };
 
 /// The order of packets: ring time in ns, producer, record.
@@ -35,7 +34,7 @@ struct Place {
 impl Resume {
     pub(super) fn new(
         after: &[PacketId],
-        numbering: Numbering,
+        recording: Recording,
         attached: &Attached,
         contents: &Contents,
     ) -> Result<Self, QueryError> {
@@ -44,10 +43,10 @@ impl Resume {
         let mut buffer = Buffer::new();
         for id in after {
             let usage = |why: &str| QueryError::Usage(format!("after packet {id}: {why}"));
-            let place = numbering.read(*id);
-            let (producer, record) = place
-                .filter(|(producer, _)| *producer < producers)
-                .ok_or_else(|| usage("it is of another recording"))?;
+            let (producer, record) = recording.read(*id);
+            if producer >= producers {
+                return Err(usage("it is of another recording"));
+            }
             if record >= contents.end_of(producer) {
                 return Err(usage("there is no such packet"));
             }

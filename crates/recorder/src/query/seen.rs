@@ -5,7 +5,7 @@ use std::fmt;
 use retroscope_packet::LinkType;
 use retroscope_ring::InterfaceEntry;
 
-use super::{PacketId, merge::Found, packet_id::Numbering};
+use super::{PacketId, Recording, merge::Found};
 
 /// A packet of an answer, while it is looked at.
 #[derive(Debug, Clone, Copy)]
@@ -46,11 +46,11 @@ impl<'v> Looker<'v> {
         entry: &InterfaceEntry,
         packet: &Found,
         data: &[u8],
-        numbering: Numbering,
+        recording: Recording,
     ) -> bool {
         (self.0)(&Seen {
             stamp_ns: packet.stamp_ns,
-            id: packet.id(numbering),
+            id: packet.id(recording),
             interface: &entry.name,
             link_type: LinkType(entry.link_type),
             wire_len: packet.wire_len,

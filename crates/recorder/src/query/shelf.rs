@@ -49,8 +49,20 @@ pub(super) struct Shelved {
     pub(super) claims: Option<Vec<Stretch>>,
     /// Its filter, as the recorder knows it; of other recordings empty.
     pub(super) expression: String,
+    /// The UUID of its recording; `None`: its packets have no IDs.
+    pub(super) recording: Option<String>,
     /// It is not there, and why.
     pub(super) gone: Option<String>,
+}
+
+impl Shelved {
+    /// Why it cannot be read, if that is known before it is opened.
+    pub(super) fn fault(&self) -> Option<String> {
+        let is_pcapng = matches!(self.files.as_slice(), [file] if file.is_pcapng());
+        let why = "pcap tells neither interfaces nor directions";
+        let gone = self.gone.clone();
+        gone.or_else(|| (!is_pcapng).then(|| why.to_owned()))
+    }
 }
 
 impl Shelf for RecorderHandle {
@@ -93,6 +105,7 @@ impl Shelf for RecorderHandle {
                 files: dump.files.clone(),
                 claims: (report.as_ref()).map(|report| claims(report, span, &common)),
                 expression: report.map_or_else(String::new, |it| it.expression.clone()),
+                recording: dump.recording.clone(),
                 gone: is_changed.then(|| OTHER_FILES.to_owned()),
             });
         }
@@ -108,6 +121,7 @@ impl Shelf for RecorderHandle {
                 to: report.to.clone(),
                 files: Vec::new(),
                 claims: Some(Vec::new()),
+                recording: None,
                 expression: report.expression.clone(),
                 gone: Some("it is deleted, or not as it was written".to_owned()),
             })

@@ -13,9 +13,9 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{FileInterface, InterfaceStatistics, PacketOptions, PcapNgWriter};
 use retroscope_ring::InterfaceEntry;
 
-use super::{merge::Found, packet_id::Numbering};
+use super::{Recording, merge::Found};
 use crate::{
-    dump::encode::{SNAPLEN, plain, section},
+    dump::encode::{SNAPLEN, comment, plain, section},
     intake::InterfaceCounts,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Stream<W: io::Write> {
     writer: PcapNgWriter<W>,
-    numbering: Numbering,
+    recording: Recording,
     snaplen: u32,
     /// By number in the ring, or what stands for it, the number in the file and the packets.
     interfaces: BTreeMap<u16, (u32, u64)>,
@@ -48,11 +48,12 @@ impl<W: io::Write> Stream<W> {
         out: W,
         headline: &str,
         snaplen: Option<u32>,
-        numbering: Numbering,
+        recording: Recording,
     ) -> io::Result<Self> {
         let mut stream = Self {
-            writer: PcapNgWriter::new(out, &section(headline, None)).map_err(plain)?,
-            numbering,
+            writer: PcapNgWriter::new(out, &section(headline, [comment(recording)]))
+                .map_err(plain)?,
+            recording,
             snaplen: snaplen.unwrap_or(SNAPLEN).min(SNAPLEN),
             interfaces: BTreeMap::new(),
             last: None,
@@ -145,7 +146,7 @@ impl<W: io::Write> Stream<W> {
         let Some((index, packet, data)) = self.last.take() else {
             return Ok(Vec::new());
         };
-        let id = packet.id(self.numbering);
+        let id = packet.id(self.recording);
         let options = PacketOptions {
             flags: (packet.direction != 0).then(|| u32::from(packet.direction)),
             dropped: (packet.dropped > 0).then_some(packet.dropped),

@@ -57,6 +57,7 @@ use crate::{
         commands::{AnalyzerCommand, commands},
         common::RecorderShared,
         events::Events,
+        packet_id::Recording,
         progress::DumperProgress,
         unprivileged::without_capabilities,
     },
@@ -451,6 +452,8 @@ impl Wired {
             reproducible: config.reproducible,
             origin: Origin {
                 host: (!config.reproducible).then(host),
+                recording: (!config.reproducible)
+                    .then(|| Recording::of(&common.ring.attached().info())),
                 capture_filter: config.filter.clone(),
             },
             messages: self.messages,

@@ -36,6 +36,7 @@ use crate::{
         commands::{AnalyzerCommand, commands},
         common::RecorderShared,
         events::{Events, Subscription},
+        packet_id::Recording,
         progress::DumperProgress,
     },
     dump::{
@@ -385,7 +386,10 @@ impl Rig {
             },
             post: None,
             reproducible: true,
-            origin: Origin::default(),
+            origin: Origin {
+                recording: Some(Recording::of(&common.ring.attached().info())),
+                ..Origin::default()
+            },
             messages,
             events: events_tx,
         };

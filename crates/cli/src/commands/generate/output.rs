@@ -94,6 +94,7 @@ impl<'t> Output<'t> {
             wire_len: length,
             interface: 0,
             flags: None,
+            id: None,
         };
         let written = capture.packet(&record, frame);
         Ok(written.map_err(|error| cannot_write(target, error))?)

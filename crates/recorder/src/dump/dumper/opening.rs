@@ -58,6 +58,7 @@ impl Dumper {
             rule_name: order.rule_name.clone(),
             heading: Heading {
                 headline: headline(&order, &parts.origin),
+                recording: parts.origin.recording,
                 expected: expected_verdict(&parts.common.intake.unknown_losses()),
             },
         };

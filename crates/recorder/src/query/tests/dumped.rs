@@ -5,7 +5,7 @@ use std::{
     io::Read,
     num::NonZeroU32,
     sync::{
-        Mutex,
+        LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -21,13 +21,24 @@ use super::{
 use crate::{StoredFile, dump::stream::hexadecimal};
 
 /// A packet as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
     pub(super) time_ns: i64,
     pub(super) interface: &'static str,
     pub(super) bytes: usize,
     pub(super) mark: u16,
+    /// Its number among the packets of its interface.
+    pub(super) record: u64,
 }
+
+/// The recording of all rings of this process: they are made at the same time.
+static OWN: LazyLock<Recording> = LazyLock::new(|| {
+    let ring = Written::new().folder;
+    Recording::of(&Attached::open(&ring.path().join("ring")).unwrap().info())
+});
+
+/// The UUID of the recording of [`Dump::of_others`].
+const OTHERS: &str = "8ca8d3ba-0000-8000-8000-000000000000";
 
 impl Sent {
     pub(super) fn frame(&self) -> Vec<u8> {
@@ -129,7 +140,11 @@ pub(super) fn dump_cut<'s>(
         });
         let (frame, wire_len) = (packet.frame(), packet.bytes.try_into().unwrap());
         let data = &frame[..frame.len().min(snaplen)];
-        let options = PacketOptions::default();
+        let producer = usize::from(packet.interface == "right");
+        let options = PacketOptions {
+            id: Some(OWN.id(producer, packet.record).0),
+            ..PacketOptions::default()
+        };
         let written = writer.packet(number, packet.time_ns, wire_len, data, &options);
         written.unwrap();
     }
@@ -152,6 +167,7 @@ pub(super) fn dump_cut<'s>(
             }],
             claims: Some(vec![span]),
             expression: expression.to_owned(),
+            recording: Some(OWN.to_string()),
             gone: None,
         },
         file,
@@ -160,8 +176,10 @@ pub(super) fn dump_cut<'s>(
 }
 
 impl Dump {
+    /// The same IDs name other packets there.
     pub(super) fn of_others(mut self) -> Self {
         self.shelved.claims = None;
+        self.shelved.recording = Some(OTHERS.to_owned());
         self
     }
 
@@ -221,7 +239,10 @@ impl Past {
         }
     }
 
-    pub(super) fn send(&mut self, sent: Sent) {
+    pub(super) fn send(&mut self, mut sent: Sent) {
+        let mut own = self.all.iter().rev();
+        let before = own.find(|it| it.interface == sent.interface);
+        sent.record = before.map_or(0, |before| before.record + 1);
         let producer = usize::from(sent.interface == "right");
         let frame = sent.frame();
         let number = u16::try_from(producer).unwrap();
@@ -238,6 +259,7 @@ impl Past {
                 interface: ["left", "right"][usize::from(number % 2 == 1)],
                 bytes: 2048,
                 mark: u16::try_from(number).unwrap(),
+                ..Sent::default()
             });
         }
         self.publish();
@@ -490,6 +512,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
         interface: "elsewhere",
         bytes: 300,
         mark: 7,
+        ..Sent::default()
     };
     let sent: Vec<Sent> = past.those(window).cloned().collect();
     let packets = || [&before].into_iter().chain(&sent);
@@ -501,11 +524,12 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(found[0], given(&before, 60));
     assert_eq!(causes(&report), ["evicted", "not-recorded", "snapped"]);
     assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
-    // Of two copies the longer one.
+    // The IDs are the same, but they name other packets.
     past.shelve(vec![whole, cut]);
+    let both = packets().count() + sent.len();
     let (report, found) = past.ask(&named(200, 4000));
-    assert_eq!(found.len(), packets().count());
-    assert!(found[1..].iter().all(|it| it.3 == 2048));
+    assert_eq!(found.len(), both);
+    assert_eq!(found.iter().filter(|it| it.3 == 2048).count(), sent.len());
     assert_eq!(causes(&report), ["not-recorded", "snapped"]);
     let headers = Query {
         headers: NonZeroU32::new(50),
@@ -513,7 +537,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     };
     let (report, found) = past.ask(&headers);
     assert_eq!(causes(&report), ["not-recorded"]);
-    assert!(found.iter().all(|it| it.3 == 50) && found.len() == packets().count());
+    assert!(found.iter().all(|it| it.3 == 50) && found.len() == both);
     // Interfaces choose by name.
     let elsewhere = Query {
         interfaces: vec!["elsewhere".to_owned()],
@@ -522,48 +546,126 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(past.ask(&elsewhere).1, [given(&before, 60)]);
 }
 
-/// Two packets of one stamp and length that begin alike are two, however few bytes of them are asked for.
+/// Packets are the same if their IDs are, and other packets may be alike in all but their IDs.
 #[test]
-fn what_begins_alike_is_not_the_same() {
+fn a_packet_is_known_by_its_id() {
     let mut past = Past::new();
-    let in_ring = Sent {
+    past.send(Sent {
         time_ns: 1005,
         interface: "right",
         bytes: 2048,
         mark: 1,
-    };
-    past.send(in_ring.clone());
-    for number in 0..3000 {
-        past.send(Sent {
-            time_ns: 1000 + 10 * number,
-            interface: "left",
-            bytes: 60,
-            mark: 0,
-        });
+        ..Sent::default()
+    });
+    for number in 0..1500 {
         past.send(Sent {
             time_ns: 1000 + 10 * number,
             interface: "left",
             bytes: 2048,
             mark: 0,
+            ..Sent::default()
         });
     }
     past.publish();
+    let in_ring = past.all[0].clone();
     let other = Sent {
-        mark: 3,
+        record: 70_000,
         ..in_ring.clone()
     };
-    past.shelve(vec![dump("a", (1000, 2000), "ether[7] = 3", [&other])]);
-    for bytes in [2048, 6] {
-        let query = Query {
-            headers: NonZeroU32::new(bytes),
-            interfaces: vec!["right".to_owned()],
-            ..named(1000, 2000)
-        };
-        let (_, found) = past.ask(&query);
-        let expected = [&in_ring, &other].map(|it| given(it, bytes as usize));
-        assert_eq!(found.len(), 2, "{bytes}");
-        assert!(expected.iter().all(|it| found.contains(it)), "{found:?}");
+    // The ring and two dumps that overlap have the first packet.
+    let both = [&in_ring, &other];
+    let window = (1000, 2000);
+    let right = "ether[7] & 1 = 1";
+    past.shelve(vec![
+        dump("a", window, right, both),
+        dump("b", window, right, both),
+        dump("c", window, right, [&in_ring]),
+    ]);
+    let query = Query {
+        interfaces: vec!["right".to_owned()],
+        ..named(1000, 2000)
+    };
+    let (report, found) = past.ask(&query);
+    assert_eq!(found, both.map(|it| given(it, usize::MAX)));
+    assert_eq!(report.dumps.unwrap().packets, 1);
+}
+
+#[test]
+fn packets_of_dumps_have_the_ids_of_the_ring() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let (first, second) = ((1000, 15_000), (9000, 25_000));
+    let all = |id, window| dump(id, window, "", past.those(window));
+    let own = vec![all("a", first), all("b", second)];
+    let others = vec![all("a", first).of_others(), all("b", second).of_others()];
+    let ids = |past: &Past| {
+        let mut out = Vec::new();
+        past.answer(&named(1000, 20_000))
+            .write_to(&mut out)
+            .unwrap();
+        let mut reader = Reader::new(&out[..]).unwrap();
+        let mut ids = Vec::new();
+        while let Some(record) = reader.next().unwrap() {
+            ids.push(record.meta.id.map(|id| OWN.read(PacketId(id))));
+        }
+        ids
+    };
+    let those = past.those((1000, 20_000));
+    let place = |it: &Sent| Some((usize::from(it.interface == "right"), it.record));
+    let expected: Vec<_> = those.map(place).collect();
+    past.shelve(own);
+    assert_eq!(ids(&past), expected);
+    // Dumps of one other recording: each packet once, without an ID of this recording.
+    past.shelve(others);
+    let (report, found) = past.ask(&named(1000, 4000));
+    assert_eq!(found.len(), past.those((1000, 4000)).count());
+    assert!(ids(&past)[..found.len()].iter().all(Option::is_none));
+    assert_eq!(causes(&report), ["evicted", "not-recorded"]);
+}
+
+/// Dumps without IDs give the time that nothing else may have, and the verdict says so.
+#[test]
+fn without_ids_only_the_time_before_all_others_is_given() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let old = |id, window| {
+        let mut old = dump(id, window, "", past.those(window)).of_others();
+        old.shelved.recording = None;
+        old
+    };
+    let those = |window| past.those(window).count();
+    let own = dump("own", (9000, 25_000), "", past.those((9000, 25_000)));
+    let dumps = vec![old("a", (1000, 5000)), old("b", (4000, 12_000)), own];
+    let expected = those((1000, 20_000));
+    let alone = vec![old("a", (1000, 25_000))];
+    past.shelve(dumps);
+    let (report, found) = past.ask(&named(1000, 20_000));
+    assert_eq!(found.len(), expected);
+    let errors_of_all = errors(&report);
+    assert!(
+        errors_of_all.len() == 1 && errors_of_all[0].contains("no IDs"),
+        "{errors_of_all:?}"
+    );
+    assert!(report.reasons().contains("1 not read whole"));
+    let (report, _) = past.ask(&named(1000, 3000));
+    assert!(errors(&report).is_empty(), "its part is whole");
+    // The ring has no IDs that it could be compared with either.
+    past.shelve(alone);
+    let (_, found) = past.ask(&named(1000, 31_000));
+    let mut once = found.clone();
+    once.dedup();
+    assert_eq!((once.len(), found.len() > 2000), (found.len(), true));
+    // Packets without IDs in a dump that promises them.
+    let mut broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
+    for at in 0..broken.file.len() - 4 {
+        if broken.file[at..at + 4] == [5, 0, 8, 0] {
+            broken.file[at] = 0xff;
+        }
     }
+    past.shelve(vec![broken]);
+    let (report, found) = past.ask(&named(1000, 8000));
+    assert!(errors(&report)[0].contains("without an ID"), "{report:?}");
+    assert!(found.is_empty());
 }
 
 #[test]
@@ -598,6 +700,7 @@ fn a_clock_that_is_set_back_gives_nothing_twice() {
             interface: "left",
             bytes: 2048,
             mark: u16::try_from(number).unwrap(),
+            ..Sent::default()
         });
     }
     past.publish();

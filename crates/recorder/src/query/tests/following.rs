@@ -102,10 +102,10 @@ struct Received {
 }
 
 impl Received {
-    fn take(&mut self, numbering: Numbering, bytes: &[u8]) {
+    fn take(&mut self, recording: Recording, bytes: &[u8]) {
         for packet in packets_of(bytes) {
             let id = packet.id();
-            let (producer, record) = numbering.read(id).unwrap();
+            let (producer, record) = recording.read(id);
             // The frame carries the same number.
             let number = u64::from_be_bytes(*packet.data().first_chunk().unwrap());
             assert_eq!(number, record);
@@ -126,7 +126,7 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut written = Written::new();
         let path = written.folder.path().join("ring");
-        let numbering = Numbering::of(&Attached::open(&path).unwrap().info());
+        let recording = Recording::of(&Attached::open(&path).unwrap().info());
         let names_each = random.bool();
         let broken = AtomicU64::new(0);
         let cancel = Cancel::default();
@@ -149,7 +149,7 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
                         ..Query::default()
                     };
                     let ended = follow(path, &query, cancel, out.clone());
-                    received.take(numbering, &out.taken());
+                    received.take(recording, &out.taken());
                     match ended {
                         Ok(report) => return (received, report),
                         Err(QueryError::Output(_)) => broken.fetch_add(1, SeqCst),
@@ -207,7 +207,7 @@ fn what_a_slow_reader_misses_is_told_in_the_stream() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut written = Written::new();
         let path = written.folder.path().join("ring");
-        let numbering = Numbering::of(&Attached::open(&path).unwrap().info());
+        let recording = Recording::of(&Attached::open(&path).unwrap().info());
         let cancel = Cancel::default();
         let first = Connection::new(200_000);
         let (received, ended) = scope(|scope| {
@@ -225,7 +225,7 @@ fn what_a_slow_reader_misses_is_told_in_the_stream() {
                         ..Query::default()
                     };
                     let ended = follow(path, &query, cancel, out.clone());
-                    received.take(numbering, &out.taken());
+                    received.take(recording, &out.taken());
                     match ended {
                         Ok(report) => return (received, report),
                         Err(QueryError::Output(_)) => {}

@@ -16,7 +16,7 @@ fn ask(
 ) -> (QueryReport, Vec<Given>, Option<Stretch>) {
     let answer = past.answer(query);
     let mut out = Vec::new();
-    let stream = Stream::new(&mut out, "", None, answer.numbering).unwrap();
+    let stream = Stream::new(&mut out, "", None, answer.recording).unwrap();
     let mut reading = Reading::new(answer, Some(stream));
     reading.dumped = reading.answer.dumped();
     let wanted = reading.dumped.as_ref().map(|dumped| dumped.wanted);
@@ -30,7 +30,8 @@ fn ask(
     (report, packets, wanted)
 }
 
-/// Packets, and how many there are of each: of several sources, as many as who has the most.
+/// Packets, and how many there are of each: of several sources of a recording, as many as who has
+/// the most.
 type Bag = BTreeMap<Given, usize>;
 
 fn bag<'g>(sources: impl IntoIterator<Item = &'g Vec<Given>>) -> Bag {
@@ -44,6 +45,14 @@ fn bag<'g>(sources: impl IntoIterator<Item = &'g Vec<Given>>) -> Bag {
             let known = all.entry(packet).or_default();
             *known = count.max(*known);
         }
+    }
+    all
+}
+
+/// The packets of two recordings.
+fn sum(mut all: Bag, more: Bag) -> Bag {
+    for (packet, count) in more {
+        *all.entry(packet).or_default() += count;
     }
     all
 }
@@ -89,6 +98,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
                 interface: ["left", "right"][usize::from(random.u32(..10) < right)],
                 bytes: [60, 900, 2048, 3000][random.usize(..4)],
                 mark: random.u16(..),
+                ..Sent::default()
             });
         };
         let sent = random.i64(300..2500);
@@ -98,7 +108,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
         let mut sorted = past.all.clone();
         sorted.sort_by_key(|it| it.time_ns); // stable
         let mut dumps = Vec::new();
-        let mut held = Vec::<(Vec<Given>, bool)>::new();
+        let mut held = Vec::<(Vec<Given>, bool, bool)>::new();
         for number in 0..random.usize(..4) {
             let from_ns = random.i64(1500..20_000);
             let span = (from_ns, from_ns + random.i64(0..20_000));
@@ -112,7 +122,12 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
                 made = made.of_others();
             }
             let is_lost = random.bool();
-            held.push((those().map(|it| given(it, usize::MAX)).collect(), is_lost));
+            let is_own = made.shelved.claims.is_some();
+            held.push((
+                those().map(|it| given(it, usize::MAX)).collect(),
+                is_lost,
+                is_own,
+            ));
             dumps.push(made);
         }
         let has_dumps = !dumps.is_empty();
@@ -138,17 +153,23 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
         });
         let what = format!("seed {seed}: {query:?} {report:?}");
         // Dumps are asked for what had left the ring.
-        let dumped = |is_left: bool| -> Vec<Vec<Given>> {
-            let those = held.iter().filter(|held| !(is_left && held.1));
+        let dumped = |is_left: bool, is_own: bool| -> Vec<Vec<Given>> {
+            let those = held
+                .iter()
+                .filter(|held| !(is_left && held.1) && held.2 == is_own);
             let (from_ns, to_ns) = wanted.unwrap_or((0, -1));
             let is_wanted = |it: &&Given| (from_ns..=to_ns).contains(&it.0);
             those
                 .map(|held| held.0.iter().filter(is_wanted).cloned().collect())
                 .collect()
         };
-        let before = bag(dumped(false).iter().chain([&ring_before]));
+        let all = |is_left: bool, ring: &Vec<Given>| {
+            let own = bag(dumped(is_left, true).iter().chain([ring]));
+            sum(own, bag(&dumped(is_left, false)))
+        };
+        let before = all(false, &ring_before);
         let ring_after = in_ring(&past, end_ns);
-        let after = bag(dumped(true).iter().chain([&ring_after]));
+        let after = all(true, &ring_after);
         // Nothing is made up.
         let answer = bag([&found]);
         assert!(found.is_sorted_by_key(|it| it.0), "{what}");
