@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use super::{
     captures::Captures,
@@ -89,7 +89,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
 /// Each packet has the ID of its record.
 fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
     let (_, file) = files.first_key_value().unwrap();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     while let Some(record) = reader.next().unwrap() {
         let number = u64::from_be_bytes(record.data.try_into().unwrap());
         let id = Recording::of_test().id(0, number);

@@ -603,7 +603,7 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
         past.answer(&named(1000, 20_000))
             .write_to(&mut out)
             .unwrap();
-        let mut reader = Reader::new(&out[..]).unwrap();
+        let mut reader = CaptureReader::new(&out[..]).unwrap();
         let mut ids = Vec::new();
         while let Some(record) = reader.next().unwrap() {
             ids.push(record.meta.id.map(|id| OWN.read(PacketId(id))));
