@@ -28,10 +28,10 @@ macro_rules! with_window {
         pub(crate) struct $name {
             $($(#[$of_field])* pub(crate) $field: $type,)*
             /// Time before the trigger: `250ms`, `10s`, `5m`. Left out, as the recorder was started.
-            #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+            #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) past: Option<String>,
             /// Time after the trigger.
-            #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+            #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) future: Option<String>,
             /// A dump ends when it has so many packets; 0: without limit.
             #[serde(default, deserialize_with = "count")]
@@ -199,7 +199,7 @@ with_window! {
         /// Whether its matches are hits; left out, as it is, and of a new rule true.
         enabled: Option<bool>,
         /// After the window of one of its dumps, time in which the same dump expression starts no other.
-        #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+        #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         hold_off: Option<String>,
         /// Its dumps open at once, within what all rules share; 0, as left out: without a limit of its own.
         #[serde(default, deserialize_with = "count")]
@@ -210,11 +210,11 @@ with_window! {
         /// Bytes that its dumps wrote in the last hour before no further one is started.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
-        /// Its dumps' files are deleted, the oldest first, while they have more bytes than these, …
+        /// Bytes of the rule's dumps: above this size the files of the oldest dump are deleted.
         #[serde(default, deserialize_with = "count")]
         keep_bytes: Option<u64>,
-        /// … and when they are older.
-        #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+        /// Age at which the files of a dump of the rule are deleted.
+        #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         keep_age: Option<String>,
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     app::{App, waiting},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters},
+    openapi::Binary,
     problem::Problem,
     queries::Place,
     stream::{Sender, self_ending_stream, stream},
@@ -144,8 +145,8 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
         ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
     ),
     responses(
-        (status = 200, content_type = "application/x-pcapng", body = Vec<u8>, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
-        (status = 206, content_type = "application/x-pcapng", body = Vec<u8>, description = "The range."),
+        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
+        (status = 206, content_type = "application/x-pcapng", body = Binary, description = "The range."),
     ),
 )]
 pub(crate) async fn file(

@@ -26,6 +26,7 @@ use crate::{
     bodies::request::{StretchBody, check_names, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
+    openapi::Binary,
     problem::Problem,
     queries::{Place, QueryRecord},
     role::Role,
@@ -137,7 +138,7 @@ impl Asked {
     params(Asked),
     responses((
         status = 200, description = "The packets; with `count` the verdict only.",
-        content((Vec<u8> = "application/x-pcapng"), (CountBody = "application/json")),
+        content((Binary = "application/x-pcapng"), (CountBody = "application/json")),
         headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
     )),
 )]

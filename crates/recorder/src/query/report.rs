@@ -21,7 +21,7 @@ pub struct QueryReport {
     /// Captured bytes of these packets.
     pub bytes: u64,
     /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out. Where
-    /// [`Query::within`](crate::Query::within) is given, those in the answer only.
+    /// a part of packets is asked for, those in the answer only.
     pub looked_at: u64,
     /// See [`Verdict`]; never `failed`.
     pub verdict: Verdict,
@@ -48,7 +48,7 @@ pub struct QueryReport {
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The last packet of each producer in the answer: with these as [`Query::after`](crate::Query::after) another one goes on behind it.
+    /// The last packet of each producer in the answer: with these as `after` another one goes on behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
