@@ -11,7 +11,10 @@ use utoipa::{
     },
 };
 
-use crate::{operations::OPERATIONS, problem::ProblemBody};
+use crate::{
+    operations::OPERATIONS,
+    problem::{Cause, ProblemBody},
+};
 
 /// The name of how a token is sent.
 const TOKEN: &str = "token";
@@ -28,8 +31,12 @@ impl Modify for Common {
             ));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
-        let (name, schema) = (ProblemBody::name(), ProblemBody::schema());
-        components.schemas.insert(name.into_owned(), schema);
+        for (name, schema) in [
+            (ProblemBody::name(), ProblemBody::schema()),
+            (Cause::name(), Cause::schema()),
+        ] {
+            components.schemas.insert(name.into_owned(), schema);
+        }
         for known in OPERATIONS {
             let item = document.paths.paths.get_mut(known.path);
             let operation = item.and_then(|item| match known.method.as_str() {
@@ -79,8 +86,14 @@ fn complete(operation: &mut Operation, role: Option<&str>) {
     };
     let all = &mut operation.responses.responses;
     for (status, text) in [
-        ("4XX", "Refused; `detail` says why, and what to do."),
-        ("5XX", "It cannot be done now; `detail` says why."),
+        (
+            "4XX",
+            "Refused: `type` says why, `detail` what the client can do.",
+        ),
+        (
+            "5XX",
+            "Not possible now: `type` says why, `detail` what the client can do.",
+        ),
     ] {
         all.entry(status.to_owned())
             .or_insert_with(|| refusal(text));

@@ -71,6 +71,6 @@ pub use start::{
     inserters_only::{Inserted, insert_only},
     recorder::{Recorder, StartError, Status, Summary},
     reload::Reloaded,
-    rules::{NO_PACKET, RuleStatus},
+    rules::{Condition, NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

@@ -39,6 +39,7 @@ pub struct ModuleCounts {
     /// Packets that it did not handle, because it failed with their batch, or is disabled.
     pub lost: u64,
     /// Flows that began.
+    #[serde(rename = "started")]
     pub begun: u64,
     /// Flows that go on.
     pub live: u64,

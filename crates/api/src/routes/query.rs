@@ -9,7 +9,7 @@ use std::{io::Write, num::NonZeroU32, sync::Arc};
 use axum::{
     Extension,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
+    http::{HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
@@ -86,18 +86,18 @@ impl Asked {
         let stretch = stretch.read()?;
         check_names(self.filter.as_deref().unwrap_or_default(), caller)?;
         if self.count == Some(true) && self.follow == Some(true) {
-            return Err(Problem::senseless(
+            return Err(Problem::invalid(
                 "`count` and `follow`: what is to come cannot be counted",
             ));
         }
         let after = list(self.after.as_deref()).into_iter().map(|id| {
             let read = id.parse::<PacketId>();
-            read.map_err(|_| Problem::senseless(format!("`after`: {id:?} is no packet's ID")))
+            read.map_err(|_| Problem::invalid(format!("`after`: {id:?} is no packet's ID")))
         });
         let snaplen = caller.snaplen.and_then(NonZeroU32::new);
         if self.headers.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
             let why = format!("`headers`: no packet has more than {SNAPLEN_MAX} bytes");
-            return Err(Problem::malformed(why));
+            return Err(Problem::invalid(why));
         }
         let headers = [self.headers, snaplen].into_iter().flatten().min();
         Ok(Query {
@@ -130,9 +130,8 @@ impl Asked {
 /// What has left the ring comes from the finished dumps that have it, but behind `after`: packets of dumps have no `epb_packetid`. `dumps` in the
 /// verdict names them, and the stretches that none of them covers; for tokens with a filter or a snap length it has counts only.
 ///
-/// The answer may be read while it comes. Its verdict stands in a comment of the last packet and of each interface's statistics; afterwards at
-/// `Location`; and in trailers, where the request has `TE: trailers`: `Retroscope-Verdict` (`complete` or `incomplete`), `Retroscope-Packets`,
-/// `Retroscope-Bytes`. An answer that fails ends without its last chunk.
+/// A client can read the answer while it arrives. The verdict is in a comment of the last packet and of each interface's statistics, and afterwards at
+/// `Location`. An answer that fails ends without its last chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
     params(Asked),
@@ -147,7 +146,6 @@ pub(crate) async fn query(
     Extension(caller): Asking,
     Parameters(asked): Parameters<Asked>,
     version: Version,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let is_count = asked.count == Some(true);
     let places = if asked.follow == Some(true) {
@@ -202,10 +200,6 @@ pub(crate) async fn query(
         let file = format!("attachment; filename=\"retroscope-{name}Z.pcapng\"");
         all.insert(header::CONTENT_DISPOSITION, value(file)?);
     }
-    if asks_for_trailers(&headers) {
-        let names = TRAILERS.join(", ");
-        all.insert(header::TRAILER, value(names)?);
-    }
     Ok(response)
 }
 
@@ -217,22 +211,6 @@ struct CountBody {
     report: QueryReport,
     /// The verdict in words.
     reasons: String,
-}
-
-/// The fields behind the body.
-const TRAILERS: [&str; 3] = [
-    "retroscope-verdict",
-    "retroscope-packets",
-    "retroscope-bytes",
-];
-
-/// RFC 9110, section 10.1.4.
-fn asks_for_trailers(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::TE).iter();
-    let mut codings = lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','));
-    codings.any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// A query on a thread that may wait.
@@ -285,12 +263,12 @@ impl Task {
             }
             handle.tell_export(Export { bytes, ..export });
         }
-        let trailers = outcome.as_ref().ok().map(trailers);
+        let is_whole = outcome.is_ok();
         begun.end(outcome);
         // Who has read the answer to its end may ask again at once.
         drop(self.place);
-        if trailers.is_some() {
-            self.sender.end(trailers);
+        if is_whole {
+            self.sender.end();
         }
     }
 }
@@ -301,13 +279,6 @@ fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryE
     let counted = CountBody { report, reasons };
     serde_json::to_writer(out, &counted).map_err(|error| QueryError::Output(error.into()))?;
     Ok(counted.report)
-}
-
-fn trailers(report: &QueryReport) -> HeaderMap {
-    let verdict = HeaderValue::from_static(report.verdict.as_str());
-    let values = [verdict, report.packets.into(), report.bytes.into()];
-    let names = TRAILERS.map(header::HeaderName::from_static);
-    names.into_iter().zip(values).collect()
 }
 
 /// What became of a query: of the last 256, for who asked it
@@ -348,7 +319,7 @@ pub(crate) async fn cancel(
 }
 
 fn no_query() -> Problem {
-    Problem::absent(
+    Problem::not_found(
         "there is no such query of yours among the last 256: its ID is in the `Location` of its answer",
     )
 }

@@ -34,16 +34,16 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
         let target = "/v1/query?count=true&filter=host+192.0.2.99";
         served.ask(&get(target).token(token)).done(200)
     };
-    assert!(count(all)["looked_at"].as_u64() >= Some(2000));
+    assert!(count(all)["inspected"].as_u64() >= Some(2000));
     let told = count(&packets);
-    assert_eq!(told["looked_at"], 0, "{told}");
+    assert_eq!(told["inspected"], 0, "{told}");
     assert_eq!(told["empty"], json!({ "why": "nothing-matched", "of": 0 }));
     assert!(told.get("index").is_none(), "{told}");
     let page = served.ask(&get("/v1/packets").token(&packets)).done(200);
-    assert_eq!(page["looked"]["looked_at"], 0, "{page}");
+    assert_eq!(page["scan"]["inspected"], 0, "{page}");
     let answer = served.ask(&get("/v1/query?to=2100-01-01T00:00:00Z").token(&packets));
     let text = String::from_utf8_lossy(&answer.body);
-    assert!(text.contains("\"looked_at\":0,"), "{text}");
+    assert!(text.contains("\"inspected\":0,"), "{text}");
 }
 
 /// What is dumped by hand is of what the caller may see, and of what would be dumped without them; and no filter asks for bytes that the caller may not see.

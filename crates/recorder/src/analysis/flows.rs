@@ -46,6 +46,7 @@ pub struct FlowCounts {
     /// Packets whose flow could not be told: damaged ones, and later fragments without their first.
     pub unattributed: u64,
     /// Flows that began.
+    #[serde(rename = "started")]
     pub begun: u64,
     /// Flows that go on.
     pub live: u64,
@@ -58,6 +59,7 @@ pub struct FlowCounts {
     /// Flows that went on when the recording ended.
     pub finished: u64,
     /// Flows that ended, and of which nobody was told, because the receiver was too slow or gone.
+    #[serde(rename = "unreported")]
     pub untold: u64,
 }
 

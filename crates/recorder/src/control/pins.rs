@@ -47,9 +47,9 @@ pub struct Pin {
 }
 
 impl Pins {
-    /// Pins the stretches of ring time that have these stamps. A name that is there keeps what it has. Returns the pin, and whether it was
-    /// there.
-    pub(crate) fn add(
+    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets of both
+    /// time ranges stay protected meanwhile. Returns the pin, and whether it replaced a pin.
+    pub(crate) fn put(
         &self,
         ring: &Ring,
         name: &str,
@@ -57,10 +57,8 @@ impl Pins {
         times: &[(i64, i64)],
     ) -> Result<(Pin, bool), String> {
         let mut pins = lock(&self.by_name);
-        if let Some(pinned) = pins.get(name) {
-            return Ok((pinned.now(), true));
-        }
-        if pins.len() >= PINS_MAX {
+        let existed = pins.contains_key(name);
+        if !existed && pins.len() >= PINS_MAX {
             return Err(format!(
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
             ));
@@ -80,7 +78,7 @@ impl Pins {
         };
         let pin = pinned.now();
         pins.insert(name.to_owned(), pinned);
-        Ok((pin, false))
+        Ok((pin, existed))
     }
 
     /// Gives a stretch up. Whether it was there.

@@ -73,7 +73,7 @@ pub(super) struct Dumped {
     ready_ns: i64,
     /// Interfaces that the ring does not have, from number 65,535 down.
     others: Vec<InterfaceEntry>,
-    pub(super) looked_at: u64,
+    pub(super) inspected: u64,
     /// Why there are none.
     unlisted: Option<String>,
 }
@@ -178,7 +178,7 @@ impl Dumped {
             ready_ns: i64::MIN,
             places: HashMap::new(),
             others: Vec::new(),
-            looked_at: 0,
+            inspected: 0,
             unlisted: None,
         }
     }
@@ -449,7 +449,7 @@ impl Dumped {
             sources,
             others,
             wanted,
-            looked_at,
+            inspected,
             ..
         } = self;
         let Source {
@@ -496,7 +496,7 @@ impl Dumped {
                 shard: 0,
                 data,
             };
-            *looked_at += 1;
+            *inspected += 1;
             if asking.matching.takes(entry, &packet) {
                 *next = Some(Held {
                     stamp_ns: packet.time_ns,
@@ -533,7 +533,7 @@ impl Dumped {
         );
         let snapped = self.sources.iter().map(|source| source.snapped).sum();
         if snapped > 0 {
-            losses.add("snapped", (from_ns, to_ns.max(from_ns)), Some(snapped));
+            losses.add("truncated", (from_ns, to_ns.max(from_ns)), Some(snapped));
         }
         let others = self.touched(window.to_ns);
         let others = others.filter(|source| source.dump.claims.is_none());

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -103,8 +104,18 @@ struct Wanted<'a> {
     request: &'a TriggerRequest,
     /// Whether its matches are hits, from its first packet on; `None`: as it is, and of a new rule so.
     is_enabled: Option<bool>,
-    /// Only if there is no rule of this name.
-    only_new: bool,
+    condition: Condition<'a>,
+}
+
+/// What must be true of the present rule for a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// Nothing: the rule may exist or not.
+    Any,
+    /// There is no rule of this name.
+    New,
+    /// The rule has this [`RuleStatus::version`].
+    Unchanged(&'a str),
 }
 
 /// A rule at one moment.
@@ -122,6 +133,16 @@ pub struct RuleStatus {
     pub hits: Option<u64>,
     /// Whether it is of the configuration ([`Handle::reload`]), and not added by a command.
     pub is_configured: bool,
+}
+
+impl RuleStatus {
+    /// A text that changes with the rule's definition, and not with its hits.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", (&self.expression, &self.request, self.is_enabled)).hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
 }
 
 /// The names of all rules of a configuration, in their order.
@@ -300,9 +321,15 @@ impl Numbered {
     /// Whether the rule is as wanted already; refused if the rule must be new or is a script.
     fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
-        match self.by_name.get(name) {
+        let entry = self.by_name.get(name);
+        if let Condition::Unchanged(version) = wanted.condition
+            && entry.is_none_or(|entry| entry.status(name).version() != version)
+        {
+            return Err(CommandError::RuleChangedBefore(name.to_owned()));
+        }
+        match entry {
             None => Ok(false),
-            Some(entry) if wanted.only_new => Err(CommandError::RuleExists {
+            Some(entry) if wanted.condition == Condition::New => Err(CommandError::RuleExists {
                 name: name.to_owned(),
                 is_as_wanted: entry.is_so(wanted),
             }),
@@ -385,7 +412,7 @@ impl Handle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, or changes the one of its name unless `only_new`. Packets that are analyzed
+    /// Adds a trigger rule, or changes the one of its name under a `condition`. Packets that are analyzed
     /// after this returns are matched by the rule. `is_enabled`: whether its matches are hits (`None`: as
     /// it is; those of a new rule are). Whether the rule was there.
     ///
@@ -395,21 +422,21 @@ impl Handle {
     ///
     /// # Errors
     /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
-    /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a rule of
-    /// this name.
+    /// expression, does not compile for any source; `RuleExists`, `RuleChangedBefore`: the condition is
+    /// false.
     pub fn put_rule(
         &self,
         name: &str,
         (expression, request): (&str, &TriggerRequest),
         is_enabled: Option<bool>,
-        only_new: bool,
+        condition: Condition<'_>,
     ) -> Result<bool, CommandError> {
         let wanted = Wanted {
             name,
             expression,
             request,
             is_enabled,
-            only_new,
+            condition,
         };
         self.check_live()?;
         check_name(name)?;

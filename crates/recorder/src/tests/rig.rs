@@ -640,7 +640,7 @@ impl Handle {
         expression: &str,
         request: &TriggerRequest,
     ) -> Result<bool, CommandError> {
-        self.put_rule(name, (expression, request), None, false)
+        self.put_rule(name, (expression, request), None, Condition::Any)
     }
 }
 
