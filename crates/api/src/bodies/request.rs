@@ -158,7 +158,7 @@ impl TriggerBody {
         let mut request = self.window(caller)?;
         // Of a flow all of it is dumped, whatever is dumped by hand else.
         let of_flow = flow.as_ref().map(|_| String::new());
-        request.dump = self.filter.or(of_flow);
+        request.dump = self.dump.or(of_flow);
         Ok(ByHand {
             key,
             at_ns: self.time.as_deref().map(time).transpose()?,
@@ -174,10 +174,10 @@ with_window! {
     TriggerBody {
         /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started, and of a flow all of it.
         #[schema(example = "udp port 53")]
-        filter: Option<String>,
-        /// The flow that is dumped, in both directions and under any VLAN tags; of it what `filter` takes.
+        dump: Option<String>,
+        /// The flow that is dumped, in both directions and under any VLAN tags: its packets that `dump` matches.
         flow: Option<FlowBody>,
-        /// The Community ID (version 1, seed 0) of what is dumped; of it what `filter` takes.
+        /// The Community ID (version 1, seed 0) of the flow that is dumped: its packets that `dump` matches.
         #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
         community_id: Option<String>,
         /// When it happened, for a window that lies before now: RFC 3339 with any offset, or s, ms, µs or ns since 1970. Left out, now.

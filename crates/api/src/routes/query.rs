@@ -64,9 +64,9 @@ pub(crate) struct Asked {
     limit_bytes: Option<u64>,
     /// With a limit: the last packets instead of the first.
     newest: Option<bool>,
-    /// So many bytes of each packet.
+    /// Truncate each packet to this number of bytes.
     #[param(minimum = 1, maximum = 262_144, value_type = Option<u32>)]
-    headers: Option<NonZeroU32>,
+    snaplen: Option<NonZeroU32>,
     /// Go on with the packets that come.
     follow: Option<bool>,
     /// Go on behind these packets of an answer before, by the IDs that it gave them (`epb_packetid`, `after` in its verdict), with commas between.
@@ -95,11 +95,11 @@ impl Asked {
             read.map_err(|_| Problem::invalid(format!("`after`: {id:?} is no packet's ID")))
         });
         let snaplen = caller.snaplen.and_then(NonZeroU32::new);
-        if self.headers.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
-            let why = format!("`headers`: no packet has more than {SNAPLEN_MAX} bytes");
+        if self.snaplen.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
+            let why = format!("`snaplen`: no packet has more than {SNAPLEN_MAX} bytes");
             return Err(Problem::invalid(why));
         }
-        let headers = [self.headers, snaplen].into_iter().flatten().min();
+        let headers = [self.snaplen, snaplen].into_iter().flatten().min();
         Ok(Query {
             expression: self.filter.unwrap_or_default(),
             within: caller.filter.as_deref().unwrap_or_default().to_owned(),

@@ -22,7 +22,7 @@ fn sample(method: &str, path: &str) -> Request {
     let sample = request(method, &path);
     match (method, path.as_str()) {
         ("POST", "/v1/triggers") => {
-            sample.json(&json!({ "filter": "udp", "past": "1ms", "future": "0" }))
+            sample.json(&json!({ "dump": "udp", "past": "1ms", "future": "0" }))
         }
         ("PUT", "/v1/when-full") => sample.json(&json!({ "mode": "record" })),
         ("PUT", "/v1/rules/no-such") => sample.json(&json!({ "expression": "udp prt 9" })),

@@ -257,7 +257,7 @@ fn a_rule_keeps_what_it_says_from_then_on() {
 fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     let served = Served::recording("generate:flows=10,size=1500,rate=10kpps", |_| None);
     served.wait_for_packets(2000);
-    let body = json!({ "past": "100ms", "future": "50ms", "filter": "" });
+    let body = json!({ "past": "100ms", "future": "50ms", "dump": "" });
     let triggered = served.ask_unix(&request("POST", "/v1/triggers").json(&body));
     let number = triggered.done(201)["dump"].as_u64().unwrap();
     let report = finished(&served, number);

@@ -73,9 +73,9 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     };
     let flow = json!({ "src_ip": "192.0.2.1", "src_port": 1, "dest_ip": "192.0.2.2", "dest_port": 2, "proto": "UDP" });
     assert_eq!(expression(&json!({})), "(udp) and (not ip6 proto 99)");
-    assert_eq!(expression(&json!({ "filter": "" })), "udp");
+    assert_eq!(expression(&json!({ "dump": "" })), "udp");
     assert_eq!(
-        expression(&json!({ "filter": "port 7" })),
+        expression(&json!({ "dump": "port 7" })),
         "(udp) and (port 7)"
     );
     let of_flow = expression(&json!({ "flow": flow }));
@@ -85,14 +85,14 @@ fn a_limited_trigger_narrows_what_is_dumped() {
         "payload contains \"x\"",
         "mpls or mpls or mpls or mpls 74565",
     ] {
-        let body = json!({ "filter": filter, "future": "0" });
+        let body = json!({ "dump": filter, "future": "0" });
         for token in [&udp, &short, served.token("trigger")] {
             let why = trigger(token, &body).refused(403);
             assert!(why.contains("bytes of packets"), "{why}");
         }
         trigger(served.token("admin"), &body).done(201);
     }
-    let headers = json!({ "filter": "tcp[tcpflags] & tcp-syn != 0", "future": "0" });
+    let headers = json!({ "dump": "tcp[tcpflags] & tcp-syn != 0", "future": "0" });
     trigger(served.token("trigger"), &headers).done(201);
 }
 
@@ -116,7 +116,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     };
     let id = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=";
     let asked = format!(
-        "filter=not+port+9&from=0&interfaces=eth0,eth1&community_id={}&headers=64",
+        "filter=not+port+9&from=0&interfaces=eth0,eth1&community_id={}&snaplen=64",
         id.replace('+', "%2B").replace('=', "%3D")
     );
     let export = exported(&format!("/v1/query?{asked}"));
@@ -162,7 +162,7 @@ fn only_an_admin_has_names_of_hosts_looked_up() {
         request("POST", "/v1/rules/test").json(&body)
     };
     let trigger = |filter: &str| {
-        let body = json!({ "filter": filter, "past": "1ms", "future": "0" });
+        let body = json!({ "dump": filter, "past": "1ms", "future": "0" });
         request("POST", "/v1/triggers").json(&body)
     };
     let named = "host+localhost+and+port+domain";

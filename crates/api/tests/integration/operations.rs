@@ -177,7 +177,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
             None => post,
         })
     };
-    let wanted = json!({ "filter": "udp or tcp", "past": "10s", "future": "0s", "packets": 5, "asked_by": "a test" });
+    let wanted = json!({ "dump": "udp or tcp", "past": "10s", "future": "0s", "packets": 5, "asked_by": "a test" });
     let first = trigger(&wanted, Some("incident-17"));
     let body = first.done(201);
     let number = body["dump"].as_u64().unwrap();
@@ -187,7 +187,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
         (&again["dump"], &again["existed"]),
         (&body["dump"], &json!(true))
     );
-    let other = json!({ "filter": "udp", "past": "10s", "future": "0s" });
+    let other = json!({ "dump": "udp", "past": "10s", "future": "0s" });
     let why = trigger(&other, Some("incident-17")).refused(422);
     assert!(why.contains("another trigger"), "{why}");
     let report = finished(&served, number);
@@ -199,7 +199,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
         ),
         (&json!(5), &json!("a test"), true)
     );
-    let why = trigger(&json!({ "filter": "port $srcPort" }), None).refused(422);
+    let why = trigger(&json!({ "dump": "port $srcPort" }), None).refused(422);
     assert!(why.contains("$srcPort"), "{why}");
     for key in ["", &"k".repeat(65)] {
         trigger(&wanted, Some(key)).refused(422);
@@ -411,7 +411,7 @@ fn events_come_as_they_happen_and_from_where_another_was() {
     let mut later = listen(get("/v1/events").header("Last-Event-ID", &id));
     for listener in [&mut listener, &mut later] {
         let (_, export) = until(listener, "exported");
-        let who = export["who"].as_str().unwrap();
+        let who = export["caller"].as_str().unwrap();
         assert!(
             export["what"] == "query" && who.starts_with("uid "),
             "{export}"
@@ -541,7 +541,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     );
     assert!(longest(&first.body) > 20);
     assert_eq!(
-        longest(&ask("/v1/query?headers=20&limit_packets=9").body),
+        longest(&ask("/v1/query?snaplen=20&limit_packets=9").body),
         20
     );
     let short = served.new_token("short", &[retroscope_api::Role::Packets], |line| {
@@ -549,7 +549,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     });
     for target in [
         "/v1/query?limit_packets=9",
-        "/v1/query?limit_packets=9&headers=40",
+        "/v1/query?limit_packets=9&snaplen=40",
     ] {
         assert_eq!(longest(&served.ask(&get(target).token(&short)).body), 16);
     }
@@ -566,8 +566,8 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     let none = ask("/v1/query?interfaces=nonsense&count=true").done(200);
     assert_eq!(none["empty"]["why"], "no-interface");
     for (wrong, status) in [
-        ("headers=0", 400),
-        ("headers=262145", 422),
+        ("snaplen=0", 400),
+        ("snaplen=262145", 422),
         ("limit_packets=-1", 400),
         ("newest=maybe", 400),
         ("after=x", 422),
@@ -644,8 +644,8 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     };
     assert_eq!(until(json!({ "flow": flow })), of_flow);
     assert_eq!(until(json!({ "community_id": id })), of_flow);
-    assert_eq!(until(json!({ "flow": flow, "filter": "greater 9000" })), 0);
-    assert_eq!(until(json!({ "filter": "" })), counted(""));
+    assert_eq!(until(json!({ "flow": flow, "dump": "greater 9000" })), 0);
+    assert_eq!(until(json!({ "dump": "" })), counted(""));
     for (body, status) in [
         (json!({ "flow": flow, "community_id": id }), 422),
         (json!({ "community_id": "1:x" }), 422),
@@ -665,8 +665,8 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
             json!({ "flow": { "src_ip": "::1", "dest_ip": "::2", "proto": "QUIC" } }),
             422,
         ),
-        (json!({ "flow": flow, "filter": "port $srcPort" }), 422),
-        (json!({ "flow": flow, "filter": "udp) or (tcp" }), 422),
+        (json!({ "flow": flow, "dump": "port $srcPort" }), 422),
+        (json!({ "flow": flow, "dump": "udp) or (tcp" }), 422),
         (json!({ "time": "2100-01-01T00:00:00Z" }), 409),
         (json!({ "time": "yesterday" }), 422),
     ] {

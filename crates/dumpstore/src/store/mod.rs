@@ -220,7 +220,7 @@ pub struct DeletedDump {
     /// Why.
     pub why: WhyDeleted,
     /// Who asked for it, where that is told.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "caller", skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 

@@ -76,6 +76,7 @@ pub enum Event {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
     /// Who asked, as the control plane knows them: a token's name, or a user and process.
+    #[serde(rename = "caller")]
     pub who: String,
     /// The client's address and port; `None`: the client has none, as at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
