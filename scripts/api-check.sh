@@ -70,7 +70,7 @@ ask "$url/v1/events?from=0" --max-time 3 >"$folder/events" || [ $? -eq 28 ]
 grep -q '^event: ' "$folder/events"
 echo 'GET /v1/events' >>"$folder/reached"
 reach 'GET /v1/openapi.json' "$url/v1/openapi.json" >"$folder/openapi.json"
-ask "$url/v1/status" | grep -q '"lapped":0'
+ask "$url/v1/status" | grep -q '"missed":0'
 reach 'POST /v1/stop' "$url/v1/stop"
 wait "$recorder"
 recorder=

@@ -71,8 +71,8 @@ pub use start::{
     expressions::{ExpressionError, check_alert_template, check_expression, check_template},
     handle::{CommandError, RecorderHandle, RequestedRange, check_name},
     inserters_only::{Inserted, insert_only},
-    recorder::{Recorder, RecorderStatus, RecorderSummary, StartError},
+    recorder::{Recorder, StartError, Status, Summary},
     reload::ReloadOutcome,
-    rules::{NO_PACKET, RuleStatus},
+    rules::{Condition, NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

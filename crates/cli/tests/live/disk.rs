@@ -326,7 +326,7 @@ fn another_writer_fills_the_disk() {
         let file = seen(&recorder, dump["files"][0]["name"].as_str().unwrap());
         assert_eq!(dump["packets"], capture::readable(&file), "{dump}");
     }
-    assert_eq!(api.status()["analyzers"]["lapped"], 0);
+    assert_eq!(api.status()["analyzers"]["missed"], 0);
     api.stop();
     while told(&mut events, &mut noted) != "end" {}
     let Noted {

@@ -83,7 +83,7 @@ impl Losses {
         Self {
             kernel: ledger.kernel,
             shed: lost["shed"].as_u64().unwrap_or(0),
-            lapped: outcome.json["analyzers"]["lapped"].as_u64().unwrap(),
+            lapped: outcome.json["analyzers"]["missed"].as_u64().unwrap(),
         }
     }
 }

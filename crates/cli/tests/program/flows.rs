@@ -156,7 +156,7 @@ fn one_line_a_key_where_flows_do_not_end() {
     };
     assert_eq!(flow["dest_port"], 60000);
     assert_eq!(flow["flow"]["pkts_toserver"], 1);
-    assert_eq!(summary["flows"]["begun"], 1);
+    assert_eq!(summary["flows"]["started"], 1);
     assert_eq!(summary["eve"]["lines"], 1);
     let output = run(directory.path(), "flows -r in.pcap --idle-timeout 0");
     assert_eq!(stdout(&output).lines().count(), 51);

@@ -124,7 +124,7 @@ fn noop_sees_all_packets() {
     let run = record(&capture, &examples().join("noop.lua"), &[]);
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     let module = &run.json["modules"][0];
-    let numbers = ["packets", "unattributed", "begun", "live", "faults"];
+    let numbers = ["packets", "unattributed", "started", "live", "faults"];
     let numbers = numbers.map(|name| module[name].as_u64().unwrap());
     assert_eq!(numbers, [112, 0, 4, numbers[3], 0], "{module}");
 }
@@ -214,7 +214,7 @@ fn quic_migration_finds_a_client_that_moves() {
     let module = examples().join("quic-migration.lua");
     let run = record(&capture, &module, &[]);
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
-    assert_eq!(run.json["modules"][0]["begun"], 20);
+    assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
     // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();

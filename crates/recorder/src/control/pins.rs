@@ -50,9 +50,9 @@ pub struct Pin {
 }
 
 impl Pins {
-    /// Pins the ranges of ring time that have these stamps. An existing pin of this name does not
-    /// change. Returns the pin, and whether it existed.
-    pub(crate) fn add(
+    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets of both
+    /// time ranges stay protected meanwhile. Returns the pin, and whether it replaced a pin.
+    pub(crate) fn put(
         &self,
         ring: &Ring,
         name: &str,
@@ -60,10 +60,8 @@ impl Pins {
         times: &[(i64, i64)],
     ) -> Result<(Pin, bool), String> {
         let mut pins = lock(&self.by_name);
-        if let Some(pinned) = pins.get(name) {
-            return Ok((pinned.now(), true));
-        }
-        if pins.len() >= PINS_MAX {
+        let existed = pins.contains_key(name);
+        if !existed && pins.len() >= PINS_MAX {
             return Err(format!(
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
             ));
@@ -83,7 +81,7 @@ impl Pins {
         };
         let pin = pinned.now();
         pins.insert(name.to_owned(), pinned);
-        Ok((pin, false))
+        Ok((pin, existed))
     }
 
     /// Removes a pin. Returns whether the pin existed.

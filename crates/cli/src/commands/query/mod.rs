@@ -78,7 +78,7 @@ pub(crate) struct Args {
     pub(super) newest: bool,
 
     /// So many bytes of each packet
-    #[arg(long, value_name = "N")]
+    #[arg(long = "snaplen", value_name = "N")]
     pub(super) headers: Option<NonZeroU32>,
 
     /// Packets of the connection with this Community ID (version 1, seed 0) only
@@ -150,7 +150,7 @@ impl Args {
             ("limit_packets", self.limit_packets.map(|n| n.to_string())),
             ("limit_bytes", self.limit_bytes.map(|n| n.to_string())),
             ("newest", yes(self.newest)),
-            ("headers", self.headers.map(|n| n.to_string())),
+            ("snaplen", self.headers.map(|n| n.to_string())),
             ("follow", yes(self.follow)),
             (
                 "after",

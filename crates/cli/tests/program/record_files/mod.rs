@@ -163,7 +163,7 @@ fn assert_ledgers(json: &Value, received: usize, what: &str) {
         "{what}: reading"
     );
     assert_eq!(
-        (&analyzers["lapped"], &analyzers["unread"]),
+        (&analyzers["missed"], &analyzers["unread"]),
         (&0.into(), &0.into()),
         "{what}: reading"
     );
@@ -560,7 +560,10 @@ fn a_packet_after_the_close_is_late() {
     let rfc3339 = retroscope_recorder::rfc3339;
     assert_eq!(dump["verdict"], "complete", "judged once");
     assert_eq!(
-        (&json["outdated"], &json["sources"][0]["late"]),
+        (
+            &json["dumps_with_late_packets"],
+            &json["sources"][0]["late"]
+        ),
         (&1.into(), &2.into())
     );
     let told = format!(
@@ -655,7 +658,10 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     assert_eq!((ports(0), ports(1)), (vec![5, 6], vec![7]));
     assert_eq!(json["dumps"][0]["verdict"], "complete");
     assert_eq!(
-        (&json["outdated"], &json["sources"][0]["late"]),
+        (
+            &json["dumps_with_late_packets"],
+            &json["sources"][0]["late"]
+        ),
         (&1.into(), &2.into())
     );
 }

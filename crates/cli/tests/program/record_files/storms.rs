@@ -314,7 +314,7 @@ fn triggers_that_may_be_missed_are_told() {
     let json = json.unwrap();
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
-    assert_eq!(json["analyzers"]["lapped"], not_analyzed);
+    assert_eq!(json["analyzers"]["missed"], not_analyzed);
     // As it happens, and with the number at the end.
     assert!(errors.contains("missed"), "{errors}");
     let number = format!("{not_analyzed} packets");
