@@ -34,7 +34,7 @@ pub(crate) fn new_lua(trusted: bool) -> Lua {
     // recurses through it. No function of ours panics.
     let options = LuaOptions::new().catch_rust_panics(true);
     // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code gets neither, nor byte
-    // code; trusted code is as much part of the program as ours, by `--lua-trusted`.
+    // code; trusted code is as much part of the program as ours, by `lua-trusted`.
     unsafe { Lua::unsafe_new_with(libs, options) }
 }
 

@@ -10,7 +10,7 @@
 //! conversation hash alike, for all addresses and ports, if and only if every bit of the source adds what the same bit of the
 //! destination adds. That is checked bit by bit, on the part of the hash that chooses an entry of the indirection table.
 //!
-//! Where this matters: `--fanout qm` and `cpu`, AF_XDP, DPDK. The kernel's own fanout by flow does not use the NIC's hash.
+//! Where this matters: `--set fanout=qm` and `cpu`, AF_XDP, DPDK. The kernel's own fanout by flow does not use the NIC's hash.
 
 /// Bytes of a key of ordinary NICs: enough for two IPv6 addresses and ports.
 const KEY_BYTES: usize = 40;

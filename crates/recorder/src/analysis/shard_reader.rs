@@ -4,7 +4,7 @@
 //! shards: the inserter has numbered them by address pair (`intake/inserter/shards.rs`). What they find goes to the analyzer,
 //! which opens and closes windows: live by a bounded queue, from files in the order of records, for which it waits.
 //!
-//! With `--analyzers inline` a file's only reader is moved on by the inserter's thread, behind each publication.
+//! With `--set analyzers=inline` a file's only reader is moved on by the inserter's thread, behind each publication.
 
 use std::{
     sync::{Arc, atomic::Ordering},

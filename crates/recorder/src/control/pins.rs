@@ -40,7 +40,7 @@ pub struct Pin {
     pub from_ns: i64,
     /// … to here, stored already or not.
     pub to_ns: i64,
-    /// The ring needed its place (`--when-full record`): it keeps nothing any more.
+    /// The ring needed its place (`--set when-full=record`): it keeps nothing any more.
     pub has_fallen: bool,
     /// Upper bound of the packets of its time that were overwritten before it was made.
     pub evicted_before: u64,
@@ -108,7 +108,7 @@ impl Pins {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();
             let name = &pinned.pin.name;
-            format!("pin '{name}' fell: the ring needed its place (--when-full protect lets pins stand, and loses new packets)")
+            format!("pin '{name}' fell: the ring needed its place (when-full protect lets pins stand, and loses new packets)")
         }).collect()
     }
 }

@@ -380,5 +380,5 @@ impl XdpEngine {
 
 /// Why an interface is not taken that the host uses.
 fn of_the_host(used: &HostUse) -> String {
-    format!("it {used}, and --take-interface was not given")
+    format!("it {used}, and take-interface was not given")
 }

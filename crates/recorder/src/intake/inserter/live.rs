@@ -24,7 +24,7 @@ const _: () = assert!(
 );
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
-/// window. With `--ted` always: it is the period after which fewer or more packets of flows are kept.
+/// window. With `ted` always: it is the period after which fewer or more packets of flows are kept.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs when the CPU has
 /// just slept: as long as a thousand small packets. What was lost between two readings is missing somewhere between them.
