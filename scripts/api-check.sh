@@ -29,7 +29,7 @@ trap cleanup EXIT
 token=$("$program" token --tokens "$folder/tokens" --name check --role admin)
 # It may be read again. Dumps end at once: only then can they be deleted.
 printf 'past = "100ms"\nfuture = "0s"\n' >"$folder/retroscope.toml"
-"$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --max-dumps 4096 --dumps-per-minute 0 --trigger 'tcp port 9' -w "$folder/dumps" \
+"$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --set max-dumps=4096 --set dumps-per-minute=0 --trigger 'tcp port 9' -w "$folder/dumps" \
 	--config "$folder/retroscope.toml" --api 127.0.0.1:0 --tokens "$folder/tokens" 2>"$folder/words" &
 recorder=$!
 until grep -q 'HTTP at' "$folder/words"; do

@@ -1,7 +1,7 @@
 -- Has nDPI say what each flow speaks, tells it, and dumps the flows of some protocols, whatever their ports. It calls a C library, so it wants
--- --lua-trusted; libndpi 4.2 is Debian 12's package libndpi4.2. Other versions lay their structures out in another way and are refused.
+-- --set lua-trusted=true; libndpi 4.2 is Debian 12's package libndpi4.2. Other versions lay their structures out in another way and are refused.
 --
---   retroscope record -i eth0 --lua-trusted --module examples/modules/ndpi.lua
+--   retroscope record -i eth0 --set lua-trusted=true --module examples/modules/ndpi.lua
 local ffi = require("ffi")
 
 -- As `ndpiReader -H` and nDPI's ndpi_protocol_ids.h call them.

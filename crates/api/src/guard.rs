@@ -278,7 +278,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
         return Err(Problem::new(
             Cause::Host,
             format!(
-                "the API is not asked for by the name {name:?}: use its address, or start the recorder with `--api-host NAME`"
+                "the API is not asked for by the name {name:?}: use its address, or start the recorder with `--set api.host=NAME`"
             ),
         ));
     }

@@ -281,7 +281,10 @@ fn another_writer_fills_the_disk() {
     eprintln!("DISK_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (_folder, path) = socket();
-    let more = format!("--keep 1500KiB --min-free 5% --api unix:{}", path.display());
+    let more = format!(
+        "--keep 1500KiB --set min-free=5% --api unix:{}",
+        path.display()
+    );
     let Some(recorder) = start(&namespace, 4096, &more) else {
         return;
     };

@@ -180,10 +180,10 @@ fn a_recording_is_controlled_while_it_runs() {
 #[test]
 fn a_trigger_brings_its_dump_expression() {
     let arguments = [
-        "--trigger",
-        "tcp port 9",
-        "--trigger-dump",
-        "1=arp",
+        "--set",
+        "rule.1.filter=tcp port 9",
+        "--set",
+        "rule.1.dump=arp",
         "--past",
         "1s",
         "--future",
@@ -303,7 +303,8 @@ fn a_full_ring_keeps_what_it_was_told_to() {
         "generate:flows=5,size=1500,rate=20kpps",
     ];
     for (mode, falls) in [("record", true), ("protect", false)] {
-        let recording = Recording::start(&[&arguments[..], &["--when-full", mode]].concat());
+        let recording =
+            Recording::start(&[&arguments[..], &["--set", &format!("when-full={mode}")]].concat());
         recording.told(&["pin", "all", "--to", "2100-01-01T00:00:00Z"]);
         let deadline = Instant::now() + DEADLINE;
         let status = loop {

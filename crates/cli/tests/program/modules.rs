@@ -310,7 +310,14 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
         end
         return m";
     for who in ["auto", "1", "inline"] {
-        let all = ["--analyzers", who, "--trigger", "udp", "--dump", ""];
+        let all = [
+            "--set",
+            &format!("analyzers={who}"),
+            "--trigger",
+            "udp",
+            "--dump",
+            "",
+        ];
         let window = ["--past", "1h", "--future", "1h", "--single"];
         let run = run_text(module, &[&all[..2], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 50, 950]), "{run:?}");
@@ -383,7 +390,7 @@ fn ndpi_names_protocols() {
     let module = examples().join("ndpi.lua");
     let refused = record(&capture, &module, &[]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    let run = record(&capture, &module, &["--lua-trusted"]);
+    let run = record(&capture, &module, &["--set", "lua-trusted=true"]);
     if run.words.contains("libndpi.so.4.2: cannot open") {
         eprintln!("SKIPPED: no libndpi.so.4.2 here (Debian's libndpi4.2)");
         return;

@@ -42,7 +42,7 @@ pub struct Pin {
     pub from_ns: i64,
     /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// Whether the ring needed the pin's buckets (`--when-full record`), so that the pin keeps
+    /// Whether the ring needed the pin's buckets (`--set when-full=record`), so that the pin keeps
     /// nothing any more.
     pub has_fallen: bool,
     /// Upper bound of the packets in the pin's range that were overwritten before the pin was made.
@@ -109,7 +109,7 @@ impl Pins {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();
             let name = &pinned.pin.name;
-            format!("pin '{name}' fell: the ring needed its place (--when-full protect lets pins stand, and loses new packets)")
+            format!("pin '{name}' fell: the ring needed its place (when-full protect lets pins stand, and loses new packets)")
         }).collect()
     }
 }

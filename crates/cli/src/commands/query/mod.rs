@@ -41,7 +41,7 @@ use crate::{
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names, and ask no recorder
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     pub(super) ring_file: Option<PathBuf>,
 

@@ -11,7 +11,7 @@ use retroscope_ring::Ring;
 use serde::Serialize;
 
 use super::{
-    InputArgs,
+    Settings,
     screen::{shed_by, source_line},
 };
 use crate::{
@@ -69,7 +69,7 @@ struct AnalyzersJson {
 
 /// Tells what happened and decides on the exit code: failures beat incomplete dumps.
 pub(crate) fn finish(
-    args: &InputArgs,
+    args: &Settings,
     summary: &RecorderSummary,
     ring: &Ring,
     (eve, aborted): (Option<Counters>, bool),
@@ -164,7 +164,7 @@ fn print_flows(summary: &RecorderSummary) {
     }
     if flows.evicted > 0 {
         let evicted = counted(flows.evicted, "flow");
-        text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+        text.push_str(&format!("; ended for others by max-flows: {evicted}"));
     }
     print_line(&text);
 }

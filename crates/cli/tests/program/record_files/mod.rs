@@ -75,10 +75,10 @@ fn args(files: &[&Path], question: &Question, dir: &Path) -> Vec<String> {
         dir.display().to_string(),
     ]);
     args.extend([
-        "--max-dumps".to_owned(),
-        "65536".to_owned(),
-        "--dumps-per-minute".to_owned(),
-        "0".to_owned(),
+        "--set".to_owned(),
+        "max-dumps=65536".to_owned(),
+        "--set".to_owned(),
+        "dumps-per-minute=0".to_owned(),
         "-q".to_owned(),
         "--reproducible".to_owned(),
     ]);
@@ -420,7 +420,7 @@ fn runs_repeat_byte_for_byte() {
                 let out = dir.path().join(format!("out{kind}-{run_number}"));
                 let (output, json) = run(
                     &args(&[&capture], question, &out),
-                    &["--ring", "16MiB", "--rx-threads", &threads],
+                    &["--ring", "16MiB", "--set", &format!("rx-threads={threads}")],
                 );
                 assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
                 assert_ledgers(&json.unwrap(), 60_000, "repeat");
