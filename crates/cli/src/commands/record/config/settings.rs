@@ -6,7 +6,8 @@ use std::{path::PathBuf, time::Duration};
 use retroscope_api::Address;
 use retroscope_capture::CpuList;
 use retroscope_recorder::{
-    Analyzers, ClassCutoff, Keep, MinFree, NameTemplate, PostCommand, SubDirectory, ZstdLevel,
+    Analyzers, ClassCutoff, MinFree, NameTemplate, PostCommand, RetentionLimit, SubDirectory,
+    ZstdLevel,
 };
 
 use super::{
@@ -231,7 +232,7 @@ settings! {
             ///
             /// `50GiB`, `30d` or `50GiB,30d`. The oldest dumps go first. Dumps of earlier recorders in
             /// the directory count. A dump with a file NAME.hold next to it stays.
-            keep: Option<Parsed<Keep>>,
+            keep: Option<Parsed<RetentionLimit>>,
             /// Delete the oldest dumps if the file system has less room, as 10% or 20GiB
             ///
             /// The recorder also deletes dumps when the file system is full.
@@ -397,7 +398,7 @@ settings! {
             /// Start no dump while the rule wrote SIZE in the last hour (0: no limit)
             bytes_per_hour: Option<Parsed<SizeLimit>>,
             /// How much of the rule's dumps is kept, and how long, within `keep` of all: 10GiB,7d
-            keep: Option<Parsed<Keep>>,
+            keep: Option<Parsed<RetentionLimit>>,
         }
     }
 }

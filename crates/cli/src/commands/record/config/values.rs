@@ -10,7 +10,8 @@ use retroscope_api::Address;
 use retroscope_capture::CpuList;
 use retroscope_flow::Cutoff;
 use retroscope_recorder::{
-    Analyzers, ClassCutoff, Keep, MinFree, NameTemplate, PostCommand, SubDirectory, ZstdLevel,
+    Analyzers, ClassCutoff, MinFree, NameTemplate, PostCommand, RetentionLimit, SubDirectory,
+    ZstdLevel,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -363,7 +364,7 @@ impl FromText for Analyzers {
     }
 }
 
-impl FromText for Keep {
+impl FromText for RetentionLimit {
     fn from_text(text: &str) -> Result<Self, String> {
         keep(text)
     }
@@ -373,8 +374,8 @@ impl FromText for Keep {
 ///
 /// # Errors
 /// A sentence that says what to write instead.
-pub(crate) fn keep(text: &str) -> Result<Keep, String> {
-    let mut keep = Keep::default();
+pub(crate) fn keep(text: &str) -> Result<RetentionLimit, String> {
+    let mut keep = RetentionLimit::default();
     for part in text.split(',') {
         let is_second = match (units::size(part), units::duration(part)) {
             (Ok(_), Ok(_)) => {
