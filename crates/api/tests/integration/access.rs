@@ -8,7 +8,7 @@ use std::{
 };
 
 use retroscope_api::Role;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::{Value, json};
 
 use crate::support::{Request, Served, get, request};
@@ -299,7 +299,7 @@ fn a_limited_token_sees_a_part() {
         );
         let answer = served.ask(&get(&target).token(token));
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let mut capture = Reader::new(&answer.body[..]).unwrap();
+        let mut capture = CaptureReader::new(&answer.body[..]).unwrap();
         std::iter::from_fn(|| capture.next().unwrap().map(drop)).count()
     };
     assert!(packets(all, "") > 1000);

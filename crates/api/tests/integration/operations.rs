@@ -498,7 +498,7 @@ fn head_costs_nothing() {
     // The first report is of the GET.
     let sent = served.ask(&get(&file).token(token)).body.len() as u64;
     let exported = loop {
-        if let retroscope_recorder::Event::Exported(export) =
+        if let retroscope_recorder::RecorderEvent::Exported(export) =
             listener.take(crate::support::DEADLINE).unwrap()
         {
             break export;
