@@ -534,7 +534,11 @@ fn the_example_has_every_key() {
 fn documented_files_have_no_wrong_key() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let packaged = root.join("contrib/debian/retroscope.toml");
-    let mut files = vec![fs::read_to_string(packaged).unwrap()];
+    let daemon_set = fs::read_to_string(root.join("contrib/kubernetes/daemonset.yaml")).unwrap();
+    let (_, config_map) = daemon_set.split_once("retroscope.toml: |\n").unwrap();
+    let lines = config_map.lines().take_while(|line| *line != "---");
+    let of_pods = lines.fold(String::new(), |text, line| text + line.trim_start() + "\n");
+    let mut files = vec![fs::read_to_string(packaged).unwrap(), of_pods];
     for entry in fs::read_dir(root.join("docs")).unwrap() {
         let page = entry.unwrap().path();
         if page.extension().is_some_and(|it| it == "md") {
