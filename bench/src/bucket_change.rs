@@ -69,7 +69,7 @@ fn microseconds(session: &Session) -> Result<Spread, Failure> {
 }
 
 fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
-    let mut full = Full::new(buckets)?;
+    let mut full = FullRing::new(buckets)?;
     let changes = (buckets / TIMED_SHARE).max(1);
     let mut worst = Spread::once(0.0);
     // The dumps want the oldest eighth of what the ring holds; or the newest quarter, and all that comes.
@@ -87,7 +87,7 @@ fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
 }
 
 /// A ring in which no bucket is free.
-struct Full {
+struct FullRing {
     ring: Ring,
     producer: Producer,
     /// Records stored, each in a bucket of its own; their stamps are their numbers, from 1.
@@ -95,7 +95,7 @@ struct Full {
     frame: Vec<u8>,
 }
 
-impl Full {
+impl FullRing {
     fn new(buckets: u64) -> Result<Self, Failure> {
         let config = RingConfig {
             bucket_bytes: Some(BUCKET_BYTES),

@@ -41,7 +41,7 @@ const RATES: [(&str, u32); 6] = [
 
 /// What a run found.
 #[derive(Debug, Clone, Copy, Default)]
-struct Found {
+struct LatencyFigures {
     /// 99 of 100 packets were seen after so many microseconds.
     p99_us: f64,
     /// Processor time of the reader's thread, in percent of the time that the run took.
@@ -74,7 +74,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
 }
 
 /// Stores packets at a rate for a while and reads them.
-fn paced(packets_per_second: u32, time: Duration) -> Result<Found, Failure> {
+fn paced(packets_per_second: u32, time: Duration) -> Result<LatencyFigures, Failure> {
     let interval = Duration::from_secs(1) / packets_per_second;
     let packets = time.as_nanos() * u128::from(packets_per_second) / 1_000_000_000;
     run(u64::try_from(packets).unwrap_or(u64::MAX), interval)
@@ -87,7 +87,7 @@ fn silent(time: Duration) -> Result<f64, Failure> {
 }
 
 /// The first packet is due after one interval. The ring is as a live recorder has it.
-fn run(packets: u64, interval: Duration) -> Result<Found, Failure> {
+fn run(packets: u64, interval: Duration) -> Result<LatencyFigures, Failure> {
     let (ring, mut producers) = made(&RingConfig::new(RING_BYTES, 1, 1))?;
     let reader = ring.group(GroupKind::Lapped);
     let mut reader = reader.map_err(|error| Failure::system("making a reader", error))?;
@@ -95,9 +95,10 @@ fn run(packets: u64, interval: Duration) -> Result<Found, Failure> {
     let mut latencies = vec![u32::MAX; usize::try_from(packets).unwrap_or(usize::MAX)];
     latencies.clear();
     let start = Instant::now();
-    let storing: Work<'_, Found> =
-        Box::new(|_| store(&mut producers[0], packets, start, interval).map(|()| Found::default()));
-    let reading: Work<'_, Found> =
+    let storing: Work<'_, LatencyFigures> = Box::new(|_| {
+        store(&mut producers[0], packets, start, interval).map(|()| LatencyFigures::default())
+    });
+    let reading: Work<'_, LatencyFigures> =
         Box::new(|course| read(&mut reader, packets, latencies, start, course));
     let legs = together(&|| {}, vec![reading, storing])?;
     Ok(legs[0].value)
@@ -141,7 +142,7 @@ fn read(
     mut latencies: Vec<u32>,
     start: Instant,
     course: &Course,
-) -> Result<Found, Failure> {
+) -> Result<LatencyFigures, Failure> {
     let mut seen = 0;
     // This clock is read outside the other: of a run that is over at once, too, no more than all is the reader's.
     let begin = Instant::now();
@@ -165,7 +166,7 @@ fn read(
     check_lapped(reader.lapped().packets)?;
     check_count(packets, seen)?;
     latencies.sort_unstable();
-    Ok(Found {
+    Ok(LatencyFigures {
         p99_us: f64::from(p99(&latencies)) / 1e3,
         cpu_percent: cpu_seconds / seconds * 100.0,
     })

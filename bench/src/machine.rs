@@ -1,6 +1,6 @@
 //! What the figures were measured on: `machine.json` beside `results.json`.
 //!
-//! A fact that the system does not tell is left out. [`Load`] says what else the machine did during
+//! A fact that the system does not tell is left out. [`MachineLoad`] says what else the machine did during
 //! the run.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
@@ -25,12 +25,12 @@ pub fn look() -> Facts {
 
 /// How busy the machine is with other work, from the start of a run on.
 #[derive(Debug)]
-pub struct Load {
+pub struct MachineLoad {
     before: Option<String>,
     times: Option<CpuTimes>,
 }
 
-impl Load {
+impl MachineLoad {
     /// Reads /proc/loadavg and /proc/stat.
     #[must_use]
     pub fn start() -> Self {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_run_names_the_processor_and_the_load_of_the_machine() {
         let mut facts = look();
-        Load::start().tell(&mut facts);
+        MachineLoad::start().tell(&mut facts);
         for name in ["cpu", "load-before", "load-after"] {
             assert!(facts.contains_key(name), "{name} in {facts:?}");
         }

@@ -33,7 +33,7 @@ const SMALL: Scale = Scale {
 struct Arguments {
     /// What is to be done.
     #[arg(value_enum, default_value = "quick")]
-    what: What,
+    what: BenchTask,
     /// The folder of results.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -54,7 +54,7 @@ struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum BenchTask {
     Quick,
     Full,
     Capture,
@@ -88,16 +88,16 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         what, out, docs, ..
     } = arguments;
     let (command, commands, mut scale) = match what {
-        What::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
-        What::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
-        What::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
-        What::FlowPath => {
+        BenchTask::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
+        BenchTask::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
+        BenchTask::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        BenchTask::FlowPath => {
             flow_path(&arguments.timers, arguments.packets)?;
             return Ok(true);
         }
-        What::Compare => return Ok(compare::compare(&out, print)?),
-        What::Report | What::ReportCapture => {
-            for path in report::report(&out, what == What::ReportCapture, docs.as_deref())? {
+        BenchTask::Compare => return Ok(compare::compare(&out, print)?),
+        BenchTask::Report | BenchTask::ReportCapture => {
+            for path in report::report(&out, what == BenchTask::ReportCapture, docs.as_deref())? {
                 say(&path.display().to_string());
             }
             return Ok(true);
@@ -110,12 +110,12 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     }
     let mut session = Session::start(&out, scale, selection)?;
     session.programs = arguments.programs;
-    let load = machine::Load::start();
+    let load = machine::MachineLoad::start();
     let mut facts = machine::look();
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
     fact("repetitions", scale.repetitions.to_string());
-    if what != What::Capture {
+    if what != BenchTask::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
     machine::write(&facts, &out)?;

@@ -28,10 +28,10 @@ pub enum Command {
 use Command::{Capture, Full, Quick};
 
 /// Measures the wanted rows of a group, and writes them.
-pub(crate) type Run = fn(&Session) -> io::Result<()>;
+pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 15] = [
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 15] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),

@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    Load, Programs, RING_BYTES,
+    CaptureLoad, Programs, RING_BYTES,
     keeping::Files,
     path,
     sender::{Seats, send},
@@ -37,7 +37,7 @@ const LOSS_SHARE: u64 = 100;
 
 /// Who captures.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct ContestantKind {
     /// As in names of rows.
     pub(super) name: &'static str,
     /// How it is started. What is in capitals [`Contestant::command`] fills in.
@@ -55,7 +55,7 @@ pub(super) struct Kind {
     counts: fn(&str, &str) -> Option<(u64, u64)>,
 }
 
-pub(super) static RETROSCOPE: Kind = Kind {
+pub(super) static RETROSCOPE: ContestantKind = ContestantKind {
     name: "retroscope",
     line: "RETROSCOPE record --json -i v1 --trigger TRIGGER --ring 1GiB -w FOLDER/dumps",
     ready: "recording on",
@@ -69,7 +69,7 @@ pub(super) static RETROSCOPE: Kind = Kind {
     },
 };
 
-pub(super) static TCPDUMP: Kind = Kind {
+pub(super) static TCPDUMP: ContestantKind = ContestantKind {
     name: "tcpdump",
     line: "tcpdump -n -i v1 -w /dev/null",
     ready: "listening on",
@@ -83,7 +83,7 @@ pub(super) static TCPDUMP: Kind = Kind {
 };
 
 /// The one that keeps the past too, in a ring of files. `-Z root`: as somebody else it could not make them.
-pub(super) static KEEPING: Kind = Kind {
+pub(super) static KEEPING: ContestantKind = ContestantKind {
     name: "keeping",
     line: "tcpdump -n -i v1 -Z root -C 100 -W 8 -w FOLDER/ring",
     tries_more: 9,
@@ -91,7 +91,7 @@ pub(super) static KEEPING: Kind = Kind {
     ..TCPDUMP
 };
 
-pub(super) static MINIMAL: Kind = Kind {
+pub(super) static MINIMAL: ContestantKind = ContestantKind {
     name: "minimal",
     line: "MINIMAL v1 RING_BYTES",
     ready: "ready",
@@ -108,7 +108,7 @@ fn number(text: &str) -> Option<(u64, u64)> {
 /// A program and how it is run.
 #[derive(Debug)]
 pub(super) struct Contestant<'s> {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static ContestantKind,
     pub(super) session: &'s Session,
     pub(super) seats: Seats,
     /// Where it keeps packets, if in files.
@@ -119,7 +119,7 @@ impl Contestant<'_> {
     /// Sends the load and returns the ns of processor time for each packet that was captured: by the recorder all of them, at the
     /// first try. The others, whose buffers are smaller, may try again where the machine was busy with something else; a try that
     /// does not count is told.
-    pub(super) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    pub(super) fn time(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         for _ in 0..self.kind.tries_more {
             match self.time_once(veth, load) {
                 Err(failure @ Failure::Count { .. }) => {
@@ -131,7 +131,7 @@ impl Contestant<'_> {
         self.time_once(veth, load)
     }
 
-    fn time_once(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    fn time_once(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         if let Some(files) = &self.files {
             files.clear()?;
         }

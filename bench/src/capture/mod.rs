@@ -18,7 +18,7 @@ mod veth;
 use std::{io, path::PathBuf};
 
 use self::{
-    contestant::{Contestant, KEEPING, Kind, MINIMAL, RETROSCOPE, TCPDUMP},
+    contestant::{Contestant, ContestantKind, KEEPING, MINIMAL, RETROSCOPE, TCPDUMP},
     keeping::Files,
     sender::Seats,
     veth::Veth,
@@ -34,13 +34,13 @@ use crate::{
 const RING_BYTES: u64 = 1 << 30;
 
 /// What is sent: bytes of a frame, packets, and packets a second. All contestants keep up with it.
-const LOADS: [Load; 2] = [
-    Load {
+const LOADS: [CaptureLoad; 2] = [
+    CaptureLoad {
         size: 64,
         count: 1_000_000,
         rate: 500_000,
     },
-    Load {
+    CaptureLoad {
         size: 1514,
         count: 400_000,
         rate: 200_000,
@@ -53,7 +53,7 @@ const COUNTS_KEPT: [u64; 2] = [1_000_000, 150_000];
 
 /// One kind of traffic.
 #[derive(Debug, Clone, Copy)]
-struct Load {
+struct CaptureLoad {
     size: u32,
     count: u64,
     /// Packets a second.
@@ -86,7 +86,8 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             if !group.is_empty() {
                 load.count = kept;
             }
-            let row = |kind: &Kind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name);
+            let row =
+                |kind: &ContestantKind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name);
             if !kinds[1..].iter().any(|kind| session.wants(&row(kind))) {
                 continue;
             }
@@ -112,16 +113,16 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
 fn measure<'a>(
     session: &'a Session,
     veth: &'a Veth,
-    load: Load,
-    kinds: &[&'static Kind],
+    load: CaptureLoad,
+    kinds: &[&'static ContestantKind],
 ) -> Result<Heat<'a>, Failure> {
-    let keeps = |kind: &Kind| kind.name == KEEPING.name;
+    let keeps = |kind: &ContestantKind| kind.name == KEEPING.name;
     let seats = if kinds.iter().any(|kind| keeps(kind)) {
         Seats::one_each(pin::cpus())?
     } else {
         Seats::spread(pin::cpus())
     };
-    let entrant = |kind: &&'static Kind| {
+    let entrant = |kind: &&'static ContestantKind| {
         let contestant = Contestant {
             kind,
             session,

@@ -3,7 +3,7 @@
 //! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
 //! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next.
 
-use super::{Load, path, veth::Veth};
+use super::{CaptureLoad, path, veth::Veth};
 use crate::{measure::Failure, pin, session::Session};
 
 /// The CPUs of the sender and of the program that captures. Empty: any.
@@ -39,10 +39,10 @@ pub(super) fn send(
     session: &Session,
     veth: &Veth,
     seats: Seats,
-    load: Load,
+    load: CaptureLoad,
 ) -> Result<(), Failure> {
     let retroscope = path(session.programs.retroscope.as_ref())?;
-    let Load { size, count, rate } = load;
+    let CaptureLoad { size, count, rate } = load;
     let line = format!("generate -i v0 --yes -q --size {size} -c {count} --rate {rate}pps");
     let words = line.split(' ').map(str::to_owned);
     let mut command = veth.command([retroscope].into_iter().chain(words));

@@ -26,7 +26,7 @@ const SEED: u64 = 770;
 
 /// What a pass over all packets found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Found {
+pub(super) struct PassResult {
     /// Packets seen.
     pub(super) packets: u64,
     /// Matches; a packet that several rules match counts for each.
@@ -35,7 +35,7 @@ pub(super) struct Found {
     pub(super) checksum: u64,
 }
 
-impl Found {
+impl PassResult {
     /// Adds 64 packets, or the last of them, and those that match.
     #[inline(always)]
     pub(super) fn add_set(&mut self, packets: usize, mut set: u64) {
@@ -72,7 +72,10 @@ impl Found {
 }
 
 /// The nanoseconds of a pass, if it found what it must.
-pub(super) fn checked((ns, found): (f64, Found), expected: Found) -> Result<f64, Failure> {
+pub(super) fn checked(
+    (ns, found): (f64, PassResult),
+    expected: PassResult,
+) -> Result<f64, Failure> {
     check_count(expected.packets, found.packets)?;
     check_count(expected.matches, found.matches)?;
     check_sum(expected.checksum, found.checksum).map(|()| ns)
@@ -143,8 +146,8 @@ impl Cold {
     }
 
     /// What a scan must find.
-    pub(super) fn expect(&self) -> Found {
-        let mut found = Found::default();
+    pub(super) fn expect(&self) -> PassResult {
+        let mut found = PassResult::default();
         self.again(|_, frame| found.touch(frame));
         found
     }
@@ -155,7 +158,7 @@ impl Cold {
     }
 
     /// Touches all packets: nanoseconds a packet, and what was found.
-    pub(super) fn scan(&self) -> Result<(f64, Found), Failure> {
+    pub(super) fn scan(&self) -> Result<(f64, PassResult), Failure> {
         let mut reader = self.reader()?;
         timed(|found| {
             while let Some(batch) = reader.next() {
@@ -169,8 +172,8 @@ impl Cold {
     /// Reads all packets, 64 at a time: nanoseconds a packet, and what `take` added up.
     pub(super) fn read(
         &self,
-        mut take: impl FnMut(&mut Found, &[FilterFrame<'_>]) + Send,
-    ) -> Result<(f64, Found), Failure> {
+        mut take: impl FnMut(&mut PassResult, &[FilterFrame<'_>]) + Send,
+    ) -> Result<(f64, PassResult), Failure> {
         let mut reader = self.reader()?;
         timed(move |found| {
             while let Some(batch) = reader.next() {
@@ -195,16 +198,16 @@ impl Cold {
     pub(super) fn filter(
         &self,
         run: impl Fn(&[FilterFrame<'_>]) -> u64 + Sync,
-    ) -> Result<(f64, Found), Failure> {
+    ) -> Result<(f64, PassResult), Failure> {
         let run = &run;
         self.read(|found, frames| found.add_set(frames.len(), run(frames)))
     }
 }
 
 /// Runs a pass on a thread of its own: nanoseconds a packet, and what it found.
-fn timed(pass: impl FnOnce(&mut Found) + Send) -> Result<(f64, Found), Failure> {
+fn timed(pass: impl FnOnce(&mut PassResult) + Send) -> Result<(f64, PassResult), Failure> {
     let (found, seconds) = on_a_core(|| {
-        let mut found = Found::default();
+        let mut found = PassResult::default();
         pass(&mut found);
         found
     })?;
@@ -212,9 +215,9 @@ fn timed(pass: impl FnOnce(&mut Found) + Send) -> Result<(f64, Found), Failure> 
 }
 
 /// Fills `memory` with as many packets as fit, packed as in a pcap file. Returns what a walk that touches them must find.
-pub(super) fn pack(memory: &mut Memory) -> Found {
+pub(super) fn pack(memory: &mut Memory) -> PassResult {
     let bytes = memory.bytes_mut();
-    let (mut packets, mut found, mut used) = (Packets::new(), Found::default(), 0);
+    let (mut packets, mut found, mut used) = (Packets::new(), PassResult::default(), 0);
     loop {
         let (_, frame) = packets.next();
         let Some(record) = bytes.get_mut(used..used + HEADER_BYTES + frame.len()) else {
@@ -237,8 +240,8 @@ pub(super) fn pack(memory: &mut Memory) -> Found {
 /// Goes from packet to packet by their lengths: nanoseconds a packet, and what `see` made of frames and their lengths.
 pub(super) fn walk(
     memory: &mut Memory,
-    see: impl Fn(&mut Found, &[u8], u32) + Sync,
-) -> Result<(f64, Found), Failure> {
+    see: impl Fn(&mut PassResult, &[u8], u32) + Sync,
+) -> Result<(f64, PassResult), Failure> {
     let bytes: &[u8] = memory.bytes_mut();
     let word = |header: &[u8; HEADER_BYTES], at: usize| {
         u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])

@@ -19,7 +19,7 @@ use retroscope_filter::{Aux, FilterFrame, FilterMode, LinkContext, Program};
 use retroscope_packet::LinkType;
 
 use self::{
-    cold::{Cold, Found, checked},
+    cold::{Cold, PassResult, checked},
     hot::{Pass, each},
     rules::Sort,
     traffic::Hot,
@@ -186,7 +186,7 @@ fn scans<'a>(session: &'a Session, cold: &'a Cold) -> Heat<'a> {
     let expected = cold.expect();
     let packed = cold::pack(&mut session.memory.borrow_mut());
     let walk = move || {
-        let touch = |found: &mut Found, frame: &[u8], _| found.touch(frame);
+        let touch = |found: &mut PassResult, frame: &[u8], _| found.touch(frame);
         checked(cold::walk(&mut session.memory.borrow_mut(), touch)?, packed)
     };
     let entrants = vec![

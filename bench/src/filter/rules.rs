@@ -11,7 +11,7 @@ use retroscope_filter::{
 use retroscope_packet::LinkType;
 
 use super::{
-    cold::{Cold, Found},
+    cold::{Cold, PassResult},
     traffic::{FLOWS, Mix, flow},
 };
 use crate::{
@@ -113,9 +113,9 @@ fn rules_by_flow(sort: Sort) -> Vec<Vec<u64>> {
 }
 
 /// What must be found in cold memory, and the part of the packets that some rule matches.
-pub(super) fn expect(sort: Sort, cold: &Cold) -> (Found, f64) {
+pub(super) fn expect(sort: Sort, cold: &Cold) -> (PassResult, f64) {
     let rules = rules_by_flow(sort);
-    let (mut found, mut some) = (Found::default(), 0_u64);
+    let (mut found, mut some) = (PassResult::default(), 0_u64);
     cold.again(|spec, _| {
         let rules = spec.flow.map_or(&[][..], |flow| &rules[flow as usize]);
         some += u64::from(!rules.is_empty());
@@ -139,7 +139,7 @@ fn id(RuleId(rule): RuleId, sure: Certainty) -> u64 {
 }
 
 /// Reads all packets of `cold` with a rule set: nanoseconds a packet, and all matches.
-pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, Found), Failure> {
+pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, PassResult), Failure> {
     let mut matches = Matches::default();
     cold.read(|found, frames| {
         reader.refresh();

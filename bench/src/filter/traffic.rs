@@ -13,7 +13,7 @@ const SEED: u64 = 5_2017;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Tcp,
     Udp,
     /// TCP behind an IPv4 header with options.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 /// A packet to be made. Of IPv6 the addresses are the last 4 bytes; without ports, ports say nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec {
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
     pub(super) src: u32,
     pub(super) dst: u32,
     pub(super) src_port: u16,
@@ -57,13 +57,13 @@ impl Spec {
         let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
         put(0, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
         let payload = match self.kind {
-            Kind::Arp => {
+            FrameKind::Arp => {
                 put(12, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
                 put(28, &src);
                 put(38, &dst);
                 return;
             }
-            Kind::Tcp6 | Kind::Udp6 => {
+            FrameKind::Tcp6 | FrameKind::Udp6 => {
                 put(12, &[0x86, 0xdd, 0x60, 0, 0, 0]);
                 put(18, &ipv6_length);
                 put(20, &[self.protocol(), 64]);
@@ -73,9 +73,21 @@ impl Spec {
                 }
                 54
             }
-            Kind::Tcp | Kind::Udp | Kind::TcpOptions | Kind::Icmp | Kind::Fragment => {
-                let words: u8 = if self.kind == Kind::TcpOptions { 6 } else { 5 };
-                let offset = if self.kind == Kind::Fragment { 185 } else { 0 };
+            FrameKind::Tcp
+            | FrameKind::Udp
+            | FrameKind::TcpOptions
+            | FrameKind::Icmp
+            | FrameKind::Fragment => {
+                let words: u8 = if self.kind == FrameKind::TcpOptions {
+                    6
+                } else {
+                    5
+                };
+                let offset = if self.kind == FrameKind::Fragment {
+                    185
+                } else {
+                    0
+                };
                 put(12, &[0x08, 0x00, 0x40 | words, 0]);
                 put(16, &ipv4_length);
                 put(18, &[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
@@ -85,20 +97,20 @@ impl Spec {
                 14 + usize::from(words) * 4
             }
         };
-        if !matches!(self.kind, Kind::Icmp | Kind::Fragment) {
+        if !matches!(self.kind, FrameKind::Icmp | FrameKind::Fragment) {
             put(payload, &self.src_port.to_be_bytes());
             put(payload + 2, &self.dst_port.to_be_bytes());
         }
-        if matches!(self.kind, Kind::Tcp | Kind::TcpOptions) {
+        if matches!(self.kind, FrameKind::Tcp | FrameKind::TcpOptions) {
             put(payload + 12, &[0x50, self.tcp_flags]);
         }
     }
 
     fn protocol(&self) -> u8 {
         match self.kind {
-            Kind::Tcp | Kind::TcpOptions | Kind::Tcp6 => 6,
-            Kind::Udp | Kind::Udp6 | Kind::Fragment => 17,
-            Kind::Icmp | Kind::Arp => 1,
+            FrameKind::Tcp | FrameKind::TcpOptions | FrameKind::Tcp6 => 6,
+            FrameKind::Udp | FrameKind::Udp6 | FrameKind::Fragment => 17,
+            FrameKind::Icmp | FrameKind::Arp => 1,
         }
     }
 
@@ -121,9 +133,9 @@ pub(super) fn flow(number: u32) -> Spec {
     let src_port = (20_000 + number) as u16;
     Spec {
         kind: if number % 3 == 1 {
-            Kind::Udp
+            FrameKind::Udp
         } else {
-            Kind::Tcp
+            FrameKind::Tcp
         },
         src: a << 24 | b << 16 | c << 8 | d,
         dst: 0xc000_0200 | (number % 50), // 192.0.2.0/24
@@ -156,14 +168,14 @@ impl Mix {
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
-            0..45 => Kind::Tcp,
-            45..80 => Kind::Udp,
-            80..83 => Kind::TcpOptions,
-            83..88 => Kind::Tcp6,
-            88..92 => Kind::Udp6,
-            92..95 => Kind::Icmp,
-            95..97 => Kind::Arp,
-            _ => Kind::Fragment,
+            0..45 => FrameKind::Tcp,
+            45..80 => FrameKind::Udp,
+            80..83 => FrameKind::TcpOptions,
+            83..88 => FrameKind::Tcp6,
+            88..92 => FrameKind::Udp6,
+            92..95 => FrameKind::Icmp,
+            95..97 => FrameKind::Arp,
+            _ => FrameKind::Fragment,
         };
         let service = match random.u32(0..100) {
             0 => 60_000,
@@ -195,7 +207,7 @@ impl Mix {
         let host = match random.u32(0..32) {
             0 => {
                 return Spec {
-                    kind: Kind::Tcp,
+                    kind: FrameKind::Tcp,
                     src: TEN_0_0_1,
                     src_port: if random.bool() { 80 } else { 443 },
                     ..spec
@@ -274,9 +286,9 @@ mod tests {
             let mut frame = [0; 64];
             spec.write(&mut frame);
             let parsed = parse(LinkType::ETHERNET, &frame);
-            let has_hosts = !matches!(spec.kind, Kind::Tcp6 | Kind::Udp6);
+            let has_hosts = !matches!(spec.kind, FrameKind::Tcp6 | FrameKind::Udp6);
             let Some(network) = parsed.network.filter(|_| has_hosts) else {
-                assert!(!has_hosts || spec.kind == Kind::Arp, "{spec:?}");
+                assert!(!has_hosts || spec.kind == FrameKind::Arp, "{spec:?}");
                 continue;
             };
             let address = |host: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(host));

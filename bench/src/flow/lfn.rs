@@ -105,7 +105,7 @@ fn key(flow: u32) -> BiflowKey {
 fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
     let keys: Vec<BiflowKey> = (0..flows).map(key).collect();
     let sharded = (0..SHARDS).map(|_| Mutex::default()).collect();
-    let tables: [(&str, Run); 3] = [
+    let tables: [(&str, LookupRun); 3] = [
         (
             "lfn",
             running(
@@ -136,10 +136,10 @@ fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
 }
 
 /// Makes so many operations a thread, and gives how many there were a second.
-type Run = Box<dyn Fn(u64) -> Result<f64, Failure>>;
+type LookupRun = Box<dyn Fn(u64) -> Result<f64, Failure>>;
 
 /// Makes a run of so many operations of each thread, and gives how many there were a second.
-fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> Run {
+fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> LookupRun {
     let keys = keys.to_vec();
     for (flow, key) in (0..).zip(&keys) {
         table.put(key, flow << 32);

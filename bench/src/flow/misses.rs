@@ -7,7 +7,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, env, hint::black_box, io, proce
 
 use retroscope_flow::{FlowTable, MultiresolutionQueue, Secret, TimeOuts, TimerEntry, Timers};
 
-use super::traffic::Load;
+use super::traffic::FlowLoad;
 use crate::{
     measure::{Failure, Spread, check_count},
     session::Session,
@@ -16,7 +16,7 @@ use crate::{
 /// First level and last level: bytes, ways, bytes of a line.
 const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=33554432,16,64"];
 /// A million flows, half of which get no more packets; one of eight packets begins a flow.
-const LOAD: Load = Load {
+const LOAD: FlowLoad = FlowLoad {
     flows: 1 << 20,
     packets_per_flow: 8,
     seconds: 4,
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn both_queues_end_the_same_flows() {
         fn table<Q: Timers>() -> retroscope_flow::FlowTableCounters {
-            let load = Load {
+            let load = FlowLoad {
                 flows: 1 << 10,
                 ..LOAD
             };

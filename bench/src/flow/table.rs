@@ -16,7 +16,7 @@ use dashmap::{DashMap, Entry};
 use retroscope_flow::{BiflowKey, FlowPacket, FlowTable, Secret, TimeOuts};
 use retroscope_ring::ask_for_huge_pages;
 
-use super::traffic::Load;
+use super::traffic::FlowLoad;
 use crate::{
     measure::{Entrant, Failure, Heat, check_count},
     session::Session,
@@ -31,7 +31,7 @@ const SPARE: u32 = 16;
 
 /// All on one thread, millions of packets or accesses a second.
 pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
-    let load = Load {
+    let load = FlowLoad {
         flows,
         packets_per_flow: 1024,
         seconds: 60,
@@ -70,7 +70,7 @@ pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
 fn packets<'a>(
     name: &str,
     session: &Session,
-    load: Load,
+    load: FlowLoad,
     mut count: impl FnMut(&[FlowPacket]) -> Result<usize, Failure> + 'a,
 ) -> Result<Entrant<'a>, Failure> {
     let mut batch = Vec::with_capacity(AT_ONCE);

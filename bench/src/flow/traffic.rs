@@ -12,7 +12,7 @@ const SECOND: i64 = 1_000_000_000;
 
 /// How flows come and go.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct FlowLoad {
     /// Flows that a table has, with those that get no more packets.
     pub(super) flows: u32,
     /// Packets for each flow that begins.
@@ -21,7 +21,7 @@ pub(super) struct Load {
     pub(super) seconds: u32,
 }
 
-impl Load {
+impl FlowLoad {
     /// Flows that get no more packets.
     fn idle(&self) -> u32 {
         self.flows / self.packets_per_flow * self.seconds

@@ -15,7 +15,7 @@ mod well;
 
 use self::{
     crates::{Array, Channel, Rtrb},
-    well::Full,
+    well::FilledBuffer,
 };
 use crate::{
     contest::{Contest, Load},
@@ -27,12 +27,12 @@ use crate::{
 type Opened<S, R> = Result<(Vec<S>, Vec<R>), Failure>;
 
 /// A producer's end, used by one thread: sends a token, or gives it back when the queue is full.
-trait Sender: FnMut(Full) -> Result<(), Full> + Send {}
-impl<F: FnMut(Full) -> Result<(), Full> + Send> Sender for F {}
+trait Sender: FnMut(FilledBuffer) -> Result<(), FilledBuffer> + Send {}
+impl<F: FnMut(FilledBuffer) -> Result<(), FilledBuffer> + Send> Sender for F {}
 
 /// A consumer's end, used by one thread: the next token, or `None` when the queue is empty now.
-trait Receiver: FnMut() -> Option<Full> + Send {}
-impl<F: FnMut() -> Option<Full> + Send> Receiver for F {}
+trait Receiver: FnMut() -> Option<FilledBuffer> + Send {}
+impl<F: FnMut() -> Option<FilledBuffer> + Send> Receiver for F {}
 
 /// A queue for tokens.
 trait Peer: Copy {

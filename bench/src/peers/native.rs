@@ -7,7 +7,7 @@
 
 use std::{ffi::c_void, ptr::NonNull, sync::Arc};
 
-use super::{Full, Opened, Peer, Receiver, Sender};
+use super::{FilledBuffer, Opened, Peer, Receiver, Sender};
 use crate::measure::Failure;
 
 /// `struct queue_functions` of `queues.h`, field by field.
@@ -85,12 +85,16 @@ impl Peer for Native {
 
 /// The sender of one thread; each has a number of its own.
 fn sender(queue: Arc<Queue>, end: u32) -> impl Sender {
-    move |Full(buffer)| {
+    move |FilledBuffer(buffer)| {
         let item = (&raw const buffer).cast();
         // SAFETY: the queue is alive, the closure is this end's only user and is called by one thread at a time, and `item` is a `usize`,
         // the size for which the functions were looked up.
         let sent = unsafe { (queue.functions.try_send)(queue.queue.as_ptr(), end, item) };
-        if sent { Ok(()) } else { Err(Full(buffer)) }
+        if sent {
+            Ok(())
+        } else {
+            Err(FilledBuffer(buffer))
+        }
     }
 }
 
@@ -101,7 +105,7 @@ fn receiver(queue: Arc<Queue>, end: u32) -> impl Receiver {
         let item = (&raw mut buffer).cast();
         // SAFETY: as in `sender`; `item` has room for one.
         let received = unsafe { (queue.functions.try_receive)(queue.queue.as_ptr(), end, item) };
-        received.then_some(Full(buffer))
+        received.then_some(FilledBuffer(buffer))
     }
 }
 

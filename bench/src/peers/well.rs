@@ -2,7 +2,7 @@
 //!
 //! The region is cut into buffers, and each producer owns an equal run of them. It fills them in order, round and round, so that the
 //! region always holds the latest packets, as our ring does: record after record, each a descriptor of 16 bytes and the packet, as
-//! one would write them into any memory. The queue carries [`Full`] tokens. The consumer reads every descriptor of the buffer and marks it
+//! one would write them into any memory. The queue carries [`FilledBuffer`] tokens. The consumer reads every descriptor of the buffer and marks it
 //! free, and the producer looks at the next buffer in its order. So no second queue is needed for the way back, a consumer that was
 //! preempted over a buffer keeps it, and the cost of the queue is paid once for 64 packets.
 //!
@@ -50,11 +50,11 @@ const FREE: u8 = 0;
 
 /// The right to read one buffer, and the duty to free it. Eight bytes, so that every queue can carry it as it would a pointer.
 #[derive(Debug)]
-pub(super) struct Full(pub(super) usize);
+pub(super) struct FilledBuffer(pub(super) usize);
 
 /// The buffers of one run, in borrowed memory.
 ///
-/// A buffer is free (its producer alone may take and fill it) or has packets (who holds its [`Full`] may read it). A token is made by the
+/// A buffer is free (its producer alone may take and fill it) or has packets (who holds its [`FilledBuffer`] may read it). A token is made by the
 /// producer once the buffer is filled, cannot be copied, and ends where the buffer is freed; the queue orders filling before reading.
 #[derive(Debug)]
 struct Buffers<'m> {
@@ -92,7 +92,7 @@ impl<'m> Buffers<'m> {
     /// The bytes of buffer `index`.
     ///
     /// # Safety
-    /// The caller has the only right to it for as long as the slice lives: it is its producer and saw it free, or holds its [`Full`].
+    /// The caller has the only right to it for as long as the slice lives: it is its producer and saw it free, or holds its [`FilledBuffer`].
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the tokens say who may have it")]
     unsafe fn bytes(&self, index: usize) -> &mut [u8] {
@@ -167,7 +167,7 @@ fn produce(
         let packets = fill(buffer, load, producer, frames, number..end);
         // Relaxed: the queue orders this before the buffer is read.
         buffers.packets[index].store(packets, Ordering::Relaxed);
-        send(course, &mut sender, Full(index))?;
+        send(course, &mut sender, FilledBuffer(index))?;
         number += u64::from(packets);
     }
     Ok(())
@@ -175,7 +175,7 @@ fn produce(
 
 /// Sends a token, however long the queue stays full.
 #[inline]
-fn send(course: &Course, sender: &mut impl Sender, full: Full) -> Result<(), Failure> {
+fn send(course: &Course, sender: &mut impl Sender, full: FilledBuffer) -> Result<(), Failure> {
     let Err(mut full) = sender(full) else {
         return Ok(());
     };
@@ -229,7 +229,12 @@ fn fill(
 
 /// Reads every descriptor of a buffer, and frees it.
 #[inline(always)]
-fn consume(record_bytes: usize, buffers: &Buffers<'_>, Full(index): Full, seen: &mut Tally) {
+fn consume(
+    record_bytes: usize,
+    buffers: &Buffers<'_>,
+    FilledBuffer(index): FilledBuffer,
+    seen: &mut Tally,
+) {
     // Relaxed: the queue has ordered the producer's store before this.
     let packets = buffers.packets[index].load(Ordering::Relaxed);
     // SAFETY: this is the token of the buffer, and it is freed when the slice is gone.

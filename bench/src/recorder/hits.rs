@@ -39,7 +39,7 @@ const PLACES: [(&str, Analyzers); 3] = [
 const PERCENT: [u64; 3] = [50, 90, 110];
 
 /// Medians and 99th percentiles, µs.
-type Found = Result<(f64, f64), Failure>;
+type LatencyPercentiles = Result<(f64, f64), Failure>;
 
 /// The rate that one thread can look at, and the latency at parts of it.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
@@ -126,7 +126,7 @@ fn paced(
     (rate, time): (u64, Duration),
     analyzers: Analyzers,
     directory: &Path,
-) -> Found {
+) -> LatencyPercentiles {
     let each = (rate / HITS).max(1);
     let mut triggers = rules();
     triggers.push(format!("udp[12:4] % {each} = 0"));

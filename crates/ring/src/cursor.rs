@@ -10,7 +10,7 @@ use crate::{
 
 /// A position in the records of one producer, and the way on from there.
 #[derive(Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct ProducerCursor {
     pub(crate) producer: usize,
     /// The bucket that `position` lies in or at the end of. `None`: `position` is at the start of a bucket yet to be found.
     pub(crate) hold: Option<Hold>,
@@ -22,7 +22,7 @@ pub(crate) struct Cursor {
     pub(crate) missed: Lapped,
 }
 
-impl Cursor {
+impl ProducerCursor {
     pub(crate) fn new(producer: usize, position: u64, bytes: u64) -> Self {
         Self {
             producer,

@@ -28,7 +28,7 @@ pub struct EvictedBucket {
 
 /// A number of packets, or an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub struct EvictedCount {
     /// Packets.
     pub packets: u64,
     /// `false`: `packets` is an upper bound.
@@ -67,8 +67,8 @@ impl EvictedBucket {
     /// How many of its packets lie in `from_ns..=to_ns`, without its first `skip_first` records (which a dump that read
     /// the bucket while it was open has already).
     #[must_use]
-    pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> Count {
-        let known = |packets| Count {
+    pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> EvictedCount {
+        let known = |packets| EvictedCount {
             packets,
             exact: true,
         };
@@ -84,7 +84,7 @@ impl EvictedBucket {
             let inside = times_ns.filter(|&time_ns| (from_ns..=to_ns).contains(time_ns));
             return known(inside.count() as u64);
         }
-        Count {
+        EvictedCount {
             packets: left,
             exact: false,
         }
@@ -171,7 +171,7 @@ mod tests {
                 .count();
             assert_eq!(
                 entry.count_in(from, to, skip),
-                Count {
+                EvictedCount {
                     packets: naive as u64,
                     exact: true
                 }
@@ -186,7 +186,7 @@ mod tests {
         let times_ns: Vec<i64> = (0..10_000).map(|n| n * 10).collect();
         let entry = EvictedBucket::of(&times_ns);
         let count = |from_ns, to_ns, skip| {
-            let Count { packets, exact } = entry.count_in(from_ns, to_ns, skip);
+            let EvictedCount { packets, exact } = entry.count_in(from_ns, to_ns, skip);
             (packets, exact)
         };
         assert_eq!(count(0, 99_990, 0), (10_000, true));

@@ -151,11 +151,11 @@ mod windows;
 #[cfg(not(loom))]
 pub use attach::{
     AttachError, Attached, AttachedBucket, AttachedProducer, AttachedState, Buffer, CopyError,
-    RegionInfo, Writer,
+    RegionInfo, RegionWriter,
 };
 pub use config::{Backing, EvictionDetail, Mode, RingConfig};
 pub use error::{BurstError, RingError, StoreError};
-pub use evicted::{Count, Evicted, EvictedBucket};
+pub use evicted::{Evicted, EvictedBucket, EvictedCount};
 pub use group::{GroupKind, Lapped, Positions};
 pub use parker::Waker;
 pub use producer::Producer;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Evicted, EvictedBucket, EvictionDetail, windows::Window};
+use crate::{Evicted, EvictedBucket, EvictionDetail, windows::TimeWindow};
 
 /// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of past in buckets of 2 MiB.
 const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
@@ -93,7 +93,7 @@ impl Log {
     }
 
     /// The largest time of those forgotten that may have had packets of a window.
-    pub(crate) fn unknown_before_ns(&self, window: Window) -> Option<i64> {
+    pub(crate) fn unknown_before_ns(&self, window: TimeWindow) -> Option<i64> {
         let forgotten = self.forgotten.iter().flatten();
         let touching = forgotten.filter(|(min_ns, max_ns)| window.touches(*min_ns, *max_ns));
         touching.map(|(_, max_ns)| *max_ns).max()
@@ -101,10 +101,10 @@ impl Log {
 
     /// Adds what was evicted of a window, from the last [`PIECE`] of the first `evictions` buckets. Returns how many of the first
     /// buckets are left to add.
-    pub(crate) fn add_evicted(&self, window: Window, evictions: u64, sum: &mut Evicted) -> u64 {
+    pub(crate) fn add_evicted(&self, window: TimeWindow, evictions: u64, sum: &mut Evicted) -> u64 {
         let forgotten = self.evictions - self.entries.len() as u64;
         let left = evictions.saturating_sub(PIECE).max(forgotten);
-        let Window { from_ns, to_ns, .. } = window;
+        let TimeWindow { from_ns, to_ns, .. } = window;
         let count = usize::try_from(evictions.saturating_sub(left)).unwrap_or(usize::MAX);
         let piece = self.since(left).take(count);
         for entry in piece.filter(|entry| window.touches(entry.min_ns, entry.max_ns)) {
@@ -120,7 +120,7 @@ impl Log {
     }
 
     /// Adds that buckets of a window may be forgotten.
-    pub(crate) fn add_forgotten(&self, window: Window, sum: &mut Evicted) {
+    pub(crate) fn add_forgotten(&self, window: TimeWindow, sum: &mut Evicted) {
         sum.unknown_before_ns = self.unknown_before_ns(window);
         sum.exact &= sum.unknown_before_ns.is_none();
     }
@@ -164,7 +164,7 @@ mod tests {
 
     impl Log {
         fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-            let (window, mut sum) = (Window::new(from_ns, to_ns), Evicted::NONE);
+            let (window, mut sum) = (TimeWindow::new(from_ns, to_ns), Evicted::NONE);
             let mut evictions = self.evictions;
             while evictions > 0 {
                 evictions = self.add_evicted(window, evictions, &mut sum);

@@ -11,9 +11,9 @@ use crate::{
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::{Given, Reservations},
+    reservations::{GivenBackBy, Reservations},
     steps::Steps,
-    storage::{Claimed, OpenBucket, Opened, Storage},
+    storage::{Claimed, OpenBucket, OpenedBucket, Storage},
     sync::Ordering,
 };
 
@@ -25,7 +25,7 @@ pub(crate) const PIECE: usize = 64;
 pub(crate) struct Outer {
     /// Buckets never used; the next one to use is at the end.
     free: Vec<u32>,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<BucketSlot>,
     /// By producer.
     chains: Vec<Chain>,
     /// Empty between calls. A field, so that a search for a bucket to overwrite allocates nothing.
@@ -45,8 +45,8 @@ pub(crate) struct Outer {
 
 /// What the outer queue knows about a bucket.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Slot {
-    pub(crate) state: State,
+pub(crate) struct BucketSlot {
+    pub(crate) state: BucketState,
     pub(crate) generation: u64,
     pub(crate) producer: usize,
     pub(crate) first: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Slot {
     pub(crate) aside_before: u32,
     pub(crate) aside_after: u32,
     /// Reservations that have given the bucket back since it closed.
-    pub(crate) given: Given,
+    pub(crate) given_back_by: GivenBackBy,
     /// Its producer's buckets before and behind it; of one that is not free.
     older: Option<u32>,
     newer: Option<u32>,
@@ -99,7 +99,7 @@ impl Chain {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum State {
+pub(crate) enum BucketState {
     #[default]
     Free,
     Open,
@@ -132,7 +132,7 @@ impl Outer {
         let count = u32::try_from(buckets).expect("a geometry has at most 65,535 buckets");
         Self {
             free: (0..count).rev().collect(),
-            slots: vec![Slot::default(); buckets],
+            slots: vec![BucketSlot::default(); buckets],
             chains: (0..geometry.producers)
                 .map(|_| Chain::new(buckets))
                 .collect(),
@@ -187,10 +187,10 @@ impl Outer {
     }
 
     /// A claimed bucket was opened.
-    pub(crate) fn opened(&mut self, opened: &Opened<'_>) {
+    pub(crate) fn opened(&mut self, opened: &OpenedBucket<'_>) {
         let BucketRef { index, generation } = opened.bucket();
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Open;
+        slot.state = BucketState::Open;
         slot.generation = generation;
         slot.producer = opened.opening().producer;
         slot.first = opened.opening().first;
@@ -204,7 +204,7 @@ impl Outer {
     }
 
     /// Closes a bucket whose records are all published. Returns its closing number: how many closed before it.
-    pub(crate) fn closing(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
+    pub(crate) fn close_bucket(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
         let index = open.bucket().index;
         let (min_ns, max_ns) = open.span_ns();
         let closing = self.closings;
@@ -212,7 +212,7 @@ impl Outer {
         let older = self.slots[index as usize].older;
         let older_ns = older.map_or(i64::MIN, |older| self.slots[older as usize].upto_ns);
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Closed;
+        slot.state = BucketState::Closed;
         slot.upto_ns = older_ns.max(max_ns);
         slot.packets =
             u32::try_from(open.end() - slot.first).expect("a bucket has at most 2^27 descriptors");
@@ -221,7 +221,7 @@ impl Outer {
         slot.max_ns = max_ns;
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
-        slot.given.clear();
+        slot.given_back_by.clear();
         self.list(index);
         closing
     }
@@ -247,11 +247,11 @@ impl Outer {
     }
 
     /// A producer's buckets, in the order of its records.
-    fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &Slot)> {
+    fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &BucketSlot)> {
         self.linked(self.chains[producer].oldest, |slot| slot.newer)
     }
 
-    /// The newest bucket of a producer. Older ones are found from there by [`Slot::older`].
+    /// The newest bucket of a producer. Older ones are found from there by [`BucketSlot::older`].
     pub(crate) fn newest(&self, producer: usize) -> Option<u32> {
         self.chains[producer].newest
     }
@@ -259,8 +259,8 @@ impl Outer {
     fn linked(
         &self,
         first: Option<u32>,
-        next: impl Fn(&Slot) -> Option<u32>,
-    ) -> impl Iterator<Item = (usize, &Slot)> {
+        next: impl Fn(&BucketSlot) -> Option<u32>,
+    ) -> impl Iterator<Item = (usize, &BucketSlot)> {
         let indices = iter::successors(first, move |&index| next(&self.slots[index as usize]));
         indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
@@ -289,11 +289,11 @@ impl Outer {
         for index in buckets {
             let slot = &self.slots[index];
             match slot.state {
-                State::Free => sum.free_buckets += 1,
-                State::Open => sum.open_buckets += 1,
-                State::Closed => {
+                BucketState::Free => sum.free_buckets += 1,
+                BucketState::Open => sum.open_buckets += 1,
+                BucketState::Closed => {
                     sum.closed_buckets += 1;
-                    sum.reserved_buckets += usize::from(self.reservations.want(slot));
+                    sum.reserved_buckets += usize::from(self.reservations.is_wanted(slot));
                 }
             }
             if let Some(info) = slot.info(index, storage) {
@@ -352,13 +352,13 @@ impl Outer {
     fn is_gated(&self) -> bool {
         self.chains.iter().any(|chain| {
             let mut newest_first = self.linked(chain.newest, |slot| slot.older);
-            let newest = newest_first.find(|(_, slot)| slot.state == State::Closed);
+            let newest = newest_first.find(|(_, slot)| slot.state == BucketState::Closed);
             newest.is_some_and(|(_, slot)| !self.passed(slot))
         })
     }
 
     /// Every gating group has seen all of a closed bucket.
-    pub(crate) fn passed(&self, slot: &Slot) -> bool {
+    pub(crate) fn passed(&self, slot: &BucketSlot) -> bool {
         let end = slot.first + u64::from(slot.packets);
         self.gating
             .iter()
@@ -383,7 +383,7 @@ impl Outer {
         let stamp = |record| claimed.old_time_ns(record);
         self.log.add(victim, stamp);
         self.reservations.evicted();
-        slot.state = State::Free;
+        slot.state = BucketState::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);
         let end = slot.first + u64::from(slot.packets);
@@ -401,7 +401,7 @@ impl Outer {
     }
 }
 
-impl Slot {
+impl BucketSlot {
     pub(crate) fn bucket(&self, index: usize) -> BucketRef {
         BucketRef {
             index: u32::try_from(index).expect("at most 65,535 buckets"),
@@ -412,7 +412,7 @@ impl Slot {
     /// Whether the bucket or an older bucket of its producer may have records of `from_ns` or
     /// later. An open bucket may get such records.
     pub(crate) fn may_reach(&self, from_ns: i64) -> bool {
-        self.state == State::Open || self.upto_ns >= from_ns
+        self.state == BucketState::Open || self.upto_ns >= from_ns
     }
 
     /// The bucket before it of its producer.
@@ -422,15 +422,15 @@ impl Slot {
 
     /// Whether it has, or may get, records of its producer from number `position` on.
     pub(crate) fn reaches(&self, position: u64) -> bool {
-        self.state == State::Open || self.first + u64::from(self.packets) > position
+        self.state == BucketState::Open || self.first + u64::from(self.packets) > position
     }
 
     /// `None`: nothing was committed in it.
     pub(crate) fn info(&self, index: usize, storage: &Storage) -> Option<BucketInfo> {
         let (committed, min_ns, max_ns, closed) = match self.state {
-            State::Free => return None,
-            State::Closed => (self.packets, self.min_ns, self.max_ns, true),
-            State::Open => {
+            BucketState::Free => return None,
+            BucketState::Closed => (self.packets, self.min_ns, self.max_ns, true),
+            BucketState::Open => {
                 let header = storage.bucket(index);
                 let committed = header.committed.load(Ordering::Acquire); // pairs with P1: the span covers these
                 let committed =
@@ -488,7 +488,7 @@ pub(crate) mod tests {
         for (index, slot) in outer.slots.iter_mut().enumerate() {
             let producer = usize::from(index == 65_534);
             let closing = index as u64;
-            slot.state = State::Closed;
+            slot.state = BucketState::Closed;
             slot.producer = producer;
             slot.first = if producer == 0 { closing } else { 0 };
             (slot.packets, slot.closing) = (1, closing);
@@ -538,8 +538,8 @@ pub(crate) mod tests {
                 None => outer.chains[producer].oldest = Some(index),
             }
             let from_ns = i64::from(index) * S;
-            outer.slots[n] = Slot {
-                state: State::Closed,
+            outer.slots[n] = BucketSlot {
+                state: BucketState::Closed,
                 producer,
                 first: u64::from(index),
                 packets: 1,
@@ -548,7 +548,7 @@ pub(crate) mod tests {
                 upto_ns: from_ns + S,
                 closing: u64::from(index),
                 older,
-                ..Slot::default()
+                ..BucketSlot::default()
             };
             let list = &mut outer.chains[producer].overwritable;
             list.push(Reverse((u64::from(index), index)));

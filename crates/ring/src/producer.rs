@@ -6,7 +6,9 @@ use crate::{
     BurstError, Record, Step, StoreError,
     outer::Obstacle,
     ring::RingInner,
-    storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN},
+    storage::{
+        BurstStop, OpenBucket, Opening, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN,
+    },
     sync::{Ordering, lock},
 };
 
@@ -37,7 +39,7 @@ pub struct Producer {
     /// Buckets that ended since they were last woken.
     buckets_since_wake: usize,
     /// Counted among those who wait for a bucket.
-    enlisted: bool,
+    is_waiter: bool,
     /// The epoch that was read before the last search, if that found nothing and the mode does not let the writer wait.
     full_at: Option<u32>,
     /// The monotonic clock as the caller gave it last, ns.
@@ -56,7 +58,7 @@ impl Producer {
             hook: None,
             buckets_per_wake: 0,
             buckets_since_wake: 0,
-            enlisted: false,
+            is_waiter: false,
             full_at: None,
             mono_ns: MONO_UNKNOWN,
         }
@@ -152,7 +154,7 @@ impl Producer {
         }
     }
 
-    /// [`Self::store_burst`]; `WIDE`: called by `Wide::run` (`storage/wide.rs`).
+    /// [`Self::store_burst`]; `WIDE`: called by `Avx512Vbmi::run` (`storage/wide.rs`).
     #[inline(always)]
     fn store_records<'a, const WIDE: bool>(
         &mut self,
@@ -166,12 +168,12 @@ impl Producer {
                 stored += added;
                 stop
             } else {
-                records.next().map_or(Stop::End, Stop::Refused)
+                records.next().map_or(BurstStop::End, BurstStop::Refused)
             };
             match stop {
-                Stop::End => return Ok(stored),
-                Stop::Publish => self.commit(),
-                Stop::Refused(record) => {
+                BurstStop::End => return Ok(stored),
+                BurstStop::Publish => self.commit(),
+                BurstStop::Refused(record) => {
                     self.store(&record)
                         .map_err(|error| BurstError { stored, error })?;
                     stored += 1;
@@ -286,10 +288,10 @@ impl Producer {
                     }
                     overwrite = true;
                 }
-                Err(Obstacle::Blocked { .. }) if !self.enlisted => {
+                Err(Obstacle::Blocked { .. }) if !self.is_waiter => {
                     self.publish(); // as above
-                    self.ring.storage.freed.enlist();
-                    self.enlisted = true; // and look once more
+                    self.ring.storage.freed.add_waiter();
+                    self.is_waiter = true; // and look once more
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);
@@ -299,14 +301,14 @@ impl Producer {
                     return Err(StoreError::Closed);
                 }
                 Err(Obstacle::Blocked { wait: true }) => {
-                    self.publish(); // a search before this one may have enlisted it
+                    self.publish(); // a search before this one may have added the waiter
                     self.ring.storage.freed.wait(epoch);
                 }
             }
         }
         self.sequence += 1;
         self.buckets_since_wake += 1;
-        self.leave_waiters();
+        self.stop_waiting();
         self.ring.storage.freed.notify(); // the bucket before is closed: others may take it
         Ok(())
     }
@@ -329,7 +331,7 @@ impl Producer {
         outer.opened(&opened);
         match &mut self.open {
             Some(open) => {
-                let closing = outer.closing(open, self.mono_ns);
+                let closing = outer.close_bucket(open, self.mono_ns);
                 open.change(opened, closing, self.mono_ns);
             }
             none => *none = Some(OpenBucket::new(opened, self.ring.barrier)),
@@ -337,9 +339,9 @@ impl Producer {
         Ok(())
     }
 
-    fn leave_waiters(&mut self) {
-        if std::mem::take(&mut self.enlisted) {
-            self.ring.storage.freed.leave();
+    fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.is_waiter) {
+            self.ring.storage.freed.remove_waiter();
         }
     }
 }
@@ -349,10 +351,10 @@ impl Drop for Producer {
         self.set_watermark(i64::MAX);
         if let Some(open) = self.open.take() {
             let mut outer = lock(&self.ring.outer);
-            let closing = outer.closing(&open, self.mono_ns);
+            let closing = outer.close_bucket(&open, self.mono_ns);
             open.close(closing, self.mono_ns);
         }
-        self.leave_waiters();
+        self.stop_waiting();
         self.ring.storage.freed.notify();
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Lapped, Packets, Positions, Waker,
-    cursor::Cursor,
+    cursor::ProducerCursor,
     group::Group,
     parker::Parker,
     ring::RingInner,
@@ -19,7 +19,7 @@ pub struct Reader {
     group: Arc<Group>,
     parker: Parker,
     /// One for each of its producers.
-    cursors: Box<[Cursor]>,
+    cursors: Box<[ProducerCursor]>,
     /// The cursor to be asked first.
     turn: usize,
     /// The cursor whose batch was handed out and is not done yet.
@@ -78,7 +78,7 @@ impl Reader {
         ring: &Arc<RingInner>,
         group: &Arc<Group>,
         parker: usize,
-        cursors: Box<[Cursor]>,
+        cursors: Box<[ProducerCursor]>,
     ) -> Self {
         Self {
             ring: Arc::clone(ring),
@@ -149,7 +149,7 @@ impl Reader {
     /// wake-ups" in `parker.rs`. To poll instead, call [`Self::next`] again.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let ring = &self.ring;
-        let behind = |cursor: &Cursor| ring.published(cursor.producer) > cursor.position;
+        let behind = |cursor: &ProducerCursor| ring.published(cursor.producer) > cursor.position;
         let news = || self.cursors.iter().any(behind);
         let cursors = self.cursors.iter();
         let wait_sets = cursors.map(|cursor| &ring.wait_sets[cursor.producer].0);

@@ -1,4 +1,4 @@
-//! Reservations: which closed buckets a dump's window still needs. [`Reservation`] is the dump's handle, and [`Entry`] what the outer
+//! Reservations: which closed buckets a dump's window still needs. [`Reservation`] is the dump's handle, and [`ReservationEntry`] what the outer
 //! queue knows of it.
 //!
 //! A reservation wants a bucket if the bucket's times touch the window and the reservation has not given the bucket back. Opening a
@@ -17,11 +17,11 @@ use std::{
 use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket,
     log::Log,
-    outer::{Outer, PIECE, Slot, State},
+    outer::{BucketSlot, BucketState, Outer, PIECE},
     ring::RingInner,
     storage::Storage,
     sync::{AtomicBool, AtomicU64, Ordering, lock},
-    windows::{Window, Windows},
+    windows::{TimeWindow, Windows},
 };
 
 /// Protects every closed bucket that touches an interval of packet time, now and later, until it is given back, the
@@ -36,7 +36,7 @@ pub struct Reservation {
 
 impl Reservation {
     pub(crate) fn new(ring: &Arc<RingInner>, from_ns: i64, to_ns: i64) -> Self {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         let mut outer = lock(&ring.outer);
         let (id, has_fallen) = outer.reservations.add();
         outer.set_window(id, window);
@@ -72,7 +72,7 @@ impl Reservation {
         for producer in 0..producers {
             ring.newest_first(producer, |_, _, slot| {
                 let is_unread = slot.reaches(read(producer));
-                if is_unread && slot.state == State::Closed {
+                if is_unread && slot.state == BucketState::Closed {
                     from_closing = from_closing.min(slot.closing);
                 }
                 is_unread
@@ -81,7 +81,7 @@ impl Reservation {
         let mut given = Vec::new();
         for producer in 0..producers {
             ring.newest_first(producer, |_, index, slot| {
-                let is_open = slot.state != State::Closed;
+                let is_open = slot.state != BucketState::Closed;
                 let is_later = is_open || slot.closing >= from_closing;
                 if is_later && !slot.reaches(read(producer)) {
                     given.push(slot.bucket(index));
@@ -94,7 +94,7 @@ impl Reservation {
         if let Some(entry) = outer.reservations.entries.get_mut(&reservation.id) {
             entry.from_closing = from_closing;
         }
-        outer.set_window(reservation.id, Window::new(from_ns, to_ns));
+        outer.set_window(reservation.id, TimeWindow::new(from_ns, to_ns));
         drop(outer);
         reservation
     }
@@ -103,10 +103,10 @@ impl Reservation {
     /// in place of what `out` held, by producer and then in the order of its records.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         let window = lock(&self.ring.outer).reservations.entries[&self.id].window;
-        let is_wanted = |outer: &Outer, index: usize, slot: &Slot| {
+        let is_wanted = |outer: &Outer, index: usize, slot: &BucketSlot| {
             let entry = &outer.reservations.entries[&self.id];
-            slot.state != State::Closed
-                || slot.closing >= window.from_closing && !entry.has_given(slot.bucket(index))
+            slot.state != BucketState::Closed
+                || slot.closing >= window.from_closing && !entry.has_given_back(slot.bucket(index))
         };
         self.ring.buckets_within(window, is_wanted, out);
     }
@@ -130,7 +130,7 @@ impl Reservation {
 
     /// Changes the interval, both ends included. Buckets given back stay so.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         lock(&self.ring.outer).set_window(self.id, window);
         self.ring.list_released();
     }
@@ -146,7 +146,7 @@ impl Reservation {
         entry.yields = yields;
         let after = entry.rank(self.id);
         if entry.fallen.is_none() {
-            reservations.windows(before).set(self.id, Window::EMPTY);
+            reservations.windows(before).set(self.id, TimeWindow::EMPTY);
             reservations.windows(after).set(self.id, window);
         }
     }
@@ -196,7 +196,7 @@ impl Drop for Reservation {
             reservations.fallen -= 1;
         } else {
             let rank = entry.rank(self.id);
-            reservations.windows(rank).set(self.id, Window::EMPTY);
+            reservations.windows(rank).set(self.id, TimeWindow::EMPTY);
         }
         drop(outer);
         self.ring.list_released();
@@ -215,7 +215,7 @@ impl RingInner {
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     /// By number, and so oldest first.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, ReservationEntry>,
     /// Of those that stand: where it does not yield, …
     firm: Windows,
     /// … and where it does. Both know the same numbers, and each a window of no time for those of the other.
@@ -242,17 +242,17 @@ pub(crate) struct Rank {
 
 /// One reservation.
 #[derive(Debug)]
-struct Entry {
-    window: Window,
+struct ReservationEntry {
+    window: TimeWindow,
     yields: bool,
-    /// See [`Window`].
+    /// See [`TimeWindow`].
     from_closing: u64,
     /// Number of the list of buckets that this reservation has set aside.
     list: u64,
     /// First bucket of that list.
     aside: Option<u32>,
     /// By bucket, the generation that was given back.
-    given: HashMap<u32, u64>,
+    given_back: HashMap<u32, u64>,
     has_fallen: Arc<AtomicBool>,
     /// `None`: it stands.
     fallen: Option<Fallen>,
@@ -272,7 +272,7 @@ struct Fallen {
 /// Numbers of reservations that gave a bucket back, in ranges, their ends included, that rise and do not touch. Numbers between
 /// them that no reservation has any more are in it as well, which makes the ranges fewer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given(Vec<(u64, u64)>);
+pub(crate) struct GivenBackBy(Vec<(u64, u64)>);
 
 impl Rank {
     /// Above all.
@@ -290,7 +290,7 @@ impl Rank {
     }
 }
 
-impl Entry {
+impl ReservationEntry {
     fn rank(&self, id: u64) -> Rank {
         let is_firm = !self.yields;
         Rank { is_firm, id }
@@ -299,11 +299,12 @@ impl Entry {
     fn wants(&self, gone: &EvictedBucket) -> bool {
         self.window.touches(gone.min_ns, gone.max_ns)
             && gone.closing >= self.window.from_closing
-            && !self.has_given(gone.bucket)
+            && !self.has_given_back(gone.bucket)
     }
 
-    fn has_given(&self, bucket: BucketRef) -> bool {
-        !self.given.is_empty() && self.given.get(&bucket.index) == Some(&bucket.generation)
+    fn has_given_back(&self, bucket: BucketRef) -> bool {
+        !self.given_back.is_empty()
+            && self.given_back.get(&bucket.index) == Some(&bucket.generation)
     }
 
     /// If it fell: compares what was overwritten since the last time with what it wants. To be called before that changes.
@@ -330,13 +331,13 @@ impl Reservations {
         self.made += 1;
         self.lists += 1;
         let has_fallen = Arc::new(AtomicBool::new(false));
-        let entry = Entry {
-            window: Window::EMPTY,
+        let entry = ReservationEntry {
+            window: TimeWindow::EMPTY,
             yields: false,
             from_closing: 0,
             list: self.lists,
             aside: None,
-            given: HashMap::new(),
+            given_back: HashMap::new(),
             has_fallen: Arc::clone(&has_fallen),
             fallen: None,
         };
@@ -348,7 +349,14 @@ impl Reservations {
                 let standing = entries.filter(|(_, entry)| entry.fallen.is_none());
                 Windows::of(standing.map(|(id, entry)| {
                     let is_here = entry.yields == yields;
-                    (*id, if is_here { entry.window } else { Window::EMPTY })
+                    (
+                        *id,
+                        if is_here {
+                            entry.window
+                        } else {
+                            TimeWindow::EMPTY
+                        },
+                    )
                 }))
             });
         }
@@ -370,16 +378,16 @@ impl Reservations {
     }
 
     /// Whether a standing reservation wants a closed bucket.
-    pub(crate) fn want(&self, slot: &Slot) -> bool {
-        self.wanting(slot, Rank::LAST).is_some()
+    pub(crate) fn is_wanted(&self, slot: &BucketSlot) -> bool {
+        self.last_protector(slot, Rank::LAST).is_some()
     }
 
     /// The last to fall of those that stand and want a closed bucket, of the ranks below `below`.
-    fn wanting(&self, slot: &Slot, below: Rank) -> Option<Rank> {
+    fn last_protector(&self, slot: &BucketSlot, below: Rank) -> Option<Rank> {
         let search = |windows: &Windows, mut below| {
             loop {
                 let id = windows.youngest(below, slot.min_ns, slot.max_ns, slot.closing)?;
-                match slot.given.start(id) {
+                match slot.given_back_by.start(id) {
                     Some(start) => below = start,
                     None => return Some(id),
                 }
@@ -404,20 +412,20 @@ impl Reservations {
             unknown_before_ns: None,
         });
         entry.has_fallen.store(true, Ordering::Relaxed); // ordered by the news
-        self.windows(rank).set(rank.id, Window::EMPTY);
+        self.windows(rank).set(rank.id, TimeWindow::EMPTY);
         self.fallen += 1;
         self.fallen_count += 1;
-        self.tell();
+        self.bump_news();
     }
 
     /// A bucket is being overwritten.
     pub(crate) fn evicted(&self) {
         if self.fallen > 0 {
-            self.tell();
+            self.bump_news();
         }
     }
 
-    fn tell(&self) {
+    fn bump_news(&self) {
         self.news.fetch_add(1, Ordering::Release); // N: pairs with Ring::reservation_news()
     }
 }
@@ -429,7 +437,7 @@ impl Outer {
         let mut kept = std::mem::take(&mut self.scratch);
         for (index, slot) in self.slots.iter().enumerate() {
             let is_held = || storage.bucket(index).control.is_held();
-            if slot.state == State::Closed
+            if slot.state == BucketState::Closed
                 && slot.aside.is_some()
                 && self.passed(slot)
                 && !is_held()
@@ -439,14 +447,14 @@ impl Outer {
         }
         let kept_slots = kept.iter().map(|&index| &self.slots[index as usize]);
         // A bucket is free when the last reservation that wants it falls, and the first free bucket ends the search.
-        let last = kept_slots.filter_map(|slot| self.reservations.wanting(slot, Rank::LAST));
+        let last = kept_slots.filter_map(|slot| self.reservations.last_protector(slot, Rank::LAST));
         let last = last.min();
         if let Some(last) = last {
             for &index in &kept {
                 let mut below = last.next();
                 while let Some(rank) = self
                     .reservations
-                    .wanting(&self.slots[index as usize], below)
+                    .last_protector(&self.slots[index as usize], below)
                 {
                     self.release(rank.id);
                     self.reservations.fall(rank, self.log.evictions());
@@ -462,13 +470,13 @@ impl Outer {
     /// If a reservation wants a candidate, sets the candidate aside. Returns whether one does.
     pub(crate) fn set_aside(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
-        let Some(rank) = self.reservations.wanting(slot, Rank::LAST) else {
+        let Some(rank) = self.reservations.last_protector(slot, Rank::LAST) else {
             return false;
         };
         (slot.aside_before, slot.aside_after) = (index, index);
         if let Some(entry) = self.reservations.entries.get_mut(&rank.id) {
             slot.aside = Some(entry.list);
-            join(&mut self.slots, &mut entry.aside, Some(index));
+            append_list(&mut self.slots, &mut entry.aside, Some(index));
         }
         true
     }
@@ -479,7 +487,7 @@ impl Outer {
         if let Some(entry) = reservations.entries.get_mut(&id) {
             reservations.lists += 1;
             entry.list = reservations.lists;
-            join(
+            append_list(
                 &mut self.slots,
                 &mut reservations.released,
                 entry.aside.take(),
@@ -493,7 +501,7 @@ impl Outer {
             let Some(index) = self.reservations.released else {
                 break;
             };
-            leave(&mut self.slots, &mut self.reservations.released, index);
+            unlink(&mut self.slots, &mut self.reservations.released, index);
             self.list(index);
         }
         self.reservations.released.is_none()
@@ -506,21 +514,21 @@ impl Outer {
         let (Some(entry), Some(slot)) = (entry, slot) else {
             return;
         };
-        if slot.state != State::Closed || slot.generation != bucket.generation {
+        if slot.state != BucketState::Closed || slot.generation != bucket.generation {
             return;
         }
         entry.catch_up(&self.log);
-        entry.given.insert(bucket.index, bucket.generation);
+        entry.given_back.insert(bucket.index, bucket.generation);
         if entry.fallen.is_none() {
-            slot.given.insert(self.reservations.firm.around(id));
+            slot.given_back_by.insert(self.reservations.firm.around(id));
         }
         if slot.aside == Some(entry.list) {
-            leave(&mut self.slots, &mut entry.aside, bucket.index);
+            unlink(&mut self.slots, &mut entry.aside, bucket.index);
             self.list(bucket.index);
         }
     }
 
-    fn set_window(&mut self, id: u64, mut window: Window) {
+    fn set_window(&mut self, id: u64, mut window: TimeWindow) {
         let Some(entry) = self.reservations.entries.get_mut(&id) else {
             return;
         };
@@ -539,7 +547,7 @@ impl Outer {
 }
 
 /// Appends a circular list of buckets to another. A list is known by its first bucket.
-fn join(slots: &mut [Slot], into: &mut Option<u32>, list: Option<u32>) {
+fn append_list(slots: &mut [BucketSlot], into: &mut Option<u32>, list: Option<u32>) {
     let (Some(first), Some(second)) = (*into, list) else {
         *into = into.or(list);
         return;
@@ -552,7 +560,7 @@ fn join(slots: &mut [Slot], into: &mut Option<u32>, list: Option<u32>) {
 }
 
 /// Takes a bucket out of a circular list.
-fn leave(slots: &mut [Slot], list: &mut Option<u32>, index: u32) {
+fn unlink(slots: &mut [BucketSlot], list: &mut Option<u32>, index: u32) {
     let slot = &slots[index as usize];
     let (before, after) = (slot.aside_before, slot.aside_after);
     slots[before as usize].aside_after = after;
@@ -562,7 +570,7 @@ fn leave(slots: &mut [Slot], list: &mut Option<u32>, index: u32) {
     }
 }
 
-impl Given {
+impl GivenBackBy {
     fn insert(&mut self, ids: RangeInclusive<u64>) {
         let (mut start, mut end) = ids.into_inner();
         let place = self.0.partition_point(|range| range.1 + 1 < start);
@@ -636,7 +644,7 @@ mod tests {
             let mut outer = closed(BUCKETS, producers);
             let opening = steps_ns(&mut outer, |outer| {
                 let id = outer.reservations.add().0;
-                outer.set_window(id, Window::new(0, i64::MAX));
+                outer.set_window(id, TimeWindow::new(0, i64::MAX));
                 id == 499
             });
             let search = steps_ns(&mut outer, |outer| {
@@ -649,7 +657,7 @@ mod tests {
             let mut ids = 0..500;
             let ending = steps_ns(&mut outer, |outer| {
                 ids.next().is_none_or(|id| {
-                    outer.set_window(id, Window::EMPTY);
+                    outer.set_window(id, TimeWindow::EMPTY);
                     false
                 })
             });
@@ -669,7 +677,7 @@ mod tests {
     fn numbers_that_gave_back_are_kept_as_ranges() {
         for seed in 0..50 {
             let mut rng = Rng::with_seed(seed);
-            let (mut given, mut naive) = (Given::default(), BTreeSet::new());
+            let (mut given, mut naive) = (GivenBackBy::default(), BTreeSet::new());
             for _ in 0..rng.u64(0..100) {
                 let start = rng.u64(0..100);
                 let ids = start..=start + rng.u64(0..4);

@@ -6,13 +6,13 @@ use crate::{
     BucketInfo, BucketRef, BucketView, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
     RingError, Step,
     barrier::Barrier,
-    cursor::Cursor,
+    cursor::ProducerCursor,
     group::Group,
-    outer::{Outer, PIECE, Slot},
+    outer::{BucketSlot, Outer, PIECE},
     parker::{Parkers, WaitSet},
     storage::{Hold, MemoryObtained, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock},
-    windows::Window,
+    windows::TimeWindow,
 };
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
@@ -235,7 +235,7 @@ impl Ring {
     /// Takes the mutex of the outer queue. Where the times of a producer rise, this visits only
     /// buckets from `from_ns` on.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         self.0.buckets_within(window, |_, _, _| true, out);
     }
 
@@ -290,9 +290,9 @@ impl Ring {
         }
         drop(outer);
         let reader = |(member, &parker): (usize, &usize)| {
-            let cursors = (member..producers)
-                .step_by(members)
-                .map(|producer| Cursor::new(producer, positions[producer], bytes[producer]));
+            let cursors = (member..producers).step_by(members).map(|producer| {
+                ProducerCursor::new(producer, positions[producer], bytes[producer])
+            });
             Reader::new(ring, &group, parker, cursors.collect())
         };
         Ok(parkers.iter().enumerate().map(reader).collect())
@@ -431,7 +431,7 @@ impl RingInner {
     pub(crate) fn newest_first(
         &self,
         producer: usize,
-        mut visit: impl FnMut(&Outer, usize, &Slot) -> bool,
+        mut visit: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
     ) {
         let mut held: Option<Hold> = None;
         loop {
@@ -466,8 +466,8 @@ impl RingInner {
     /// visits only buckets from the start of the window on.
     pub(crate) fn buckets_within(
         &self,
-        window: Window,
-        mut is_wanted: impl FnMut(&Outer, usize, &Slot) -> bool,
+        window: TimeWindow,
+        mut is_wanted: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
         out: &mut Vec<BucketInfo>,
     ) {
         out.clear();
@@ -543,11 +543,11 @@ mod tests {
         let oldest_ns = BUCKETS as i64;
         for from_ns in [oldest_ns, 2 * oldest_ns - 3] {
             let (mut visits, mut listed) = (0, Vec::new());
-            let is_wanted = |_: &Outer, _: usize, _: &Slot| {
+            let is_wanted = |_: &Outer, _: usize, _: &BucketSlot| {
                 visits += 1;
                 true
             };
-            let window = Window::new(from_ns, i64::MAX);
+            let window = TimeWindow::new(from_ns, i64::MAX);
             ring.0.buckets_within(window, is_wanted, &mut listed);
             let times_ns: Vec<i64> = listed.iter().map(|info| info.min_ns).collect();
             assert_eq!(times_ns, (from_ns..2 * oldest_ns).collect::<Vec<_>>());

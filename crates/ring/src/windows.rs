@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 /// Times that a reservation wants, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     /// The reservation wants no bucket that closed before this number of other buckets had closed.
@@ -23,10 +23,10 @@ pub(crate) struct Windows {
     ids: Vec<u64>,
     /// The tree, with a leaf for each place: node 1 is the root, those below node `n` are `2 n` and `2 n + 1`. As long as twice the
     /// places that there are; empty, or a power of two.
-    spans: Vec<Window>,
+    spans: Vec<TimeWindow>,
 }
 
-impl Window {
+impl TimeWindow {
     /// Of no time.
     pub(crate) const EMPTY: Self = Self {
         from_ns: i64::MAX,
@@ -69,12 +69,12 @@ impl Window {
 
 impl Windows {
     /// Windows with the numbers of their reservations, which must rise. There is room for as many more.
-    pub(crate) fn of(windows: impl Iterator<Item = (u64, Window)>) -> Self {
-        let (ids, leaves): (Vec<u64>, Vec<Window>) = windows.unzip();
+    pub(crate) fn of(windows: impl Iterator<Item = (u64, TimeWindow)>) -> Self {
+        let (ids, leaves): (Vec<u64>, Vec<TimeWindow>) = windows.unzip();
         let places = (2 * ids.len()).next_power_of_two();
-        let mut spans = vec![Window::EMPTY; places];
+        let mut spans = vec![TimeWindow::EMPTY; places];
         spans.extend(leaves);
-        spans.resize(2 * places, Window::EMPTY);
+        spans.resize(2 * places, TimeWindow::EMPTY);
         for node in (1..places).rev() {
             spans[node] = spans[2 * node].joined(spans[2 * node + 1]);
         }
@@ -91,7 +91,7 @@ impl Windows {
     }
 
     /// Changes a window that was added.
-    pub(crate) fn set(&mut self, id: u64, window: Window) {
+    pub(crate) fn set(&mut self, id: u64, window: TimeWindow) {
         let Ok(place) = self.ids.binary_search(&id) else {
             return;
         };
@@ -174,18 +174,19 @@ mod tests {
             for id in (0..300).filter(|id| id % (1 + seed % 3) == 0) {
                 naive.insert(id, (i64::MAX, i64::MIN));
                 if !windows.push(id) {
-                    let of = |(id, (from, to)): (&u64, &(i64, i64))| (*id, Window::new(*from, *to));
+                    let of =
+                        |(id, (from, to)): (&u64, &(i64, i64))| (*id, TimeWindow::new(*from, *to));
                     windows = Windows::of(naive.iter().map(of));
                 }
                 for _ in 0..rng.usize(0..4) {
                     let id = *naive.keys().nth(rng.usize(0..naive.len())).unwrap();
                     if rng.u8(0..3) == 0 {
-                        windows.set(id, Window::EMPTY);
+                        windows.set(id, TimeWindow::EMPTY);
                         naive.remove(&id);
                         break;
                     }
                     let (from, to) = (time(&mut rng), time(&mut rng));
-                    windows.set(id, Window::new(from, to));
+                    windows.set(id, TimeWindow::new(from, to));
                     naive.insert(id, (from, to));
                 }
                 let (a, b, end) = (time(&mut rng), time(&mut rng), rng.u64(0..id + 2));
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_first_of_many_windows_is_found() {
-        let windows = (0..65_536).map(|id| (id, Window::new(id as i64, id as i64 + 1000)));
+        let windows = (0..65_536).map(|id| (id, TimeWindow::new(id as i64, id as i64 + 1000)));
         let windows = Windows::of(windows);
         let at = |time_ns| windows.youngest(u64::MAX, time_ns, time_ns + 10, 0);
         assert_eq!((at(-11), at(-10), at(66_536)), (None, Some(0), None));

@@ -32,7 +32,7 @@ struct Copied {
 }
 
 /// One bucket as somebody's memory has it: two ways to read, both giving whatever stands there.
-pub(super) trait Source {
+pub(super) trait CopySource {
     /// The two words of a descriptor.
     fn descriptor(&self, index: usize) -> [u64; 2];
     /// Bytes from an offset in the bucket on; the caller keeps to the bucket.
@@ -88,7 +88,7 @@ impl Buffer {
     /// go by; the caller finds out, and clears. Every range kept lies in the copy, whatever was read.
     pub(super) fn fill(
         &mut self,
-        source: &impl Source,
+        source: &impl CopySource,
         bucket: BucketRef,
         range: Range<u64>,
         bucket_bytes: usize,
@@ -144,7 +144,7 @@ impl Copied {
     /// Reads one descriptor, and its extension; payloads end before `room`, and this one begins where the one before ended.
     /// `Err`: what is wrong with them.
     fn read(
-        source: &impl Source,
+        source: &impl CopySource,
         index: usize,
         room: usize,
         base_ns: i64,
@@ -202,7 +202,7 @@ mod tests {
     /// A bucket in memory.
     struct Bytes(Vec<u8>);
 
-    impl Source for Bytes {
+    impl CopySource for Bytes {
         fn descriptor(&self, index: usize) -> [u64; 2] {
             let start = self.0.len() - (index + 1) * DESCRIPTOR_BYTES;
             let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap());
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn what_is_too_large_is_not_copied() {
         struct Zeros;
-        impl Source for Zeros {
+        impl CopySource for Zeros {
             fn descriptor(&self, _index: usize) -> [u64; 2] {
                 [0; 2]
             }

@@ -52,7 +52,7 @@ pub use self::{
     error::{AttachError, CopyError},
 };
 
-use self::{buffer::Source, sys::Mapped};
+use self::{buffer::CopySource, sys::Mapped};
 use crate::{
     BucketRef, InterfaceEntry, Pages, Step,
     config::Geometry,
@@ -107,7 +107,7 @@ pub struct RegionInfo {
 
 /// What became of the process that writes a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
+pub enum RegionWriter {
     /// It runs.
     Running,
     /// It ended its ring in good order.
@@ -229,14 +229,14 @@ impl Attached {
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
-    pub fn writer(&self) -> Result<Writer, CopyError> {
+    pub fn writer(&self) -> Result<RegionWriter, CopyError> {
         // The lock first: a ring says that it ended before it gives up the lock.
         let running = self.mapped.is_locked();
         let [state, ..] = self.state()?; // pairs with the end of `Storage`
         Ok(match (state, running) {
-            (STATE_ENDED, _) => Writer::Ended,
-            (_, true) => Writer::Running,
-            (_, false) => Writer::Killed,
+            (STATE_ENDED, _) => RegionWriter::Ended,
+            (_, true) => RegionWriter::Running,
+            (_, false) => RegionWriter::Killed,
         })
     }
 
@@ -548,7 +548,7 @@ struct Bucket<'m> {
     bytes: usize,
 }
 
-impl Source for Bucket<'_> {
+impl CopySource for Bucket<'_> {
     fn descriptor(&self, index: usize) -> [u64; 2] {
         let start = self.offset + self.bytes - DESCRIPTOR_BYTES * (index + 1);
         [0, 8].map(|word| self.mapped.load(start + word, Ordering::Relaxed)) // ordered by the fence

@@ -42,12 +42,12 @@ pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
     /// Bytes of the mapping.
     length: usize,
-    backing: Backing,
+    backing: RegionOrigin,
 }
 
 /// Where the memory comes from.
 #[derive(Debug)]
-enum Backing {
+enum RegionOrigin {
     /// A file that was mapped for this value.
     File {
         file: File,
@@ -104,7 +104,7 @@ impl Mapped {
         let mapped = Self {
             base: base.ok_or_else(|| system("mmap", Errno::NOMEM))?,
             length,
-            backing: Backing::File {
+            backing: RegionOrigin::File {
                 file: File::from(fd),
                 sealed,
             },
@@ -119,7 +119,7 @@ impl Mapped {
         Self {
             base: base.cast(),
             length,
-            backing: Backing::Own(Arc::clone(storage)),
+            backing: RegionOrigin::Own(Arc::clone(storage)),
         }
     }
 
@@ -127,8 +127,8 @@ impl Mapped {
     /// generation any more. The file of another process knows no hold.
     pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
         match &self.backing {
-            Backing::File { .. } => Ok(None),
-            Backing::Own(storage) => match Hold::new(storage, bucket) {
+            RegionOrigin::File { .. } => Ok(None),
+            RegionOrigin::Own(storage) => match Hold::new(storage, bucket) {
                 Some(hold) => Ok(Some(hold)),
                 None => Err(CopyError::Overwritten(bucket)),
             },
@@ -142,7 +142,7 @@ impl Mapped {
 
     /// Whether the file still is as long as it was mapped: look before loading.
     pub(super) fn still_whole(&self) -> bool {
-        let Backing::File { file, sealed } = &self.backing else {
+        let RegionOrigin::File { file, sealed } = &self.backing else {
             return true;
         };
         *sealed
@@ -152,7 +152,7 @@ impl Mapped {
 
     /// Whether another open file description has the file locked, as a recorder has while its ring lives.
     pub(super) fn is_locked(&self) -> bool {
-        let Backing::File { file, .. } = &self.backing else {
+        let RegionOrigin::File { file, .. } = &self.backing else {
             return true;
         };
         match flock(file, FlockOperation::NonBlockingLockShared) {
@@ -217,7 +217,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if let Backing::File { .. } = self.backing {
+        if let RegionOrigin::File { .. } = self.backing {
             // SAFETY: this is the range that `open` mapped, and it is not used after this.
             let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
         }

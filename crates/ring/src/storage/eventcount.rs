@@ -48,13 +48,13 @@ impl EventCount {
     }
 
     /// Writer: counts itself as waiting. It must look for a bucket once more before it sleeps.
-    pub(crate) fn enlist(&self) {
+    pub(crate) fn add_waiter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed); // ordered by F1
         fence(Ordering::SeqCst); // F1, pairs with F2
     }
 
     /// Writer: has a bucket, or gives up.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn remove_waiter(&self) {
         self.waiters.fetch_sub(1, Ordering::Relaxed); // only ever costs a needless notification
     }
 

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "points into the region")]
 
 #[cfg(not(loom))]
-use super::Memory;
+use super::RegionMemory;
 use super::{
     ALIGNMENT, INTERFACES_MAX, Table,
     header::{
@@ -232,7 +232,7 @@ pub(super) struct Tables {
 impl Tables {
     /// Lays them out in the memory, with the header in front. The memory is zeroed (but for the magic, which stays what it is)
     /// and known to nobody else who writes.
-    pub(super) fn new(memory: &Memory, header: &RegionHeader) -> Self {
+    pub(super) fn new(memory: &RegionMemory, header: &RegionHeader) -> Self {
         let layout = &header.layout;
         let at = |offset: usize| {
             assert!(offset < layout.end);

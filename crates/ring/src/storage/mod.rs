@@ -44,19 +44,19 @@ mod shadow;
 mod table;
 
 #[cfg(loom)]
-use heap::{ALIGNMENT, Memory, Table};
+use heap::{ALIGNMENT, RegionMemory, Table};
 #[cfg(not(loom))]
 pub use mapping::{LargeBuffer, ask_for_huge_pages};
 #[cfg(not(loom))]
 use {
-    mapping::{ALIGNMENT, Memory},
+    mapping::{ALIGNMENT, RegionMemory},
     table::Table,
 };
 
 use bucket_memory::BucketMemory;
 pub(crate) use hold::{Hold, Records};
-pub(crate) use open::{Claimed, OpenBucket, Opened, Opening};
-pub(crate) use write_buffer::Stop;
+pub(crate) use open::{Claimed, OpenBucket, OpenedBucket, Opening};
+pub(crate) use write_buffer::BurstStop;
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 pub(crate) struct Storage {
     // The tables point into the memory: they are declared, and so dropped, before it.
     tables: Tables,
-    memory: Memory,
+    memory: RegionMemory,
     geometry: Geometry,
     /// Where bucket 0 starts in the region.
     buckets_offset: usize,
@@ -97,7 +97,7 @@ impl Storage {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, MemoryObtained), RingError> {
         let layout = Layout::new(geometry);
-        let (memory, obtained) = Memory::new(layout.end, config, progress)?;
+        let (memory, obtained) = RegionMemory::new(layout.end, config, progress)?;
         let header = RegionHeader::new(layout, config, obtained.pages);
         let storage = Self {
             tables: Tables::new(&memory, &header),

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    wide::Wide,
-    write_buffer::{DESCRIPTORS, Room, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
+    wide::Avx512Vbmi,
+    write_buffer::{
+        BucketTarget, BurstLimits, BurstStop, DESCRIPTORS, SHORT_BYTES, StoredRecords, WriteBuffer,
+        needed,
+    },
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
@@ -59,7 +62,7 @@ impl<'s> Claimed<'s> {
     }
 
     /// Writes the header and lets readers in.
-    pub(crate) fn open(self, opening: Opening) -> Opened<'s> {
+    pub(crate) fn open(self, opening: Opening) -> OpenedBucket<'s> {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O).
         header.committed.store(0, Ordering::Relaxed);
@@ -78,7 +81,7 @@ impl<'s> Claimed<'s> {
             .first_bytes
             .store(opening.first_bytes, Ordering::Relaxed);
         header.control.open(self.bucket.generation);
-        Opened {
+        OpenedBucket {
             storage: self.storage,
             bucket: self.bucket,
             opening,
@@ -88,13 +91,13 @@ impl<'s> Claimed<'s> {
 
 /// A bucket that was opened and has no writer yet. Whoever has this value may become it.
 #[derive(Debug)]
-pub(crate) struct Opened<'s> {
+pub(crate) struct OpenedBucket<'s> {
     storage: &'s Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
 }
 
-impl Opened<'_> {
+impl OpenedBucket<'_> {
     pub(crate) fn bucket(&self) -> BucketRef {
         self.bucket
     }
@@ -111,7 +114,7 @@ pub(crate) struct OpenBucket {
     storage: Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
-    stored: Stored,
+    stored: StoredRecords,
     /// Records published, `committed <= stored.count`.
     committed: usize,
     /// Their captured bytes.
@@ -119,12 +122,12 @@ pub(crate) struct OpenBucket {
 }
 
 impl OpenBucket {
-    pub(crate) fn new(opened: Opened<'_>, barrier: Barrier) -> Self {
+    pub(crate) fn new(opened: OpenedBucket<'_>, barrier: Barrier) -> Self {
         Self {
             storage: Arc::clone(opened.storage),
             bucket: opened.bucket,
             opening: opened.opening,
-            stored: Stored::EMPTY,
+            stored: StoredRecords::EMPTY,
             committed: 0,
             committed_bytes: 0,
             buffer: WriteBuffer::new(barrier),
@@ -136,7 +139,7 @@ impl OpenBucket {
     }
 
     /// Whether bursts may be stored the wide way.
-    pub(crate) fn wide(&self) -> Option<Wide> {
+    pub(crate) fn wide(&self) -> Option<Avx512Vbmi> {
         self.buffer.wide
     }
 
@@ -179,8 +182,8 @@ impl OpenBucket {
         let (descriptor, extension) =
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);
         // SAFETY: this value is the only writer of the bucket; it is made of the
-        // `Opened` that a claim became, and gives the bucket up in `close` or `change`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        // `OpenedBucket` that a claim became, and gives the bucket up in `close` or `change`.
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         self.buffer.skip(stored.end, start);
         let mut end = start;
         if let Some(Extension(extension)) = extension {
@@ -203,7 +206,7 @@ impl OpenBucket {
         records: &mut impl Iterator<Item = Record<'a>>,
         publish_bytes: u64,
         publish_records: usize,
-    ) -> (usize, Stop<'a>) {
+    ) -> (usize, BurstStop<'a>) {
         self.buffer.enter();
         let before = self.stored.count;
         let publish_at = self.committed_bytes + publish_bytes;
@@ -214,23 +217,23 @@ impl OpenBucket {
             let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
             let many = self.stored.count - self.committed >= publish_records;
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
-                break Stop::Publish;
+                break BurstStop::Publish;
             }
             // The number of records at which to publish is one at the end of a group.
             let until = (self.committed + publish_records).next_multiple_of(DESCRIPTORS);
             let records_max = until.saturating_sub(self.stored.count).max(1);
-            let room = self.room(publish_at, publish_bytes);
-            match self.append_shorts::<WIDE>(records, records_max, room) {
+            let limits = self.burst_limits(publish_at, publish_bytes);
+            match self.append_shorts::<WIDE>(records, records_max, limits) {
                 None => {}
-                Some(Stop::Refused(record)) => {
-                    let record = match self.append_longs(record, records, room) {
+                Some(BurstStop::Refused(record)) => {
+                    let record = match self.append_longs(record, records, limits) {
                         None => continue,
-                        Some(Stop::Refused(record)) => record,
+                        Some(BurstStop::Refused(record)) => record,
                         Some(stop) => break stop,
                     };
                     let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
                     if captured > CAPTURED_BYTES_MAX || !self.append(&record) {
-                        break Stop::Refused(record);
+                        break BurstStop::Refused(record);
                     }
                 }
                 Some(stop) => break stop,
@@ -241,16 +244,16 @@ impl OpenBucket {
 
     /// How far a burst may go: until there are `publish_at` captured bytes, and no more than `publish_bytes` and a record beyond them.
     #[inline(always)]
-    fn room(&self, publish_at: u64, publish_bytes: u64) -> Room {
+    fn burst_limits(&self, publish_at: u64, publish_bytes: u64) -> BurstLimits {
         let bucket_bytes = self.storage.geometry().bucket_bytes;
         let end_at = |bytes: u64| {
             let unstored = bytes.saturating_sub(self.stored.bytes);
             self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
         };
-        Room {
+        BurstLimits {
             bucket_bytes,
-            until: end_at(publish_at),
-            longest: end_at(publish_at + publish_bytes),
+            soft_end: end_at(publish_at),
+            hard_end: end_at(publish_at + publish_bytes),
         }
     }
 
@@ -260,24 +263,26 @@ impl OpenBucket {
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
         records_max: usize,
-        room: Room,
-    ) -> Option<Stop<'a>> {
+        limits: BurstLimits,
+    ) -> Option<BurstStop<'a>> {
         let stored = self.stored;
-        let left = (room.bucket_bytes).saturating_sub(needed(stored.end, 0, stored.count));
+        let left = limits
+            .bucket_bytes
+            .saturating_sub(needed(stored.end, 0, stored.count));
         let records_max = records_max.min(left / (SHORT_BYTES + DESCRIPTOR_BYTES));
         // Payloads in the buffer are packed, and under loom two records must not share a granule of the shadow.
         if records_max == 0 || cfg!(loom) {
-            return Some(records.next().map_or(Stop::End, Stop::Refused));
+            return Some(records.next().map_or(BurstStop::End, BurstStop::Refused));
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         if WIDE && self.buffer.can_pack(&stored, base_ns) {
             let (buffer, stored) = (&mut self.buffer, &mut self.stored);
             // SAFETY: it can, and so many records fit.
             return unsafe {
-                buffer.put_packed(target, stored, base_ns, records_max, room, records)
+                buffer.put_packed(target, stored, base_ns, records_max, limits, records)
             };
         }
         let (stored, stop) = self
@@ -293,17 +298,17 @@ impl OpenBucket {
         &mut self,
         record: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
-        room: Room,
-    ) -> Option<Stop<'a>> {
+        limits: BurstLimits,
+    ) -> Option<BurstStop<'a>> {
         // Under loom two records must not share a granule of the shadow.
         if cfg!(loom) {
-            return Some(Stop::Refused(record));
+            return Some(BurstStop::Refused(record));
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);
         self.buffer
-            .put_longs(target, stored, base_ns, room, record, records)
+            .put_longs(target, stored, base_ns, limits, record, records)
     }
 
     /// Publishes what was stored; `false` if that was nothing.
@@ -313,7 +318,7 @@ impl OpenBucket {
             return false;
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         self.buffer.enter();
         self.buffer.drain(target, stored.end, stored.count);
         self.committed = stored.count;
@@ -332,14 +337,14 @@ impl OpenBucket {
 
     /// Ends the bucket, everything stored in which must have been committed, and goes on in `next`, of the same ring. `closing`
     /// is how many buckets closed before, `mono_ns` what the monotonic clock shows.
-    pub(crate) fn change(&mut self, next: Opened<'_>, closing: u64, mono_ns: i64) {
+    pub(crate) fn change(&mut self, next: OpenedBucket<'_>, closing: u64, mono_ns: i64) {
         assert!(Arc::ptr_eq(&self.storage, next.storage));
         let link = Link::to(next.bucket).0;
         self.header().next.store(link, Ordering::Relaxed); // ordered before the closing (edge L)
         self.finish(closing, mono_ns);
         self.bucket = next.bucket;
         self.opening = next.opening;
-        self.stored = Stored::EMPTY;
+        self.stored = StoredRecords::EMPTY;
         self.committed = 0;
         self.committed_bytes = 0;
         self.buffer.restart();

@@ -3,9 +3,9 @@
 
 /// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen 4).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wide(());
+pub(crate) struct Avx512Vbmi(());
 
-impl Wide {
+impl Avx512Vbmi {
     /// `None` if the processor lacks one of them or is no x86-64. Under ThreadSanitizer too, which sees no access of more than 16 bytes.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize = "thread"))))]

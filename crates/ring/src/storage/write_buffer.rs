@@ -33,7 +33,7 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES},
     stream::{self, LINE_BYTES, Thread},
-    wide::Wide,
+    wide::Avx512Vbmi,
 };
 use crate::{Record, barrier::Barrier};
 
@@ -82,12 +82,12 @@ pub(super) struct WriteBuffer {
     unfenced: bool,
     thread: Thread,
     barrier: Barrier,
-    pub(super) wide: Option<Wide>,
+    pub(super) wide: Option<Avx512Vbmi>,
 }
 
 /// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stored {
+pub(super) struct StoredRecords {
     /// Records.
     pub(super) count: usize,
     /// Bytes from the start that payloads use.
@@ -100,7 +100,7 @@ pub(super) struct Stored {
 
 /// Why a burst came no further.
 #[derive(Debug)]
-pub(crate) enum Stop<'a> {
+pub(crate) enum BurstStop<'a> {
     /// It is all stored.
     End,
     /// So much is unpublished that it is to be published.
@@ -112,22 +112,22 @@ pub(crate) enum Stop<'a> {
 
 /// How far a burst may go at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct BurstLimits {
     pub(super) bucket_bytes: usize,
     /// From this payload offset on the burst stops at the next end of a group …
-    pub(super) until: usize,
+    pub(super) soft_end: usize,
     /// … and from this one on after any record.
-    pub(super) longest: usize,
+    pub(super) hard_end: usize,
 }
 
 /// Which bucket a buffer belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'s> {
+pub(super) struct BucketTarget<'s> {
     storage: &'s Storage,
     bucket: usize,
 }
 
-impl<'s> Target<'s> {
+impl<'s> BucketTarget<'s> {
     /// # Safety
     /// The caller owns the bucket (open), and gives the target to its own buffer only, which is new or was
     /// restarted ([`WriteBuffer::restart`]) for the bucket.
@@ -167,7 +167,7 @@ impl WriteBuffer {
             unfenced: false,
             thread: Thread::current(),
             barrier,
-            wide: Wide::detect(),
+            wide: Avx512Vbmi::detect(),
         }
     }
 
@@ -185,12 +185,12 @@ impl WriteBuffer {
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
-        target: Target<'_>,
-        mut stored: Stored,
+        target: BucketTarget<'_>,
+        mut stored: StoredRecords,
         base_ns: i64,
         records_max: usize,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> (Stored, Option<Stop<'a>>) {
+    ) -> (StoredRecords, Option<BurstStop<'a>>) {
         let first = stored.count % DESCRIPTORS;
         let last = DESCRIPTORS.min(first + records_max);
         let begin = stored.end;
@@ -212,7 +212,7 @@ impl WriteBuffer {
         let mut slot = first;
         while slot < last {
             let Some(record) = records.next() else {
-                stop = Some(Stop::End);
+                stop = Some(BurstStop::End);
                 break;
             };
             let [data, second, third] = record.parts;
@@ -224,7 +224,7 @@ impl WriteBuffer {
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
             let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                stop = Some(Stop::Refused(record));
+                stop = Some(BurstStop::Refused(record));
                 break;
             };
             if !settled {
@@ -257,18 +257,18 @@ impl WriteBuffer {
     }
 
     /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket. It stops after a
-    /// record that ends at or beyond `room.until` and either completes a group or ends at or beyond `room.longest`. After every one
+    /// record that ends at or beyond `limits.soft_end` and either completes a group or ends at or beyond `limits.hard_end`. After every one
     /// `stored` says what is there, because the iterator may panic.
     #[inline(always)]
     pub(super) fn put_longs<'a>(
         &mut self,
-        target: Target<'_>,
-        stored: &mut Stored,
+        target: BucketTarget<'_>,
+        stored: &mut StoredRecords,
         base_ns: i64,
-        room: Room,
+        limits: BurstLimits,
         mut next: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> Option<Stop<'a>> {
+    ) -> Option<BurstStop<'a>> {
         loop {
             let [data, second, third] = next.parts;
             let (length, end) = (data.len(), stored.end);
@@ -278,21 +278,21 @@ impl WriteBuffer {
             )]
             let descriptor = descriptor::compact(&next, base_ns, end as u32, length);
             let fits = (SHORT_BYTES + 1..=CAPTURED_BYTES_MAX).contains(&length)
-                && needed(end, length, stored.count) <= room.bucket_bytes;
+                && needed(end, length, stored.count) <= limits.bucket_bytes;
             let plain = second.is_empty() && third.is_empty() && fits;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                return Some(Stop::Refused(next));
+                return Some(BurstStop::Refused(next));
             };
             let end = self.put_long(target, end, data);
             self.put_descriptor(target, stored.count, descriptor);
             *stored = stored.with(next.time_ns, length, end);
             let is_group = stored.count.is_multiple_of(DESCRIPTORS);
-            if end >= room.until && (is_group || end >= room.longest) {
+            if end >= limits.soft_end && (is_group || end >= limits.hard_end) {
                 return None;
             }
             match records.next() {
                 Some(record) => next = record,
-                None => return Some(Stop::End),
+                None => return Some(BurstStop::End),
             }
         }
     }
@@ -327,7 +327,7 @@ impl WriteBuffer {
 
     /// Brings the payload up to `end` into memory.
     #[inline(never)]
-    fn settle(&mut self, target: Target<'_>, end: usize) {
+    fn settle(&mut self, target: BucketTarget<'_>, end: usize) {
         if self.written < end {
             self.write_lines(target, end);
         }
@@ -340,7 +340,7 @@ impl WriteBuffer {
 
     /// Adds payload at `end`, the offset behind what was added before, and returns the new end.
     #[inline(always)]
-    pub(super) fn put(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+    pub(super) fn put(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let start = end - self.base;
         if bytes.len() > SHORT_BYTES {
             return self.put_long(target, end, bytes);
@@ -357,7 +357,7 @@ impl WriteBuffer {
     #[inline(always)]
     pub(super) fn put_descriptor(
         &mut self,
-        target: Target<'_>,
+        target: BucketTarget<'_>,
         number: usize,
         descriptor: Descriptor,
     ) {
@@ -375,7 +375,7 @@ impl WriteBuffer {
     }
 
     /// Brings everything up to payload offset `end` and descriptor `count` into memory, before it is published.
-    pub(super) fn drain(&mut self, target: Target<'_>, end: usize, count: usize) {
+    pub(super) fn drain(&mut self, target: BucketTarget<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
         self.fence();
@@ -400,7 +400,7 @@ impl WriteBuffer {
 
     /// Writes the whole lines before `end` but for the youngest, and sees to it that there is place for a group.
     #[inline(never)]
-    fn write_older(&mut self, target: Target<'_>, end: usize) {
+    fn write_older(&mut self, target: BucketTarget<'_>, end: usize) {
         self.write_before(target, end.saturating_sub(YOUNG_BYTES), end);
         if end - self.base >= PAYLOAD_BYTES {
             let kept = self.written & !(LINE_BYTES - 1);
@@ -410,7 +410,7 @@ impl WriteBuffer {
 
     /// Writes the whole lines before `end`, and moves what is left to the front.
     #[inline(never)]
-    fn write_lines(&mut self, target: Target<'_>, end: usize) {
+    fn write_lines(&mut self, target: BucketTarget<'_>, end: usize) {
         let full = end & !(LINE_BYTES - 1);
         self.write_before(target, full, end);
         if full > self.base {
@@ -420,7 +420,7 @@ impl WriteBuffer {
 
     /// Writes what waits of the lines that end before `before`; payload was put up to `end`.
     #[inline(always)]
-    fn write_before(&mut self, target: Target<'_>, before: usize, end: usize) {
+    fn write_before(&mut self, target: BucketTarget<'_>, before: usize, end: usize) {
         let full = before & !(LINE_BYTES - 1);
         let base = self.base;
         if self.written >= full {
@@ -458,7 +458,7 @@ impl WriteBuffer {
 
     /// A piece longer than 512 bytes: ends the line that waits, goes to memory itself, and leaves its last line here.
     #[inline]
-    fn put_long(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+    fn put_long(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let to_line = end.next_multiple_of(LINE_BYTES) - end;
         let (head, rest) = bytes.split_at(to_line);
         self.keep(end - self.base, head);
@@ -481,7 +481,7 @@ impl WriteBuffer {
 
     /// Writes the descriptors before `count`, which belong to one group.
     #[inline(never)]
-    fn write_descriptors(&mut self, target: Target<'_>, count: usize) {
+    fn write_descriptors(&mut self, target: BucketTarget<'_>, count: usize) {
         let first = self.written_descriptors;
         if first == count {
             return;
@@ -518,7 +518,7 @@ pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
 }
 
-impl Stored {
+impl StoredRecords {
     /// Nothing yet.
     pub(super) const EMPTY: Self = Self {
         count: 0,

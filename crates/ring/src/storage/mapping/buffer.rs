@@ -1,4 +1,4 @@
-//! Memory of one owner in huge pages.
+//! RegionMemory of one owner in huge pages.
 
 use std::{
     io,
@@ -6,13 +6,13 @@ use std::{
     slice,
 };
 
-use super::{ALIGNMENT, Advice, Memory, READ_WRITE};
+use super::{ALIGNMENT, Advice, READ_WRITE, RegionMemory};
 use crate::RingError;
 
 /// Bytes that are zero at first, in transparent huge pages where the system has some to give, and left out of core dumps. For what is given to a disk in large
 /// writes that go past the page cache: each page is a place of its own to the disk.
 #[derive(Debug)]
-pub struct LargeBuffer(Memory);
+pub struct LargeBuffer(RegionMemory);
 
 impl LargeBuffer {
     /// One of at least so many bytes, which are not touched yet. It begins on a boundary of 2 MiB, and is a multiple of that.
@@ -24,7 +24,7 @@ impl LargeBuffer {
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
             .ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Memory::aligned(bytes, READ_WRITE).map_err(|error| match error {
+        let memory = RegionMemory::aligned(bytes, READ_WRITE).map_err(|error| match error {
             RingError::System { error, .. } => error,
             other => io::Error::other(other),
         })?;

@@ -132,7 +132,7 @@ impl RegionFile {
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
         // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2):
-        // `Memory::mark`.
+        // `RegionMemory::mark`.
         if self.medium != Medium::HugePages {
             pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
         }

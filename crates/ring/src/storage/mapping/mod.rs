@@ -34,7 +34,7 @@ use rustix::{
 pub use self::buffer::LargeBuffer;
 use self::{
     file::{Medium, RegionFile},
-    populate::Progress,
+    populate::PopulateProgress,
 };
 use super::{MemoryObtained, layout::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
@@ -49,7 +49,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, left out of core dumps.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct RegionMemory {
     base: NonNull<u8>,
     bytes: usize,
     /// What is mapped, unless it is anonymous. Its lock lasts as long as the mapping.
@@ -58,9 +58,9 @@ pub(crate) struct Memory {
 
 // SAFETY: the mapping belongs to this value and is not tied to a thread; who may access which of its bytes is the
 // business of `Storage`, whose accessors are unsafe or exclusive.
-unsafe impl Send for Memory {}
-// SAFETY: as above; `&Memory` gives an address only.
-unsafe impl Sync for Memory {}
+unsafe impl Send for RegionMemory {}
+// SAFETY: as above; `&RegionMemory` gives an address only.
+unsafe impl Sync for RegionMemory {}
 
 /// Asks for transparent huge pages where memory is touched from now on that lies between these addresses: for tables beside a ring that
 /// are read at random. Where the system has none to give, nothing changes.
@@ -74,7 +74,7 @@ pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// Maps and, with `config.prefault`, fills `bytes`, a multiple of [`ALIGNMENT`].
     ///
     /// `progress` is called with (bytes filled, bytes in all) after each 64 MiB.
@@ -84,7 +84,7 @@ impl Memory {
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
-        let mut progress = Progress::new(bytes, progress);
+        let mut progress = PopulateProgress::new(bytes, progress);
         // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
         // refuse a page at its first touch: a store then raises SIGBUS. So a ring takes huge pages
         // only if the kernel fills all of them at once, and reports a refusal.
@@ -229,7 +229,7 @@ impl Memory {
     }
 
     /// Sets a file's room aside, unless filling takes it; with `prefault` fills all pages, else touches one.
-    fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
+    fn fill(&self, prefault: bool, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
             // Filling takes all pages of a file in memory, and reports a refusal. Without filling,
             // and on a disk, a later store might find no room, which is SIGBUS.
@@ -259,7 +259,7 @@ impl Memory {
     }
 
     /// Backs all of the mapping with pages, on all cores.
-    fn populate(&self, progress: &mut Progress<'_>) -> Result<(), RingError> {
+    fn populate(&self, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         let (zero, call) = if self.populates() {
             (None, "madvise(MADV_POPULATE_WRITE)")
         } else {
@@ -328,7 +328,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         unmap(self.base, self.bytes);
     }

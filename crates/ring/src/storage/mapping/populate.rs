@@ -1,6 +1,6 @@
 //! Fills a mapping with pages, with all cores: the kernel zeroes each page, which one core does slower than memory can.
 //!
-//! Work goes in pieces of 64 MiB. Progress is reported by the calling thread only, and only upwards, also when a first
+//! Work goes in pieces of 64 MiB. PopulateProgress is reported by the calling thread only, and only upwards, also when a first
 //! attempt (explicit huge pages) is given up half way.
 
 use std::{
@@ -19,13 +19,13 @@ pub(super) const PIECE_BYTES: usize = 64 << 20;
 const THREADS_MAX: usize = 16;
 
 /// Tells how much is filled, and never less than before.
-pub(super) struct Progress<'a> {
+pub(super) struct PopulateProgress<'a> {
     report: Option<&'a mut dyn FnMut(u64, u64)>,
     told: usize,
     bytes: usize,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> PopulateProgress<'a> {
     /// `report` gets (bytes filled, bytes in all).
     pub(super) fn new(bytes: usize, report: Option<&'a mut dyn FnMut(u64, u64)>) -> Self {
         Self {
@@ -55,12 +55,12 @@ pub(super) fn helpers(bytes: usize) -> usize {
 pub(super) fn in_parallel(
     bytes: usize,
     helpers: usize,
-    progress: &mut Progress<'_>,
+    progress: &mut PopulateProgress<'_>,
     fill: impl Fn(Range<usize>) -> Result<(), Errno> + Sync,
 ) -> Result<(), Errno> {
     // Relaxed, both: a ticket, and a number for people.
     let (next, filled) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = |mut report: Option<&mut Progress<'_>>| {
+    let work = |mut report: Option<&mut PopulateProgress<'_>>| {
         loop {
             let start = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
             if start >= bytes {
@@ -109,7 +109,7 @@ mod tests {
             let pieces = Mutex::new(Vec::new());
             let mut told = Vec::new();
             let mut report = |done, all| told.push((done, all));
-            let mut progress = Progress::new(BYTES, Some(&mut report));
+            let mut progress = PopulateProgress::new(BYTES, Some(&mut report));
             in_parallel(BYTES, helpers, &mut progress, |piece| {
                 pieces.lock().unwrap().push(piece);
                 Ok(())
@@ -135,7 +135,7 @@ mod tests {
             _ => Ok(()),
         };
         for helpers in [0, 1, 3] {
-            let mut progress = Progress::new(BYTES, None);
+            let mut progress = PopulateProgress::new(BYTES, None);
             let error = in_parallel(BYTES, helpers, &mut progress, fill).unwrap_err();
             assert_eq!(error, Errno::NOMEM);
         }
@@ -145,7 +145,7 @@ mod tests {
     fn a_second_attempt_is_told_where_it_is_new() {
         let mut told = Vec::new();
         let mut report = |done, _| told.push(done);
-        let mut progress = Progress::new(9, Some(&mut report));
+        let mut progress = PopulateProgress::new(9, Some(&mut report));
         for filled in [3, 6, 3, 6, 9] {
             progress.at(filled);
         }

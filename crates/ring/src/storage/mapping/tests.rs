@@ -24,12 +24,12 @@ fn config(backing: Backing) -> RingConfig {
     }
 }
 
-fn memory(config: &RingConfig) -> Memory {
-    Memory::new(BYTES, config, None).unwrap().0
+fn memory(config: &RingConfig) -> RegionMemory {
+    RegionMemory::new(BYTES, config, None).unwrap().0
 }
 
 /// Reads a byte of a mapping.
-fn byte(memory: &Memory, offset: usize) -> u8 {
+fn byte(memory: &RegionMemory, offset: usize) -> u8 {
     assert!(offset < memory.bytes);
     // SAFETY: inside the mapping, as asserted.
     let place = unsafe { memory.base().add(offset) };
@@ -45,7 +45,7 @@ fn memory_is_aligned_zeroed_and_filled() {
     for backing in [Backing::Anonymous, Backing::Memfd, Backing::File(path)] {
         let mut told = Vec::new();
         let mut progress = |done, all| told.push((done, all));
-        let (memory, _) = Memory::new(bytes, &config(backing), Some(&mut progress)).unwrap();
+        let (memory, _) = RegionMemory::new(bytes, &config(backing), Some(&mut progress)).unwrap();
         assert_eq!(told.last(), Some(&(bytes as u64, bytes as u64)));
         assert!(memory.base().as_ptr().addr().is_multiple_of(ALIGNMENT));
         assert_eq!(byte(&memory, memory.bytes - 1), 0);
@@ -54,7 +54,7 @@ fn memory_is_aligned_zeroed_and_filled() {
 
 #[test]
 fn touching_fills_as_well() {
-    let memory = Memory::aligned(ALIGNMENT, READ_WRITE).unwrap();
+    let memory = RegionMemory::aligned(ALIGNMENT, READ_WRITE).unwrap();
     let zero = Zero::new().unwrap();
     memory.touch(&zero, 0..ALIGNMENT).unwrap();
     assert_eq!(byte(&memory, 0), 0);
@@ -66,7 +66,7 @@ fn touching_fills_as_well() {
 fn a_page_that_cannot_be_had_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = RegionFile::create(&directory.path().join("ring"), BYTES).unwrap();
-    let memory = Memory::shared(BYTES, file).unwrap();
+    let memory = RegionMemory::shared(BYTES, file).unwrap();
     let file = memory.file.as_ref().unwrap();
     ftruncate(&file.fd, ALIGNMENT as u64).unwrap();
     let zero = Zero::new().unwrap();
@@ -76,7 +76,7 @@ fn a_page_that_cannot_be_had_is_an_error() {
 
 #[test]
 fn a_size_beyond_memory_is_an_error() {
-    let error = Memory::aligned(1 << 62, READ_WRITE).unwrap_err();
+    let error = RegionMemory::aligned(1 << 62, READ_WRITE).unwrap_err();
     assert!(matches!(error, RingError::System { call: "mmap", .. }));
 }
 
@@ -142,7 +142,7 @@ fn only_an_abandoned_ring_file_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
     let config = config(Backing::File(path.clone()));
-    let again = || Memory::new(BYTES, &config, None).map(|_| ());
+    let again = || RegionMemory::new(BYTES, &config, None).map(|_| ());
 
     let running = memory(&config);
     assert!(matches!(again(), Err(RingError::FileHeld(_))));
@@ -216,7 +216,7 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
                 while asked.load(Ordering::Relaxed) == before {
                     thread::yield_now();
                 }
-                Memory::new(BYTES, &config, None).map(|_| ())
+                RegionMemory::new(BYTES, &config, None).map(|_| ())
             })
             .collect();
         is_done.store(true, Ordering::Relaxed);
@@ -234,7 +234,7 @@ fn a_ring_waits_for_no_reader_without_end() {
     drop(memory(&config));
     let reader = open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
     flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
-    let made = Memory::new(BYTES, &config, None).map(|_| ());
+    let made = RegionMemory::new(BYTES, &config, None).map(|_| ());
     assert!(matches!(made, Err(RingError::FileHeld(_))), "{made:?}");
     drop(reader);
     memory(&config);
@@ -338,10 +338,10 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     // While it is filled, and where a recorder is killed at that: marked, and no header yet.
     let mut while_filling = Vec::new();
     let mut progress = |_, _| while_filling.push(crate::Attached::open(&path).unwrap_err());
-    drop(Memory::new(BYTES, &config, Some(&mut progress)).unwrap());
+    drop(RegionMemory::new(BYTES, &config, Some(&mut progress)).unwrap());
     let error = while_filling.first().expect("it tells at least once");
     assert!(matches!(error, AttachError::NotReady { .. }), "{error}");
-    let (memory, obtained) = Memory::new(BYTES, &config, None).unwrap();
+    let (memory, obtained) = RegionMemory::new(BYTES, &config, None).unwrap();
     assert_eq!(obtained.pages, Pages::Explicit);
     drop(memory);
     fs::remove_file(path).unwrap();
@@ -361,7 +361,7 @@ fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
     };
     // The first page and the last are touched in any case.
     let bytes = 4 * ALIGNMENT;
-    let (memory, _) = Memory::new(bytes, &config, None).unwrap();
+    let (memory, _) = RegionMemory::new(bytes, &config, None).unwrap();
     let blocks = fs::metadata(&path).unwrap().blocks();
     assert_eq!(blocks * 512, bytes as u64);
     drop(memory);
@@ -389,7 +389,7 @@ fn a_file_system_without_room_is_an_error_at_the_start() {
             prefault,
             ..config(Backing::File(path.clone()))
         };
-        let error = Memory::new(bytes, &config, None).unwrap_err();
+        let error = RegionMemory::new(bytes, &config, None).unwrap_err();
         let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         assert!(
             matches!(&error, RingError::File { error, .. } if is_full(error)),
@@ -398,7 +398,7 @@ fn a_file_system_without_room_is_an_error_at_the_start() {
         assert!(!path.exists(), "nothing is left behind");
     }
     let nowhere = config(Backing::File("/nonexistent/ring".into()));
-    let error = Memory::new(BYTES, &nowhere, None).unwrap_err();
+    let error = RegionMemory::new(BYTES, &nowhere, None).unwrap_err();
     assert!(
         error.to_string().contains("/nonexistent/ring: open"),
         "{error}"
@@ -412,7 +412,7 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
             numa_node: node,
             ..config(Backing::Memfd)
         };
-        Memory::new(BYTES, &config, None).unwrap().1.numa
+        RegionMemory::new(BYTES, &config, None).unwrap().1.numa
     };
     assert_eq!(place(None), Numa::Unset);
     match place(Some(0)) {
@@ -437,12 +437,12 @@ fn a_refused_mapping_takes_nothing_from_others() {
         let other = scope.spawn(|| {
             for _ in 0..2000 {
                 // Refused where too few huge pages are set aside, which is nearly everywhere.
-                drop(Memory::explicit(1 << 30, &Backing::Memfd));
+                drop(RegionMemory::explicit(1 << 30, &Backing::Memfd));
             }
             done.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
-            let memory = Memory::aligned(BYTES, READ_WRITE).unwrap();
+            let memory = RegionMemory::aligned(BYTES, READ_WRITE).unwrap();
             memory.touch(&zero, 0..BYTES).unwrap();
             assert_eq!(byte(&memory, BYTES - 1), 0);
         }

@@ -15,17 +15,17 @@ pub(crate) const ALIGNMENT: usize = 16;
 
 /// Owned memory, aligned to [`ALIGNMENT`] and zeroed.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct RegionMemory {
     base: NonNull<[u128]>,
 }
 
 // SAFETY: the memory belongs to this value and is not tied to a thread; who may access which of its bytes is the
 // business of `Storage`, whose accessors are unsafe or exclusive.
-unsafe impl Send for Memory {}
-// SAFETY: as above; `&Memory` gives an address only.
-unsafe impl Sync for Memory {}
+unsafe impl Send for RegionMemory {}
+// SAFETY: as above; `&RegionMemory` gives an address only.
+unsafe impl Sync for RegionMemory {}
 
-impl Memory {
+impl RegionMemory {
     pub(crate) fn new(
         bytes: usize,
         _config: &RingConfig,
@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         // SAFETY: leaked from a box in `new`, and given back once.
         drop(unsafe { Box::from_raw(self.base.as_ptr()) });
@@ -67,7 +67,7 @@ fn table<T: Default>(length: usize) -> Table<T> {
 }
 
 impl Tables {
-    pub(crate) fn new(_memory: &Memory, header: &RegionHeader) -> Self {
+    pub(crate) fn new(_memory: &RegionMemory, header: &RegionHeader) -> Self {
         let geometry = header.layout.geometry;
         Self {
             state: table(1),

@@ -14,14 +14,15 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    DESCRIPTORS, LINE_BYTES, Room, SHORT_BYTES, Stop, Stored, Target, WriteBuffer,
+    BucketTarget, BurstLimits, BurstStop, DESCRIPTORS, LINE_BYTES, SHORT_BYTES, StoredRecords,
+    WriteBuffer,
     descriptor::{self, BASE_NS_MAX},
 };
 use crate::Record;
 
 /// A line of payload that is being filled.
 #[derive(Debug)]
-struct Line {
+struct PackedLine {
     /// 0, 1, 2, …: the rotation that changes nothing.
     places: __m512i,
     bytes: __m512i,
@@ -34,7 +35,7 @@ struct Line {
 impl WriteBuffer {
     /// Whether short records may go this way: stores go past the cache, and no line waits of which a part is published.
     #[inline(always)]
-    pub(in super::super) fn can_pack(&self, stored: &Stored, base_ns: i64) -> bool {
+    pub(in super::super) fn can_pack(&self, stored: &StoredRecords, base_ns: i64) -> bool {
         self.wide.is_some()
             && self.streaming
             && stored.count > 0
@@ -42,7 +43,7 @@ impl WriteBuffer {
             && self.written.is_multiple_of(LINE_BYTES)
     }
 
-    /// As [`Self::put_group`], in as many groups as there are before payload offset `room.until`, at most `records_max` records. A record
+    /// As [`Self::put_group`], in as many groups as there are before payload offset `limits.soft_end`, at most `records_max` records. A record
     /// older than the bucket's base, which is the time of its first record, is refused. After every group `stored` says what is
     /// there, because the iterator may panic.
     ///
@@ -52,18 +53,18 @@ impl WriteBuffer {
     #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
     pub(in super::super) unsafe fn put_packed<'a>(
         &mut self,
-        target: Target<'_>,
-        stored: &mut Stored,
+        target: BucketTarget<'_>,
+        stored: &mut StoredRecords,
         base_ns: i64,
         mut records_max: usize,
-        room: Room,
+        limits: BurstLimits,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> Option<Stop<'a>> {
+    ) -> Option<BurstStop<'a>> {
         self.write_lines(target, stored.end);
         self.unfenced = true; // before the iterator can panic
         let filled = stored.end - self.base;
         let to = target.range(self.base, filled + records_max * SHORT_BYTES);
-        let mut line = Line::new(self.first_line(), filled, to);
+        let mut line = PackedLine::new(self.first_line(), filled, to);
         loop {
             let first = stored.count % DESCRIPTORS;
             let last = DESCRIPTORS.min(first + records_max);
@@ -75,7 +76,7 @@ impl WriteBuffer {
                     break (0, None);
                 };
                 let Some(record) = records.next() else {
-                    break (slots.len() + 1, Some(Stop::End));
+                    break (slots.len() + 1, Some(BurstStop::End));
                 };
                 let [data, second, third] = record.parts;
                 #[expect(
@@ -86,7 +87,7 @@ impl WriteBuffer {
                     descriptor::compact_later(&record, base_ns, end as u32, data.len());
                 let plain = second.is_empty() && third.is_empty() && data.len() <= SHORT_BYTES;
                 let Some(descriptor) = descriptor.filter(|_| plain) else {
-                    break (slots.len() + 1, Some(Stop::Refused(record)));
+                    break (slots.len() + 1, Some(BurstStop::Refused(record)));
                 };
                 // SAFETY: `range` checked `SHORT_BYTES` for as many records as are asked for, and the bucket is this writer's.
                 unsafe { line.put(data) };
@@ -109,7 +110,7 @@ impl WriteBuffer {
                 self.write_descriptors(target, stored.count);
             }
             records_max -= added;
-            if stop.is_some() || records_max == 0 || end >= room.until {
+            if stop.is_some() || records_max == 0 || end >= limits.soft_end {
                 return stop;
             }
         }
@@ -121,7 +122,7 @@ impl WriteBuffer {
     }
 }
 
-impl Line {
+impl PackedLine {
     /// A line of which the first `filled` bytes are there.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+    Attached, AttachedState, Backing, Buffer, CopyError, RegionWriter, Ring, RingConfig,
 };
 
 use super::{
@@ -67,13 +67,13 @@ fn a_killed_writer_leaves_what_it_had_published() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     line(&mut out, "lapped");
     let attached = Attached::open(&path).unwrap();
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     assert_eq!(attached.info().process, u64::from(child.id()));
     child.kill().unwrap();
     child.wait().unwrap();
 
     for attached in [attached, Attached::open(&path).unwrap()] {
-        assert_eq!(attached.writer(), Ok(Writer::Killed));
+        assert_eq!(attached.writer(), Ok(RegionWriter::Killed));
         let published = attached.producers().unwrap()[0].published;
         assert!(published >= 99_000);
         let mut buffer = Buffer::new();
@@ -105,11 +105,11 @@ fn a_killed_writer_leaves_what_it_had_published() {
     };
     let ring = Ring::new(&config, None).unwrap();
     let attached = Attached::open(&path).unwrap();
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     let free = |bucket: &retroscope_ring::AttachedBucket| bucket.state == AttachedState::Free;
     assert!(attached.buckets().unwrap().iter().all(free));
     drop(ring);
-    assert_eq!(attached.writer(), Ok(Writer::Ended));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
 }
 
 /// A producer stores without atomics right after the records that are copied. ThreadSanitizer
@@ -199,7 +199,7 @@ fn a_ring_of_this_process_is_read_while_it_goes_around() {
     let ring = Ring::new(&config, None).unwrap();
     let attached = ring.attached();
     assert_eq!(attached.info().buckets, ring.buckets());
-    assert_eq!(attached.writer().unwrap(), Writer::Running);
+    assert_eq!(attached.writer().unwrap(), RegionWriter::Running);
     let mut producer = ring.producer().unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,8 +1,8 @@
 //! What a region says about itself.
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, Ring, RingConfig, Step,
-    Writer,
+    Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, RegionWriter, Ring,
+    RingConfig, Step,
 };
 
 use super::role::small;
@@ -27,9 +27,9 @@ fn a_region_tells_what_its_ring_is() {
     assert_eq!(info.created_ns, Some(1_700_000_000_000_000_000));
     assert_eq!(info.process, u64::from(std::process::id()));
     assert_eq!(info.this_boot, Some(true));
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     drop(ring);
-    assert_eq!(attached.writer(), Ok(Writer::Ended));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
     let anonymous = Ring::new(&small(), None).unwrap();
     assert_eq!(anonymous.path(), None);
 }

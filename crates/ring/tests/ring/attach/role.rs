@@ -11,7 +11,7 @@ use std::{
 };
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+    Attached, AttachedState, Backing, Buffer, CopyError, RegionWriter, Ring, RingConfig,
 };
 
 use super::pattern::{FRAME_BYTES_MAX, check, record};
@@ -104,7 +104,7 @@ fn read(ring: &Path) {
         assert!(published >= last);
         last = published;
     }
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     println!("\nchecked {packets}");
 }
 
