@@ -1,12 +1,15 @@
-//! Reservations: which closed buckets a dump's window still needs. [`Reservation`] is the dump's handle, and [`ReservationEntry`] what the outer
-//! queue knows of it.
+//! Reservations: the closed buckets that the windows of dumps still need. [`Reservation`] is the
+//! dump's handle, and [`ReservationEntry`] is the outer queue's state of a reservation.
 //!
-//! A reservation wants a bucket if the bucket's times touch the window and the reservation has not given the bucket back. Opening a
-//! reservation visits no bucket. A search for a bucket to overwrite asks for each candidate which reservation wants the
-//! candidate: one search among the windows (`windows.rs`). The first reservation that wants the candidate sets the candidate
-//! *aside*, on a list of its own, and later searches do not visit the bucket. When the reservation gives a bucket back, the bucket is a
-//! candidate again. When the reservation falls, ends or shrinks, its whole list is *released* in one step, and the buckets
-//! on the list become candidates piece by piece. A reservation that fell asks the log of overwritten buckets what it has lost.
+//! A reservation wants a bucket if the bucket's times touch the window and the reservation has not
+//! given the bucket back. Opening a reservation visits no bucket. A search for a bucket to
+//! overwrite asks for each candidate which reservation wants the candidate, with one search among
+//! the windows (`windows.rs`). The first reservation that wants the candidate sets the candidate
+//! *aside*, on a list per reservation, and later searches do not visit the bucket. When the
+//! reservation gives the bucket back, the bucket is a candidate again. When the reservation falls,
+//! ends or shrinks, its whole list is *released* in one step, and the buckets on the list become
+//! candidates piece by piece. A fallen reservation asks the log of overwritten buckets which
+//! buckets it has lost.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,8 +27,10 @@ use crate::{
     windows::{TimeWindow, Windows},
 };
 
-/// Protects every closed bucket that touches an interval of packet time, now and later, until it is given back, the
-/// reservation falls (record mode) or is dropped. Open buckets need no protection: they are never overwritten.
+/// Protects every closed bucket that touches an interval of packet time, now and later. The
+/// protection of a bucket ends when the caller gives the bucket back, when the reservation falls
+/// (record mode), or when it is dropped. Open buckets need no protection: they are never
+/// overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,
@@ -58,14 +63,15 @@ impl Reservation {
         }
     }
 
-    /// A reservation of what is not read yet. `read` gives how many of a producer's records are read.
+    /// A reservation of unread records. `read` returns how many of a producer's records were read.
     pub(crate) fn unread(
         ring: &Arc<RingInner>,
         read: impl Fn(usize) -> u64,
         from_ns: i64,
         to_ns: i64,
     ) -> Self {
-        // The reservation wants nothing until the buckets are given back that are read: no other reservation falls for these.
+        // The reservation wants nothing until the read buckets are given back, so that no other
+        // reservation falls for them.
         let reservation = Self::new(ring, i64::MAX, i64::MIN);
         let mut from_closing = lock(&ring.outer).closings;
         let producers = ring.wait_sets.len();
@@ -99,8 +105,9 @@ impl Reservation {
         reservation
     }
 
-    /// Lists every bucket with committed records that touches the interval, open or closed, that was not given back:
-    /// in place of what `out` held, by producer and then in the order of its records.
+    /// Replaces the contents of `out` by all buckets, open or closed, with committed records that
+    /// touch the interval, except buckets given back. They are ordered by producer and then by
+    /// record.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         let window = lock(&self.ring.outer).reservations.entries[&self.id].window;
         let is_wanted = |outer: &Outer, index: usize, slot: &BucketSlot| {
@@ -111,8 +118,8 @@ impl Reservation {
         self.ring.buckets_within(window, is_wanted, out);
     }
 
-    /// This reservation needs a bucket no longer. No effect unless the bucket is closed: an open one may still get
-    /// records of the interval.
+    /// Ends the protection of one bucket. No effect unless the bucket is closed: an open bucket may
+    /// still get records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
         self.give_back_all(&[bucket]);
     }
@@ -128,14 +135,15 @@ impl Reservation {
         self.ring.storage.freed.notify();
     }
 
-    /// Changes the interval, both ends included. Buckets given back stay so.
+    /// Changes the interval, both ends included. Buckets given back stay given back.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
         let window = TimeWindow::new(from_ns, to_ns);
         lock(&self.ring.outer).set_window(self.id, window);
         self.ring.list_released();
     }
 
-    /// Whether it falls before all that do not yield, however old these are. At first it does not yield.
+    /// Sets whether this reservation falls before all reservations that do not yield, even older
+    /// ones. A new reservation does not yield.
     pub fn set_yielding(&self, yields: bool) {
         let mut outer = lock(&self.ring.outer);
         let reservations = &mut outer.reservations;
@@ -151,19 +159,21 @@ impl Reservation {
         }
     }
 
-    /// Whether it fell: it protects nothing any more, and [`Self::fallen`] may have something to tell. Takes no lock; as fresh as
+    /// Whether the reservation fell: it protects nothing any more, and [`Self::fallen`] may have
+    /// something to report. Takes no lock. As fresh as
     /// [`Ring::reservation_news`](crate::Ring::reservation_news).
     #[must_use]
     pub fn has_fallen(&self) -> bool {
         self.has_fallen.load(Ordering::Relaxed) // ordered by the news, or by the mutex
     }
 
-    /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`, each bucket
-    /// once, in the order in which they were overwritten.
+    /// Appends to `out` the buckets that were overwritten although this reservation wanted them
+    /// (record mode), in the order of overwriting. Each bucket is reported once.
     ///
-    /// Returns the ring time, ns, up to which buckets that it wanted may be missing in this, because the ring has forgotten them
-    /// before it was asked. `None`: all is told. The ring remembers some thousand overwritten buckets
-    /// ([`EvictionDetail`](crate::EvictionDetail)), so ask before as many have gone.
+    /// Returns the ring time, ns, up to which buckets may be missing from the report, because the
+    /// ring forgot them before this call. `None`: the report is complete. The ring remembers some
+    /// thousand overwritten buckets ([`EvictionDetail`](crate::EvictionDetail)), so call this
+    /// before the ring overwrites as many.
     #[must_use = "what the ring has forgotten may be missing"]
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) -> Option<i64> {
         let mut outer = lock(&self.ring.outer);
@@ -177,7 +187,8 @@ impl Reservation {
         fallen.unknown_before_ns.take()
     }
 
-    /// What of the interval was gone when the reservation was made: nothing falls between this and [`Self::fallen`].
+    /// The part of the interval that was overwritten before the reservation was made. Together with
+    /// [`Self::fallen`] this covers all losses.
     #[must_use]
     pub fn evicted_before(&self) -> &Evicted {
         &self.evicted_before
@@ -214,26 +225,28 @@ impl RingInner {
 /// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// By number, and so oldest first.
+    /// Keyed by number, which also orders them by age.
     entries: BTreeMap<u64, ReservationEntry>,
-    /// Of those that stand: where it does not yield, …
+    /// Windows of the active reservations that do not yield. Has the same numbers as `yielding`,
+    /// with an empty window for each yielding reservation.
     firm: Windows,
-    /// … and where it does. Both know the same numbers, and each a window of no time for those of the other.
+    /// Windows of the active reservations that yield. Has the same numbers as `firm`, with an empty
+    /// window for each reservation that does not yield.
     yielding: Windows,
     made: u64,
-    /// Numbers given to lists of set-aside buckets.
+    /// Numbers assigned to lists of set-aside buckets so far.
     lists: u64,
     /// First bucket of the released list.
     released: Option<u32>,
-    /// Of `entries`, how many fell.
+    /// Number of fallen reservations in `entries`.
     fallen: usize,
-    /// Fallen since the start.
+    /// Reservations that fell since the start.
     pub(crate) fallen_count: u64,
     /// [`Ring::reservation_news`](crate::Ring::reservation_news).
     pub(crate) news: Arc<AtomicU64>,
 }
 
-/// The place of a reservation among all: the smallest falls first.
+/// The order in which reservations fall, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     is_firm: bool,
@@ -245,37 +258,38 @@ pub(crate) struct Rank {
 struct ReservationEntry {
     window: TimeWindow,
     yields: bool,
-    /// See [`TimeWindow`].
+    /// Copied into each new `window` ([`TimeWindow::from_closing`]).
     from_closing: u64,
-    /// Number of the list of buckets that this reservation has set aside.
+    /// Number of this reservation's list of set-aside buckets.
     list: u64,
-    /// First bucket of that list.
+    /// First bucket of the list of set-aside buckets.
     aside: Option<u32>,
-    /// By bucket, the generation that was given back.
+    /// Buckets given back: the generation, by bucket index.
     given_back: HashMap<u32, u64>,
     has_fallen: Arc<AtomicBool>,
-    /// `None`: it stands.
+    /// `None` while the reservation is active.
     fallen: Option<Fallen>,
 }
 
-/// A reservation that protects nothing any more, and is still asked what it lost.
+/// A reservation that protects nothing any more, but still reports its losses.
 #[derive(Debug)]
 struct Fallen {
-    /// Of all overwritten buckets, so many were compared with what it wants.
+    /// Number of evictions already compared with the reservation's window.
     compared: u64,
-    /// Of these, those that it wanted and that were not told yet.
+    /// Lost buckets that were not reported yet.
     lost: Vec<EvictedBucket>,
-    /// Up to here some were forgotten before they were compared, and that was not told yet.
+    /// If the log forgot evictions before the comparison: the ring time up to which losses are
+    /// unknown. `None` if reported already, or nothing was forgotten.
     unknown_before_ns: Option<i64>,
 }
 
-/// Numbers of reservations that gave a bucket back, in ranges, their ends included, that rise and do not touch. Numbers between
-/// them that no reservation has any more are in it as well, which makes the ranges fewer.
+/// Sorted, disjoint, inclusive ranges of the numbers of reservations that gave a bucket back. May
+/// contain numbers that no longer exist, which makes the ranges fewer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GivenBackBy(Vec<(u64, u64)>);
 
 impl Rank {
-    /// Above all.
+    /// The highest rank.
     const LAST: Self = Self {
         is_firm: true,
         id: u64::MAX,
@@ -307,7 +321,8 @@ impl ReservationEntry {
             && self.given_back.get(&bucket.index) == Some(&bucket.generation)
     }
 
-    /// If it fell: compares what was overwritten since the last time with what it wants. To be called before that changes.
+    /// If the reservation fell: compares the new evictions with its window. Must be called before
+    /// the window or the set of given-back buckets changes.
     fn catch_up(&mut self, log: &Log) {
         let Some(mut fallen) = self.fallen.take() else {
             return;
@@ -325,7 +340,8 @@ impl ReservationEntry {
 }
 
 impl Reservations {
-    /// Adds one that wants nothing. Returns its number, and where it tells that it fell.
+    /// Adds a reservation that wants nothing. Returns its number, and the flag that is set when it
+    /// falls.
     fn add(&mut self) -> (u64, Arc<AtomicBool>) {
         let id = self.made;
         self.made += 1;
@@ -363,12 +379,12 @@ impl Reservations {
         (id, has_fallen)
     }
 
-    /// Whether no reservation protects anything: there is none, or all fell.
+    /// Whether no reservation protects anything, because no reservation exists or all fell.
     pub(crate) fn is_none_standing(&self) -> bool {
         self.entries.len() == self.fallen
     }
 
-    /// Those among which a rank is.
+    /// The windows that contain reservations of this kind of rank.
     fn windows(&mut self, rank: Rank) -> &mut Windows {
         if rank.is_firm {
             &mut self.firm
@@ -377,12 +393,13 @@ impl Reservations {
         }
     }
 
-    /// Whether a standing reservation wants a closed bucket.
+    /// Whether an active reservation wants a closed bucket.
     pub(crate) fn is_wanted(&self, slot: &BucketSlot) -> bool {
         self.last_protector(slot, Rank::LAST).is_some()
     }
 
-    /// The last to fall of those that stand and want a closed bucket, of the ranks below `below`.
+    /// The highest-ranked active reservation below `below` that wants this closed bucket. It is the
+    /// last to fall.
     fn last_protector(&self, slot: &BucketSlot, below: Rank) -> Option<Rank> {
         let search = |windows: &Windows, mut below| {
             loop {
@@ -401,7 +418,8 @@ impl Reservations {
         firm.or_else(|| search(&self.yielding, u64::MAX).map(rank(false)))
     }
 
-    /// This one protects nothing any more, and wants to know what is overwritten after the first `evictions` buckets.
+    /// Marks a reservation as fallen. From now on it compares evictions after the first `evictions`
+    /// with its window.
     fn fall(&mut self, rank: Rank, evictions: u64) {
         let Some(entry) = self.entries.get_mut(&rank.id) else {
             return;
@@ -431,8 +449,9 @@ impl Reservations {
 }
 
 impl Outer {
-    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest of those that yield first, then the
-    /// oldest of the others, until one of these buckets is wanted by none. `false`: there is no such bucket.
+    /// Makes reservations fall until a bucket can be overwritten: first the yielding reservations,
+    /// oldest first, then the others, oldest first. Only reservations that want a bucket that could
+    /// otherwise be overwritten fall. `false`: no such bucket exists.
     pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
         let mut kept = std::mem::take(&mut self.scratch);
         for (index, slot) in self.slots.iter().enumerate() {
@@ -446,7 +465,8 @@ impl Outer {
             }
         }
         let kept_slots = kept.iter().map(|&index| &self.slots[index as usize]);
-        // A bucket is free when the last reservation that wants it falls, and the first free bucket ends the search.
+        // A bucket is free when the last reservation that wants it falls, and the first free bucket
+        // ends the search.
         let last = kept_slots.filter_map(|slot| self.reservations.last_protector(slot, Rank::LAST));
         let last = last.min();
         if let Some(last) = last {
@@ -467,7 +487,8 @@ impl Outer {
         last.is_some()
     }
 
-    /// If a reservation wants a candidate, sets the candidate aside. Returns whether one does.
+    /// If a reservation wants a candidate, sets the candidate aside. Returns whether a reservation
+    /// wants it.
     pub(crate) fn set_aside(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
         let Some(rank) = self.reservations.last_protector(slot, Rank::LAST) else {
@@ -481,7 +502,8 @@ impl Outer {
         true
     }
 
-    /// Releases the buckets that a reservation has set aside: the reservation may want them no longer.
+    /// Releases the buckets that a reservation has set aside, because the reservation may no longer
+    /// want them.
     fn release(&mut self, id: u64) {
         let reservations = &mut self.reservations;
         if let Some(entry) = reservations.entries.get_mut(&id) {
@@ -495,7 +517,8 @@ impl Outer {
         }
     }
 
-    /// Makes up to [`PIECE`] released buckets candidates. Returns whether there are no more.
+    /// Makes up to [`PIECE`] released buckets candidates. Returns whether the released list is
+    /// empty.
     pub(crate) fn list_released(&mut self) -> bool {
         for _ in 0..PIECE {
             let Some(index) = self.reservations.released else {
@@ -507,7 +530,7 @@ impl Outer {
         self.reservations.released.is_none()
     }
 
-    /// A reservation needs a bucket no longer. No effect unless the bucket is closed.
+    /// Ends a reservation's protection of one bucket. No effect unless the bucket is closed.
     fn give_back(&mut self, id: u64, bucket: BucketRef) {
         let entry = self.reservations.entries.get_mut(&id);
         let slot = self.slots.get_mut(bucket.index as usize);
@@ -546,7 +569,7 @@ impl Outer {
     }
 }
 
-/// Appends a circular list of buckets to another. A list is known by its first bucket.
+/// Appends a circular list of buckets to another list. The first bucket identifies a list.
 fn append_list(slots: &mut [BucketSlot], into: &mut Option<u32>, list: Option<u32>) {
     let (Some(first), Some(second)) = (*into, list) else {
         *into = into.or(list);
@@ -559,7 +582,7 @@ fn append_list(slots: &mut [BucketSlot], into: &mut Option<u32>, list: Option<u3
     }
 }
 
-/// Takes a bucket out of a circular list.
+/// Removes a bucket from a circular list.
 fn unlink(slots: &mut [BucketSlot], list: &mut Option<u32>, index: u32) {
     let slot = &slots[index as usize];
     let (before, after) = (slot.aside_before, slot.aside_after);
@@ -583,7 +606,7 @@ impl GivenBackBy {
         self.0.splice(joined, [(start, end)]);
     }
 
-    /// The start of the range that a number is in.
+    /// The start of the range that contains a number.
     fn start(&self, id: u64) -> Option<u64> {
         let place = self.0.partition_point(|&(_, end)| end < id);
         let start = self.0.get(place)?.0;
@@ -613,8 +636,9 @@ mod tests {
 
     const BUCKETS: usize = 65_535;
 
-    /// Changes the outer queue in steps until `step` returns `true`: each step sets at most a piece of the buckets aside, or makes as many
-    /// candidates. Returns the median and the 99th percentile of the steps' processor times, ns.
+    /// Calls `step` until it returns `true`, and asserts that each step sets aside or makes
+    /// candidates at most [`PIECE`] buckets. Returns the median and the 99th percentile of the
+    /// steps' processor times, ns.
     fn steps_ns(outer: &mut Outer, mut step: impl FnMut(&mut Outer) -> bool) -> (i64, i64) {
         let mut times_ns = Vec::new();
         let mut is_over = false;
@@ -631,7 +655,8 @@ mod tests {
         (times_ns[last / 2], times_ns[last * 99 / 100])
     }
 
-    /// Inserters wait while another thread has the mutex: no step on a large window visits more than a piece of the ring.
+    /// Inserters wait while another thread has the mutex, so no step on a large window may visit
+    /// more than one piece of the ring.
     #[test]
     fn a_window_of_the_whole_ring_takes_the_mutex_for_a_moment() {
         let config = RingConfig {
@@ -666,7 +691,7 @@ mod tests {
             eprintln!(
                 "{producers} producers, ns: opening {opening:?}, search {search:?}, ending {ending:?}, listing {listing:?}"
             );
-            // The 99th percentile is up to four times as large where other programs use the caches.
+            // The 99th percentile is up to four times as large if other programs use the caches.
             for (median_ns, _) in [opening, search, ending, listing] {
                 assert!(median_ns <= 50_000, "{median_ns} ns");
             }
