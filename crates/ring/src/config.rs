@@ -36,15 +36,15 @@ pub struct RingConfig {
     /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
     /// (headers, at least 2 MiB).
     pub bytes: u64,
-    /// Bytes of a bucket, or `None` to choose: 2 MiB; a multiple of 2 MiB if the ring would have
-    /// more than 4096 buckets; 1 MiB if 2 MiB gives too few buckets. With sizes that are not
-    /// multiples of 2 MiB, buckets share huge pages.
+    /// Bytes of a bucket, or `None` to choose 2 MiB. The choice is a multiple of 2 MiB if the ring
+    /// would have more than 4096 buckets, and 1 MiB if 2 MiB gives too few buckets. With sizes that
+    /// are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,
     /// Readers (members of all groups) that may be open at a time.
     pub readers: usize,
-    /// What a writer does when every bucket is in use. Can be changed later.
+    /// Behavior of a writer when every bucket is in use. Can be changed later.
     pub mode: Mode,
     /// Backs all memory with pages before the first store, as a live recorder needs: the first
     /// access to a page costs microseconds. Without it, a run that ends before the ring is full
@@ -83,8 +83,8 @@ impl RingConfig {
         }
     }
 
-    /// Adds up to `more` readers, as many as the buckets allow. The bucket size stays as it is
-    /// without them. Returns the number of readers added.
+    /// Adds up to `more` readers, as many as the buckets allow. The bucket size does not change.
+    /// Returns the number of readers added.
     ///
     /// # Errors
     /// The configuration is invalid, as in [`Ring::new`](crate::Ring::new).
@@ -128,8 +128,8 @@ impl RingConfig {
     }
 }
 
-/// The kind of memory behind the region, and so who else can see it. The region is never part of
-/// core dumps.
+/// The kind of memory that the region uses. It decides which other processes can see the region.
+/// The region is never part of core dumps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Backing {
     /// Memory of this process alone.
@@ -149,7 +149,7 @@ pub enum Backing {
     File(PathBuf),
 }
 
-/// What a writer does when no bucket is free and no bucket may be overwritten at once.
+/// Behavior of a writer when no bucket is free and no bucket may be overwritten at once.
 ///
 /// Every mode respects holds and gating groups; the modes differ in their treatment of
 /// reservations. In table 6.1 of the QQ thesis an enqueue on a full queue succeeds only above the
@@ -186,7 +186,7 @@ pub enum EvictionDetail {
     Bounds,
     /// All times, at the cost of a walk over the descriptors of each overwritten bucket. Beyond the
     /// budget the oldest buckets keep only their smallest and largest time. If that is not enough,
-    /// the log forgets them.
+    /// the log forgets the oldest buckets.
     Exact {
         /// Bytes of the log at most.
         budget_bytes: usize,

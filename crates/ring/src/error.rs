@@ -1,4 +1,4 @@
-//! The errors of the ring, and who must act.
+//! The errors of the ring, with the party that must act.
 
 use std::{io, path::PathBuf};
 

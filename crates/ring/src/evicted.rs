@@ -20,7 +20,7 @@ pub struct EvictedBucket {
     pub min_ns: i64,
     /// Largest ring time, ns.
     pub max_ns: i64,
-    /// Number of buckets that closed before this one.
+    /// Number of buckets that closed before.
     pub(crate) closing: u64,
     /// Ring times of all records. If empty, a count of a part of the bucket is an upper bound.
     pub(crate) times_ns: Vec<i64>,

@@ -3,7 +3,7 @@
 //! The design follows the QQ thesis (2016) and section V of the FlowScope paper (2017). An outer
 //! queue contains large inner queues. One producer owns an inner queue while it fills the queue, so
 //! that synchronization is paid for once per some megabytes. This crate calls an inner queue a
-//! *bucket*. It differs from the originals in four points:
+//! *bucket*. It differs from the originals in four ways:
 //!
 //! - Readers see the published part of open buckets.
 //! - Readers hold the bucket that they read, instead of keeping a guard interval.
@@ -41,7 +41,7 @@
 //!
 //! `free → claimed → open → closed → claimed → …`. One control word contains the state, the number
 //! of holds and the generation (`storage/control.rs`). A producer claims a new bucket *before* it
-//! closes the old bucket, so that readers always have a bucket to follow: the producer links the
+//! closes the old bucket, so that readers always have a bucket to follow. The producer links the
 //! old bucket to the new bucket, then closes the old bucket. If the producer finds no new bucket,
 //! the old bucket stays open, readable and safe.
 //!
@@ -69,8 +69,8 @@
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
 //! In record mode reservations fall until a bucket is free: first the oldest reservation that
-//! yields, then the oldest of the others. The owner of a fallen reservation can ask for the lost
-//! buckets.
+//! yields, then the oldest reservation that does not yield. The owner of a fallen reservation can
+//! ask for the lost buckets.
 //!
 //! # Who orders what
 //!
@@ -78,7 +78,7 @@
 //! |---|---|---|---|
 //! | O–H | `Control::open` | `Control::hold` | the header of the new generation |
 //! | R–C | `Control::release` | `Control::claim` | the reader's last load |
-//! | P1 | `BucketHeader::committed` | `Hold::committed` | committed records, their times and bytes |
+//! | P1 | `BucketHeader::committed` | `Hold::committed` | committed records, their times, bytes |
 //! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
@@ -112,9 +112,9 @@
 //! - Reading: two loads of one line for each run of records.
 //!
 //! Storing, publishing and reading take no lock, system call, allocation or clock.
-//! `examples/ring_throughput.rs` measures them. A change of buckets takes the mutex and searches
-//! the windows of all reservations, in time logarithmic in their number (`windows.rs`). It walks
-//! over the buckets only if a reservation must fall.
+//! `examples/ring_throughput.rs` measures the cost. A change of buckets takes the mutex and
+//! searches the windows of all reservations, in time logarithmic in their number (`windows.rs`). It
+//! walks over the buckets only if a reservation must fall.
 //!
 //! # Words
 //!
@@ -135,7 +135,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `ring.rs`, `config.rs`, `record.rs`, `error.rs` | the handle, its configuration, its input and output |
+//! | `ring.rs`, `config.rs`, `record.rs`, `error.rs` | the handle, its configuration, errors |
 //! | `producer.rs` | the writing side, on `storage/open.rs` and `storage/write_buffer.rs` |
 //! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: positions, members, cursors |
 //! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading the records of a bucket |

@@ -21,7 +21,7 @@ use crate::{
 /// Number of buckets that a walk visits before it releases the mutex.
 pub(crate) const PIECE: usize = 64;
 
-/// The state of the outer queue. A mutex protects it.
+/// The state of the outer queue. A mutex protects this state.
 #[derive(Debug)]
 pub(crate) struct Outer {
     /// Buckets never used. The last element is used next.
@@ -85,8 +85,9 @@ struct Chain {
     oldest: Option<u32>,
     newest: Option<u32>,
     /// Candidates for eviction as (closing number, bucket), the first to close on top: all closed
-    /// buckets except those set aside. `victim` sets a candidate aside if a reservation wants it.
-    /// The heap has room for all buckets of the ring, 16 bytes a bucket, and never allocates.
+    /// buckets except those set aside. `victim` sets a candidate aside if a reservation wants the
+    /// candidate. The heap has room for all buckets of the ring, 16 bytes a bucket, and never
+    /// allocates.
     overwritable: BinaryHeap<Reverse<(u64, u32)>>,
     /// The current search of `victim` has found that a gating group has not passed the remaining
     /// candidates.

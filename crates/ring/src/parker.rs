@@ -5,8 +5,10 @@
 //! for each parker:
 //!
 //! ```text
-//! reader    parker = PARKED;  set its bit in each producer's wait set;  fence F3;  anything published?  else sleep
-//! producer  store published;  fence F4;  wait set != 0?  then take the bits, and wake each of their parkers that is PARKED
+//! reader    parker = PARKED;  set its bit in each producer's wait set;  fence F3;
+//!           anything published?  else sleep
+//! producer  store published;  fence F4;
+//!           wait set != 0?  then take the bits, and wake each of their parkers that is PARKED
 //! ```
 //!
 //! Either the reader sees the publication after F3, or the producer sees the bit after F4. F4 runs
@@ -59,7 +61,7 @@ const UNSURE_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// State of a parker: the reader does not sleep.
 const AWAKE: u32 = 0;
-/// State of a parker: the reader sleeps, and producers must not wake it.
+/// State of a parker: the reader sleeps, and producers must not wake the reader.
 const NAPPING: u32 = 1;
 /// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;

@@ -29,7 +29,7 @@ pub struct Producer {
     ring: Arc<RingInner>,
     id: usize,
     open: Option<OpenBucket>,
-    /// Buckets opened so far.
+    /// Buckets opened since the start.
     sequence: u64,
     cut_records: u64,
     /// Records were published since this producer last woke sleeping readers.
@@ -72,7 +72,7 @@ impl Producer {
         self.id
     }
 
-    /// Records stored so far, published or not; also the number of the next record.
+    /// Records stored since the start, published or not; also the number of the next record.
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.open.as_ref().map_or(0, OpenBucket::end)
@@ -107,7 +107,7 @@ impl Producer {
         followed
     }
 
-    /// Records truncated to 256 KiB so far.
+    /// Records truncated to 256 KiB since the start.
     #[must_use]
     pub fn cut_records(&self) -> u64 {
         self.cut_records
@@ -116,7 +116,7 @@ impl Producer {
     /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
     /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
     /// first. Sleeping readers wake only at [`Self::publish`], and when the writer has to wait for
-    /// them. Call `publish` when the source has no more packets.
+    /// readers. Call `publish` when the source has no more packets.
     ///
     /// Takes a lock, a system call and a clock at most once per bucket. In
     /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
@@ -140,7 +140,7 @@ impl Producer {
     /// KiB. The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source
     /// has no more packets. A small burst on a busy link then needs no fence.
     ///
-    /// Returns the number of records stored, which is all of them.
+    /// Returns the number of records stored: all records of the iterator.
     ///
     /// # Errors
     /// [`BurstError`] contains the number of records stored. The next record was not stored, and
@@ -221,8 +221,8 @@ impl Producer {
     }
 
     /// Publishes, and promises that no later record has a ring time below `ns`. The caller makes
-    /// the promise; the ring does not check it. A reader that loads the watermark and then reads
-    /// records sees all records before the watermark.
+    /// the promise; the ring does not check the promise. A reader that loads the watermark and then
+    /// reads records sees all records before the watermark.
     pub fn set_watermark(&mut self, ns: i64) {
         self.publish();
         // T: Release, pairs with Ring::watermark().

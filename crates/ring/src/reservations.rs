@@ -71,7 +71,7 @@ impl Reservation {
         to_ns: i64,
     ) -> Self {
         // The reservation wants nothing until the read buckets are given back, so that no other
-        // reservation falls for them.
+        // reservation falls for these buckets.
         let reservation = Self::new(ring, i64::MAX, i64::MIN);
         let mut from_closing = lock(&ring.outer).closings;
         let producers = ring.wait_sets.len();
@@ -234,7 +234,7 @@ pub(crate) struct Reservations {
     /// window for each reservation that does not yield.
     yielding: Windows,
     made: u64,
-    /// Numbers assigned to lists of set-aside buckets so far.
+    /// Numbers assigned to lists of set-aside buckets since the start.
     lists: u64,
     /// First bucket of the released list.
     released: Option<u32>,
@@ -295,7 +295,7 @@ impl Rank {
         id: u64::MAX,
     };
 
-    /// The rank right after this one.
+    /// The next higher rank.
     fn next(self) -> Self {
         Self {
             id: self.id + 1,
@@ -488,7 +488,7 @@ impl Outer {
     }
 
     /// If a reservation wants a candidate, sets the candidate aside. Returns whether a reservation
-    /// wants it.
+    /// wants the candidate.
     pub(crate) fn set_aside(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
         let Some(rank) = self.reservations.last_protector(slot, Rank::LAST) else {
@@ -502,8 +502,8 @@ impl Outer {
         true
     }
 
-    /// Releases the buckets that a reservation has set aside, because the reservation may no longer
-    /// want them.
+    /// Releases the buckets that a reservation has set aside, because it may no longer want the
+    /// buckets.
     fn release(&mut self, id: u64) {
         let reservations = &mut self.reservations;
         if let Some(entry) = reservations.entries.get_mut(&id) {

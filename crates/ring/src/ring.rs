@@ -176,7 +176,8 @@ impl Ring {
         self.0.obtained.pages
     }
 
-    /// The NUMA node that the configuration prefers, and whether the kernel accepted it.
+    /// The NUMA node that the configuration prefers, and whether the kernel accepted the
+    /// preference.
     #[must_use]
     pub fn numa(&self) -> Numa {
         self.0.obtained.numa
@@ -214,7 +215,7 @@ impl Ring {
         Ok(Producer::new(Arc::clone(&self.0), id))
     }
 
-    /// Producers opened so far. Takes no lock.
+    /// Producers opened since the start. Takes no lock.
     #[must_use]
     pub fn producers(&self) -> usize {
         self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of its records
@@ -276,9 +277,9 @@ impl Ring {
     ///
     /// The group starts with the oldest record of each producer that is in the ring. Records
     /// overwritten before that record count neither as read nor as lapped, and
-    /// [`Reader::positions`] start after them. If a held or reserved bucket contains the oldest
-    /// record, later buckets may already be overwritten. Such a gap counts as lapped, even in a
-    /// gating group.
+    /// [`Reader::positions`] start after the overwritten records. If a held or reserved bucket
+    /// contains the oldest record, later buckets may already be overwritten. This gap counts as
+    /// lapped, even in a gating group.
     ///
     /// # Errors
     /// [`RingError::Readers`] if `members` is 0, or if more readers would be open than the ring
@@ -337,13 +338,14 @@ impl Ring {
         lock(&self.0.interfaces).clone()
     }
 
-    /// What writers do when the ring is full.
+    /// The behavior of writers when the ring is full.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.0.mode()
     }
 
-    /// Changes what writers do when the ring is full. Waiting writers search for a bucket again.
+    /// Changes the behavior of writers when the ring is full. Waiting writers search for a bucket
+    /// again.
     pub fn set_mode(&self, mode: Mode) {
         self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
@@ -473,7 +475,7 @@ impl RingInner {
                 next = slot.older();
                 visited += 1;
                 // A bucket that already has the maximum number of holds gets no other hold. The
-                // next bucket may get one.
+                // next bucket may get a hold.
                 if visited >= PIECE
                     && let Some(hold) = Hold::new(&self.storage, slot.bucket(index as usize))
                 {

@@ -61,7 +61,7 @@ impl TimeWindow {
             && self.from_closing <= other.from_closing
     }
 
-    /// The smallest window that contains both.
+    /// The smallest window that contains both windows.
     fn joined(self, other: Self) -> Self {
         Self {
             from_ns: self.from_ns.min(other.from_ns),
@@ -132,7 +132,7 @@ impl Windows {
                 node = 2 * node + 1;
                 continue;
             }
-            // Continue at the largest subtree that ends before this one.
+            // Continue at the largest subtree that ends before this subtree.
             while node.is_multiple_of(2) {
                 node /= 2;
             }

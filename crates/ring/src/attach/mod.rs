@@ -2,7 +2,7 @@
 //!
 //! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
 //! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket, because
-//! a hold is a store, so the writer may claim any bucket at any moment. [`Attached`] therefore
+//! a hold is a store. The writer may therefore claim any bucket at any moment. An [`Attached`] ring
 //! copies a bucket, and then checks that the copied generation was still valid:
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;

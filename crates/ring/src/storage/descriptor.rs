@@ -15,26 +15,26 @@
 //!          59..64   shard (0..=31)
 //!
 //! extension, in front of the captured bytes, native byte order; word 0 of the descriptor is then 0
-//! bytes     0..2    length of the extension, 16 for now: a reader skips bytes that it does not know
+//! bytes     0..2    length of the extension, 16 for now: readers skip bytes beyond the known
 //!           2..4    interface
 //!           4..8    wire length
 //!           8..16   time, ns since the UNIX epoch
 //! ```
 //!
-//! The shard has the same bits in both forms, at the top, so that one shift reads it. One of its
-//! bits was free; the other four were bits of the offset. Rings of up to 1 TiB have buckets of at
-//! most 256 MiB, so only larger rings are divided differently than with a 32-bit offset: into more
-//! than 4096 buckets (at most 65,535, together 16 TiB). No record needs another form because of
-//! this. Payloads follow each other byte by byte, so no bit of an offset is always 0. Four bits of
-//! another field would cost more:
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. One of
+//! its bits was free; the other four were bits of the offset. Rings of up to 1 TiB have buckets of
+//! at most 256 MiB, so only larger rings are divided differently than with a 32-bit offset. They
+//! get more than 4096 buckets (at most 65,535, together 16 TiB). No record needs another form
+//! because of this. Payloads follow each other byte by byte, so no bit of an offset is always 0.
+//! Four bits of another field would cost more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
-//!   MiB takes longer to fill. Later packets then need the extended form, 16 bytes each, and are
-//!   stored one by one. The same holds for a file with a gap of hours;
+//!   MiB takes longer than this to fill. Later packets then need the extended form, 16 bytes each,
+//!   each stored separately. A file with a gap of hours has the same problem.
 //! - the wire length (12 bits: 4095 bytes): affects jumbo frames and segmentation offload, at full
-//!   rate;
-//! - the interface (4 bits: 15 interfaces), at full rate too;
-//! - the captured length needs all its bits for 256 KiB.
+//!   rate.
+//! - the interface (4 bits: 15 interfaces): also at full rate.
+//! - the captured length: needs all its bits for 256 KiB.
 //!
 //! In the extension the shard would cost every packet 16 bytes and the fast path for short records.
 
@@ -100,7 +100,7 @@ pub(crate) fn encode(
     (Descriptor([0, rest]), Some(Extension(extension)))
 }
 
-/// The compact form, if the record fits it.
+/// The compact form, if the record fits this form.
 #[inline(always)]
 pub(crate) fn compact(
     record: &Record<'_>,

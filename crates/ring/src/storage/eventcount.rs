@@ -6,7 +6,7 @@
 //! store (Dekker):
 //!
 //! ```text
-//! writer  waiters += 1;  fence F1;  search for a bucket (holds, positions, …);  sleep while epoch is unchanged
+//! writer  waiters += 1;  fence F1;  search for a bucket;  sleep while epoch is unchanged
 //! freer   store that frees;  fence F2;  waiters != 0?  then epoch += 1, wake
 //! ```
 //!
@@ -16,7 +16,7 @@
 //!
 //! Writers sleep on the word of the epoch, so that no mutex exists with which a writer could block
 //! a freer. The epoch wraps after 2³² notifications. To miss a notification, a writer would have to
-//! be stopped between its search and its sleep for all 2³² of them.
+//! be stopped between its search and its sleep for all 2³² notifications.
 
 use crate::{
     futex::Futex,

@@ -3,21 +3,24 @@
 //! nothing else.
 //!
 //! ```text
-//! offset 0        RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
-//!           0     magic              8  version          16  region bytes     24  producers
-//!          32     producers' offset 40  buckets          48  headers' offset  56  bytes of a bucket
-//!          64     buckets' offset   72  interfaces' off. 80  interfaces' max  88  time of creation, ns
-//!          96     boot id, 16 bytes                     112  process id
-//!         120     pages: 1 small, 2 transparent, 3 explicit
-//!         128     steps' offset    136  steps' max
-//!         144     time of creation, ns of the monotonic clock; 0 unknown
-//!        1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not
-//!                                  fit, latest closing time of all overwritten buckets
-//!        4096     ProducerHeader   128 bytes × producers
-//!        …        BucketHeader     128 bytes × buckets
-//!        …        StepSlot          32 bytes × steps' max
-//!        …        InterfaceSlot     64 bytes × interfaces' max: all space up to the buckets, ≥ 1024
-//!        buckets  bucket_bytes × buckets, from a multiple of 2 MiB
+//! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
+//!          0     magic                         8  version
+//!         16     region bytes                 24  producers
+//!         32     producers' offset            40  buckets
+//!         48     bucket headers' offset       56  bytes of a bucket
+//!         64     buckets' offset              72  interfaces' offset
+//!         80     interfaces' max              88  time of creation, ns
+//!         96     boot id, 16 bytes           112  process id
+//!        120     pages: 1 small, 2 transparent, 3 explicit
+//!        128     steps' offset               136  steps' max
+//!        144     time of creation, ns of the monotonic clock; 0 unknown
+//!       1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not
+//!                                 fit, latest closing time of all overwritten buckets
+//!       4096     ProducerHeader   128 bytes × producers
+//!       …        BucketHeader     128 bytes × buckets
+//!       …        StepSlot          32 bytes × steps' max
+//!       …        InterfaceSlot     64 bytes × interfaces' max: the space up to the buckets
+//!       buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
 //! All numbers are in native byte order; the magic shows the byte order. State, headers and slots

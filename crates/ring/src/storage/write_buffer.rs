@@ -10,14 +10,14 @@
 //! short records instead (`write_buffer/packed.rs`).
 //!
 //! The writer chooses the kind of store by its load. It uses regular stores for the first 4 KiB
-//! after a publication, because an awake reader finds these bytes in the cache, and a fence after
-//! so few bytes costs more than it saves. After 4 KiB it uses non-temporal stores, which replace a
+//! after a publication, because an awake reader finds these bytes in the cache. A fence after 4 KiB
+//! or less would cost more than it saves. After 4 KiB it uses non-temporal stores, which replace a
 //! line without reading the line first. It uses non-temporal stores at once if the previous
 //! publication covered at least 8 KiB. A link that stores less than 4 KiB between publications
 //! therefore gets only regular stores. Regular stores of short records go directly to the bucket.
 //!
-//! A store fence covers only the thread that runs it. If a producer moves to another thread with
-//! unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
+//! A store fence covers only the thread that runs the fence. If a producer moves to another thread
+//! with unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
 //! kernel cannot do that, from the start or since a seccomp filter forbids the call, all stores are
 //! regular stores.
 //!
@@ -110,10 +110,10 @@ pub(super) struct StoredRecords {
 pub(crate) enum BurstStop<'a> {
     /// All records are stored.
     End,
-    /// Enough records are unpublished to publish them.
+    /// Enough records are unpublished for a publication.
     Publish,
     /// This record was not stored. It does not suit the path that was tried (too short, too long,
-    /// in several parts, or not in the compact form), it may not fit the bucket, or no bucket is
+    /// in several parts, or not in the compact form). Or it may not fit the bucket, or no bucket is
     /// open.
     Refused(Record<'a>),
 }
@@ -356,7 +356,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Adds payload at `end`, the end of the payload so far, and returns the new end.
+    /// Adds payload at `end`, the end of the previous payload, and returns the new end.
     #[inline(always)]
     pub(super) fn put(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let start = end - self.base;

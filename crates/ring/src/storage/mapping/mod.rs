@@ -8,7 +8,7 @@
 //! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
 //! Files elsewhere have pages of 4 KiB. The kernel reports the actual page size; this module does
-//! not infer it. A node is preferred before the first touch.
+//! not infer the size. A node is preferred before the first touch.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
@@ -238,8 +238,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Reserves a file's space, unless filling does so. With `prefault` fills all pages, otherwise
-    /// touches one page.
+    /// Reserves a file's space, unless filling reserves the space. With `prefault` fills all pages,
+    /// otherwise touches one page.
     fn fill(&self, prefault: bool, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
             // Filling takes all pages of a file in memory, and reports a refusal. Without filling,
