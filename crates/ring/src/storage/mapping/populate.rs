@@ -1,7 +1,8 @@
-//! Fills a mapping with pages, with all cores: the kernel zeroes each page, which one core does slower than memory can.
+//! Fills a mapping with pages, on all cores: the kernel zeroes each page, and one core zeroes more
+//! slowly than memory can.
 //!
-//! Work goes in pieces of 64 MiB. PopulateProgress is reported by the calling thread only, and only upwards, also when a first
-//! attempt (explicit huge pages) is given up half way.
+//! Work is divided into pieces of 64 MiB. Only the calling thread reports progress, and progress
+//! never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
 
 use std::{
     ops::Range,
@@ -15,10 +16,10 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// The most that is filled between two reports of progress, in bytes.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
-/// More threads than this do not fill faster: a memory controller is busy with fewer.
+/// More threads than this do not fill faster: fewer threads already saturate a memory controller.
 const THREADS_MAX: usize = 16;
 
-/// Tells how much is filled, and never less than before.
+/// Reports how many bytes are filled, and never reports a smaller number.
 pub(super) struct PopulateProgress<'a> {
     report: Option<&'a mut dyn FnMut(u64, u64)>,
     told: usize,
@@ -26,7 +27,7 @@ pub(super) struct PopulateProgress<'a> {
 }
 
 impl<'a> PopulateProgress<'a> {
-    /// `report` gets (bytes filled, bytes in all).
+    /// `report` gets (bytes filled, total bytes).
     pub(super) fn new(bytes: usize, report: Option<&'a mut dyn FnMut(u64, u64)>) -> Self {
         Self {
             report,
@@ -45,13 +46,14 @@ impl<'a> PopulateProgress<'a> {
     }
 }
 
-/// How many threads help to fill `bytes` bytes on this machine.
+/// Number of threads that help to fill `bytes` bytes on this machine.
 pub(super) fn helpers(bytes: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES)) - 1
 }
 
-/// Calls `fill` for each piece of `0..bytes` once, on this thread and `helpers` others, until one fails.
+/// Calls `fill` once for each piece of `0..bytes`, on this thread and `helpers` other threads,
+/// until a call fails.
 pub(super) fn in_parallel(
     bytes: usize,
     helpers: usize,
@@ -78,14 +80,14 @@ pub(super) fn in_parallel(
         }
     };
     scope(|scope| {
-        // Without a thread the others do its share.
+        // If a thread cannot start, the other threads do its share.
         let spawn = |_| {
             let helper = Builder::new().name("ring-fill".to_owned());
             helper.spawn_scoped(scope, || work(None)).ok()
         };
         let spawned: Vec<_> = (0..helpers).filter_map(spawn).collect();
         let mut result = work(Some(progress));
-        // The scope would wait as well, but ThreadSanitizer sees joins only.
+        // The scope would wait as well, but ThreadSanitizer sees only joins.
         for helper in spawned {
             result = result.and(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
