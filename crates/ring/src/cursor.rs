@@ -90,8 +90,8 @@ impl ProducerCursor {
             header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed);
     }
 
-    /// Finds the oldest bucket with records from the position on, and returns the losses before it.
-    /// Called if the cursor has no bucket and the producer has later records.
+    /// Finds the oldest bucket with records from the position on, and returns the losses before
+    /// that bucket. Called if the cursor has no bucket and the producer has later records.
     fn find_bucket(&mut self, ring: &RingInner, group: &Group) -> Lapped {
         let outer = lock(&ring.outer);
         let oldest = outer.oldest_bucket(self.producer, self.position);

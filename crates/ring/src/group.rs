@@ -15,7 +15,7 @@ pub enum GroupKind {
     Lapped,
 }
 
-/// Packets and captured bytes that were overwritten before a reader reached them.
+/// Packets and captured bytes that were overwritten before a reader reached the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lapped {
     /// Number of packets.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets each record of its
-/// producers once, in the order of each producer. Only one thread at a time can use it.
+/// producers once, in the order of each producer. Only one thread at a time can use a reader.
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<RingInner>,

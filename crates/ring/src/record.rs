@@ -17,7 +17,7 @@ pub struct Record<'a> {
     /// Whether the frame contains a VLAN tag that the NIC or kernel had removed.
     pub tag_restored: bool,
     /// One of 32 shards by which readers divide the packets, `0..32`. Only the low five bits are
-    /// kept. The ring does not interpret it.
+    /// kept. The ring does not interpret the shard.
     pub shard: u8,
     /// The captured bytes, stored back to back. More than 256 KiB in total are truncated to 256
     /// KiB.

@@ -71,7 +71,8 @@ impl Outer {
         let same = |other: &Step| {
             (other.producer, other.clock, other.first) == (step.producer, step.clock, step.first)
         };
-        // If nothing was stored since the last step of this clock, the new step replaces it.
+        // If nothing was stored since the last step of this clock, the new step replaces the last
+        // step.
         let steps = &self.steps.slots;
         let slot = steps.iter().position(same);
         let slot = slot.or_else(|| (steps.len() < STEPS_MAX).then_some(steps.len()));

@@ -39,7 +39,7 @@ pub struct BucketInfo {
 /// lives. Keep views short-lived, because the ring skips held buckets when it needs the oldest
 /// bucket.
 ///
-/// Owned, so that it can move to another thread. Only one thread at a time uses it.
+/// Owned, so that it can move to another thread. Only one thread at a time uses a view.
 #[derive(Debug)]
 pub struct BucketView(Hold);
 

@@ -1,4 +1,4 @@
-//! The offsets in a region, and the header that contains them. `header.rs` shows the layout.
+//! The offsets in a region, and the header that contains the offsets. `header.rs` shows the layout.
 //!
 //! The layout is a function of the geometry. A reader of another process therefore trusts no
 //! offset. It computes all offsets again from three counts, and accepts a header only if every
@@ -233,7 +233,7 @@ pub(super) struct Tables {
 #[cfg(not(loom))]
 impl Tables {
     /// Places the tables in the memory, with the header in front. The memory is zeroed (except the
-    /// magic, which does not change), and nobody else writes it.
+    /// magic, which does not change), and nobody else writes to the memory.
     pub(super) fn new(memory: &RegionMemory, header: &RegionHeader) -> Self {
         let layout = &header.layout;
         let at = |offset: usize| {
@@ -242,7 +242,7 @@ impl Tables {
             unsafe { memory.base().add(offset) }
         };
         // SAFETY: the alignment of the region suffices for words, the region is larger than the
-        // header, and nobody else writes it.
+        // header, and nobody else writes to the memory.
         unsafe { at(0).cast().write(header.words()) };
         let Geometry {
             producers, buckets, ..

@@ -1,4 +1,4 @@
-//! The region: who may access which byte, and the only code that accesses it.
+//! The access rights to the bytes of the region, and the only code that accesses the region.
 //!
 //! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
 //! are the right to write one bucket. [`Hold`] is the right to read the committed part of one
@@ -93,7 +93,7 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Maps the memory and, depending on the configuration, fills it.
+    /// Maps the memory and, depending on the configuration, fills the memory.
     pub(crate) fn new(
         geometry: Geometry,
         config: &RingConfig,

@@ -27,7 +27,7 @@ pub(crate) struct Mutex<T> {
 }
 
 pub(crate) struct MutexGuard<'m, T> {
-    /// `None` only after `wait` has taken it.
+    /// `None` only after `wait` has taken the guard.
     inner: Option<std::sync::MutexGuard<'m, T>>,
     handed_over: &'m AtomicBool,
 }

@@ -7,7 +7,7 @@ use std::{fs, ops::Range};
 const HUGE_FIELDS: [&str; 3] = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
 
 /// Bytes of transparent huge pages in a range of addresses of this process. `None` if the kernel
-/// does not report them.
+/// does not report huge pages.
 pub(super) fn transparent_bytes(addresses: Range<u64>) -> Option<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
     Some(transparent_in(&smaps, &addresses))

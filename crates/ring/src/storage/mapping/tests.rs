@@ -249,7 +249,7 @@ fn a_ring_that_was_never_finished_is_replaced() {
     memory(&config(Backing::File(path)));
 }
 
-/// A separate hugetlbfs, with reserved pages. Dropping it removes both.
+/// A separate hugetlbfs, with reserved pages. Dropping this value removes the mount and the pages.
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
