@@ -1,6 +1,7 @@
-//! The program behind `make bench-quick`, `make bench`, `make bench-capture` and `make bench-ab`.
+//! The program that runs `make bench-quick`, `make bench`, `make bench-capture` and `make
+//! bench-ab`.
 //!
-//! `ROWS` selects rows: a comma list of names or of beginnings of names up to a slash.
+//! `ROWS` selects rows: a comma-separated list of names, or of prefixes of names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -22,31 +23,31 @@ const QUICK: Scale = Scale {
     repetitions: 5,
 };
 
-/// Contestants of `capture` are processes with memory of their own.
+/// Contestants of `capture` are processes with their own memory.
 const SMALL: Scale = Scale {
     ring_bytes: 2 << 20,
     ..QUICK
 };
 
-/// Measures, or draws what was measured. scripts/bench.sh knows the arguments; ROWS selects rows.
+/// Measure, or draw earlier results. scripts/bench.sh passes the arguments; ROWS selects rows.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What is to be done.
+    /// Task to run.
     #[arg(value_enum, default_value = "quick")]
     what: BenchTask,
-    /// The folder of results.
+    /// Folder of results.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// The folder of `benchmarks.md`, which a report fills.
+    /// Folder of `benchmarks.md`, which a report fills.
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
-    /// The queue of `flow-path`: heap or mrpq.
+    /// Queue of `flow-path`: heap or mrpq.
     #[arg(long, default_value = "mrpq")]
     timers: String,
-    /// Turns of each contestant behind a judged row.
+    /// Turns of each contestant for a judged row.
     #[arg(long, default_value_t = QUICK.repetitions)]
     repetitions: usize,
-    /// The packets of `flow-path`.
+    /// Packets of `flow-path`.
     #[arg(long, default_value_t = 0)]
     packets: u64,
     #[command(flatten)]
@@ -62,7 +63,7 @@ enum BenchTask {
     ReportCapture,
     /// Compares the rounds of two commits in the folder of results.
     Compare,
-    /// What is run under valgrind.
+    /// Runs under valgrind.
     FlowPath,
 }
 
