@@ -1,22 +1,22 @@
-//! Generated packets for filters: mixes in which each filter finds some and passes most.
+//! Generated packets for filters: mixes in which each filter matches some packets and rejects most.
 
 use retroscope_filter::{Aux, FilterFrame};
 
 use super::{HUNDRED_HOSTS, TEN_HOSTS};
 
-/// Flows that [`flow`] gives, which rules are made of.
+/// Number of flows of [`flow`], from which rules are made.
 pub(super) const FLOWS: u32 = 10_000;
 /// Bytes of a packet of [`Hot`] on the wire.
 const HOT_BYTES: usize = 64;
 /// Mixes are the same in every run.
 const SEED: u64 = 5_2017;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrameKind {
     Tcp,
     Udp,
-    /// TCP behind an IPv4 header with options.
+    /// TCP after an IPv4 header with options.
     TcpOptions,
     Tcp6,
     Udp6,
@@ -26,7 +26,8 @@ pub(super) enum FrameKind {
     Fragment,
 }
 
-/// A packet to be made. Of IPv6 the addresses are the last 4 bytes; without ports, ports say nothing.
+/// The specification of a packet. IPv6 addresses contain the addresses as their last 4 bytes. Kinds
+/// without ports ignore the ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec {
     pub(super) kind: FrameKind,
@@ -35,7 +36,7 @@ pub(super) struct Spec {
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
     pub(super) tcp_flags: u8,
-    /// Of which flow it is, in either direction.
+    /// The flow of the packet, in either direction.
     pub(super) flow: Option<u32>,
 }
 
@@ -46,7 +47,8 @@ const FIN_ACK: u8 = 0x11;
 const ACK: u8 = 0x10;
 
 impl Spec {
-    /// Writes its headers to the start of `frame`, which has 64 bytes at least; what follows them stays.
+    /// Writes the packet's headers to the start of `frame`, which has at least 64 bytes; the rest
+    /// does not change.
     pub(super) fn write(&self, frame: &mut [u8]) {
         let length = |headers: usize| {
             let bytes = u16::try_from(frame.len() - headers).unwrap_or(u16::MAX);
@@ -125,7 +127,8 @@ impl Spec {
     }
 }
 
-/// Flow `number`, below [`FLOWS`], from its client: each has a net of 24 bits and a client port of its own.
+/// Flow `number`, below [`FLOWS`], from its client. Each flow has its own network of 24 bits and
+/// client port.
 pub(super) fn flow(number: u32) -> Spec {
     let client = [10, number / 250, number % 250, 1 + number % 200];
     let [a, b, c, d] = client.map(|byte| byte & 0xff);
@@ -146,7 +149,7 @@ pub(super) fn flow(number: u32) -> Spec {
     }
 }
 
-/// Packets, half of them of flows: what a rule set is asked about.
+/// Packets for rule sets, half of which belong to flows.
 #[derive(Debug, Clone)]
 pub(super) struct Mix(fastrand::Rng);
 
@@ -155,7 +158,7 @@ impl Mix {
         Self(fastrand::Rng::with_seed(SEED))
     }
 
-    /// The next one.
+    /// The next packet.
     pub(super) fn spec(&mut self) -> Spec {
         if !self.0.bool() {
             return self.other();
@@ -164,7 +167,8 @@ impl Mix {
         if self.0.bool() { spec } else { spec.reversed() }
     }
 
-    /// One of none: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One of 100 has the port 60000.
+    /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One packet
+    /// of 100 has the port 60000.
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
@@ -200,7 +204,7 @@ impl Mix {
         if random.bool() { spec } else { spec.reversed() }
     }
 
-    /// One for the single filters: some of the hosts that they name.
+    /// A packet for the single filters, with some of the hosts that they name.
     fn hot(&mut self) -> Spec {
         let spec = self.other();
         let random = &mut self.0;
@@ -223,10 +227,10 @@ impl Mix {
     }
 }
 
-/// A few hundred packets that stay in the cache, a few of them cut between headers.
+/// A few hundred packets that stay in the cache. A few are truncated between headers.
 #[derive(Debug)]
 pub(super) struct Hot {
-    /// With their captured lengths.
+    /// Packets with their captured lengths.
     packets: Vec<([u8; HOT_BYTES], usize)>,
 }
 
@@ -277,7 +281,7 @@ mod tests {
         assert!((4_800..5_200).contains(&theirs), "{theirs}");
     }
 
-    /// What was meant is what the product's own parser reads.
+    /// Parses the packets with the product's own parser.
     #[test]
     fn packets_are_what_they_say() {
         let mut mix = Mix::new();
