@@ -55,7 +55,7 @@ impl ProducerCursor {
                 self.hold.as_ref()?;
                 continue;
             };
-            let is_closed = hold.header().control.is_closed(); // before the mark, which is then final
+            let is_closed = hold.header().control.is_closed(); // loaded before the mark, which is then final
             let end = hold.first() + hold.committed() as u64;
             if end > self.position {
                 return Some(end);
@@ -67,8 +67,8 @@ impl ProducerCursor {
         }
     }
 
-    /// The reader got all records of the closed bucket: continues with the next bucket, unless that
-    /// was overwritten meanwhile.
+    /// The reader got all records of the closed bucket: continues with the next bucket, unless the
+    /// next bucket was overwritten meanwhile.
     fn leave_bucket(&mut self, ring: &RingInner) {
         let Some(closed) = self.hold.take() else {
             return;
@@ -99,7 +99,7 @@ impl ProducerCursor {
         self.hold = oldest.and_then(|oldest| Hold::new(&ring.storage, oldest.bucket));
         let (first, first_bytes) = match oldest {
             Some(oldest) => (oldest.first, oldest.first_bytes),
-            None => ring.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
+            None => ring.published_with_bytes(self.producer), // the producer and its last bucket are gone
         };
         drop(outer);
         let missed = Lapped {

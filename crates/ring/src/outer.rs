@@ -53,7 +53,8 @@ pub(crate) struct BucketSlot {
     pub(crate) producer: usize,
     pub(crate) first: u64,
     first_bytes: u64,
-    /// Records in the bucket. This and the following fields are valid only for closed buckets.
+    /// Records in the bucket. This field and the fields up to `given_back_by` are valid only for
+    /// closed buckets.
     packets: u32,
     bytes: u64,
     pub(crate) min_ns: i64,

@@ -1,5 +1,5 @@
 //! How a reader sleeps until a producer publishes. Producers with awake readers pay nothing, and
-//! producers with readers that are faster than the link pay little.
+//! producers whose readers are faster pay little.
 //!
 //! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* with one bit
 //! for each parker:
@@ -137,7 +137,7 @@ impl Parker {
         }
         let start = Instant::now();
         if !self.word().replace(AWAKE, PARKED, Ordering::AcqRel) {
-            return self.end_sleep(); // somebody wanted the reader before it slept
+            return self.end_sleep(); // a waker was faster than this sleep
         }
         wait_sets.for_each(|wait_set| wait_set.add(self.number()));
         let sure = self.barrier.heavy(); // F3, pairs with F4

@@ -298,7 +298,7 @@ impl Producer {
                 Ok(()) => break,
                 Err(Obstacle::Unfinished) => {}
                 Err(Obstacle::NoneFree) => {
-                    self.publish(); // wakes, if that was not done
+                    self.publish(); // wakes readers, unless already done
                     if let Some(hook) = &mut self.hook {
                         hook();
                     }
@@ -325,7 +325,7 @@ impl Producer {
         self.sequence += 1;
         self.buckets_since_wake += 1;
         self.stop_waiting();
-        self.ring.storage.freed.notify(); // the bucket before is closed: others may take it
+        self.ring.storage.freed.notify(); // the previous bucket is closed: other producers may claim it
         Ok(())
     }
 

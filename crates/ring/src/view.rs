@@ -53,7 +53,7 @@ impl BucketView {
     #[must_use]
     pub fn info(&self) -> BucketInfo {
         let header = self.0.header();
-        let closed = header.control.is_closed(); // before `committed`: then that is final
+        let closed = header.control.is_closed(); // loaded first, so that `committed` is final
         let committed = self.committed();
         // Relaxed: ordered by the hold (producer) or by the committed mark (times, perhaps newer).
         let producer =

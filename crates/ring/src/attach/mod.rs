@@ -408,7 +408,7 @@ impl Attached {
                 return entry;
             }
         }
-        let (_, generation) = control::decode(self.control(index)); // a name, perhaps old
+        let (_, generation) = control::decode(self.control(index)); // a generation, perhaps outdated
         self.entry(
             index,
             (AttachedState::Claimed, generation),

@@ -31,7 +31,7 @@ impl<'s> BucketMemory<'s> {
     pub(super) fn new(storage: &'s Storage, bucket: usize) -> Self {
         let bytes = storage.geometry.bucket_bytes;
         Self {
-            base: storage.place(bucket, 0, bytes), // which asserts that they are inside the region
+            base: storage.place(bucket, 0, bytes), // asserts that the bucket is inside the region
             bytes,
             #[cfg(loom)]
             shadow: (&storage.shadow, bucket),

@@ -52,7 +52,7 @@ pub(crate) struct Control(AtomicU64);
 impl Control {
     /// Writer: claims a free or closed bucket that nobody holds, and returns its new generation.
     pub(crate) fn claim(&self) -> Option<u64> {
-        let old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        let old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         let state = old & STATE_MASK;
         if (state != FREE && state != CLOSED) || old & HOLDS_MASK != 0 {
             return None;
@@ -89,7 +89,7 @@ impl Control {
     /// Reader: keeps the bucket from being claimed. `false`: the bucket has another generation, or
     /// 16,383 holds, the maximum of the word.
     pub(crate) fn hold(&self, generation: u64) -> bool {
-        let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        let mut old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         loop {
             let state = old & STATE_MASK;
             if old >> GENERATION_SHIFT != generation

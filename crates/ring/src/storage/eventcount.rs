@@ -60,7 +60,7 @@ impl EventCount {
 
     /// Writer: got a bucket, or stops waiting.
     pub(crate) fn remove_waiter(&self) {
-        self.waiters.fetch_sub(1, Ordering::Relaxed); // only ever costs a needless notification
+        self.waiters.fetch_sub(1, Ordering::Relaxed); // a late decrement only costs a needless notification
     }
 
     /// Writer: must be read before the search for a bucket.

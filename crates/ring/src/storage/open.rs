@@ -55,7 +55,7 @@ impl<'s> Claimed<'s> {
     pub(crate) fn old_time_ns(&self, index: usize) -> i64 {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);
-        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // ours since the claim
+        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // this thread owns the header since the claim
         let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
         // SAFETY: the record was committed. The claim (edge C) comes after the end of the
         // generation that contains the record, which the outer mutex ordered before the claim.

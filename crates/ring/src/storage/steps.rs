@@ -29,11 +29,11 @@ impl StepSlot {
         let [version, words @ ..] = &self.0;
         let before = version.load(Ordering::Relaxed); // this is the only writer
         version.store(before + 1, Ordering::Relaxed); // ordered by the fence
-        fence(Ordering::Release); // whoever loads a new word then sees the odd version
+        fence(Ordering::Release); // a reader of a new word then sees the odd version
         for (word, value) in words.iter().zip(encode(step)) {
             word.store(value, Ordering::Relaxed); // ordered by the version
         }
-        version.store(before + 2, Ordering::Release); // whoever sees it sees the words
+        version.store(before + 2, Ordering::Release); // a reader that sees the version sees the words
     }
 }
 

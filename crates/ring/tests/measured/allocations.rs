@@ -167,7 +167,7 @@ fn sleeping_and_waking_do_not_allocate() {
             producer.store(&Record::whole(1, 0, &FRAME)).unwrap();
             producer.publish();
             while positions.get(0) <= number {
-                thread::yield_now(); // it has read, and looks for more or sleeps
+                thread::yield_now(); // the reader has read, and polls or sleeps
             }
         }
     };

@@ -1,5 +1,5 @@
-//! Fills a mapping with pages, on all cores: the kernel zeroes each page, and one core zeroes more
-//! slowly than memory can.
+//! Fills a mapping with pages, on all cores: the kernel zeroes each page, and one core does not use
+//! the full bandwidth of memory.
 //!
 //! Work is divided into pieces of 64 MiB. Only the calling thread reports progress, and progress
 //! never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
@@ -70,7 +70,7 @@ pub(super) fn in_parallel(
             }
             let end = bytes.min(start + PIECE_BYTES);
             if let Err(error) = fill(start..end) {
-                next.store(bytes, Ordering::Relaxed); // nobody takes another
+                next.store(bytes, Ordering::Relaxed); // no thread takes another piece
                 return Err(error);
             }
             let before = filled.fetch_add(end - start, Ordering::Relaxed);

@@ -386,7 +386,7 @@ fn an_older_ring_stays_where_a_new_one_has_no_room() {
 fn a_file_system_without_room_is_an_error_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
-    let bytes = 1 << 50; // more than any file system that a test runs on has left
+    let bytes = 1 << 50; // more than any file system of a test has free
     for prefault in [true, false] {
         let config = RingConfig {
             prefault,
@@ -450,7 +450,7 @@ fn a_refused_mapping_takes_nothing_from_others() {
             memory.touch(&zero, 0..BYTES).unwrap();
             assert_eq!(byte(&memory, BYTES - 1), 0);
         }
-        other.join().unwrap(); // by itself: ThreadSanitizer does not see how a scope ends
+        other.join().unwrap(); // explicit: ThreadSanitizer does not see how a scope ends
     });
 }
 

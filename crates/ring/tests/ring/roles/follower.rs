@@ -55,7 +55,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     }
     match rng.u8(0..8) {
         0 => follower.reader.finish(),
-        1 => round.stall(rng), // with a batch that is not done
+        1 => round.stall(rng), // with an unfinished batch
         _ => {}
     }
     if rng.u8(0..60) == 0 {

@@ -56,8 +56,7 @@ pub(crate) struct Round {
     pub(crate) begun: Vec<AtomicU64>,
     pub(crate) happened: Happened,
     steps: AtomicU64,
-    /// Number of ticks without progress. When it changes, every stalled worker continues and
-    /// releases its holds.
+    /// Number of ticks without progress. When this count changes, every stalled worker continues.
     relief: AtomicU64,
     over: AtomicBool,
     ticks: (Mutex<u64>, Condvar),

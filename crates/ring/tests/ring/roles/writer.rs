@@ -90,7 +90,7 @@ impl Writer {
     fn store(&mut self, round: &Round, rng: &mut Rng) -> Result<(), StoreError> {
         let id = self.producer.id();
         let named = round.rules.names.record(id, self.next);
-        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, as is what it publishes
+        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, whose publication orders this
         let stored = self.producer.store(&named.record());
         match stored {
             Ok(()) => self.has_stored(round, 1),
