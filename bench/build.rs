@@ -1,7 +1,8 @@
-//! Builds the shim of the peers that are C and C++ (feature `peers`), in `shim/`, against Debian's packages.
+//! Builds the shim of the C and C++ peers (feature `peers`), in `shim/`, against Debian's packages.
 //!
-//! folly has no package. Who has it sets `FOLLY_INCLUDE` to the folder that has `folly/ProducerConsumerQueue.h`, and `FOLLY_LIB` to the one
-//! that has libfolly, where its headers want it.
+//! folly has no package. To include it, set `FOLLY_INCLUDE` to the folder that contains
+//! `folly/ProducerConsumerQueue.h`, and `FOLLY_LIB` to the folder of libfolly, if folly's headers
+//! need the library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -49,7 +50,8 @@ mod native {
         }
         let mut dpdk = cc::Build::new();
         for flag in String::from_utf8_lossy(&said.stdout).split_whitespace() {
-            // As system headers: their warnings are not ours. The machine flags are DPDK's own, its inline code needs them.
+            // As system headers, whose warnings are suppressed. DPDK's inline code needs the
+            // machine flags of DPDK.
             if let Some(folder) = flag.strip_prefix("-I") {
                 dpdk.flag("-isystem").flag(folder);
             } else if let Some(folder) = flag.strip_prefix("-L") {
@@ -59,7 +61,7 @@ mod native {
             }
         }
         dpdk.file("shim/dpdk.c").compile("bench_dpdk");
-        // Of DPDK's many libraries those that have the functions.
+        // Only the DPDK libraries that contain the functions.
         println!("cargo::rustc-link-lib=dylib=rte_ring");
         println!("cargo::rustc-link-lib=dylib=rte_eal");
     }

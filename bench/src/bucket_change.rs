@@ -1,15 +1,20 @@
-//! How long a producer is held up by the change from a full bucket to the next one: the only time that it takes the mutex of the
-//! outer queue.
+//! How long a producer is delayed by the change from a full bucket to the next bucket: the only
+//! time that it takes the mutex of the outer queue.
 //!
-//! The ring is as finely cut as it may be, full, and has as many dumps open as anybody will. Its memory is not filled before. The windows
-//! of the dumps are once the newest quarter of what the ring holds and all that comes, so that each of them wants every bucket
-//! that is closed, and once the oldest eighth, so that each keeps the buckets that would be overwritten next. The slower of both counts.
+//! The ring has the maximum number of buckets, is full, and has more open dumps than a real
+//! recorder. Its memory is not pre-faulted. In one pass the windows of the dumps cover the newest
+//! quarter of the ring and all later packets, so that each dump wants every bucket that closes. In
+//! the other pass they cover the oldest eighth, so that each dump protects the buckets that would
+//! be overwritten next. The slower pass counts.
 //!
-//! A bucket is the smallest that the ring takes, and must be full before the next one is asked for. So a record that nearly
-//! fills one and a short one take turns: neither fits behind the other. The time is that of the call that stores the short one, with
-//! its copy of a page; a call in a hundred, the slowest, is left out, which is an interrupt more often than not. The number of buckets
-//! is even, so that a bucket that held a short record gets one again and no timed run touches memory for the first time: that memory
-//! comes from the machine, and in a virtual one costs the calls between as well (up to a third of them, 10 to 80 µs each).
+//! A bucket has the minimum size, and must be full before the producer needs the next bucket. A
+//! record that nearly fills a bucket therefore alternates with a short record: neither fits after
+//! the other. The time is that of the call that stores the short record, including a copy of one
+//! page. The slowest call of a hundred is omitted, because most of these are interrupts. The number
+//! of buckets is even, so that a bucket that contained a short record gets a short record again,
+//! and no timed run touches memory for the first time. The machine provides that memory, and in a
+//! virtual machine a first touch also slows the calls in between (up to a third of them, 10 to 80
+//! µs each).
 
 use std::{fs, io, time::Instant};
 
@@ -22,22 +27,22 @@ use crate::{
     session::Session,
 };
 
-/// The smallest bucket there is: a record of [`LONG_BYTES`] with its description, in whole pages.
+/// The minimum bucket size: a record of [`LONG_BYTES`] with its descriptor, in whole pages.
 const BUCKET_BYTES: usize = 260 << 10;
-/// The longest record there is.
+/// The maximum record length.
 const LONG_BYTES: usize = 256 << 10;
-/// Does not fit behind a long one, nor a long one behind it.
+/// A short record does not fit after a long record, nor a long record after a short record.
 const SHORT_BYTES: usize = 4096;
 const _: () = assert!(LONG_BYTES + SHORT_BYTES + 2 * 16 > BUCKET_BYTES);
-/// As many buckets as a ring may have, but one.
+/// One bucket less than the maximum of a ring.
 const BUCKETS_MAX: u64 = 65_534;
-/// Bytes of a run's scale for each bucket: 1 GiB for all of them.
+/// Bytes of a run's scale for each bucket: 1 GiB for all buckets.
 const SCALE_BYTES_PER_BUCKET: u64 = 16 << 10;
-/// Dumps that are open.
+/// Number of open dumps.
 const RESERVATIONS: usize = 1000;
-/// Of each run's calls that change buckets, as many are timed as are one in so many of the ring's buckets.
+/// The number of timed calls in a run is the number of the ring's buckets divided by this.
 const TIMED_SHARE: u64 = 64;
-/// One in so many calls is left out.
+/// One call of this many is omitted: the slowest.
 const LEFT_OUT_SHARE: usize = 100;
 
 /// `ring/bucket-change-us`.
@@ -59,7 +64,7 @@ fn microseconds(session: &Session) -> Result<Spread, Failure> {
         let why = format!("{gib} GiB of memory are not there");
         return Err(Failure::CannotRun(why));
     }
-    // Huge pages would back the untouched half of each bucket too.
+    // Huge pages would also back the untouched half of each bucket.
     let failed = |error| Failure::system("prctl(PR_SET_THP_DISABLE)", error);
     let before = transparent_huge_pages_are_disabled().map_err(failed)?;
     disable_transparent_huge_pages(true).map_err(failed)?;
@@ -69,10 +74,10 @@ fn microseconds(session: &Session) -> Result<Spread, Failure> {
 }
 
 fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
-    let mut full = Full::new(buckets)?;
+    let mut full = FullRing::new(buckets)?;
     let changes = (buckets / TIMED_SHARE).max(1);
     let mut worst = Spread::once(0.0);
-    // The dumps want the oldest eighth of what the ring holds; or the newest quarter, and all that comes.
+    // The dumps want the oldest eighth of the ring, or the newest quarter and all later packets.
     for (from, to) in [(0.0, Some(0.125)), (0.75, None)] {
         let _reservations = full.reserve(from, to);
         let spread = session.alone("change of buckets, us", || full.changes(changes))?;
@@ -87,15 +92,15 @@ fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
 }
 
 /// A ring in which no bucket is free.
-struct Full {
+struct FullRing {
     ring: Ring,
     producer: Producer,
-    /// Records stored, each in a bucket of its own; their stamps are their numbers, from 1.
+    /// Records stored, each in a separate bucket. Stamps are record numbers, from 1.
     stored: u64,
     frame: Vec<u8>,
 }
 
-impl Full {
+impl FullRing {
     fn new(buckets: u64) -> Result<Self, Failure> {
         let config = RingConfig {
             bucket_bytes: Some(BUCKET_BYTES),
@@ -130,7 +135,8 @@ impl Full {
         store_one(&mut self.producer, self.stored, &self.frame[..bytes])
     }
 
-    /// For records from one place to another in what the ring holds, which is from 0 to 1; `None`: all that comes.
+    /// Reserves the records from one position to another in the ring's contents, on a scale from 0
+    /// to 1. `None`: also all later packets.
     fn reserve(&self, from: f64, to: Option<f64>) -> Vec<Reservation> {
         let statistics = self.ring.statistics();
         let oldest_ns = statistics.oldest_ns.unwrap_or_default();
@@ -142,7 +148,8 @@ impl Full {
         (0..RESERVATIONS).map(reserve).collect()
     }
 
-    /// Stores so many pairs of records and returns the microseconds of the calls for the short ones, on average.
+    /// Stores `changes` pairs of records and returns the mean microseconds of the calls for the
+    /// short records.
     fn changes(&mut self, changes: u64) -> Result<f64, Failure> {
         let before = self.ring.statistics();
         let mut times_ns = Vec::new();

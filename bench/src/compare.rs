@@ -1,9 +1,10 @@
-//! Two commits, measured in turns: which rows differ by more than their rounds do.
+//! Compares two commits, measured in turns: which rows differ by more than their rounds do.
 //!
-//! `make bench-ab` runs each commit's own benchmarks and writes `base/N/results.json` and `new/N/results.json`
-//! for round N. This module reads both and prints a table. A row gets *worse* if every round of the new
-//! commit is worse than every round of the base, or if the new commit has no figure where the base has one.
-//! With five rounds each, that happens to equal commits in 4 of 1,000 rows.
+//! `make bench-ab` runs each commit's own benchmarks and writes `base/N/results.json` and
+//! `new/N/results.json` for round N. This module reads both and prints a table. A row gets *worse*
+//! if every round of the new commit is worse than every round of the base. It also gets worse if
+//! the new commit has no figure where the base has a figure. With five rounds each, that happens to
+//! equal commits in 4 of 1,000 rows.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -96,7 +97,8 @@ fn rounds(folder: &Path) -> io::Result<BTreeMap<String, Rounds>> {
     Ok(figures)
 }
 
-/// Whether a smaller figure of this row is the better one: by its goal, else by its name and unit.
+/// Whether a smaller figure of this row is better: determined by its goal, or without a goal by its
+/// name and unit.
 fn is_less_better(name: &str) -> bool {
     let Some(row) = rows::find(name) else {
         return false;

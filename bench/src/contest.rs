@@ -1,8 +1,9 @@
-//! What a queue is asked to carry, and how its threads are run and timed.
+//! The load that a queue must carry, and how its threads are run and timed.
 //!
-//! A contestant implements [`Contest`]: it stores the [`Frames`] of a [`Load`] on its producer threads, reads them on its consumer
-//! threads, and returns what the consumers saw. [`race`] starts the threads and takes the time, so that all contestants are timed
-//! alike; [`Run::check`] compares counts and checksums.
+//! A contestant implements [`Contest`]: it stores the [`Frames`] of a [`Load`] on its producer
+//! threads, reads them on its consumer threads, and returns the tallies of its consumers. The time
+//! is taken by [`race`], which starts the threads, so that all contestants are timed alike.
+//! [`Run::check`] compares counts and checksums.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -21,28 +22,30 @@ use crate::{
     pin,
 };
 
-/// Bytes of source frames, at most: they stay in the first-level cache beside what a contestant needs there.
+/// Maximum bytes of source frames. They stay in the first-level cache together with the working set
+/// of a contestant.
 const FRAMES_BYTES_MAX: usize = 16 << 10;
-/// Different frames of a load, at most: one burst.
+/// Maximum number of different frames of a load: one burst.
 const FRAMES_MAX: usize = 64;
 /// Frames start on a cache line, and may be read up to a multiple of this.
 const FRAME_ALIGNMENT: usize = 64;
-/// A run takes fractions of a second. After this it is given up.
+/// A run takes fractions of a second. After this time it is stopped.
 const LIMIT: Duration = Duration::from_secs(20);
-/// A queue in the competition. Used from one thread; it starts its own.
+/// A queue in the competition. Used from one thread; the contestant starts its own threads.
 pub trait Contest {
     /// Carries `load` from its producers to its consumers once, without loss.
     ///
-    /// `memory` is there to keep packets in; it is pre-faulted, aligned to 2 MiB, as large as the ring, and shared with the
-    /// other contestants, who run before and after. Whatever its contents, the whole of it must be used in turn: a recorder
-    /// retains what it stored.
+    /// `memory` is for the packets. It is pre-faulted, aligned to 2 MiB, as large as the ring, and
+    /// shared with the other contestants, which run before and after. The contestant must use all
+    /// of it in turn, whatever its contents, because a recorder retains the packets that it stores.
     ///
     /// # Errors
-    /// [`Failure`]. [`Failure::CannotRun`] where the load does not fit the queue (two producers on a queue for one).
+    /// [`Failure`]. [`Failure::CannotRun`] if the load does not fit the queue (two producers on a
+    /// queue for one producer).
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure>;
 }
 
-/// One that may not have been made: its runs tell why.
+/// A contestant whose construction may have failed: its runs return the error.
 impl<C: Contest> Contest for Result<C, Failure> {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
         self.as_mut()
@@ -51,30 +54,30 @@ impl<C: Contest> Contest for Result<C, Failure> {
     }
 }
 
-/// A closure is one.
+/// A closure is a contestant.
 impl<F: FnMut(&Load, &mut Memory) -> Result<Run, Failure>> Contest for F {
     fn run(&mut self, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
         self(load, memory)
     }
 }
 
-/// What is to be carried.
+/// The packets to carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Bytes of each packet, `16..=9000`.
     pub packet_bytes: usize,
     /// Packets of all producers together.
     pub packets: u64,
-    /// Threads that store, and as many that read, at least 1.
+    /// Number of storing threads, and of reading threads, at least 1.
     pub pairs: usize,
 }
 
 impl Load {
-    /// Packets that come out of the source at a time. A queue that can hand over packets before a bucket or buffer is full may do so
-    /// after each burst.
+    /// Packets that the source returns at a time. A queue that can hand over packets before a
+    /// bucket or buffer is full may do so after each burst.
     pub const BURST: u64 = 64;
 
-    /// A load.
+    /// A load of packets of one size.
     #[must_use]
     pub fn pairs(packet_bytes: usize, packets: u64, pairs: usize) -> Self {
         Self {
@@ -84,7 +87,7 @@ impl Load {
         }
     }
 
-    /// Packets that this producer stores, `producer` in `0..pairs`.
+    /// Number of packets that this producer stores, `producer` in `0..pairs`.
     #[must_use]
     pub fn packets_of(&self, producer: usize) -> u64 {
         let producers = self.pairs as u64;
@@ -92,14 +95,15 @@ impl Load {
         self.packets / producers + u64::from((producer as u64) < rest)
     }
 
-    /// The stamp of a producer's packet: its place if producers took turns. Below 2^48, the range of the QQ of 2016.
+    /// The stamp of a producer's packet: its position if producers took turns. Below 2^48, the
+    /// range of the QQ of 2016.
     #[must_use]
     #[inline(always)]
     pub fn time(&self, producer: usize, number: u64) -> u64 {
         number * self.pairs as u64 + producer as u64
     }
 
-    /// What consumers must see.
+    /// The tally that consumers must return.
     #[must_use]
     pub fn expected(&self) -> Tally {
         let mut checksum = 0_u64;
@@ -116,18 +120,18 @@ impl Load {
     }
 }
 
-/// What a consumer saw.
+/// The packets that a consumer saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Their stamps and lengths, added up modulo 2^64.
+    /// Sum of stamps and lengths of the packets, modulo 2^64.
     pub checksum: u64,
 }
 
 impl Tally {
-    /// Counts one packet by what its descriptor or header says. `time` is the stamp that [`Load::time`] gave it, read from the
-    /// queue's memory, as is `captured_bytes`.
+    /// Counts one packet by its descriptor or header. `time` is the stamp of [`Load::time`]. Both
+    /// arguments must be read from the queue's memory.
     #[inline(always)]
     pub fn add(&mut self, time: u64, captured_bytes: usize) {
         self.packets += 1;
@@ -139,9 +143,9 @@ impl Tally {
 /// A finished run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// From before the first store to the last packet seen by a consumer.
+    /// Time from before the first store until a consumer has seen the last packet.
     pub seconds: f64,
-    /// What all consumers saw.
+    /// Tally of all consumers.
     pub seen: Tally,
 }
 
@@ -152,7 +156,7 @@ impl Run {
         self.seen.packets as f64 / self.seconds / 1e6
     }
 
-    /// Compares what was seen with what was to be carried.
+    /// Compares the tally with the load.
     ///
     /// # Errors
     /// [`Failure::Count`], [`Failure::Wrong`].
@@ -163,9 +167,10 @@ impl Run {
     }
 }
 
-/// The packets of a load: a few frames that differ, small enough to stay in the first-level cache, taken in turn.
+/// The packets of a load: a few different frames, small enough to stay in the first-level cache,
+/// used in turn.
 ///
-/// The first 8 bytes of a frame are its number (little endian), the rest a pattern.
+/// The first 8 bytes of a frame are its number (little endian), the rest is a pattern.
 #[derive(Debug, Clone)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -176,7 +181,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames of so many bytes, `16..=9000`.
+    /// Frames of `frame_bytes` bytes, `16..=9000`.
     #[must_use]
     pub fn new(frame_bytes: usize) -> Self {
         assert!((16..=9000).contains(&frame_bytes));
@@ -211,7 +216,8 @@ impl Frames {
         &self.padded(number)[..self.frame_bytes]
     }
 
-    /// The same with what follows it, up to a multiple of 64 bytes; starts on a multiple of 64.
+    /// The frame of a producer's packet with the bytes after it, up to a multiple of 64. Starts on
+    /// a multiple of 64.
     #[must_use]
     #[inline(always)]
     pub fn padded(&self, number: u64) -> &[u8] {
@@ -225,7 +231,7 @@ impl Frames {
     }
 }
 
-/// Tells the threads of a run when it is given up.
+/// Signals the threads of a run that the run was stopped.
 #[derive(Debug)]
 pub struct Course {
     stopped: AtomicBool,
@@ -233,14 +239,14 @@ pub struct Course {
 }
 
 impl Course {
-    /// The run was given up, or a thread of it failed: return soon.
+    /// Whether the run was stopped, or a thread of it failed. The caller must then return soon.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) // a hint; nothing is read on the strength of it
     }
 
     /// # Errors
-    /// [`Failure::Wrong`] once the run is given up.
+    /// [`Failure::Wrong`] after the run was stopped.
     pub fn check(&self) -> Result<(), Failure> {
         if self.stopped() {
             return Err(Failure::deadline(self.limit.as_secs()));
@@ -249,13 +255,15 @@ impl Course {
     }
 }
 
-/// Runs producers and consumers, each on a thread of its own ([`together`]). The clock runs from before the first store to the last
-/// return of a consumer, which must return as soon as it has seen its last packet. The result is not checked yet.
+/// Runs producers and consumers, each on a separate thread ([`together`]). The clock runs from
+/// before the first store to the last return of a consumer. A consumer must return as soon as it
+/// has seen its last packet. The result is not checked yet.
 ///
-/// A thread that waits for another calls [`Course::check`], or is woken by `stop`, which is called when the run is given up.
+/// A thread that waits for another thread calls [`Course::check`], or `stop` wakes it, which is
+/// called when the run is stopped.
 ///
 /// # Errors
-/// The first [`Failure`] of a thread, a panic or the end of 20 seconds among them.
+/// The first [`Failure`] of a thread, including a panic and the limit of 20 seconds.
 pub fn race<P, C>(
     load: &Load,
     stop: &dyn Fn(),
@@ -286,24 +294,26 @@ where
     Ok(Run { seconds, seen })
 }
 
-/// What one thread does, where several do different things.
+/// The work of one thread, for threads with different work.
 pub type Work<'w, T> = Box<dyn FnOnce(&Course) -> Result<T, Failure> + Send + 'w>;
 
-/// What one thread returned, and when it worked.
+/// The result of one thread, and its times.
 #[derive(Debug, Clone, Copy)]
 pub struct Leg<T> {
-    /// What it returned.
+    /// The value that the thread returned.
     pub value: T,
-    /// Before its work.
+    /// Time before the work.
     pub start: Instant,
-    /// After it.
+    /// Time after the work.
     pub end: Instant,
 }
 
-/// Runs works on threads that are pinned, each to its core, and start together, once all stand ready. In the order of the works.
+/// Runs works on threads that are pinned, each to its core, and start together when all are ready.
+/// Returns the results in the order of the works.
 ///
 /// # Errors
-/// The first [`Failure`], a panic or the end of 20 seconds among them. Then `stop` is called, and the others are waited for.
+/// The first [`Failure`], including a panic and the limit of 20 seconds. Then `stop` is called, and
+/// this function waits for the other threads.
 pub fn together<T: Send, W>(stop: &dyn Fn(), works: Vec<W>) -> Result<Vec<Leg<T>>, Failure>
 where
     W: FnOnce(&Course) -> Result<T, Failure> + Send,
@@ -366,7 +376,7 @@ where
     }
 }
 
-/// From the first start to the last end.
+/// Time from the first start to the last end.
 fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
     let start = from.iter().map(|leg| leg.start).min();
     let end = to.iter().map(|leg| leg.end).max();
@@ -374,10 +384,11 @@ fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
     time.unwrap_or_default().as_secs_f64()
 }
 
-/// Runs something on a thread of its own that stays on one core; with the seconds that it took.
+/// Runs `work` on a separate thread that is pinned to one core. Returns its result and the seconds
+/// that it took.
 ///
 /// # Errors
-/// [`Failure::Wrong`]: it panicked.
+/// [`Failure::Wrong`]: `work` panicked.
 pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
     let mut legs = together(&|| {}, vec![|_: &Course| Ok(work())])?;
     let Leg { value, start, end } = legs.remove(0);

@@ -1,8 +1,9 @@
-//! From store to peek: how long until a reader has a packet in its hands.
+//! From store to peek: the time until a reader has a packet.
 //!
-//! The producer stamps each packet with the monotonic clock just before it stores it, and publishes when nothing more is due,
-//! as an inserter does when its source runs dry. The reader sleeps whenever there is nothing new ([`Reader::wait`]), at every
-//! rate, as an idle recorder does, and reads the clock once for each run of packets that it is handed.
+//! The producer stamps each packet with the monotonic clock just before it stores the packet. It
+//! publishes when no more packets are due, as an inserter does when its source runs dry. At every
+//! rate the reader sleeps whenever there are no new packets ([`Reader::wait`]), as an idle recorder
+//! does. It reads the clock once for each batch.
 
 use std::{
     io, thread,
@@ -19,15 +20,16 @@ use crate::{
     session::Session,
 };
 
-/// A reader looks around after this at the latest, as the recorder's analyzer does.
+/// Maximum sleep of a reader, as in the recorder's analyzer.
 const NAP: Duration = Duration::from_millis(10);
-/// A producer sleeps until a packet is due if that is further away than this, else it watches the clock.
+/// A producer sleeps until a packet is due if the packet is further away than this. Otherwise it
+/// polls the clock.
 const SLEEP_MIN_NS: u64 = 200_000;
 /// Bytes of the packets.
 const PACKET_BYTES: usize = 64;
-/// More than any of the runs can store, so that nobody is lapped.
+/// More than any of the runs can store, so that no reader is lapped.
 const RING_BYTES: u64 = 256 << 20;
-/// How long a reader is watched while nothing comes.
+/// How long a reader is observed without packets.
 const SILENCE_SECONDS: f64 = 2.0;
 /// Names of rates and packets a second.
 const RATES: [(&str, u32); 6] = [
@@ -39,19 +41,20 @@ const RATES: [(&str, u32); 6] = [
     ("10mpps", 10_000_000),
 ];
 
-/// What a run found.
+/// The figures of a run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Found {
-    /// 99 of 100 packets were seen after so many microseconds.
+struct LatencyFigures {
+    /// 99 of 100 packets were seen within this time, µs.
     p99_us: f64,
-    /// Processor time of the reader's thread, in percent of the time that the run took.
+    /// Processor time of the reader's thread, in percent of the time of the run.
     cpu_percent: f64,
 }
 
 /// The judged rows of latency, and the idle reader.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     for (row, rate) in [("idle", 1000), ("1mpps", 1_000_000)] {
-        // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
+        // Long enough that a processor lost for some milliseconds affects less than one packet in a
+        // hundred.
         let time = session.scale.time(0.5);
         session.row(&format!("ring/latency/{row}-p99-us"), None, || {
             session.alone("latency, us", || Ok(paced(rate, time)?.p99_us))
@@ -73,37 +76,40 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     session.measure("latency", RATES.into_iter().map(entrant).collect())
 }
 
-/// Stores packets at a rate for a while and reads them.
-fn paced(packets_per_second: u32, time: Duration) -> Result<Found, Failure> {
+/// Stores and reads packets at a rate for a while.
+fn paced(packets_per_second: u32, time: Duration) -> Result<LatencyFigures, Failure> {
     let interval = Duration::from_secs(1) / packets_per_second;
     let packets = time.as_nanos() * u128::from(packets_per_second) / 1_000_000_000;
     run(u64::try_from(packets).unwrap_or(u64::MAX), interval)
 }
 
-/// Percent of a core that a reader takes while nothing is stored.
+/// Percent of a core that a reader uses while nothing is stored.
 fn silent(time: Duration) -> Result<f64, Failure> {
-    // The only packet comes at the end, and ends the run.
+    // The only packet arrives at the end, and ends the run.
     Ok(run(1, time)?.cpu_percent)
 }
 
-/// The first packet is due after one interval. The ring is as a live recorder has it.
-fn run(packets: u64, interval: Duration) -> Result<Found, Failure> {
+/// Runs one producer and one reader. The first packet is due after one interval. The ring is
+/// configured as in a live recorder.
+fn run(packets: u64, interval: Duration) -> Result<LatencyFigures, Failure> {
     let (ring, mut producers) = made(&RingConfig::new(RING_BYTES, 1, 1))?;
     let reader = ring.group(GroupKind::Lapped);
     let mut reader = reader.map_err(|error| Failure::system("making a reader", error))?;
-    // Touched memory, and not zeros, which the system may give without pages: a first touch costs microseconds a page.
+    // Touched memory, and not zeros, for which the system may provide no pages: a first touch costs
+    // microseconds a page.
     let mut latencies = vec![u32::MAX; usize::try_from(packets).unwrap_or(usize::MAX)];
     latencies.clear();
     let start = Instant::now();
-    let storing: Work<'_, Found> =
-        Box::new(|_| store(&mut producers[0], packets, start, interval).map(|()| Found::default()));
-    let reading: Work<'_, Found> =
+    let storing: Work<'_, LatencyFigures> = Box::new(|_| {
+        store(&mut producers[0], packets, start, interval).map(|()| LatencyFigures::default())
+    });
+    let reading: Work<'_, LatencyFigures> =
         Box::new(|course| read(&mut reader, packets, latencies, start, course));
     let legs = together(&|| {}, vec![reading, storing])?;
     Ok(legs[0].value)
 }
 
-/// Stores packets as they are due and publishes when none is.
+/// Stores packets as they are due, and publishes when no packet is due.
 fn store(
     producer: &mut Producer,
     packets: u64,
@@ -134,16 +140,17 @@ fn store(
     Ok(())
 }
 
-/// Reads all packets and takes the latency of each; `latencies` is empty.
+/// Reads all packets and takes the latency of each packet. `latencies` is empty.
 fn read(
     reader: &mut Reader,
     packets: u64,
     mut latencies: Vec<u32>,
     start: Instant,
     course: &Course,
-) -> Result<Found, Failure> {
+) -> Result<LatencyFigures, Failure> {
     let mut seen = 0;
-    // This clock is read outside the other: of a run that is over at once, too, no more than all is the reader's.
+    // This clock is read outside of the processor time, so that the reader's share never exceeds
+    // the whole, even in a very short run.
     let begin = Instant::now();
     let cpu = cpu_time();
     while seen < packets {
@@ -165,13 +172,13 @@ fn read(
     check_lapped(reader.lapped().packets)?;
     check_count(packets, seen)?;
     latencies.sort_unstable();
-    Ok(Found {
+    Ok(LatencyFigures {
         p99_us: f64::from(p99(&latencies)) / 1e3,
         cpu_percent: cpu_seconds / seconds * 100.0,
     })
 }
 
-/// The least figure that 99 of 100 do not exceed; 0 of none.
+/// The smallest figure that 99 of 100 do not exceed; 0 for an empty list.
 fn p99(sorted: &[u32]) -> u32 {
     let rank = (sorted.len() * 99).div_ceil(100);
     sorted
@@ -206,7 +213,7 @@ mod tests {
     fn a_latency_is_positive() {
         let found = paced(10_000, Duration::from_millis(50)).unwrap();
         assert!(found.p99_us > 0.0 && found.cpu_percent > 0.0);
-        // All of it where the reader came when the packet was there already.
+        // The share is 100 % if the packet was there before the reader.
         assert!(silent(Duration::from_millis(20)).unwrap() <= 100.0);
     }
 }

@@ -1,21 +1,26 @@
-//! Measures the ring: against what the machine's memory can do, against the QQ of 2016, and against other people's queues. And
-//! filters: against libpcap and code written by hand; and whole recorders on live traffic.
+//! Benchmarks of the ring, the filters and whole recorders. The ring is compared with the bandwidth
+//! of the machine's memory, with the QQ of 2016, and with third-party queues. Filters are compared
+//! with libpcap and handwritten code. Whole recorders run on live traffic.
 //!
-//! [`rows`] lists what is measured, and where it is shown. `make bench-quick` measures the rows that ring and filters are judged by, `make
-//! bench` everything, `make bench-capture` live capture. Figures go to `results.json` in cargo's target directory under `bench/`
-//! ([`session`]), facts about the machine to `machine.json` beside it ([`machine`]). [`report`] makes tables and figures of them for
-//! docs/dev/benchmarks.md, which says what each figure means.
+//! [`rows`] lists all measurements, and where each is shown. `make bench-quick` measures the judged
+//! rows of ring and filters, `make bench` everything, `make bench-capture` live capture. Figures go
+//! to `results.json` in cargo's target directory under `bench/` ([`session`]). Facts about the
+//! machine go to `machine.json` in the same folder ([`machine`]). The [`report`] module turns both
+//! into tables and figures for docs/dev/benchmarks.md, which explains each figure.
 //!
 //! # How it measures
 //!
-//! A [`contest::Load`] says what to carry. A contestant implements [`contest::Contest`] and starts its threads through
-//! [`contest::race`]; [`measure::Heat`] runs contestants in turns and makes medians and ratios; every run is checked by counts
-//! and checksums ([`contest::Run::check`]) and a failed check fails the row and the program. All contestants keep packets in the same
-//! [`memory::Memory`], except the ring, whose memory is its own and as large.
+//! A [`contest::Load`] describes the packets to carry. A contestant implements [`contest::Contest`]
+//! and starts its threads through [`contest::race`]. [`measure::Heat`] runs contestants in turns
+//! and computes medians and ratios. Counts and checksums verify every run
+//! ([`contest::Run::check`]); a failed check fails the row and the program. All contestants keep
+//! packets in the same [`memory::Memory`], except the ring, which has its own memory of the same
+//! size.
 //!
 //! # How to add a row
 //!
-//! A line in `rows.txt`, and the entrants that measure it in the function that `rows::MEASURES` has for its group. A contestant:
+//! Add a line to `rows.txt`, and the entrants that measure it to the function that `rows::MEASURES`
+//! lists for its group. A contestant:
 //!
 //! ```
 //! use std::sync::mpsc;
@@ -85,7 +90,7 @@ pub mod session;
 
 pub use flow::misses::flow_path;
 
-/// Tells whoever watches.
+/// Prints progress to stderr.
 #[expect(clippy::print_stderr, reason = "progress of a program for people")]
 pub fn say(text: &str) {
     eprintln!("{text}");

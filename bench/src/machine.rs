@@ -1,21 +1,21 @@
-//! What the figures were measured on: `machine.json` beside `results.json`.
+//! The machine of the measurements: `machine.json` in the folder of `results.json`.
 //!
-//! A fact that the system does not tell is left out. [`Load`] says what else the machine did during
-//! the run.
+//! A fact that the system does not report is omitted. [`MachineLoad`] reports other work of the
+//! machine during the run.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
 use crate::session::{at, read_json};
 
-/// A file of facts, in the folder of results.
+/// The file of facts, in the folder of results.
 pub const MACHINE: &str = "machine.json";
-/// Facts that the shell tells: a name, ` | `, and a command.
+/// Facts from shell commands: a name, ` | `, and a command.
 const COMMANDS: &str = include_str!("machine.txt");
 
 /// Facts about machine and build by name, each a word or a sentence.
 pub type Facts = BTreeMap<String, String>;
 
-/// Looks around.
+/// Collects the facts.
 #[must_use]
 pub fn look() -> Facts {
     let commands = COMMANDS.lines().filter_map(|line| line.split_once(" | "));
@@ -23,14 +23,14 @@ pub fn look() -> Facts {
     facts.filter(|(_, fact)| !fact.is_empty()).collect()
 }
 
-/// How busy the machine is with other work, from the start of a run on.
+/// The load of the machine by other work, since the start of a run.
 #[derive(Debug)]
-pub struct Load {
+pub struct MachineLoad {
     before: Option<String>,
     times: Option<CpuTimes>,
 }
 
-impl Load {
+impl MachineLoad {
     /// Reads /proc/loadavg and /proc/stat.
     #[must_use]
     pub fn start() -> Self {
@@ -40,8 +40,8 @@ impl Load {
         }
     }
 
-    /// The load average at the start and now, and the share of CPU time that the hypervisor gave to
-    /// others in between (steal).
+    /// Adds the load average at the start and now, and the share of CPU time that the hypervisor
+    /// gave to other guests in between (steal).
     pub fn tell(&self, facts: &mut Facts) {
         let steal = self.times.zip(CpuTimes::now());
         let steal = steal.and_then(|(start, end)| end.steal_percent_since(start));
@@ -76,8 +76,8 @@ impl CpuTimes {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal. Guest times, which
-    /// follow, are in user and nice already.
+    /// Parses the line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal. The guest
+    /// times that follow are already included in user and nice.
     fn parse(stat: &str) -> Option<Self> {
         let times = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let times = times.split_whitespace().take(8).map(str::parse);
@@ -97,22 +97,23 @@ impl CpuTimes {
 /// Writes facts into the folder as one flat object.
 ///
 /// # Errors
-/// The system's, with the path.
+/// The system's error, with the path.
 pub fn write(facts: &Facts, folder: &Path) -> io::Result<()> {
     let path = folder.join(MACHINE);
     let text = serde_json::to_string_pretty(facts)?;
     fs::write(&path, text + "\n").map_err(|error| at(&path, &error))
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads the file that [`write()`] wrote.
 ///
 /// # Errors
-/// The system's, or what is wrong with the text, with the path.
+/// The system's error or the fault of the text, with the path.
 pub fn read(folder: &Path) -> io::Result<Facts> {
     read_json(&folder.join(MACHINE))
 }
 
-/// What a command of the shell says, if it succeeds. It is told whether this build has the peers that are C and C++.
+/// The output of a shell command, if it succeeds. `PEERS` in its environment is whether this build
+/// has the C and C++ peers.
 fn said(command: &str) -> Option<String> {
     let mut shell = Command::new("sh");
     shell.env("PEERS", cfg!(feature = "peers").to_string());
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn a_run_names_the_processor_and_the_load_of_the_machine() {
         let mut facts = look();
-        Load::start().tell(&mut facts);
+        MachineLoad::start().tell(&mut facts);
         for name in ["cpu", "load-before", "load-after"] {
             assert!(facts.contains_key(name), "{name} in {facts:?}");
         }

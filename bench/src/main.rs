@@ -1,6 +1,7 @@
-//! The program behind `make bench-quick`, `make bench`, `make bench-capture` and `make bench-ab`.
+//! The program that runs `make bench-quick`, `make bench`, `make bench-capture` and `make
+//! bench-ab`.
 //!
-//! `ROWS` selects rows: a comma list of names or of beginnings of names up to a slash.
+//! `ROWS` selects rows: a comma-separated list of names, or of prefixes of names up to a slash.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -22,31 +23,31 @@ const QUICK: Scale = Scale {
     repetitions: 5,
 };
 
-/// Contestants of `capture` are processes with memory of their own.
+/// Contestants of `capture` are processes with their own memory.
 const SMALL: Scale = Scale {
     ring_bytes: 2 << 20,
     ..QUICK
 };
 
-/// Measures, or draws what was measured. scripts/bench.sh knows the arguments; ROWS selects rows.
+/// Measure, or draw earlier results. scripts/bench.sh passes the arguments; ROWS selects rows.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What is to be done.
+    /// Task to run.
     #[arg(value_enum, default_value = "quick")]
-    what: What,
-    /// The folder of results.
+    what: BenchTask,
+    /// Folder of results.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// The folder of `benchmarks.md`, which a report fills.
+    /// Folder of `benchmarks.md`, which a report fills.
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
-    /// The queue of `flow-path`: heap or mrpq.
+    /// Queue of `flow-path`: heap or mrpq.
     #[arg(long, default_value = "mrpq")]
     timers: String,
-    /// Turns of each contestant behind a judged row.
+    /// Turns of each contestant for a judged row.
     #[arg(long, default_value_t = QUICK.repetitions)]
     repetitions: usize,
-    /// The packets of `flow-path`.
+    /// Packets of `flow-path`.
     #[arg(long, default_value_t = 0)]
     packets: u64,
     #[command(flatten)]
@@ -54,7 +55,7 @@ struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum BenchTask {
     Quick,
     Full,
     Capture,
@@ -62,7 +63,7 @@ enum What {
     ReportCapture,
     /// Compares the rounds of two commits in the folder of results.
     Compare,
-    /// What is run under valgrind.
+    /// Runs under valgrind.
     FlowPath,
 }
 
@@ -88,16 +89,16 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         what, out, docs, ..
     } = arguments;
     let (command, commands, mut scale) = match what {
-        What::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
-        What::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
-        What::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
-        What::FlowPath => {
+        BenchTask::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
+        BenchTask::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
+        BenchTask::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        BenchTask::FlowPath => {
             flow_path(&arguments.timers, arguments.packets)?;
             return Ok(true);
         }
-        What::Compare => return Ok(compare::compare(&out, print)?),
-        What::Report | What::ReportCapture => {
-            for path in report::report(&out, what == What::ReportCapture, docs.as_deref())? {
+        BenchTask::Compare => return Ok(compare::compare(&out, print)?),
+        BenchTask::Report | BenchTask::ReportCapture => {
+            for path in report::report(&out, what == BenchTask::ReportCapture, docs.as_deref())? {
                 say(&path.display().to_string());
             }
             return Ok(true);
@@ -110,12 +111,12 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     }
     let mut session = Session::start(&out, scale, selection)?;
     session.programs = arguments.programs;
-    let load = machine::Load::start();
+    let load = machine::MachineLoad::start();
     let mut facts = machine::look();
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
     fact("repetitions", scale.repetitions.to_string());
-    if what != What::Capture {
+    if what != BenchTask::Capture {
         fact("ring", format!("{} GiB", scale.ring_bytes >> 30));
     }
     machine::write(&facts, &out)?;

@@ -1,8 +1,8 @@
-//! Measuring in turns: a machine that is slower for a while is slower for all.
+//! Measures in turns: a machine that is slower for a while is slower for all entrants.
 //!
-//! Entrants run one after the other (A B C, A B C, …). A ratio is taken inside each repetition first; the median of these is
-//! reported, with the least and the greatest. The first turn of each is not counted: it finds out how much a run must do to take
-//! its time, and warms up what can be warm.
+//! Entrants run one after the other (A B C, A B C, …). Each repetition first computes a ratio; the
+//! report is the median of these ratios, with the minimum and the maximum. The first turn of each
+//! entrant does not count: it determines how much work fills the time of a run, and warms up.
 //!
 //! A figure with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns again, and the
 //! steadiest figure is reported.
@@ -11,19 +11,20 @@ use std::cell::{Ref, RefCell};
 
 use crate::say;
 
-/// A figure is steady if the difference between its greatest and its least repetition is at most
+/// A figure is steady if the difference between its maximum and its minimum repetition is at most
 /// this share of the median.
 pub const SPREAD_MAX: f64 = 0.15;
 /// An unsteady figure is measured again at most this many times.
 pub const AGAIN_MAX: usize = 1;
 
-/// Why there is no figure.
+/// Why a figure is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The load does not fit the contestant or the machine: the row says so, and the program succeeds.
+    /// The load does not fit the contestant or the machine: the row reports this, and the program
+    /// succeeds.
     #[error("{0}")]
     CannotRun(String),
-    /// A denominator is not what it must be, so nothing is compared with it. The program succeeds.
+    /// A denominator is wrong, so no figure is compared with the denominator. The program succeeds.
     #[error("{0}")]
     Unsound(String),
     /// Packets were lost, or seen twice.
@@ -34,13 +35,13 @@ pub enum Failure {
         /// Packets seen.
         seen: u64,
     },
-    /// A result is wrong, or a call that should work did not.
+    /// A result is wrong, or a call failed that should work.
     #[error("{0}")]
     Wrong(String),
 }
 
 impl Failure {
-    /// From an error of a call.
+    /// A failure from the error of a call.
     pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Self::Wrong(format!("{what}: {error}"))
     }
@@ -50,7 +51,7 @@ impl Failure {
         Self::Wrong("a thread panicked".to_owned())
     }
 
-    /// A run did not end within so many seconds.
+    /// A run did not end within `seconds` seconds.
     #[must_use]
     pub fn deadline(seconds: u64) -> Self {
         Self::Wrong(format!("not finished after {seconds} s"))
@@ -80,7 +81,7 @@ pub fn check_sum(expected: u64, seen: u64) -> Result<(), Failure> {
     Err(Failure::Wrong(why))
 }
 
-/// Refuses a run in which a reader of the ring missed packets.
+/// Rejects a run in which a reader of the ring missed packets.
 ///
 /// # Errors
 /// [`Failure::Wrong`].
@@ -92,20 +93,20 @@ pub fn check_lapped(packets: u64) -> Result<(), Failure> {
     Err(Failure::Wrong(why))
 }
 
-/// The median of some figures, with the least and the greatest.
+/// The median of some figures, with the minimum and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// Of an even number, the mean of the two in the middle.
+    /// The median. For an even number of figures, the mean of the two in the middle.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
     /// # Errors
-    /// [`Failure::Unsound`] of no figures.
+    /// [`Failure::Unsound`] without figures.
     pub fn of(figures: &[f64]) -> Result<Self, Failure> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -117,7 +118,7 @@ impl Spread {
         Ok(Self { median, min, max })
     }
 
-    /// A figure that was taken once.
+    /// A figure that was measured once.
     #[must_use]
     pub fn once(figure: f64) -> Self {
         Self {
@@ -127,8 +128,8 @@ impl Spread {
         }
     }
 
-    /// The difference between the greatest and the least repetition, as a share of the median;
-    /// infinite if the median is 0 and another repetition is not.
+    /// The difference between the maximum and the minimum repetition, as a share of the median.
+    /// Infinite if the median is 0 and another repetition is not.
     fn share(&self) -> f64 {
         let width = self.max - self.min;
         if width > 0.0 {
@@ -161,10 +162,10 @@ impl From<Spread> for Figure {
     }
 }
 
-/// How much is measured. Tests measure less.
+/// The amount of measurement. Tests measure less.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// Bytes of the ring, and of the memory of the others.
+    /// Bytes of the ring, and of the memory of the other contestants.
     pub ring_bytes: u64,
     /// Seconds that a run should take.
     pub seconds: f64,
@@ -173,14 +174,14 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// So many seconds at full scale, where a run takes a quarter of one; less in tests.
+    /// `full_seconds` at full scale, where a run takes a quarter of a second; less in tests.
     #[must_use]
     pub fn time(&self, full_seconds: f64) -> std::time::Duration {
         std::time::Duration::from_secs_f64(full_seconds * (self.seconds / 0.25).clamp(0.01, 1.0))
     }
 }
 
-/// What is run in turns. The closure makes one run and returns its figure.
+/// A contestant that runs in turns. The closure makes one run and returns its figure.
 pub struct Entrant<'a> {
     /// For progress and comparison; often the name of a row.
     pub name: String,
@@ -194,8 +195,9 @@ impl<'a> Entrant<'a> {
         Self { name, run }
     }
 
-    /// One whose runs take so many seconds. The closure is told how much to do, `least` at first and at the least, and returns its figure
-    /// and how much of this it did a second, which the length of the next run is found from.
+    /// An entrant whose runs take `seconds` seconds. The argument of the closure is the amount of
+    /// work, at first `least` and never less. The closure returns its figure and its work per
+    /// second, which determine the amount of the next run.
     pub fn paced(
         name: impl Into<String>,
         seconds: f64,
@@ -223,18 +225,18 @@ impl std::fmt::Debug for Entrant<'_> {
     }
 }
 
-/// The figures of one entrant: one for each repetition, or why there are none. One failed run fails the whole series: a queue that
-/// loses packets now and then has no speed.
+/// The figures of one entrant, one for each repetition, or why there are no figures. One failed run
+/// fails the whole series: a queue that sometimes loses packets has no speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The entrant's.
+    /// Name of the entrant.
     pub name: String,
-    /// By repetition.
+    /// Figures by repetition.
     pub figures: Result<Vec<f64>, Failure>,
 }
 
 impl Series {
-    /// Median, least and greatest.
+    /// Median, minimum and maximum.
     ///
     /// # Errors
     /// Why there are no figures.
@@ -242,7 +244,7 @@ impl Series {
         Spread::of(self.figures.as_ref().map_err(Clone::clone)?)
     }
 
-    /// The geometric means of several series, repetition by repetition.
+    /// The geometric means of several series, for each repetition.
     #[must_use]
     pub fn geometric_mean(series: &[&Self]) -> Self {
         let all: Result<Vec<_>, _> = series.iter().map(|one| one.figures.clone()).collect();
@@ -258,10 +260,10 @@ impl Series {
         }
     }
 
-    /// How many times the figures of `other` these are, repetition by repetition.
+    /// The ratios of these figures to the figures of `other`, for each repetition.
     ///
     /// # Errors
-    /// Why one of them has no figures.
+    /// Why one of the series has no figures.
     pub fn over(&self, other: &Self) -> Result<Spread, Failure> {
         let mine = self.figures.as_ref().map_err(Clone::clone)?;
         let theirs = other.figures.as_ref().map_err(|failure| match failure {
@@ -281,7 +283,7 @@ impl Round {
     /// The series of an entrant.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: it was not in this round.
+    /// [`Failure::Unsound`]: the entrant was not in this round.
     pub fn get(&self, name: &str) -> Result<&Series, Failure> {
         let series = self.0.iter().find(|series| series.name == name);
         series.ok_or_else(|| Failure::Unsound(format!("{name} was not run")))
@@ -297,8 +299,8 @@ impl Round {
     }
 }
 
-/// Entrants and the rounds that they ran: one of all entrants, then one for each unsteady figure,
-/// of the entrants of that figure.
+/// Entrants and their rounds: one round of all entrants, then one round for each unsteady figure,
+/// with the entrants of that figure.
 #[derive(Debug)]
 pub struct Heat<'a> {
     what: String,
@@ -335,7 +337,7 @@ impl<'a> Heat<'a> {
         Ref::map(self.rounds.borrow(), |rounds| &rounds[0])
     }
 
-    /// A round of some of the entrants.
+    /// Runs a round of some of the entrants.
     fn again(&self, is_part: &dyn Fn(&str) -> bool) {
         let mut entrants = self.entrants.borrow_mut();
         let entrants = entrants.iter_mut().filter(|one| is_part(&one.name));
@@ -373,7 +375,7 @@ impl<'a> Heat<'a> {
     }
 
     /// The steadiest figure of all rounds that have every entrant of the figure. While no round has
-    /// a steady one, these entrants run again, up to [`AGAIN_MAX`] times.
+    /// a steady figure, these entrants run again, up to [`AGAIN_MAX`] times.
     ///
     /// # Errors
     /// Why a round has no figure.
@@ -412,16 +414,16 @@ impl<'a> Heat<'a> {
         self.figure(&|part| part == name, &|round| round.get(name)?.spread())
     }
 
-    /// How many times the figure of `other` the one of `one` was.
+    /// The ratio of the figure of `one` to the figure of `other`.
     ///
     /// # Errors
-    /// Why one of them has no figures.
+    /// Why one of the two has no figures.
     pub fn ratio(&self, one: &str, other: &str) -> Result<Spread, Failure> {
         self.ratio_among(&[], one, other)
     }
 
-    /// The same. If the ratio is unsteady, `others` take turns with the two, because a second ratio
-    /// qualifies this one and must come from the same turns.
+    /// The ratio of `one` to `other`. If the ratio is unsteady, `others` take turns with the two
+    /// entrants, because a second ratio qualifies this ratio and must come from the same turns.
     ///
     /// # Errors
     /// As of [`Self::ratio`].
@@ -433,7 +435,7 @@ impl<'a> Heat<'a> {
         self.figure(&is_part, &|round| round.get(one)?.over(round.get(other)?))
     }
 
-    /// The figures of all entrants by name. The unsteady ones run again together, so that they take
+    /// The figures of all entrants by name. Unsteady entrants run again together, so that they take
     /// turns.
     pub fn spreads(&self) -> impl Iterator<Item = (&str, Result<Spread, Failure>)> {
         let is_unsteady = |name: &str| {
@@ -456,11 +458,10 @@ impl<'a> Heat<'a> {
         names.map(|name| (name, self.spread(name)))
     }
 
-    /// The entrant of these with the greatest median in the first round. Entrants without figures
-    /// cannot win.
+    /// The name with the greatest median in the first round. Entrants without figures cannot win.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: none has a figure.
+    /// [`Failure::Unsound`]: no entrant has a figure.
     pub fn best<'n>(&self, names: &[&'n str]) -> Result<&'n str, Failure> {
         let first = self.first();
         let median = |name| first.get(name).and_then(Series::spread).ok();
@@ -485,7 +486,7 @@ mod tests {
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), spread(2.5, 1.0, 4.0));
     }
 
-    /// The machine halves its speed after two rounds: ratios do not notice.
+    /// The machine halves its speed after two rounds, which does not change the ratios.
     #[test]
     fn ratios_are_taken_inside_a_repetition() {
         let order = RefCell::new(String::new());
@@ -555,7 +556,7 @@ mod tests {
         assert_eq!(calls, 3, "not run again");
     }
 
-    /// An entrant with the figures of a list, one by one.
+    /// An entrant whose runs return the figures of a list.
     fn listed<'a>(name: &'a str, figures: &'a [f64], order: &'a RefCell<String>) -> Entrant<'a> {
         let mut figures = figures.iter();
         Entrant::new(name, move || {
@@ -565,7 +566,7 @@ mod tests {
         })
     }
 
-    /// The first figure of each round is that of the turn that is not counted.
+    /// The first figure of each round belongs to the uncounted turn.
     #[test]
     fn an_unsteady_ratio_is_measured_again_and_the_steadiest_is_reported() {
         let order = RefCell::new(String::new());

@@ -1,14 +1,15 @@
-//! The memory that contestants keep packets in: one region, filled with pages once, lent to one after the other.
+//! The memory in which contestants keep packets: one region, pre-faulted once, lent to one
+//! contestant after another.
 #![expect(unsafe_code, reason = "asks for huge pages")]
 
 use rustix::mm::{Advice, madvise};
 
 use crate::measure::Failure;
 
-/// The region starts on, and is a multiple of, a huge page.
+/// Start and length of the region are multiples of this: a huge page.
 pub const ALIGNMENT: usize = 2 << 20;
 
-/// A zeroed, pre-faulted region, in transparent huge pages where the system gives them.
+/// A zeroed, pre-faulted region, in transparent huge pages if available.
 #[derive(Debug)]
 pub struct Memory {
     bytes: Vec<u8>,
@@ -16,10 +17,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes and fills `bytes`, rounded up to a multiple of 2 MiB, at least 2 MiB.
+    /// Allocates and fills `bytes`, rounded up to a multiple of 2 MiB, at least 2 MiB.
     ///
     /// # Errors
-    /// [`Failure::Wrong`]: the memory is not there.
+    /// [`Failure::Wrong`]: not enough memory.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
         let wanted = bytes.max(1).next_multiple_of(ALIGNMENT);
         let mut bytes = Vec::<u8>::new();
@@ -27,19 +28,19 @@ impl Memory {
         reserved.map_err(|error| Failure::system("taking memory", error))?;
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let region = bytes.as_mut_ptr().wrapping_add(start);
-        // Advice only; without huge pages everything works the same, slower at first touch.
-        // SAFETY: the range is inside what was reserved, and the advice does not change contents.
+        // Advice only: without huge pages the first touch is slower.
+        // SAFETY: the range is inside the reserved memory, and the advice does not change contents.
         let _ = unsafe { madvise(region.cast(), wanted, Advice::LinuxHugepage) };
         bytes.resize(start + wanted, 0);
         Ok(Self { bytes, start })
     }
 
-    /// All of it.
+    /// The whole region.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {

@@ -1,16 +1,17 @@
-//! One core for each thread, as long as there are enough.
+//! Pins threads to cores: one core for each thread, as long as there are enough.
 //!
-//! Thread `t` of a run (producers first, then consumers) goes to the core `t` modulo the number of cores. With a core for
-//! each, producers and consumers have cores of their own; with 2 producers and 2 consumers on 2 cores, producer `i` shares
-//! core `i` with consumer `i`, so that both cores do the same work. The rule is the same for all contestants.
+//! Thread `t` of a run (producers first, then consumers) runs on core `t` modulo the number of
+//! cores. With enough cores, producers and consumers have separate cores. With 2 producers and 2
+//! consumers on 2 cores, producer `i` shares core `i` with consumer `i`, so that both cores do the
+//! same work. The rule is the same for all contestants.
 
 use std::{fs, sync::LazyLock};
 
 use retroscope_capture::CpuList;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The CPUs that this process may use, one of each physical core before their siblings. Empty where the system does not
-/// tell.
+/// The CPUs that this process may use, one CPU of each physical core before their siblings. Empty
+/// if the system does not report its CPUs.
 pub(crate) fn cpus() -> &'static [usize] {
     static CPUS: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
@@ -30,12 +31,13 @@ fn set_of(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// How many threads can run at the same time.
+/// Number of threads that can run at the same time.
 pub(crate) fn cores() -> usize {
     cpus().len().max(1)
 }
 
-/// Pins the calling thread to the place of the thread with this number. Without effect where the system refuses.
+/// Pins the calling thread to the core of the thread with this number. No effect if the system
+/// refuses.
 pub(crate) fn pin(thread: usize) {
     let cpus = cpus();
     if !cpus.is_empty() {
@@ -43,8 +45,8 @@ pub(crate) fn pin(thread: usize) {
     }
 }
 
-/// Calls `work` on these CPUs only. Threads and processes that it starts stay there; the calling thread gets back what it had.
-/// Without effect where there are none, or the system refuses.
+/// Calls `work` on these CPUs only. Threads and processes that `work` starts stay there; the
+/// calling thread gets its previous CPUs back. No effect if `to` is empty, or the system refuses.
 pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     let before = sched_getaffinity(None).ok().filter(|_| !to.is_empty());
     if before.is_some() {
@@ -57,7 +59,8 @@ pub(crate) fn confined<T>(to: &[usize], work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Brings the first CPU of each core to the front. `siblings` gives the list of a CPU's core, like `0,4` or `0-1`.
+/// Moves the first CPU of each core to the front. `siblings` returns the list of a CPU's core, like
+/// `0,4` or `0-1`.
 fn cores_first(allowed: &[usize], siblings: impl Fn(usize) -> Option<String>) -> Vec<usize> {
     let is_first = |&cpu: &usize| {
         let list = siblings(cpu).and_then(|list| list.trim().parse::<CpuList>().ok());

@@ -1,4 +1,5 @@
-//! The figures of `docs/dev/benchmarks.md` ([`rows::FIGURES`]), as SVG with a background of its own, so that they can be read on any page.
+//! The figures of `docs/dev/benchmarks.md` ([`rows::FIGURES`]), as SVG with a background, so that
+//! they are readable on any page.
 
 use std::{
     error::Error,
@@ -22,8 +23,8 @@ const HEIGHT: u32 = 440;
 const LEGEND_WIDTH: u32 = 210;
 const FONT: &str = "sans-serif";
 
-/// The palette of Okabe and Ito ("Color Universal Design", 2008), which people with any colour vision tell apart, without its yellow
-/// (too pale on white).
+/// The palette of Okabe and Ito ("Color Universal Design", 2008), which people with any color
+/// vision can distinguish. Without its yellow, which is too pale on white.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -34,18 +35,18 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 
-/// Draws the figures into a folder, which is made where needed; those without rows are removed.
-/// `origin` says which run they show. Returns the files.
+/// Draws the figures into a folder, which is made if needed; removes figures without rows. `origin`
+/// identifies the run. Returns the files.
 ///
 /// # Errors
-/// The system's, with the path.
+/// The system's error, with the path.
 pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
     let mut written = Vec::new();
     for figure in rows::table(rows::FIGURES) {
         let path = folder.join(figure[0]).with_extension("svg");
         if let Some((_, svg)) = draw(rows, &figure) {
-            // Behind the first tag, which is that of the picture.
+            // After the first tag, which is the tag of the picture.
             let svg = svg.replacen('>', &format!(">\n<desc>{origin}</desc>"), 1);
             fs::write(&path, svg).map_err(|error| at(&path, &error))?;
             written.push(path);
@@ -56,7 +57,7 @@ pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result
     Ok(written)
 }
 
-/// A figure by its fields in the list, with its title; `None` when none of its rows has a value.
+/// A figure by its fields in the list, with its title. `None` if none of its rows has a value.
 pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     let [_, unit, axis, title, cells] = fields else {
         return None;
@@ -67,7 +68,8 @@ pub(crate) fn draw(rows: &[Row], fields: &[&str]) -> Option<(String, String)> {
     has_values.then(|| ((*title).to_owned(), svg))
 }
 
-/// A line for each line of the grid, over its columns. Says whether there is anything in it.
+/// Draws one line for each line of the grid, over its columns. Returns whether the figure contains
+/// any value.
 fn lines(
     grid: &Grid<'_>,
     title: &str,
@@ -110,9 +112,9 @@ fn lines(
     mesh.y_desc(unit).draw()?;
     let anchor = Pos::new(HPos::Left, VPos::Center);
     let text = (FONT, 13).into_font().color(&BLACK).pos(anchor);
-    // Ours last, so that it lies on top.
+    // Our line last, so that it is on top.
     for (number, (name, cells)) in grid.lines.iter().enumerate().rev() {
-        // The colours come twice, the second time as thin lines.
+        // The colors repeat once, the second time as thin lines.
         let style = COLOURS[number % COLOURS.len()].stroke_width(if number < 7 { 3 } else { 1 });
         let cells = (0..).zip(cells.iter().copied());
         let points = cells.filter_map(|(at, row)| Some((at, row?, row?.value?)));

@@ -1,4 +1,4 @@
-//! The rows that compare queues: packets a second, against each other and against what memory can do.
+//! The rows that compare queues: packets a second, against each other and against memory.
 
 use std::io;
 
@@ -13,18 +13,20 @@ use crate::{
     session::Session,
 };
 
-/// Sizes of packets: those of the thesis and the paper.
+/// Packet sizes of the thesis and the paper.
 pub(crate) const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
-/// Bytes and pairs of the judged rows. In the first heat everybody is, and the denominators are vouched for.
+/// Bytes and pairs of the judged rows. The first heat has all contestants, and checks the
+/// denominators.
 const JUDGED: [(usize, usize); 6] = [(64, 1), (64, 2), (512, 1), (1514, 1), (60, 1), (590, 1)];
-/// What our ring is judged by, what vouches for that, and the row of how much of it must be reached.
+/// For each denominator of our ring: its name, the entrant that checks it, and the row of the
+/// required share.
 const AGAINST: [(&str, &str, &str); 4] = [
     (RAW, NT_FILL, "limits/raw-insert/vs-nt-fill"),
     ("qq2016", MEMCPY, "limits/qq2016/vs-memcpy-insert"),
     (BEST_PEER, MEMCPY, "limits/best-peer/vs-memcpy-insert"),
     (NT_FILL, "", ""),
 ];
-/// Names of entrants that are no queues, and of those of which the best one counts.
+/// Names of entrants that are not queues, and of groups of which the best entrant counts.
 const NT_FILL: &str = "nt-fill";
 const MEMCPY: &str = "memcpy-insert";
 const RAW: &str = "raw-insert";
@@ -42,12 +44,13 @@ pub(crate) fn two_cores() -> Result<(), Failure> {
     Err(Failure::CannotRun(why.to_owned()))
 }
 
-/// Packets of so many bytes that go once around the memory.
+/// Number of packets of this size that fill the memory once.
 pub(crate) fn lap(session: &Session, packet_bytes: usize) -> u64 {
     session.scale.ring_bytes / (packet_bytes + DESCRIPTOR_BYTES) as u64
 }
 
-/// A queue that is to carry packets, in Mpps: as many as the load has at the least. Each run is checked.
+/// An entrant for a queue that carries at least the packets of the load, in Mpps. Each run is
+/// checked.
 pub(crate) fn carrying<'a>(
     session: &'a Session,
     name: impl Into<String>,
@@ -107,7 +110,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         }
         let heat = session.heat(&format!("{bytes} B, {pairs}P{pairs}C"), entrants);
         for (against, by, sound_row) in wanted {
-            // A peer that loses packets is out of the competition.
+            // A peer that loses packets is excluded.
             let best = match against {
                 RAW => heat.best(&RAW_WAYS),
                 BEST_PEER => heat.best(&names),
@@ -130,7 +133,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// A ratio, with a remark if its denominator is less than the goal of `row` asks for.
+/// A ratio, with a remark if its denominator misses the goal of `row`.
 ///
 /// # Errors
 /// Why the ratio or the figure of its denominator is missing.
@@ -152,7 +155,7 @@ pub(crate) fn given(
     Ok(Figure { spread, remark })
 }
 
-/// All queues, by size of packet and number of threads.
+/// All queues, by packet size and number of threads.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let most = (pin::cores() / 2).max(pin::cores().min(2));
     let mut qq = Qq2016::default();

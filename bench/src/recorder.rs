@@ -1,6 +1,7 @@
-//! The whole recorder, and inserters alone with nobody who looks: with the generator in this process, and with DPDK's made-up packets.
+//! The whole recorder, and inserters alone without analyzers: with the generator in this process,
+//! and with DPDK's synthetic packets.
 //!
-//! `hits`: how long it takes from a packet to what its hit becomes.
+//! `hits` measures the time from a packet to the effect of its hit.
 
 pub(crate) mod hits;
 
@@ -26,33 +27,34 @@ use crate::{
     session::Session,
 };
 
-/// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left over at the ends of buckets.
+/// Ring bytes of a frame in addition to its own bytes: the descriptor, and a share of the unused
+/// ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
-/// The trigger filter. None of the frames has this port.
+/// The trigger filter. No frame has this port.
 const TRIGGER: &str = "udp port 60000";
-/// A recorder that says nothing for so long is given up.
+/// A recorder without events for this long is aborted.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 64;
 
 /// One thread that reads the ring.
 const ONE_THREAD: Analyzers = Analyzers::Threads(NonZero::<usize>::MIN);
-/// The whole recorder by where packets are looked at: rows, each against the bare ring.
+/// The whole recorder by place of analysis: rows, each against the bare ring.
 const PLACES: [(&str, Analyzers); 3] = [
     ("recorder/64B/vs-ring", Analyzers::Auto),
     ("recorder/64B/vs-ring-inline", Analyzers::Inline),
     ("recorder/64B/vs-ring-thread", ONE_THREAD),
 ];
-/// Two inserters against one, without and with a look at what they store. If the first row misses
+/// Two inserters against one inserter, without and with inline analysis. If the first row misses
 /// its goal, memory limits two inserters, and the second row has a remark.
 const TWO_INSERTERS: &str = "recorder/inserters/2-vs-1";
 const TWO_INLINE: &str = "recorder/2-inline/vs-1";
 
-/// What is recorded live, and how.
+/// A live recording.
 struct Plan {
     ring_bytes: u64,
     frames: GeneratorConfig,
-    /// Inserters, each with its part of the frames.
+    /// Number of inserters, each with its share of the frames.
     inserters: usize,
     analyzers: Analyzers,
     triggers: Vec<String>,
@@ -120,7 +122,7 @@ fn two_vs_one(session: &Session, directory: &Path) -> io::Result<()> {
     })
 }
 
-/// What the generator makes.
+/// The frames of the generator.
 fn frames(count: Option<u64>) -> GeneratorConfig {
     GeneratorConfig {
         size: FRAME_BYTES,
@@ -129,10 +131,11 @@ fn frames(count: Option<u64>) -> GeneratorConfig {
     }
 }
 
-/// Mpps that one or more threads store, none lost, for the time of a run.
+/// Mpps that one or more threads store without loss, for the time of a run.
 ///
-/// A time rather than a number of frames for each: where one of the CPUs is slower for a while, as a guest's may be, the other
-/// thread goes on meanwhile, as it would in a recording, and does not wait for the end.
+/// The run has a fixed time instead of a fixed number of frames per thread. If one CPU is slower
+/// for a while, as in a virtual machine, the other thread continues meanwhile, as in a recording,
+/// and does not wait for the end.
 fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
     let clock = Arc::new(SystemClock);
     let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));
@@ -151,7 +154,8 @@ fn null_over_bare(_: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     Err(Failure::CannotRun(why.to_owned()))
 }
 
-/// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
+/// One inserter on `net_null` against a loop that receives its bursts and frees them without
+/// reading.
 #[cfg(feature = "dpdk")]
 fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     use retroscope_capture::{CpuTurns, QueueStatus, SourceError};
@@ -186,7 +190,7 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
         Ok(packets as f64 / start.elapsed().as_secs_f64() / 1e6)
     };
     let bare = move || {
-        // A thread of its own, as an inserter is.
+        // A separate thread, as for an inserter.
         let (mpps, _) = on_a_core(take)?;
         mpps.map_err(|error: SourceError| Failure::system("net_null", error))
     };
@@ -196,11 +200,12 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     ])
 }
 
-/// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start of the threads to
-/// the last frame analyzed.
+/// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start
+/// of the threads to the last frame analyzed.
 ///
-/// There are as many frames as fit into the ring together, so that nothing is overwritten before it was read, however threads are
-/// scheduled; each was stored and analyzed, or the run fails. Memory is filled before the clock starts.
+/// All frames together fit into the ring, so that no frame is overwritten before it is read,
+/// however threads are scheduled. Every frame must be stored and analyzed, or the run fails. Memory
+/// is filled before the clock starts.
 fn full(ring_bytes: u64, analyzers: Analyzers, directory: &Path) -> Result<f64, Failure> {
     let count = ring_bytes * 15 / 16 / (u64::from(FRAME_BYTES) + OVERHEAD_BYTES);
     let plan = Plan {
@@ -215,7 +220,8 @@ fn full(ring_bytes: u64, analyzers: Analyzers, directory: &Path) -> Result<f64, 
     Ok(count as f64 / seconds / 1e6)
 }
 
-/// Mpps that one or more inserters store and look at, none missed, for the time of a run; as [`insert`].
+/// Mpps that one or more inserters store and analyze without loss, for the time of a run, as in
+/// [`insert`].
 fn timed(session: &Session, inserters: usize, directory: &Path) -> Result<f64, Failure> {
     let time = session.scale.time(0.25);
     let plan = Plan {
@@ -250,8 +256,8 @@ impl Plan {
         }
     }
 
-    /// Records to the end of the frames, or of the time, and has `told` what happens but for notices. Returns the seconds from the start of the
-    /// threads to the end of all of them, too.
+    /// Records until the frames or the time end, and passes all events except notices to `told`.
+    /// Also returns the seconds from the start to the end of all threads.
     fn record(
         &self,
         directory: &Path,
@@ -288,7 +294,7 @@ impl Plan {
         }
     }
 
-    /// Dumps, if there are any, go to `directory`.
+    /// The recorder's configuration. Dumps go to `directory`.
     fn config(&self, directory: &Path) -> Config {
         Config {
             ring_bytes: self.ring_bytes,

@@ -1,10 +1,12 @@
-//! From the rows of a run to the tables of `docs/dev/benchmarks.md`, so that every number there is one that a run measured.
+//! Turns the rows of a run into the tables of `docs/dev/benchmarks.md`, so that a run has measured
+//! every number in the document.
 //!
-//! The document is written by hand, but for blocks between `<!-- generated: NAME -->` and `<!-- end -->`, which are replaced. Most are
-//! tables by line and column (`rows::TABLES`) or show a figure (`figure NAME`, `rows::FIGURES`). Where no row of a
-//! block ran, it says "not run": a partial run leaves no number of another run behind. What `make bench-capture` measures is in blocks
-//! whose names begin with `capture`; the others come from `make bench`. Blocks behind `<!-- processor: AMD -->` are of a run on a
-//! processor with that word in its name.
+//! The document is handwritten, except blocks between `<!-- generated: NAME -->` and `<!-- end
+//! -->`, which are replaced. Most blocks are tables by line and column (`rows::TABLES`) or show a
+//! figure (`figure NAME`, `rows::FIGURES`). If no row of a block ran, the block says "not run": a
+//! partial run leaves no number of another run. Results of `make bench-capture` are in blocks whose
+//! names begin with `capture`; the other blocks come from `make bench`. Blocks after `<!--
+//! processor: AMD -->` belong to a run on a processor with that word in its name.
 
 use std::{
     fs, io,
@@ -25,14 +27,14 @@ const UNSTEADY: &str = "†";
 /// Rows by line and column.
 #[derive(Debug)]
 pub(crate) struct Grid<'r> {
-    /// What lines are called, and the row at each column.
+    /// Labels of the lines, and the row in each column.
     pub(crate) lines: Vec<(String, Vec<Option<&'r Row>>)>,
-    /// As in the names of rows.
+    /// Columns, as in the names of rows.
     pub(crate) columns: Vec<&'r str>,
 }
 
 impl<'r> Grid<'r> {
-    /// `cells`: patterns and words, `PATTERN = WORDS ; …`.
+    /// `cells`: patterns and labels, `PATTERN = LABEL ; …`.
     pub(crate) fn new(rows: &'r [Row], cells: &str) -> Self {
         let mut found = Vec::new();
         for (number, cell) in cells.split(';').enumerate() {
@@ -63,7 +65,7 @@ impl<'r> Grid<'r> {
     }
 }
 
-/// A figure with three digits that count, and commas.
+/// Formats a figure with three significant digits, and commas.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 99.95 => 0,
@@ -81,8 +83,8 @@ fn number(value: f64) -> String {
     text
 }
 
-/// A value with its least and greatest repetition, where they differ from it as written, and its
-/// marks: unsteady, goal missed.
+/// A value with its minimum and maximum repetition, if these differ in writing, and its marks:
+/// unsteady, goal missed.
 fn cell(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "–".to_owned();
@@ -101,7 +103,7 @@ fn cell(row: Option<&Row>) -> String {
     if row.unsteady {
         spread = format!("{spread} {UNSTEADY}");
     }
-    // Judged rows have a column for it.
+    // Judged rows have a separate column for the verdict.
     let missed = rows::find(&row.name).filter(|listed| listed.case.is_empty());
     match missed.and_then(|listed| listed.is_met(value)) {
         Some(false) => format!("{spread} **missed**"),
@@ -109,7 +111,7 @@ fn cell(row: Option<&Row>) -> String {
     }
 }
 
-/// Its heading and lines of cells.
+/// Formats a heading and lines of cells as a table.
 fn table(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
@@ -125,7 +127,7 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The Markdown of a block; `None`: there is no such block.
+/// The Markdown of a block. `None`: the block does not exist.
 fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
     let made = match name {
         "machine" | "capture-machine" => facts(machine),
@@ -202,8 +204,8 @@ fn judged(rows: &[Row], command: Command) -> Option<String> {
     has_run.then(|| table(&lines))
 }
 
-/// Whether a goal is met. A figure with a remark misses its goal or is not judged: it may be too
-/// good.
+/// Whether a goal is met. A figure with a remark misses its goal or is not judged, because it may
+/// be too good.
 fn verdict(is_met: Option<bool>, remark: Option<&str>) -> String {
     let verdict = match (is_met, remark) {
         (Some(true), None) => "met",
@@ -215,7 +217,7 @@ fn verdict(is_met: Option<bool>, remark: Option<&str>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
-/// Facts in the order in which they are read, with the words for them; others follow under their own names.
+/// Facts in reading order, with their labels; other facts follow under their own names.
 fn facts(facts: &Facts) -> Option<String> {
     let mut facts: Vec<_> = facts.iter().collect();
     facts.sort_by_key(|(name, _)| words(name));
@@ -232,11 +234,13 @@ fn origin(facts: &Facts) -> String {
     format!("commit {}, {}", fact("commit"), fact("date"))
 }
 
-/// Draws the figures of the run whose results are in `folder` into the same folder. Where `docs` is given, fills the blocks of its
-/// `benchmarks.md`, and draws the figures also into its folder `plots` if the document shows them. Returns the files that were written.
+/// Draws the figures of the run whose results are in `folder` into the same folder. If `docs` is
+/// given, also fills the blocks of its `benchmarks.md`, and draws the figures into its folder
+/// `plots` if the document shows figures. Returns the written files.
 ///
 /// # Errors
-/// A file cannot be read or written, or the markers of the document are wrong; then it is left as it was.
+/// A file cannot be read or written, or the markers of the document are wrong. The document then
+/// does not change.
 pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Result<Vec<PathBuf>> {
     let (rows, machine) = (session::read(folder)?, machine::read(folder)?);
     let draw = |folder: &Path| {
@@ -260,8 +264,8 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
     Ok(written)
 }
 
-/// The document with its blocks filled that are of this command and of this machine's processor, and whether figures were among
-/// them.
+/// The document with the blocks filled that belong to this command and to this machine's processor,
+/// and whether figures were among these blocks.
 fn filled(
     document: &str,
     rows: &[Row],

@@ -185,7 +185,7 @@ fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
     }
 }
 
-/// A run with few rows gives a document that says so.
+/// A run with few rows gives a document with "not run" in the other blocks.
 #[test]
 fn the_document_of_a_run_is_filled_with_its_figures() {
     let (run, docs) = (
@@ -219,7 +219,8 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     assert!(error.to_string().contains(RESULTS), "{error}");
 }
 
-/// The sections of docs/dev/benchmarks.md before the Intel marker, and the sections after the marker.
+/// The sections of docs/dev/benchmarks.md before the Intel marker, and the sections after the
+/// marker.
 fn published() -> (String, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/benchmarks.md");
     let document = fs::read_to_string(&path).expect("docs/dev/benchmarks.md is there");
@@ -240,7 +241,7 @@ fn the_document_has_every_judged_row() {
     }
 }
 
-/// Figures without `<desc>` are of an older program, which did not say of which run they are.
+/// An older program drew the figures without `<desc>`, which did not identify their run.
 #[test]
 fn the_figures_are_of_the_run_of_the_tables() {
     let (amd, _) = published();

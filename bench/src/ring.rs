@@ -1,10 +1,11 @@
-//! Our ring as a contestant: lossless, in bursts, with open buckets read while they are filled.
+//! Our ring as a contestant: lossless, in bursts, with readers of open buckets.
 //!
-//! The reader group gates, and the mode is [`Mode::Wait`], so a producer that is a lap ahead waits. Producer `i` is read by
-//! member `i`. Producers hand over bursts and publish when the source runs dry, which
-//! it never does at full speed: the ring publishes by itself then, every 128 KiB. After its last packet a producer publishes.
+//! The reader group is gating, and the mode is [`Mode::Wait`], so a producer that is a lap ahead
+//! waits. Member `i` reads producer `i`. Producers store bursts, and would publish when their
+//! source runs dry. At full speed the source never runs dry, so the ring publishes by itself every
+//! 128 KiB. A producer publishes after its last packet.
 //!
-//! Stamps go on from run to run, as those of a live source do.
+//! Stamps continue from run to run, as the stamps of a live source do.
 
 use std::{io, time::Duration};
 
@@ -18,11 +19,11 @@ use crate::{
     session::Session,
 };
 
-/// Sleeps of a reader end after this at the latest, to see whether the run was given up.
+/// Maximum sleep of a reader, after which it checks whether the run was stopped.
 const NAP: Duration = Duration::from_millis(10);
-/// Looks for news before a reader sleeps, where it has a core of its own.
+/// Polls before a reader sleeps, if it has a separate core.
 const LOOKS_ALONE: u32 = 4000;
-/// The same where it shares its core with the producer that it waits for.
+/// Polls before a reader sleeps, if it shares a core with the producer that it waits for.
 const LOOKS_SHARED: u32 = 4;
 
 /// The contestant: a ring with its producers and readers, which live through all runs.
@@ -33,15 +34,15 @@ pub(crate) struct RingContest {
     readers: Vec<Reader>,
     /// Stamps below this were used.
     time: u64,
-    /// The ring was closed because a run was given up.
+    /// Whether the ring was closed because a run was stopped.
     closed: bool,
 }
 
 impl RingContest {
-    /// A ring of its own, pre-faulted.
+    /// A pre-faulted ring.
     ///
     /// # Errors
-    /// [`Failure::Wrong`]: the ring is too small for so many, or the memory is not there.
+    /// [`Failure::Wrong`]: the ring is too small for this many pairs, or memory is missing.
     pub(crate) fn new(bytes: u64, pairs: usize) -> Result<Self, Failure> {
         let config = RingConfig {
             mode: Mode::Wait,
@@ -95,7 +96,7 @@ impl Contest for RingContest {
     }
 }
 
-/// One producer: bursts until all is stored.
+/// One producer: stores bursts until all packets are stored.
 #[inline(always)]
 fn store(producer: &mut Producer, load: &Load, number: usize, base: u64) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
@@ -128,7 +129,7 @@ pub(crate) fn store_one(producer: &mut Producer, stamp: u64, frame: &[u8]) -> Re
     stored.map_err(|error| Failure::system("store", error))
 }
 
-/// Hands a burst over.
+/// Stores a burst.
 #[inline(always)]
 pub(crate) fn store_burst<'f>(
     producer: &mut Producer,
@@ -140,7 +141,8 @@ pub(crate) fn store_burst<'f>(
         .map_err(|burst| Failure::system("store", burst.error))
 }
 
-/// Reads every descriptor (stamp and captured length) of so many packets. The stamps begin at `base`.
+/// Reads every descriptor (stamp and captured length) of `packets` packets. The stamps begin at
+/// `base`.
 fn read(
     reader: &mut Reader,
     packets: u64,
@@ -173,8 +175,9 @@ fn read(
     Ok(seen)
 }
 
-/// `ring/bytes-per-64B`: ring bytes over packets that are in the ring after it went around, published in bursts of 1 or 64, the worse. The
-/// descriptor, what is left over at the ends of buckets and the bucket being filled are all in it.
+/// `ring/bytes-per-64B`: ring bytes divided by the packets that are in the ring after it wrapped
+/// around, published in bursts of 1 or 64, the worse of the two. Includes the descriptor, the
+/// unused ends of buckets and the bucket that is being filled.
 pub(crate) fn retention(session: &Session) -> io::Result<()> {
     let bytes = |burst| bytes_per_packet(session.scale.ring_bytes, burst);
     session.row("ring/bytes-per-64B", None, || {

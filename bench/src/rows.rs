@@ -1,13 +1,16 @@
-//! The one list of rows: what each is called, its unit, what is good enough, who measures it and where it is shown.
+//! The list of all rows: name, unit and goal of each row, its function, and the table that shows
+//! the row.
 //!
-//! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` those of [`Command::Full`] too, `make bench-capture`
-//! those of [`Command::Capture`]. A judged row stands in the table of its command (`judged`, `capture-judged`) with its goal. The
-//! others are families: `{l}` and `{c}` in a name stand for something, which `TABLES` and `FIGURES` of docs/dev/benchmarks.md put in
-//! lines and columns. All lists are text with `|` between fields, a line for each thing.
+//! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` also the groups of
+//! [`Command::Full`], `make bench-capture` the groups of [`Command::Capture`]. A judged row is in
+//! the table of its command (`judged`, `capture-judged`) with its goal. The other rows are
+//! families: `{l}` and `{c}` in a name are placeholders, which `TABLES` and `FIGURES` of
+//! docs/dev/benchmarks.md arrange in lines and columns. All lists are text with `|` between fields,
+//! one line for each item.
 //!
-//! A ratio says little without a sound denominator, so the `limits/…/vs-…` rows are measured in the
-//! same turns. If one misses its goal, each ratio over that denominator has a remark. A selection
-//! of rows brings the rows of its denominators with it.
+//! A ratio is only as good as its denominator, so the `limits/…/vs-…` rows are measured in the same
+//! turns. If a denominator misses its goal, each ratio over that denominator has a remark. A
+//! selection of rows includes the rows of its denominators.
 
 use std::{io, sync::LazyLock};
 
@@ -15,23 +18,23 @@ use crate::{
     bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring, session::Session,
 };
 
-/// What measures a group.
+/// The make target that measures a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `make bench-quick`: the rows that ring, filters and flows are judged by.
+    /// `make bench-quick`: the judged rows of ring, filters and flows.
     Quick,
-    /// `make bench`: the evaluation of the thesis too, reproduced and extended.
+    /// `make bench`: also the evaluation of the thesis, reproduced and extended.
     Full,
     /// `make bench-capture`: programs on live traffic.
     Capture,
 }
 use Command::{Capture, Full, Quick};
 
-/// Measures the wanted rows of a group, and writes them.
-pub(crate) type Run = fn(&Session) -> io::Result<()>;
+/// Measures the selected rows of a group, and writes them to the results.
+pub(crate) type MeasureFn = fn(&Session) -> io::Result<()>;
 
-/// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 15] = [
+/// Groups of rows by name, in the order of measurement, each with its command and its function.
+pub(crate) const MEASURES: [(&str, Command, MeasureFn); 15] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -49,37 +52,39 @@ pub(crate) const MEASURES: [(&str, Command, Run); 15] = [
     ("capture", Capture, capture::judged),
 ];
 
-/// Rows, and families of them: the group, and the fields of [`Listed`].
+/// Rows, and families of rows: the group, and the fields of [`Listed`].
 const ROWS: &str = include_str!("rows.txt");
 
-/// Tables by line and column: the name of the block, what stands above the lines, the heading of a column, and cells: patterns of names, each
-/// with the words for a line, in which `{}` is what `{l}` stands for.
+/// Tables by line and column. The fields are the name of the block, the heading of the lines, the
+/// heading of the columns, and the cells. Cells are patterns of names, each with a label for the
+/// line, in which `{}` is replaced by `{l}`.
 pub(crate) const TABLES: &str = include_str!("tables.txt");
 
-/// Figures: the name of block and file, the unit of its rows, the label below, the title, and cells as above.
+/// Figures. The fields are the name of block and file, the unit of its rows, the axis label, the
+/// title, and cells as in [`TABLES`].
 pub(crate) const FIGURES: &str = include_str!("figures.txt");
 
-/// Words for what stands in names, in the order in which lines and columns stand in tables. What has no words stands for itself,
-/// behind these, numbers by their size.
+/// Labels for parts of names, in the order of lines and columns in tables. A part without a label
+/// is its own label and follows the labeled parts; numbers are sorted by size.
 const WORDS: &str = include_str!("words.txt");
 
-/// A row, or a family of them.
+/// A row, or a family of rows.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    /// Those of a group are measured together.
+    /// The group. The rows of a group are measured together.
     pub(crate) group: &'static str,
-    /// The name; words in braces stand for a part of it.
+    /// The name. Words in braces are placeholders.
     pub(crate) name: &'static str,
-    /// Of the value.
+    /// Unit of the value.
     pub(crate) unit: &'static str,
     /// `≥ 3.5`, `≤ 50`, or `–`: shown for comparison.
     pub(crate) goal: &'static str,
-    /// What the table of judged rows says of it; empty: it does not stand there.
+    /// The row's description in the table of judged rows. Empty: the row is not in that table.
     pub(crate) case: &'static str,
 }
 
 impl Listed {
-    /// The parts of the name before the first one that differs within a family.
+    /// The parts of the name before the first placeholder.
     pub(crate) fn stem(&self) -> &str {
         match self.name.split_once('{') {
             Some((before, _)) => before.rsplit_once('/').map_or("", |(stem, _)| stem),
@@ -87,7 +92,7 @@ impl Listed {
         }
     }
 
-    /// Whether a value is good enough; `None` without a goal.
+    /// Whether a value meets the goal; `None` without a goal.
     pub(crate) fn is_met(&self, value: f64) -> Option<bool> {
         let (sign, bound) = self.goal.split_once(' ')?;
         let bound: f64 = bound.parse().ok()?;
@@ -111,7 +116,7 @@ pub(crate) static LIST: LazyLock<Vec<Listed>> = LazyLock::new(|| {
     table(ROWS).map(row).collect()
 });
 
-/// Those of a command.
+/// The rows of a command.
 pub(crate) fn of(command: Command) -> impl Iterator<Item = &'static Listed> {
     let is_of = move |row: &&Listed| {
         MEASURES
@@ -127,13 +132,14 @@ pub(crate) fn table(text: &'static str) -> impl Iterator<Item = Vec<&'static str
     lines.map(|line| line.split('|').map(str::trim).collect())
 }
 
-/// The row of this name, or the family that it is of.
+/// The row with this name, or its family.
 pub(crate) fn find(name: &str) -> Option<&'static Listed> {
     LIST.iter().find(|row| parts(row.name, name).is_some())
 }
 
-/// What `{l}` and `{c}` stand for in a name that fits the pattern; nothing where the pattern has none. Other words in braces stand
-/// for anything. A column with a unit behind it is a number.
+/// The values of `{l}` and `{c}` in a name that matches the pattern; empty if the pattern has no
+/// such placeholder. Other words in braces match anything. A column that is followed by a unit must
+/// be a number.
 pub(crate) fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n str)> {
     let (mut line, mut column) = ("", "");
     let mut names = name.split('/');
@@ -159,7 +165,7 @@ pub(crate) fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n st
     names.next().is_none().then_some((line, column))
 }
 
-/// The words for a part of a name, and where it stands in lines and columns.
+/// The label of a part of a name, and its position in lines and columns.
 pub(crate) fn words(part: &str) -> (usize, u32, &str) {
     let known = WORDS.lines().filter_map(|line| line.split_once(" = "));
     match known.zip(0..).find(|((of, _), _)| *of == part) {

@@ -1,7 +1,8 @@
-//! One run of the program: what is wanted, what all measurements share, and the file that figures go to.
+//! One run of the program: the selection, the state that all measurements share, and the file of
+//! figures.
 //!
-//! `results.json` is an array of objects with the fields of [`Row`]. It is replaced as a whole, by renaming, after each row, so
-//! that a reader never sees half a file.
+//! `results.json` is an array of objects with the fields of [`Row`]. It is replaced as a whole, by
+//! renaming, after each row, so that a reader never sees half a file.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,40 +20,41 @@ use crate::{
     say,
 };
 
-/// A file of rows, in the folder of results.
+/// The file of rows, in the folder of results.
 pub const RESULTS: &str = "results.json";
-/// Turns of each contestant in `full`; the judged rows take more.
+/// Turns of each contestant in `full`. Judged rows have more turns.
 pub(crate) const REPETITIONS: usize = 3;
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `ring/64B/1p1c/vs-qq2016`.
+    /// Name of the row, for example `ring/64B/1p1c/vs-qq2016`.
     pub name: String,
-    /// The figure, in `unit`: the median of the repetitions. `None`: there is none, `versus` says why.
+    /// The figure, in `unit`: the median of the repetitions. `None`: no figure, and `versus`
+    /// contains the reason.
     pub value: Option<f64>,
     /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes` or `ratio`.
     pub unit: String,
-    /// What it was compared with; of a row without a figure, the reason in words.
+    /// The denominator of the comparison. For a row without a figure, the reason in words.
     pub versus: Option<String>,
-    /// How many times as good as `versus`: the median of the ratios of each repetition.
+    /// The ratio to `versus`: the median of the ratios of each repetition.
     pub ratio: Option<f64>,
-    /// The least repetition, of what `value` is.
+    /// The minimum repetition, in the same terms as `value`.
     pub min: Option<f64>,
-    /// The greatest repetition.
+    /// The maximum repetition.
     pub max: Option<f64>,
     /// A reservation that a reader of the figure must know, such as an unsound denominator of the
     /// ratio. Absent without a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
-    /// The spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX), although the row was measured
-    /// again. Absent if it does not.
+    /// Whether the spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX), although the row was
+    /// measured again. Absent if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsteady: bool,
 }
 
 impl Row {
-    /// A figure, or why there is none; with the unit that the list of rows has for it.
+    /// A figure, or the reason for its absence, with the unit from the list of rows.
     #[must_use]
     pub fn new(name: &str, versus: Option<&str>, figure: Result<Spread, &Failure>) -> Self {
         let why = figure.err().map(ToString::to_string);
@@ -75,7 +77,7 @@ impl Row {
 /// Reads the rows of an earlier run.
 ///
 /// # Errors
-/// The system's, or what is wrong with the text, with the path.
+/// The system's error or the fault of the text, with the path.
 pub fn read(folder: &Path) -> io::Result<Vec<Row>> {
     read_json(&folder.join(RESULTS))
 }
@@ -85,17 +87,17 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Resu
     serde_json::from_str(&text).map_err(|error| at(path, &error.into()))
 }
 
-/// An error with its path.
+/// Adds a path to an error.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Which rows are wanted: a comma list of names, or of beginnings of names up to a slash.
+/// The selected rows: a comma-separated list of names, or of prefixes of names up to a slash.
 #[derive(Debug, Clone, Default)]
 pub struct Selection(Vec<String>);
 
 impl Selection {
-    /// `ring/latency,limits`; empty: all.
+    /// Parses `ring/latency,limits`. Empty: all rows.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let items = text
@@ -105,19 +107,19 @@ impl Selection {
         Self(items.map(str::to_owned).collect())
     }
 
-    /// Whether a row is, by its whole name.
+    /// Whether a row is selected, by its full name.
     #[must_use]
     pub fn wants(&self, name: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|item| is_below(name, item))
     }
 
-    /// Whether a row may be whose name begins with `stem` up to a slash.
+    /// Whether a row may be selected whose name begins with `stem` up to a slash.
     #[must_use]
     pub fn wants_some_of(&self, stem: &str) -> bool {
         self.wants(stem) || self.0.iter().any(|item| is_below(item, stem))
     }
 
-    /// Finds an item that selects none of the rows of a command.
+    /// Finds an item that selects no row of a command.
     #[must_use]
     pub fn unknown(&self, command: Command) -> Option<&str> {
         let known = |item: &str| rows::of(command).any(|row| is_below(row.stem(), item));
@@ -125,34 +127,35 @@ impl Selection {
     }
 }
 
-/// `ring/64B` is below `ring`, `ring/64B` and not below `ring/6`.
+/// `ring/64B` is below `ring` and `ring/64B`, but not below `ring/6`.
 fn is_below(name: &str, item: &str) -> bool {
     let rest = name.strip_prefix(item);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What measurements share.
+/// The state that measurements share.
 #[derive(Debug)]
 pub struct Session {
-    /// How much is measured.
+    /// The amount of measurement.
     pub scale: Scale,
     /// The region of the contestants, as large as the ring.
     pub memory: RefCell<Memory>,
-    /// Where results go.
+    /// The folder of results.
     pub folder: PathBuf,
-    /// What `capture` runs.
+    /// The programs of `capture`.
     pub programs: Programs,
     selection: Selection,
     rows: RefCell<Vec<Row>>,
-    /// A check failed: the program must not end with 0.
+    /// Whether a check failed: the program must not end with 0.
     pub failed: Cell<bool>,
 }
 
 impl Session {
-    /// Removes earlier results, makes the folder where needed, and takes the memory that contestants share.
+    /// Removes earlier results, makes the folder if needed, and allocates the memory that
+    /// contestants share.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn start(folder: &Path, scale: Scale, selection: Selection) -> io::Result<Self> {
         fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
         let path = folder.join(RESULTS);
@@ -172,7 +175,8 @@ impl Session {
         })
     }
 
-    /// Runs all groups of a command of which a row may be wanted. What cannot be measured is a row too.
+    /// Runs all groups of a command that may contain a selected row. A failed measurement is
+    /// written as a row too.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -187,19 +191,19 @@ impl Session {
         Ok(())
     }
 
-    /// Whether this row is listed and wanted.
+    /// Whether this row is listed and selected.
     #[must_use]
     pub fn wants(&self, name: &str) -> bool {
         rows::find(name).is_some() && self.selection.wants(name)
     }
 
-    /// Runs entrants in turns, as often as judged rows are.
+    /// Runs entrants in turns, as often as judged rows.
     #[must_use]
     pub fn heat<'a>(&self, what: &str, entrants: Vec<Entrant<'a>>) -> Heat<'a> {
         Heat::run(what, self.scale.repetitions, entrants)
     }
 
-    /// The figure of a single entrant, which runs as often as judged rows are measured.
+    /// The figure of a single entrant, which runs as often as judged rows.
     ///
     /// # Errors
     /// Why the entrant has no figure.
@@ -211,7 +215,7 @@ impl Session {
         self.heat(what, vec![Entrant::new(what, run)]).spread(what)
     }
 
-    /// Runs those of the entrants in turns whose names are wanted rows, and writes these.
+    /// Runs the entrants whose names are selected rows in turns, and writes these rows.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -223,7 +227,7 @@ impl Session {
             .try_for_each(|(name, spread)| self.put(name, None, spread))
     }
 
-    /// Measures a row, if it is wanted, against something or alone.
+    /// Measures a row if it is selected, compared with `versus` or alone.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -239,7 +243,8 @@ impl Session {
         Ok(())
     }
 
-    /// Measures a row that compares the first of two entrants with the second one, if it is wanted.
+    /// Measures a row that compares the first of two entrants with the second entrant, if the row
+    /// is selected.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -255,7 +260,7 @@ impl Session {
         })
     }
 
-    /// Writes a figure, compared with something or absolute, or why there is none.
+    /// Writes a figure, relative or absolute, or the reason for its absence.
     ///
     /// # Errors
     /// The results cannot be written.
@@ -361,7 +366,7 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// The two fields of rows with a reservation follow the agreed ones.
+    /// The two fields of rows with a reservation follow the agreed fields.
     #[test]
     fn a_remark_and_an_unsteady_figure_are_written() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! All rows at once, on little memory and for moments.
+//! All rows at once, with little memory and short times.
 
 use crate::{
     measure::Scale,
@@ -53,7 +53,7 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
     );
 }
 
-/// Names stand for themselves: documents look for them.
+/// The names must not change, because documents refer to these names.
 #[test]
 fn the_rows_of_the_thesis_are_there() {
     let selection = "limits,latency/10kpps,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";

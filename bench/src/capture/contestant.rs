@@ -1,4 +1,4 @@
-//! Programs that capture, run one at a time, and the processor time that they take.
+//! Capture programs, run one at a time, and their processor time.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    Load, Programs, RING_BYTES,
+    CaptureLoad, Programs, RING_BYTES,
     keeping::Files,
     path,
     sender::{Seats, send},
@@ -24,38 +24,40 @@ use crate::{
     session::Session,
 };
 
-/// Nothing takes as long.
+/// Nothing takes this long.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks at a process that is becoming idle.
+/// Interval between two readings of a process that becomes idle.
 const LOOK: Duration = Duration::from_millis(30);
-/// An idle program takes less processor time than this between two looks, ns: a twentieth.
+/// An idle program uses less processor time than this between two readings, ns: a twentieth.
 const IDLE_NS: u64 = 1_500_000;
-/// The trigger filter of the recorder. None of the frames has this port.
+/// The trigger filter of the recorder. No frame has this port.
 const TRIGGER: &str = "udp port 60000";
-/// Who may lose packets may lose one in so many when its time is taken: with its own buffer of 2 MiB tcpdump loses some now and then.
+/// A program that may lose packets may lose one packet of this many. With its own buffer of 2 MiB
+/// tcpdump loses some packets now and then.
 const LOSS_SHARE: u64 = 100;
 
-/// Who captures.
+/// A kind of capture program.
 #[derive(Debug)]
-pub(super) struct Kind {
-    /// As in names of rows.
+pub(super) struct ContestantKind {
+    /// Name, as in names of rows.
     pub(super) name: &'static str,
-    /// How it is started. What is in capitals [`Contestant::command`] fills in.
+    /// Command line. [`Contestant::command`] replaces the words in capitals.
     line: &'static str,
-    /// What it says on stderr when it captures.
+    /// Text on stderr when the program captures.
     ready: &'static str,
-    /// How long the last packets stay in the kernel: libpcap has a block that is not full handed over after a second.
+    /// How long the last packets stay in the kernel. libpcap hands over a partly filled block after
+    /// a second.
     lag: Duration,
-    /// How often it is run again if it lost more than it may.
+    /// How often the program runs again if it lost too many packets.
     tries_more: u32,
-    /// It may lose one packet in so many.
+    /// The program may lose one packet of this many.
     loss_share: u64,
-    /// From stdout and stderr: how many packets it says that it captured (of the recorder: that were analyzed), and how many the
-    /// recorder's analyzer missed.
+    /// Extracts two counts from stdout and stderr: packets captured (of the recorder: analyzed),
+    /// and packets that the recorder's analyzer missed.
     counts: fn(&str, &str) -> Option<(u64, u64)>,
 }
 
-pub(super) static RETROSCOPE: Kind = Kind {
+pub(super) static RETROSCOPE: ContestantKind = ContestantKind {
     name: "retroscope",
     line: "RETROSCOPE record --json -i v1 --trigger TRIGGER --ring 1GiB -w FOLDER/dumps",
     ready: "recording on",
@@ -69,7 +71,7 @@ pub(super) static RETROSCOPE: Kind = Kind {
     },
 };
 
-pub(super) static TCPDUMP: Kind = Kind {
+pub(super) static TCPDUMP: ContestantKind = ContestantKind {
     name: "tcpdump",
     line: "tcpdump -n -i v1 -w /dev/null",
     ready: "listening on",
@@ -82,8 +84,9 @@ pub(super) static TCPDUMP: Kind = Kind {
     },
 };
 
-/// The one that keeps the past too, in a ring of files. `-Z root`: as somebody else it could not make them.
-pub(super) static KEEPING: Kind = Kind {
+/// The tcpdump that also keeps the past, in a ring of files. `-Z root`: another user could not
+/// create the files.
+pub(super) static KEEPING: ContestantKind = ContestantKind {
     name: "keeping",
     line: "tcpdump -n -i v1 -Z root -C 100 -W 8 -w FOLDER/ring",
     tries_more: 9,
@@ -91,7 +94,7 @@ pub(super) static KEEPING: Kind = Kind {
     ..TCPDUMP
 };
 
-pub(super) static MINIMAL: Kind = Kind {
+pub(super) static MINIMAL: ContestantKind = ContestantKind {
     name: "minimal",
     line: "MINIMAL v1 RING_BYTES",
     ready: "ready",
@@ -100,26 +103,26 @@ pub(super) static MINIMAL: Kind = Kind {
     ..TCPDUMP
 };
 
-/// A count of one that has no analyzer.
+/// A count of a program without an analyzer.
 fn number(text: &str) -> Option<(u64, u64)> {
     Some((text.trim().parse().ok()?, 0))
 }
 
-/// A program and how it is run.
+/// A program and how it runs.
 #[derive(Debug)]
 pub(super) struct Contestant<'s> {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static ContestantKind,
     pub(super) session: &'s Session,
     pub(super) seats: Seats,
-    /// Where it keeps packets, if in files.
+    /// The folder for packets, if the program keeps files.
     pub(super) files: Option<Files>,
 }
 
 impl Contestant<'_> {
-    /// Sends the load and returns the ns of processor time for each packet that was captured: by the recorder all of them, at the
-    /// first try. The others, whose buffers are smaller, may try again where the machine was busy with something else; a try that
-    /// does not count is told.
-    pub(super) fn time(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    /// Sends the load and returns ns of processor time per captured packet. The recorder must
+    /// capture all packets at the first try. Other programs, whose buffers are smaller, may try
+    /// again if the machine was busy; a try that does not count is printed.
+    pub(super) fn time(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         for _ in 0..self.kind.tries_more {
             match self.time_once(veth, load) {
                 Err(failure @ Failure::Count { .. }) => {
@@ -131,14 +134,14 @@ impl Contestant<'_> {
         self.time_once(veth, load)
     }
 
-    fn time_once(&self, veth: &Veth, load: Load) -> Result<f64, Failure> {
+    fn time_once(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         if let Some(files) = &self.files {
             files.clear()?;
         }
         let process = Process::start(self.command(veth)?, self.kind.ready, self.seats)?;
         let start_ns = process.cpu_settled()?;
         send(self.session, veth, self.seats, load)?;
-        // Until the last packets have left the kernel.
+        // Wait until the last packets have left the kernel.
         std::thread::park_timeout(self.kind.lag);
         let cpu_ns = process.cpu_settled()? - start_ns;
         let (seen, lapped) = self.captured(process)?;
@@ -157,7 +160,7 @@ impl Contestant<'_> {
         Ok(cpu_ns as f64 / seen as f64)
     }
 
-    /// Ends the program; its counts.
+    /// Ends the program and returns its counts.
     fn captured(&self, process: Process) -> Result<(u64, u64), Failure> {
         let (stdout, stderr) = process.stop()?;
         (self.kind.counts)(&stdout, &stderr).ok_or_else(|| {
@@ -189,7 +192,7 @@ impl Contestant<'_> {
     }
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -197,7 +200,7 @@ struct Process {
 }
 
 impl Process {
-    /// Starts it in its seat and waits until it says `ready` on stderr.
+    /// Starts the program on its CPUs and waits until it prints `ready` on stderr.
     fn start(mut command: Command, ready: &'static str, seats: Seats) -> Result<Self, Failure> {
         command
             .stdin(Stdio::null())
@@ -211,7 +214,7 @@ impl Process {
         let stderr = std::thread::spawn(move || {
             let said = lines.inspect(|line| {
                 if line.contains(ready) {
-                    // Told once more, it is not waited for any more.
+                    // The receiver is gone after the first message.
                     let _ = is_ready.send(());
                 }
             });
@@ -224,18 +227,18 @@ impl Process {
         if readiness.recv().is_ok() {
             return Ok(process);
         }
-        // It ended, or is of no use.
+        // The program ended, or is of no use.
         let said = process.said();
         Err(Failure::CannotRun(format!("{command:?}: {}", said.trim())))
     }
 
-    /// What it said on stderr; waits for its end.
+    /// The program's output on stderr. Waits for the end of the program.
     fn said(&mut self) -> String {
         let said = self.stderr.take().and_then(|thread| thread.join().ok());
         said.unwrap_or_default()
     }
 
-    /// Processor time of all threads so far in ns, once it takes next to none any more.
+    /// Processor time of all threads since the start, ns, after the program has become idle.
     fn cpu_settled(&self) -> Result<u64, Failure> {
         let limit = Instant::now() + LIMIT;
         let mut before_ns = self.cpu_ns()?;
@@ -261,7 +264,7 @@ impl Process {
         tasks.map(of_task).sum::<Result<u64, _>>().map_err(failed)
     }
 
-    /// Ends it as a user would, and returns what it said.
+    /// Ends the program as a user would, and returns its output.
     fn stop(mut self) -> Result<(String, String), Failure> {
         kill_process(Pid::from_child(&self.child), Signal::INT)
             .map_err(|error| Failure::system("kill", error))?;
@@ -276,7 +279,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ended already in a run that counts.
+        // A run that counts has already ended the program.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

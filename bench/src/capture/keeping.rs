@@ -1,7 +1,8 @@
-//! Where a program keeps what it captured: a ring of files on tmpfs, and how many packets are in them.
+//! The files of a program that keeps its packets: a ring of files on tmpfs, and the number of
+//! packets in the files.
 //!
-//! tcpdump keeps the past with `-C` and `-W`, and in memory if the files are on tmpfs: what is closest to a ring in RAM among the
-//! programs that everybody has.
+//! tcpdump keeps the past with `-C` and `-W`, in memory if the files are on tmpfs. Among widely
+//! available programs this is closest to a ring in RAM.
 
 use std::{fs, path::PathBuf};
 
@@ -14,18 +15,19 @@ use crate::measure::Failure;
 const PLACE: &str = "/dev/shm";
 /// TMPFS_MAGIC of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
-/// Bytes of all files together: tcpdump's `-W` files of `-C` million bytes.
+/// Bytes of all files together: `-W` files of tcpdump's `-C` million bytes.
 const BYTES: u64 = 8 * 100 * 1_000_000;
-/// Bytes before the first record of a pcap file, and before each packet.
+/// Bytes before the first record of a pcap file.
 const FILE_HEAD_BYTES: u64 = 24;
+/// Bytes before each packet of a pcap file.
 const RECORD_HEAD_BYTES: u64 = 16;
 
-/// A folder on tmpfs that goes away with the value.
+/// A folder on tmpfs that is removed with the value.
 #[derive(Debug)]
 pub(super) struct Files(pub(super) TempDir);
 
 impl Files {
-    /// An empty one.
+    /// An empty folder.
     pub(super) fn new() -> Result<Self, Failure> {
         let failed = |error| Failure::system(PLACE, error);
         let system = statfs(PLACE).map_err(failed)?;
@@ -41,7 +43,7 @@ impl Files {
         Ok(Self(folder.map_err(|error| Failure::system(PLACE, error))?))
     }
 
-    /// Removes the files of the run before.
+    /// Removes the files of the previous run.
     pub(super) fn clear(&self) -> Result<(), Failure> {
         for file in self.list()? {
             fs::remove_file(&file).map_err(|error| Failure::system("unlink", error))?;
@@ -49,10 +51,10 @@ impl Files {
         Ok(())
     }
 
-    /// Packets of `size` bytes in all files together.
+    /// Number of packets of `size` bytes in all files together.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: a file holds something else.
+    /// [`Failure::Unsound`]: a file contains something else.
     pub(super) fn packets(&self, size: u32) -> Result<u64, Failure> {
         let record_bytes = RECORD_HEAD_BYTES + u64::from(size);
         let mut packets = 0;

@@ -1,14 +1,18 @@
-//! The rows that live capture is judged by: `make bench-capture`.
+//! The judged rows of live capture: `make bench-capture`.
 //!
-//! Processor time of the receiving process for each captured packet, all its threads together, over a veth pair in a network
-//! namespace of its own. There the kernel's copy runs on the sender's CPU, so it is nobody's; the program is kept on the other
-//! CPUs (`sender.rs`). The recorder keeps everything in a ring of 1 GiB and runs one trigger filter. It is compared with a
-//! tcpdump that keeps packets too, in files on tmpfs, each program's threads on one CPU (`cpu-vs-keeping`), and, wherever threads like, with
-//! `tcpdump -w /dev/null`, which keeps nothing, and a loop that copies each packet into memory (`shim/minimal_reader.c`).
+//! The figure is the processor time of the receiving process for each captured packet, over all its
+//! threads. Packets cross a veth pair in a separate network namespace. The kernel's copy runs there
+//! on the sender's CPU, so no program pays for it; the program runs on the other CPUs
+//! (`sender.rs`). The recorder keeps everything in a ring of 1 GiB and runs one trigger filter. The
+//! first comparison is with a tcpdump that also keeps packets, in files on tmpfs, each program's
+//! threads on one CPU (`cpu-vs-keeping`). The other comparisons, with unpinned threads, are with
+//! `tcpdump -w /dev/null`, which keeps nothing, and with a loop that copies each packet into memory
+//! (`shim/minimal_reader.c`).
 //!
-//! Less is better. A run counts if the recorder captured every packet that was sent and its analyzer missed none, if the tcpdump
-//! that keeps has all of them in its files, and if the others lost at most one in a hundred. The rows
-//! `capture/SIZE/NAME-ns` are the times themselves, those with all threads on one CPU `capture/SIZE/one-cpu/NAME-ns`.
+//! Less is better. A run counts if the recorder captured every sent packet and its analyzer missed
+//! no packet. The tcpdump that keeps packets must have all packets in its files, and the other
+//! programs may lose at most one packet in a hundred. The rows `capture/SIZE/NAME-ns` are the times
+//! themselves, and `capture/SIZE/one-cpu/NAME-ns` the times with all threads on one CPU.
 
 mod contestant;
 mod keeping;
@@ -18,7 +22,7 @@ mod veth;
 use std::{io, path::PathBuf};
 
 use self::{
-    contestant::{Contestant, KEEPING, Kind, MINIMAL, RETROSCOPE, TCPDUMP},
+    contestant::{Contestant, ContestantKind, KEEPING, MINIMAL, RETROSCOPE, TCPDUMP},
     keeping::Files,
     sender::Seats,
     veth::Veth,
@@ -30,30 +34,32 @@ use crate::{
     session::Session,
 };
 
-/// Who keeps packets has 1 GiB for them: room for all of a load. The kernel's buffer is what each program takes by itself.
+/// A program that keeps packets has 1 GiB for them: room for a whole load. Each program has its
+/// default kernel buffer.
 const RING_BYTES: u64 = 1 << 30;
 
-/// What is sent: bytes of a frame, packets, and packets a second. All contestants keep up with it.
-const LOADS: [Load; 2] = [
-    Load {
+/// The loads: bytes of a frame, packets, and packets a second. All contestants keep up with these.
+const LOADS: [CaptureLoad; 2] = [
+    CaptureLoad {
         size: 64,
         count: 1_000_000,
         rate: 500_000,
     },
-    Load {
+    CaptureLoad {
         size: 1514,
         count: 400_000,
         rate: 200_000,
     },
 ];
 
-/// Packets where both keep them. Of 1514 bytes: short enough that one run in two goes by without the host taking the CPU for longer
-/// than tcpdump's buffer of 2 MiB lasts, 6.5 ms at this rate, and long enough that the files change.
+/// Number of packets if both programs keep packets. The number for 1514 bytes has two bounds. One
+/// run in two must pass without the host taking the CPU for longer than tcpdump's buffer of 2 MiB
+/// lasts, 6.5 ms at this rate. And tcpdump must change files.
 const COUNTS_KEPT: [u64; 2] = [1_000_000, 150_000];
 
 /// One kind of traffic.
 #[derive(Debug, Clone, Copy)]
-struct Load {
+struct CaptureLoad {
     size: u32,
     count: u64,
     /// Packets a second.
@@ -63,7 +69,7 @@ struct Load {
 /// The programs that are not on the path.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Programs {
-    /// The recorder and sender of `capture`.
+    /// Recorder and sender of `capture`.
     #[arg(long, value_name = "PROGRAM", required_if_eq("what", "capture"))]
     pub retroscope: Option<PathBuf>,
     /// `minimal_reader`, for `capture`.
@@ -77,7 +83,8 @@ fn path(program: Option<&PathBuf>) -> Result<String, Failure> {
     Ok(program.ok_or_else(missing)?.display().to_string())
 }
 
-/// Runs the recorder in turns with the tcpdump that keeps packets too, each on one CPU, then with programs that do less.
+/// Runs the recorder in turns with the tcpdump that also keeps packets, each on one CPU, then with
+/// programs that do less.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let keeping = (&[&RETROSCOPE, &KEEPING][..], "one-cpu/");
     let others = (&[&RETROSCOPE, &TCPDUMP, &MINIMAL][..], "");
@@ -86,15 +93,16 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             if !group.is_empty() {
                 load.count = kept;
             }
-            let row = |kind: &Kind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name);
+            let row =
+                |kind: &ContestantKind| format!("capture/{}B/cpu-vs-{}", load.size, kind.name);
             if !kinds[1..].iter().any(|kind| session.wants(&row(kind))) {
                 continue;
             }
             let veth = Veth::new();
             let veth = veth.as_ref().map_err(Clone::clone);
             let heat = veth.and_then(|veth| measure(session, veth, load, kinds));
-            // Ratios first: where one is unsteady, both programs run again in turns, and that gives
-            // them new times too.
+            // Ratios first: if a ratio is unsteady, both programs run again in turns, which also
+            // gives them new times.
             for kind in &kinds[1..] {
                 let heat = heat.as_ref().map_err(Clone::clone);
                 let ratio = heat.and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
@@ -112,16 +120,16 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
 fn measure<'a>(
     session: &'a Session,
     veth: &'a Veth,
-    load: Load,
-    kinds: &[&'static Kind],
+    load: CaptureLoad,
+    kinds: &[&'static ContestantKind],
 ) -> Result<Heat<'a>, Failure> {
-    let keeps = |kind: &Kind| kind.name == KEEPING.name;
+    let keeps = |kind: &ContestantKind| kind.name == KEEPING.name;
     let seats = if kinds.iter().any(|kind| keeps(kind)) {
         Seats::one_each(pin::cpus())?
     } else {
         Seats::spread(pin::cpus())
     };
-    let entrant = |kind: &&'static Kind| {
+    let entrant = |kind: &&'static ContestantKind| {
         let contestant = Contestant {
             kind,
             session,
@@ -139,7 +147,7 @@ fn measure<'a>(
 mod tests {
     use super::*;
 
-    /// Else "kept" would mean less to the recorder than to tcpdump.
+    /// Otherwise "kept" would mean less for the recorder than for tcpdump.
     #[test]
     fn each_load_stays_in_the_ring_and_in_the_files() {
         for (load, kept) in LOADS.into_iter().zip(COUNTS_KEPT) {

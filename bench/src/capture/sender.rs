@@ -1,12 +1,13 @@
-//! The sender: `retroscope generate` at one end of a veth pair, and who sits on which CPU.
+//! The sender: `retroscope generate` at one end of a veth pair, and the assignment of CPUs.
 //!
-//! The kernel receives on the CPU that sends. With the sender on the first CPU and the program that captures on the others, a
-//! program's time is its own, and the scheduler cannot put it behind the sender in one run and beside it in the next.
+//! The kernel receives on the sending CPU. With the sender on the first CPU and the capture program
+//! on the other CPUs, the program's time is its own. The scheduler cannot queue the program after
+//! the sender in one run and run both in parallel in the next.
 
-use super::{Load, path, veth::Veth};
+use super::{CaptureLoad, path, veth::Veth};
 use crate::{measure::Failure, pin, session::Session};
 
-/// The CPUs of the sender and of the program that captures. Empty: any.
+/// The CPUs of the sender and of the capture program. Empty: any CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seats {
     pub(super) sender: &'static [usize],
@@ -14,8 +15,9 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Of some CPUs one for the sender and the others for the program; any for both where there are fewer than three: two threads that share
-    /// the only one left would take turns on it, and that is not what they do where nobody pins them.
+    /// One CPU for the sender and the others for the program; any CPU for both if there are fewer
+    /// than three. Two threads that share one remaining CPU would take turns, which they do not do
+    /// unpinned.
     pub(super) fn spread(cpus: &'static [usize]) -> Self {
         let (sender, program) = match cpus {
             [] | [_] | [_, _] => (&[][..], &[][..]),
@@ -24,7 +26,8 @@ impl Seats {
         Self { sender, program }
     }
 
-    /// One for the sender, and one for all threads of the program: the CPU that somebody has for it who needs the others.
+    /// One CPU for the sender, and one CPU for all threads of the program: the setup of a user who
+    /// needs the other CPUs.
     pub(super) fn one_each(cpus: &'static [usize]) -> Result<Self, Failure> {
         let ([sender, ..], [_, program, ..]) = (cpus, cpus) else {
             return Err(Failure::CannotRun("this machine has one CPU".to_owned()));
@@ -39,10 +42,10 @@ pub(super) fn send(
     session: &Session,
     veth: &Veth,
     seats: Seats,
-    load: Load,
+    load: CaptureLoad,
 ) -> Result<(), Failure> {
     let retroscope = path(session.programs.retroscope.as_ref())?;
-    let Load { size, count, rate } = load;
+    let CaptureLoad { size, count, rate } = load;
     let line = format!("generate -i v0 --yes -q --size {size} -c {count} --rate {rate}pps");
     let words = line.split(' ').map(str::to_owned);
     let mut command = veth.command([retroscope].into_iter().chain(words));

@@ -1,20 +1,21 @@
-//! A veth pair in a network namespace that goes away with the value.
+//! A veth pair in a network namespace that is removed with the value.
 
 use std::process::Command;
 
 use crate::measure::Failure;
 
-/// Inside: IPv6 would send neighbour discovery whenever it likes; where there is none there is nothing to switch off.
+/// Setup inside the namespace. IPv6 would send neighbor discovery at any time; without IPv6 there
+/// is nothing to disable.
 const SETUP: &str =
     "for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done 2>/dev/null
 ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up";
 
-/// The namespace, by name; traffic goes from `v0` to `v1`.
+/// The namespace, by name. Traffic flows from `v0` to `v1`.
 #[derive(Debug)]
 pub(super) struct Veth(String);
 
 impl Veth {
-    /// Needs root and iproute2.
+    /// Makes the namespace. Needs root and iproute2.
     pub(super) fn new() -> Result<Self, Failure> {
         let veth = Self(format!("rs-bench-{}", std::process::id()));
         ip(&["netns", "add", &veth.0])?;
@@ -22,7 +23,8 @@ impl Veth {
         Ok(veth)
     }
 
-    /// A command that runs inside. The process is the program's own: `ip` makes way for it.
+    /// A command that runs in the namespace. The process id is the program's own, because `ip`
+    /// replaces itself with the program.
     pub(super) fn command(&self, words: impl IntoIterator<Item = String>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0]).args(words);
@@ -32,7 +34,7 @@ impl Veth {
 
 impl Drop for Veth {
     fn drop(&mut self) {
-        // Nothing can be done about a namespace that stays.
+        // A namespace that cannot be removed stays.
         let _ = ip(&["netns", "del", &self.0]);
     }
 }

@@ -1,9 +1,11 @@
-//! Packets that no cache holds: in a ring, and packed one behind the other as a capture file has them.
+//! Packets that no cache contains: in a ring, and packed one after another as in a capture file.
 //!
-//! Both hold the same packets, of 64, 694 and 1514 bytes in random order, 770 on average, as many as fit. Ours are read as the
-//! analyzer reads them: descriptors make 64 frames while the ring asks memory for the packets, then a filter is run on the 64.
-//! The others are walked by the lengths in their headers, as in a file that is mapped. Each pass goes over the whole of its memory, many
-//! times what the caches hold, so that it leaves the other nothing, and itself only its end.
+//! Both have the same packets, of 64, 694 and 1514 bytes in random order, 770 on average, as many
+//! as fit. The ring is read as the analyzer reads it: descriptors yield 64 frames while the ring
+//! prefetches the packets, then a filter runs on the 64 frames. The packed packets are walked by
+//! the lengths in their headers, as in a mapped file. Each pass covers the whole of its memory,
+//! many times the size of the caches. It therefore leaves nothing in the caches for the other pass,
+//! and only its own end for itself.
 
 use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_ring::{GroupKind, Reader, Ring, RingConfig};
@@ -16,7 +18,7 @@ use crate::{
     ring::{made, store_one},
 };
 
-/// Sizes, of which each is as likely: 770.0 bytes on average.
+/// Equally likely sizes: 770.0 bytes on average.
 const SIZES: [usize; 10] = [64, 64, 64, 64, 694, 694, 1514, 1514, 1514, 1514];
 const MEAN_BYTES: u64 = 770;
 /// Bytes of a record's header in a pcap file: seconds, fraction, captured length, length.
@@ -24,19 +26,19 @@ const HEADER_BYTES: usize = 16;
 /// The order of sizes is the same in every run.
 const SEED: u64 = 770;
 
-/// What a pass over all packets found.
+/// The result of a pass over all packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Found {
-    /// Packets seen.
+pub(super) struct PassResult {
+    /// Number of packets seen.
     pub(super) packets: u64,
-    /// Matches; a packet that several rules match counts for each.
+    /// Number of matches. A packet that several rules match counts for each rule.
     pub(super) matches: u64,
-    /// Depends on which packets matched, and which rules.
+    /// A checksum of the matching packets and the matched rules.
     pub(super) checksum: u64,
 }
 
-impl Found {
-    /// Adds 64 packets, or the last of them, and those that match.
+impl PassResult {
+    /// Adds up to 64 packets, and the set of matching packets.
     #[inline(always)]
     pub(super) fn add_set(&mut self, packets: usize, mut set: u64) {
         self.matches += u64::from(set.count_ones());
@@ -47,7 +49,7 @@ impl Found {
         self.packets += packets as u64;
     }
 
-    /// Adds a match of a packet that [`Self::add_set`] will count, by its place among them.
+    /// Adds a match of a packet that [`Self::add_set`] will count, by its place in that set.
     #[inline(always)]
     pub(super) fn add(&mut self, place: usize, rule: u64) {
         self.matches += 1;
@@ -60,7 +62,7 @@ impl Found {
         self.checksum = self.checksum.wrapping_add(number.wrapping_mul(factor));
     }
 
-    /// What a scan does with a packet: counts it, its length, and 8 bytes of its header.
+    /// Reads a packet as a scan does: counts it, its length, and 8 bytes of its header.
     #[inline(always)]
     pub(super) fn touch(&mut self, frame: &[u8]) {
         self.packets += 1;
@@ -71,8 +73,11 @@ impl Found {
     }
 }
 
-/// The nanoseconds of a pass, if it found what it must.
-pub(super) fn checked((ns, found): (f64, Found), expected: Found) -> Result<f64, Failure> {
+/// The nanoseconds of a pass, if its result is correct.
+pub(super) fn checked(
+    (ns, found): (f64, PassResult),
+    expected: PassResult,
+) -> Result<f64, Failure> {
     check_count(expected.packets, found.packets)?;
     check_count(expected.matches, found.matches)?;
     check_sum(expected.checksum, found.checksum).map(|()| ns)
@@ -94,7 +99,7 @@ impl Packets {
         }
     }
 
-    /// What the next one is made from, and its bytes.
+    /// The specification of the next packet, and its bytes.
     fn next(&mut self) -> (Spec, &[u8]) {
         let frame = &mut self.frame[..SIZES[self.sizes.usize(..SIZES.len())]];
         let spec = self.mix.spec();
@@ -109,12 +114,13 @@ pub(super) struct Cold {
     ring: Ring,
     /// Packets stored.
     stored: u64,
-    /// Those of them that are not in the ring any more.
+    /// Stored packets that are not in the ring any more.
     evicted: u64,
 }
 
 impl Cold {
-    /// Fills a ring once around and a bit, so that all it retains was stored over older packets.
+    /// Fills a ring a little more than once, so that all retained packets were stored over older
+    /// packets.
     pub(super) fn new(ring_bytes: u64) -> Result<Self, Failure> {
         let (ring, mut producers) = made(&RingConfig::new(ring_bytes, 1, 1))?;
         let mut packets = Packets::new();
@@ -131,7 +137,7 @@ impl Cold {
         })
     }
 
-    /// Makes the packets in the ring once more, in their order: what each was made from, and its bytes.
+    /// Generates the packets in the ring once more, in their order, with their specifications.
     pub(super) fn again(&self, mut see: impl FnMut(&Spec, &[u8])) {
         let mut packets = Packets::new();
         for number in 0..self.stored {
@@ -142,9 +148,9 @@ impl Cold {
         }
     }
 
-    /// What a scan must find.
-    pub(super) fn expect(&self) -> Found {
-        let mut found = Found::default();
+    /// The expected result of a scan.
+    pub(super) fn expect(&self) -> PassResult {
+        let mut found = PassResult::default();
         self.again(|_, frame| found.touch(frame));
         found
     }
@@ -154,8 +160,8 @@ impl Cold {
         reader.map_err(|error| Failure::system("making a reader", error))
     }
 
-    /// Touches all packets: nanoseconds a packet, and what was found.
-    pub(super) fn scan(&self) -> Result<(f64, Found), Failure> {
+    /// Reads all packets in a scan: nanoseconds a packet, and the result.
+    pub(super) fn scan(&self) -> Result<(f64, PassResult), Failure> {
         let mut reader = self.reader()?;
         timed(|found| {
             while let Some(batch) = reader.next() {
@@ -166,11 +172,11 @@ impl Cold {
         })
     }
 
-    /// Reads all packets, 64 at a time: nanoseconds a packet, and what `take` added up.
+    /// Reads all packets, 64 at a time: nanoseconds a packet, and the result of `take`.
     pub(super) fn read(
         &self,
-        mut take: impl FnMut(&mut Found, &[FilterFrame<'_>]) + Send,
-    ) -> Result<(f64, Found), Failure> {
+        mut take: impl FnMut(&mut PassResult, &[FilterFrame<'_>]) + Send,
+    ) -> Result<(f64, PassResult), Failure> {
         let mut reader = self.reader()?;
         timed(move |found| {
             while let Some(batch) = reader.next() {
@@ -191,30 +197,31 @@ impl Cold {
         })
     }
 
-    /// Reads all packets with something that says which of 64 match.
+    /// Reads all packets with a filter that returns the matching packets of 64.
     pub(super) fn filter(
         &self,
         run: impl Fn(&[FilterFrame<'_>]) -> u64 + Sync,
-    ) -> Result<(f64, Found), Failure> {
+    ) -> Result<(f64, PassResult), Failure> {
         let run = &run;
         self.read(|found, frames| found.add_set(frames.len(), run(frames)))
     }
 }
 
-/// Runs a pass on a thread of its own: nanoseconds a packet, and what it found.
-fn timed(pass: impl FnOnce(&mut Found) + Send) -> Result<(f64, Found), Failure> {
+/// Runs a pass on a separate thread: nanoseconds a packet, and the result.
+fn timed(pass: impl FnOnce(&mut PassResult) + Send) -> Result<(f64, PassResult), Failure> {
     let (found, seconds) = on_a_core(|| {
-        let mut found = Found::default();
+        let mut found = PassResult::default();
         pass(&mut found);
         found
     })?;
     Ok((seconds * 1e9 / found.packets as f64, found))
 }
 
-/// Fills `memory` with as many packets as fit, packed as in a pcap file. Returns what a walk that touches them must find.
-pub(super) fn pack(memory: &mut Memory) -> Found {
+/// Fills `memory` with as many packets as fit, packed as in a pcap file. Returns the expected
+/// result of a walk.
+pub(super) fn pack(memory: &mut Memory) -> PassResult {
     let bytes = memory.bytes_mut();
-    let (mut packets, mut found, mut used) = (Packets::new(), Found::default(), 0);
+    let (mut packets, mut found, mut used) = (Packets::new(), PassResult::default(), 0);
     loop {
         let (_, frame) = packets.next();
         let Some(record) = bytes.get_mut(used..used + HEADER_BYTES + frame.len()) else {
@@ -234,11 +241,11 @@ pub(super) fn pack(memory: &mut Memory) -> Found {
     found
 }
 
-/// Goes from packet to packet by their lengths: nanoseconds a packet, and what `see` made of frames and their lengths.
+/// Walks from packet to packet by their lengths: nanoseconds a packet, and the result of `see`.
 pub(super) fn walk(
     memory: &mut Memory,
-    see: impl Fn(&mut Found, &[u8], u32) + Sync,
-) -> Result<(f64, Found), Failure> {
+    see: impl Fn(&mut PassResult, &[u8], u32) + Sync,
+) -> Result<(f64, PassResult), Failure> {
     let bytes: &[u8] = memory.bytes_mut();
     let word = |header: &[u8; HEADER_BYTES], at: usize| {
         u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])

@@ -1,8 +1,9 @@
-//! The single filters as somebody would write them by hand, knowing that packets are Ethernet: one check of the length for
-//! each header, then comparisons. They are inlined into the loop over packets.
+//! The single filters as handwritten code that knows that packets are Ethernet: one length check
+//! for each header, then comparisons. They are inlined into the loop over packets.
 //!
-//! They agree with libpcap on whole packets and on those that are cut between headers. Cut inside an address or a port, a
-//! packet may match for libpcap by what it still has; here it does not.
+//! They agree with libpcap on whole packets and on packets truncated between headers. A packet
+//! truncated inside an address or a port may match in libpcap by its remaining bytes; here it does
+//! not match.
 
 /// `udp port 60000`.
 #[inline(always)]
@@ -97,7 +98,8 @@ fn word<const N: usize>(head: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-/// Not a later fragment: what follows the IP header is the start of the datagram.
+/// Whether the packet is not a later fragment, so that the start of the datagram follows the IP
+/// header.
 #[inline(always)]
 fn is_first(head: &[u8; HEAD_BYTES]) -> bool {
     u16::from_be_bytes([head[20], head[21]]) & 0x1fff == 0

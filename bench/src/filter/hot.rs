@@ -1,5 +1,5 @@
-//! Filters on packets in the cache: native code, libpcap and code written by hand, several filters as one
-//! function, and a trigger in Lua, all timed in the same way.
+//! Filters on packets in the cache: native code, libpcap and handwritten code, several filters as
+//! one function, and a trigger in Lua, all timed in the same way.
 
 use std::{hint::black_box, time::Duration};
 
@@ -13,20 +13,23 @@ use crate::{
     measure::{Entrant, Failure, Scale},
 };
 
-/// Part of the time of a usual run that packets in the cache need: nothing around them has to warm up.
+/// Fraction of a normal run's time that packets in the cache need, because nothing else has to warm
+/// up.
 const PART: f64 = 0.1;
 /// [`PORT`] in Lua.
 const SCRIPT: &str = "return function(pkt) return pkt:is_udp() and pkt:has_port(60000) end";
-/// What a call of it may take: as long as a thread may have to wait for a processor. The script needs microseconds.
+/// Time limit of a script call: as long as a thread may have to wait for a processor. The script
+/// needs microseconds.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// Filters as people write them who know headers; the rest are of their kinds.
+/// Filters as users with knowledge of headers write them, and variations.
 const TOGETHER: &str = include_str!("together.txt");
 
-/// Says what it finds in frames: by 64 of them the bits of those that match, or by frame the bits of the filters that match it.
+/// Writes verdicts about frames: the matching frames of each 64 as bits, or for each frame the
+/// matching filters as bits.
 pub(super) type Pass<'p> = Box<dyn FnMut(&[FilterFrame<'_>], &mut [u64]) + Send + 'p>;
 
-/// 64 frames at a time.
+/// A pass over 64 frames at a time.
 fn many<'p>(run: impl Fn(&[FilterFrame<'_>]) -> u64 + Send + 'p) -> Pass<'p> {
     Box::new(move |frames, verdicts| {
         for (frames, verdict) in frames.chunks(Program::MANY).zip(verdicts) {
@@ -35,7 +38,7 @@ fn many<'p>(run: impl Fn(&[FilterFrame<'_>]) -> u64 + Send + 'p) -> Pass<'p> {
     })
 }
 
-/// A test on all frames, one by one.
+/// A pass of a test on each frame.
 pub(super) fn each(takes: impl Fn(&[u8]) -> bool + Send + 'static) -> Pass<'static> {
     many(move |frames| {
         frames.iter().enumerate().fold(0, |set, (index, frame)| {
@@ -44,8 +47,8 @@ pub(super) fn each(takes: impl Fn(&[u8]) -> bool + Send + 'static) -> Pass<'stat
     })
 }
 
-/// Nanoseconds a packet of a pass over all packets of [`Hot`], which must find what libpcap finds: in the turn that is not counted and in
-/// all others.
+/// Nanoseconds a packet of a pass over all packets of [`Hot`]. In every turn, also the uncounted
+/// turn, the pass must find the packets that libpcap finds.
 fn timed<'a>(
     name: String,
     hot: &'a Hot,
@@ -70,10 +73,10 @@ fn timed<'a>(
     })
 }
 
-/// What evaluates a single filter: the system's `bpf_filter`, machine code, and a function in Rust.
+/// The engines of a single filter: the system's `bpf_filter`, machine code, and a Rust function.
 const ENGINES: [&str; 3] = ["libpcap", "native", "handwritten"];
 
-/// What libpcap says of all packets, 64 a word.
+/// libpcap's verdicts on all packets, 64 a word.
 fn verdicts(hot: &Hot, program: &Program) -> Vec<u64> {
     let frames = hot.frames();
     let chunks = frames.chunks(Program::MANY);
@@ -114,7 +117,8 @@ pub(super) fn engines<'a>(
     Ok(passes.map(timed).collect())
 }
 
-/// The first `count` filters, at most 64, that nothing is looked up for, as one function, which says of each packet which of them match.
+/// The first `count` filters, at most 64, as one function without lookup tables, which returns the
+/// matching filters of each packet.
 pub(super) fn together<'a>(
     hot: &'a Hot,
     count: usize,
@@ -143,7 +147,7 @@ pub(super) fn together<'a>(
     Ok(timed(row, hot, expected, scale, pass))
 }
 
-/// A trigger in Lua that does what [`PORT`] does.
+/// A trigger in Lua equivalent to [`PORT`].
 pub(super) fn script<'a>(hot: &'a Hot, scale: &Scale) -> Result<Entrant<'a>, Failure> {
     if !retroscope_script::compiles() {
         let why = "LuaJIT compiles nothing on this machine";

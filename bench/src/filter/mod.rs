@@ -1,11 +1,13 @@
-//! Filters and rule sets against libpcap's interpreter and code written by hand.
+//! Filters and rule sets against libpcap's interpreter and handwritten code.
 //!
-//! - `traffic`: generated packets. `hot`: a few hundred of them that stay in the cache. `cold`: as many as a ring of 1 GiB holds.
+//! - `traffic`: generated packets. `hot`: a few hundred packets that stay in the cache. `cold`: the
+//!   packets of a ring of 1 GiB.
 //! - `handwritten`: the single filters as functions.
-//! - `rules`: ten thousand rules, and what they must match.
+//! - `rules`: ten thousand rules, and their expected matches.
 //!
-//! All engines get the same packets in the same loop: 64 frames, then 64 bits that say which of them match. Before anything is
-//! timed the engines are compared packet by packet, and after each run with what they said before.
+//! All engines get the same packets in the same loop: 64 frames, then 64 bits for the matching
+//! frames. Before the timing starts the engines are compared packet by packet, and after each run
+//! with their earlier results.
 
 mod cold;
 mod handwritten;
@@ -19,7 +21,7 @@ use retroscope_filter::{Aux, FilterFrame, FilterMode, LinkContext, Program};
 use retroscope_packet::LinkType;
 
 use self::{
-    cold::{Cold, Found, checked},
+    cold::{Cold, PassResult, checked},
     hot::{Pass, each},
     rules::Sort,
     traffic::Hot,
@@ -29,16 +31,16 @@ use crate::{
     session::Session,
 };
 
-/// The filter that finds what is looked for in cold memory, and that a script does too.
+/// The filter for packets in cold memory, and for the script.
 const PORT: &str = "udp port 60000";
-/// What rule sets are compared with.
+/// The filter that rule sets are compared with.
 const PORT_AND_HOST: &str = "tcp port 80 and host 10.0.0.1";
 /// Numbers of filters that run as one function.
 const TOGETHER: [usize; 5] = [1, 2, 8, 16, 64];
-/// What rows say that they were compared with.
+/// The denominator's name in rows.
 const BPF_FILTER: &str = "bpf_filter";
 
-/// The single filters: name, text, the same by hand.
+/// The single filters: name, text, handwritten version.
 fn singles() -> [(&'static str, String, Pass<'static>); 5] {
     let host_or_net = "host 192.168.1.1 or net 10.0.0.0/8".to_owned();
     let tcp_flags = "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0".to_owned();
@@ -61,12 +63,13 @@ fn any_of(hosts: &[u32]) -> String {
     hosts.join(" or ")
 }
 
-/// Hosts far from each other, of which few packets are.
+/// Hosts far from each other, to which few packets belong.
 const TEN_HOSTS: [u32; 10] = scattered(0x2545_f491);
-/// The same, more of them.
+/// A hundred hosts far from each other.
 static HUNDRED_HOSTS: LazyLock<[u32; 100]> = LazyLock::new(|| scattered(0x1234_5679));
 
-/// Addresses without an order, by a linear congruential generator (Knuth, MMIX), below 224.0.0.0 and outside 10.0.0.0/8.
+/// Unordered addresses from a linear congruential generator (Knuth, MMIX), below 224.0.0.0 and
+/// outside 10.0.0.0/8.
 const fn scattered<const N: usize>(seed: u64) -> [u32; N] {
     let mut hosts = [0; N];
     let (mut state, mut index) = (seed, 0);
@@ -159,7 +162,7 @@ fn mean(round: &Round, engine: &str) -> Series {
     Series::geometric_mean(&of_engine.collect::<Vec<_>>())
 }
 
-/// What is measured on packets that no cache holds.
+/// The rows on packets that no cache contains.
 fn judged_cold(session: &Session) -> io::Result<()> {
     let cold = LazyCell::new(|| Cold::new(session.scale.ring_bytes));
     let cold = || cold.as_ref().map_err(Clone::clone);
@@ -181,12 +184,12 @@ fn judged_cold(session: &Session) -> io::Result<()> {
     })
 }
 
-/// Finding packets again by descriptors, and by following lengths.
+/// Scans of packets by descriptors, and by following lengths.
 fn scans<'a>(session: &'a Session, cold: &'a Cold) -> Heat<'a> {
     let expected = cold.expect();
     let packed = cold::pack(&mut session.memory.borrow_mut());
     let walk = move || {
-        let touch = |found: &mut Found, frame: &[u8], _| found.touch(frame);
+        let touch = |found: &mut PassResult, frame: &[u8], _| found.touch(frame);
         checked(cold::walk(&mut session.memory.borrow_mut(), touch)?, packed)
     };
     let entrants = vec![
@@ -218,7 +221,7 @@ fn rules_over_one(cold: &Cold, sort: Sort) -> Result<Vec<Entrant<'_>>, Failure> 
     ])
 }
 
-/// libpcap's way through a mapped file against ours through the ring.
+/// libpcap's way through a mapped file against our way through the ring.
 fn walk_over_ring<'a>(session: &'a Session, cold: &'a Cold) -> Result<Vec<Entrant<'a>>, Failure> {
     let memory = &session.memory;
     cold::pack(&mut memory.borrow_mut());

@@ -1,7 +1,8 @@
-//! Ten thousand rules, what they must match, and how long it takes to bring them in.
+//! Ten thousand rules, their expected matches, and the time to install the rules.
 //!
-//! Rule `n` is made of flow `n` of the traffic. Which rules match each packet follows from the flow that it was generated from;
-//! the tests ask libpcap about some packets, by trying every rule's own program.
+//! Rule `n` is made from flow `n` of the traffic. The matching rules of each packet follow from the
+//! flow that generated the packet. The tests verify this for some packets with libpcap, by trying
+//! every rule's own program.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +12,7 @@ use retroscope_filter::{
 use retroscope_packet::LinkType;
 
 use super::{
-    cold::{Cold, Found},
+    cold::{Cold, PassResult},
     traffic::{FLOWS, Mix, flow},
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     measure::Failure,
 };
 
-/// What rules name.
+/// The kind of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Protocol, both hosts and both ports.
@@ -32,7 +33,7 @@ pub(super) enum Sort {
 pub(super) const RULES: u32 = FLOWS;
 /// Prefix lengths of nets.
 const NET_BITS: [u32; 5] = [20, 22, 24, 26, 28];
-/// What the sum of matches gets where a rule is not sure.
+/// Added to the sum of matches if a rule is not sure.
 const NOT_SURE: u64 = 1 << 32;
 impl Sort {
     fn text(self, number: u32) -> String {
@@ -69,7 +70,7 @@ fn texts(sort: Sort) -> Vec<String> {
     (0..RULES).map(|number| sort.text(number)).collect()
 }
 
-/// Texts as filters.
+/// Parses texts as filters.
 fn filters(texts: &[String]) -> Result<Vec<(RuleId, Filter)>, Failure> {
     let filter = |(number, text): (u64, &String)| Ok((RuleId(number), Filter::plain(text)?));
     let filters: Result<_, _> = (0..).zip(texts).map(filter).collect();
@@ -91,8 +92,8 @@ fn insert(set: &mut RuleSet, rules: Vec<(RuleId, Filter)>) -> Result<(), Failure
     }
 }
 
-/// The rules that packets of each flow match; packets of no flow match none. Flows have hosts, nets of 24 bits
-/// and client ports of their own, so only the wider nets are of several.
+/// The rules that packets of each flow match; packets of no flow match no rule. Each flow has its
+/// own hosts, network of 24 bits and client port, so only wider networks contain several flows.
 fn rules_by_flow(sort: Sort) -> Vec<Vec<u64>> {
     let clients: Vec<u32> = (0..FLOWS).map(|number| flow(number).src).collect();
     let mut rules = vec![Vec::new(); clients.len()];
@@ -112,10 +113,10 @@ fn rules_by_flow(sort: Sort) -> Vec<Vec<u64>> {
     rules
 }
 
-/// What must be found in cold memory, and the part of the packets that some rule matches.
-pub(super) fn expect(sort: Sort, cold: &Cold) -> (Found, f64) {
+/// The expected result in cold memory, and the fraction of the packets that match some rule.
+pub(super) fn expect(sort: Sort, cold: &Cold) -> (PassResult, f64) {
     let rules = rules_by_flow(sort);
-    let (mut found, mut some) = (Found::default(), 0_u64);
+    let (mut found, mut some) = (PassResult::default(), 0_u64);
     cold.again(|spec, _| {
         let rules = spec.flow.map_or(&[][..], |flow| &rules[flow as usize]);
         some += u64::from(!rules.is_empty());
@@ -139,7 +140,7 @@ fn id(RuleId(rule): RuleId, sure: Certainty) -> u64 {
 }
 
 /// Reads all packets of `cold` with a rule set: nanoseconds a packet, and all matches.
-pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, Found), Failure> {
+pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, PassResult), Failure> {
     let mut matches = Matches::default();
     cold.read(|found, frames| {
         reader.refresh();
@@ -151,8 +152,8 @@ pub(super) fn read(cold: &Cold, reader: &mut RuleReader) -> Result<(f64, Found),
     })
 }
 
-/// Brings the flow rules into an empty set while another thread matches packets against it. Milliseconds from the texts until a packet
-/// that the last rule matches was found by the reader.
+/// Installs the flow rules into an empty set while another thread matches packets against the set.
+/// Returns milliseconds from the texts until the reader finds a packet that the last rule matches.
 pub(super) fn install() -> Result<f64, Failure> {
     let texts = texts(Sort::Flows);
     let mut set = RuleSet::new(FilterMode::Savefile);
@@ -167,7 +168,8 @@ pub(super) fn install() -> Result<f64, Failure> {
     Ok((found.end - inserted.start).as_secs_f64() * 1e3)
 }
 
-/// Matches packets, 64 at a time, until the last rule is among the matches, which it must not be at once.
+/// Matches packets, 64 at a time, until the last rule is among the matches. The last rule must not
+/// match at once.
 fn match_until_last(reader: &mut RuleReader, course: &Course) -> Result<(), Failure> {
     let mut packets = [[0; 64]; 64];
     let mut mix = Mix::new();
@@ -201,7 +203,7 @@ mod tests {
 
     use super::{super::compile, *};
 
-    /// Compares the rules that a set finds for some packets with what libpcap says when it is asked about every rule.
+    /// Compares the rules that a set finds for some packets with libpcap's verdict on every rule.
     fn agrees_with_libpcap(sort: Sort, reader: &mut RuleReader) -> bool {
         let (mut packets, mut mix) = ([[0; 64]; 256], Mix::new());
         packets

@@ -1,22 +1,22 @@
-//! Generated packets for filters: mixes in which each filter finds some and passes most.
+//! Generated packets for filters: mixes in which each filter matches some packets and rejects most.
 
 use retroscope_filter::{Aux, FilterFrame};
 
 use super::{HUNDRED_HOSTS, TEN_HOSTS};
 
-/// Flows that [`flow`] gives, which rules are made of.
+/// Number of flows of [`flow`], from which rules are made.
 pub(super) const FLOWS: u32 = 10_000;
 /// Bytes of a packet of [`Hot`] on the wire.
 const HOT_BYTES: usize = 64;
 /// Mixes are the same in every run.
 const SEED: u64 = 5_2017;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Tcp,
     Udp,
-    /// TCP behind an IPv4 header with options.
+    /// TCP after an IPv4 header with options.
     TcpOptions,
     Tcp6,
     Udp6,
@@ -26,16 +26,17 @@ pub(super) enum Kind {
     Fragment,
 }
 
-/// A packet to be made. Of IPv6 the addresses are the last 4 bytes; without ports, ports say nothing.
+/// The specification of a packet. IPv6 addresses contain the addresses as their last 4 bytes. Kinds
+/// without ports ignore the ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec {
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
     pub(super) src: u32,
     pub(super) dst: u32,
     pub(super) src_port: u16,
     pub(super) dst_port: u16,
     pub(super) tcp_flags: u8,
-    /// Of which flow it is, in either direction.
+    /// The flow of the packet, in either direction.
     pub(super) flow: Option<u32>,
 }
 
@@ -46,7 +47,8 @@ const FIN_ACK: u8 = 0x11;
 const ACK: u8 = 0x10;
 
 impl Spec {
-    /// Writes its headers to the start of `frame`, which has 64 bytes at least; what follows them stays.
+    /// Writes the packet's headers to the start of `frame`, which has at least 64 bytes; the rest
+    /// does not change.
     pub(super) fn write(&self, frame: &mut [u8]) {
         let length = |headers: usize| {
             let bytes = u16::try_from(frame.len() - headers).unwrap_or(u16::MAX);
@@ -57,13 +59,13 @@ impl Spec {
         let (src, dst) = (self.src.to_be_bytes(), self.dst.to_be_bytes());
         put(0, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
         let payload = match self.kind {
-            Kind::Arp => {
+            FrameKind::Arp => {
                 put(12, &[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
                 put(28, &src);
                 put(38, &dst);
                 return;
             }
-            Kind::Tcp6 | Kind::Udp6 => {
+            FrameKind::Tcp6 | FrameKind::Udp6 => {
                 put(12, &[0x86, 0xdd, 0x60, 0, 0, 0]);
                 put(18, &ipv6_length);
                 put(20, &[self.protocol(), 64]);
@@ -73,9 +75,21 @@ impl Spec {
                 }
                 54
             }
-            Kind::Tcp | Kind::Udp | Kind::TcpOptions | Kind::Icmp | Kind::Fragment => {
-                let words: u8 = if self.kind == Kind::TcpOptions { 6 } else { 5 };
-                let offset = if self.kind == Kind::Fragment { 185 } else { 0 };
+            FrameKind::Tcp
+            | FrameKind::Udp
+            | FrameKind::TcpOptions
+            | FrameKind::Icmp
+            | FrameKind::Fragment => {
+                let words: u8 = if self.kind == FrameKind::TcpOptions {
+                    6
+                } else {
+                    5
+                };
+                let offset = if self.kind == FrameKind::Fragment {
+                    185
+                } else {
+                    0
+                };
                 put(12, &[0x08, 0x00, 0x40 | words, 0]);
                 put(16, &ipv4_length);
                 put(18, &[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
@@ -85,20 +99,20 @@ impl Spec {
                 14 + usize::from(words) * 4
             }
         };
-        if !matches!(self.kind, Kind::Icmp | Kind::Fragment) {
+        if !matches!(self.kind, FrameKind::Icmp | FrameKind::Fragment) {
             put(payload, &self.src_port.to_be_bytes());
             put(payload + 2, &self.dst_port.to_be_bytes());
         }
-        if matches!(self.kind, Kind::Tcp | Kind::TcpOptions) {
+        if matches!(self.kind, FrameKind::Tcp | FrameKind::TcpOptions) {
             put(payload + 12, &[0x50, self.tcp_flags]);
         }
     }
 
     fn protocol(&self) -> u8 {
         match self.kind {
-            Kind::Tcp | Kind::TcpOptions | Kind::Tcp6 => 6,
-            Kind::Udp | Kind::Udp6 | Kind::Fragment => 17,
-            Kind::Icmp | Kind::Arp => 1,
+            FrameKind::Tcp | FrameKind::TcpOptions | FrameKind::Tcp6 => 6,
+            FrameKind::Udp | FrameKind::Udp6 | FrameKind::Fragment => 17,
+            FrameKind::Icmp | FrameKind::Arp => 1,
         }
     }
 
@@ -113,7 +127,8 @@ impl Spec {
     }
 }
 
-/// Flow `number`, below [`FLOWS`], from its client: each has a net of 24 bits and a client port of its own.
+/// Flow `number`, below [`FLOWS`], from its client. Each flow has its own network of 24 bits and
+/// client port.
 pub(super) fn flow(number: u32) -> Spec {
     let client = [10, number / 250, number % 250, 1 + number % 200];
     let [a, b, c, d] = client.map(|byte| byte & 0xff);
@@ -121,9 +136,9 @@ pub(super) fn flow(number: u32) -> Spec {
     let src_port = (20_000 + number) as u16;
     Spec {
         kind: if number % 3 == 1 {
-            Kind::Udp
+            FrameKind::Udp
         } else {
-            Kind::Tcp
+            FrameKind::Tcp
         },
         src: a << 24 | b << 16 | c << 8 | d,
         dst: 0xc000_0200 | (number % 50), // 192.0.2.0/24
@@ -134,7 +149,7 @@ pub(super) fn flow(number: u32) -> Spec {
     }
 }
 
-/// Packets, half of them of flows: what a rule set is asked about.
+/// Packets for rule sets, half of which belong to flows.
 #[derive(Debug, Clone)]
 pub(super) struct Mix(fastrand::Rng);
 
@@ -143,7 +158,7 @@ impl Mix {
         Self(fastrand::Rng::with_seed(SEED))
     }
 
-    /// The next one.
+    /// The next packet.
     pub(super) fn spec(&mut self) -> Spec {
         if !self.0.bool() {
             return self.other();
@@ -152,18 +167,19 @@ impl Mix {
         if self.0.bool() { spec } else { spec.reversed() }
     }
 
-    /// One of none: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One of 100 has the port 60000.
+    /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One packet
+    /// of 100 has the port 60000.
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
-            0..45 => Kind::Tcp,
-            45..80 => Kind::Udp,
-            80..83 => Kind::TcpOptions,
-            83..88 => Kind::Tcp6,
-            88..92 => Kind::Udp6,
-            92..95 => Kind::Icmp,
-            95..97 => Kind::Arp,
-            _ => Kind::Fragment,
+            0..45 => FrameKind::Tcp,
+            45..80 => FrameKind::Udp,
+            80..83 => FrameKind::TcpOptions,
+            83..88 => FrameKind::Tcp6,
+            88..92 => FrameKind::Udp6,
+            92..95 => FrameKind::Icmp,
+            95..97 => FrameKind::Arp,
+            _ => FrameKind::Fragment,
         };
         let service = match random.u32(0..100) {
             0 => 60_000,
@@ -188,14 +204,14 @@ impl Mix {
         if random.bool() { spec } else { spec.reversed() }
     }
 
-    /// One for the single filters: some of the hosts that they name.
+    /// A packet for the single filters, with some of the hosts that they name.
     fn hot(&mut self) -> Spec {
         let spec = self.other();
         let random = &mut self.0;
         let host = match random.u32(0..32) {
             0 => {
                 return Spec {
-                    kind: Kind::Tcp,
+                    kind: FrameKind::Tcp,
                     src: TEN_0_0_1,
                     src_port: if random.bool() { 80 } else { 443 },
                     ..spec
@@ -211,10 +227,10 @@ impl Mix {
     }
 }
 
-/// A few hundred packets that stay in the cache, a few of them cut between headers.
+/// A few hundred packets that stay in the cache. A few are truncated between headers.
 #[derive(Debug)]
 pub(super) struct Hot {
-    /// With their captured lengths.
+    /// Packets with their captured lengths.
     packets: Vec<([u8; HOT_BYTES], usize)>,
 }
 
@@ -265,7 +281,7 @@ mod tests {
         assert!((4_800..5_200).contains(&theirs), "{theirs}");
     }
 
-    /// What was meant is what the product's own parser reads.
+    /// Parses the packets with the product's own parser.
     #[test]
     fn packets_are_what_they_say() {
         let mut mix = Mix::new();
@@ -274,9 +290,9 @@ mod tests {
             let mut frame = [0; 64];
             spec.write(&mut frame);
             let parsed = parse(LinkType::ETHERNET, &frame);
-            let has_hosts = !matches!(spec.kind, Kind::Tcp6 | Kind::Udp6);
+            let has_hosts = !matches!(spec.kind, FrameKind::Tcp6 | FrameKind::Udp6);
             let Some(network) = parsed.network.filter(|_| has_hosts) else {
-                assert!(!has_hosts || spec.kind == Kind::Arp, "{spec:?}");
+                assert!(!has_hosts || spec.kind == FrameKind::Arp, "{spec:?}");
                 continue;
             };
             let address = |host: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(host));

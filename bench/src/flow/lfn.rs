@@ -1,6 +1,8 @@
-//! The LFN table: against sharded maps with locks, and what it forgets against what its paper says.
+//! The LFN table: its speed against sharded maps with locks, and its error rates against the
+//! formulas of its paper.
 //!
-//! R-Scope paper, section 2.4 and figure 10. All tables have the same keyed hash, and threads that mostly look for flows that were put.
+//! R-Scope paper, section 2.4 and figure 10. All tables have the same keyed hash. The threads
+//! mostly search for flows that were put before.
 
 use std::{
     collections::HashMap,
@@ -23,13 +25,14 @@ use crate::{
     session::Session,
 };
 
-/// Cells of the table, as the recorder has them.
+/// Cells of the table, as in the recorder.
 const CELLS: usize = 1 << 20;
-/// One of so many operations puts.
+/// One operation of this many is a put.
 const PUTS: usize = 20;
-/// Shards of the map of our own making.
+/// Number of shards of the maps with mutexes.
 const SHARDS: usize = 64;
-/// Operations between two looks at the clock: so many that threads share the table for most of the time, though one ends before the other.
+/// Operations between two readings of the clock: enough that the threads share the table for most
+/// of the time, although one thread ends first.
 const AT_ONCE: u64 = 1 << 22;
 
 /// A table that threads share.
@@ -48,7 +51,7 @@ impl Table for LfnTable {
     }
 }
 
-/// DashMap, whose shards have a read-write lock each.
+/// DashMap, whose shards have one read-write lock each.
 struct Dash(Secret, DashMap<Hashed, u64, BuildHasherDefault<Through>>);
 
 impl Table for Dash {
@@ -64,7 +67,7 @@ impl Table for Dash {
 /// The map of a shard.
 type Shard = HashMap<Hashed, u64, BuildHasherDefault<Through>>;
 
-/// Maps of the standard library, with a mutex each.
+/// Maps of the standard library, with one mutex each.
 struct Sharded(Secret, Vec<Mutex<Shard>>);
 
 impl Sharded {
@@ -88,7 +91,7 @@ impl Table for Sharded {
     }
 }
 
-/// TCP between hosts of a net and a server.
+/// TCP between a host of a network and a server.
 fn key(flow: u32) -> BiflowKey {
     let end = |addr: u32, port| FlowEndpoint {
         addr: Ipv4Addr::from_bits(addr).into(),
@@ -101,11 +104,12 @@ fn key(flow: u32) -> BiflowKey {
     })
 }
 
-/// One of our tables and two of others, with so many flows, on so many threads: millions of operations a second, all threads together.
+/// Our table and two alternatives, with `flows` flows, on `threads` threads: millions of operations
+/// a second, all threads together.
 fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
     let keys: Vec<BiflowKey> = (0..flows).map(key).collect();
     let sharded = (0..SHARDS).map(|_| Mutex::default()).collect();
-    let tables: [(&str, Run); 3] = [
+    let tables: [(&str, LookupRun); 3] = [
         (
             "lfn",
             running(
@@ -135,11 +139,11 @@ fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
     )
 }
 
-/// Makes so many operations a thread, and gives how many there were a second.
-type Run = Box<dyn Fn(u64) -> Result<f64, Failure>>;
+/// Makes a given number of operations per thread, and returns the operations a second.
+type LookupRun = Box<dyn Fn(u64) -> Result<f64, Failure>>;
 
-/// Makes a run of so many operations of each thread, and gives how many there were a second.
-fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> Run {
+/// Fills a table, and returns a run on this table.
+fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> LookupRun {
     let keys = keys.to_vec();
     for (flow, key) in (0..).zip(&keys) {
         table.put(key, flow << 32);
@@ -147,11 +151,12 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> R
     Box::new(move |operations| {
         let all_are_there = Barrier::new(threads);
         let operate = |thread: u64| {
-            // As packets come: the next one is at hand, and its flow is anywhere in the table.
+            // As in traffic: the next packet is in the cache, and its flow is anywhere in the
+            // table.
             let mut order: Vec<(u32, BiflowKey)> = (0..).zip(keys.iter().copied()).collect();
             fastrand::Rng::with_seed(thread).shuffle(&mut order);
             let (mut missed, mut wrong) = (0, 0);
-            // What is measured is the table: the rest of a turn takes 0.2 ns.
+            // The table dominates: the rest of a turn takes 0.2 ns.
             let mut turns = order.chunks_exact(PUTS).cycle();
             all_are_there.wait();
             let start = Instant::now();
@@ -180,7 +185,7 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> R
         let sum = |of: fn(&(u64, u64, f64)) -> u64| found.iter().map(of).sum::<u64>();
         let (missed, wrong) = (sum(|it| it.0), sum(|it| it.1));
         let seconds = found.iter().map(|it| it.2).fold(0.0, f64::max);
-        // Twice what the formula says.
+        // Twice the rate of the formula.
         if wrong > 0 || missed as f64 > all as f64 * keys.len() as f64 / CELLS as f64 {
             let why = format!("{wrong} values of other flows, {missed} of {all} not found");
             return Err(Failure::Wrong(why));
@@ -189,7 +194,8 @@ fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> R
     })
 }
 
-/// The judged rows, of a hundredth and of a tenth as many flows as cells, and the first one with one thread.
+/// The judged rows, with flows in a hundredth and in a tenth of the cells, and the first row also
+/// with one thread.
 pub(super) fn judged(session: &Session) -> io::Result<()> {
     for (name, flows, threads) in [
         ("flow/lfn/vs-sharded-map", 10_000, 2),
@@ -208,7 +214,8 @@ pub(super) fn judged(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// The rows of the figure: keys that are not found, and keys that are found with the value of another, of tables whose hashes are short enough to see that.
+/// The rows of the figure: keys that are not found, and keys that are found with the value of
+/// another key. The tables for the latter have hashes short enough for measurable rates.
 pub(crate) fn errors(session: &Session) -> io::Result<()> {
     for load in [1, 2, 5, 10, 20, 50] {
         let name = |of: &str| format!("flow/lfn/{of}/{load}pc");
@@ -241,7 +248,7 @@ pub(crate) fn errors(session: &Session) -> io::Result<()> {
 
 /// Cells of the tables of the figure.
 const SMALL: usize = 1 << 16;
-/// Bits of short hashes: four for each cell.
+/// Bits of short hashes: four possible hashes for each cell.
 const SHORT: u32 = 18;
 /// Tables of each repetition of a point.
 const TABLES: u64 = 16;
@@ -250,8 +257,9 @@ fn keys_of(load: usize) -> u64 {
     (SMALL * load / 100) as u64
 }
 
-/// Of 100 keys that were put, for how many what is found is such, beside what was put, where so many of 100 cells have a key. `are_living`: these are the last ones of ten times
-/// as many, and others, which nobody asks for any more, were put before them.
+/// The percentage of keys whose lookup result satisfies `is_such`, called with the result and the
+/// put value. `load` of 100 cells have a key. With `are_living`, the keys are the last of ten times
+/// as many keys, and nobody asks for the earlier keys any more.
 fn part<const HASH_BITS: u32>(
     load: usize,
     are_living: bool,

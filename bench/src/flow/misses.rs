@@ -1,13 +1,15 @@
-//! How often the flow path misses the caches with either queue of time-outs, after figure 11 of R-Scope (Ros-Giralt et al. 2018).
+//! How often the flow path misses the caches with either queue of time-outs, after figure 11 of
+//! R-Scope (Ros-Giralt et al. 2018).
 //!
-//! valgrind's cachegrind runs this program with caches of [`CACHES`]: its figures are the same on every machine. What making the table and its
-//! first flows takes is told by a run without packets, and subtracted.
+//! valgrind's cachegrind runs this program with caches of [`CACHES`]: its figures are the same on
+//! every machine. A run without packets measures the setup of the table and its first flows, which
+//! is subtracted.
 
 use std::{cmp::Reverse, collections::BinaryHeap, env, hint::black_box, io, process::Command};
 
 use retroscope_flow::{FlowTable, MultiresolutionQueue, Secret, TimeOuts, TimerEntry, Timers};
 
-use super::traffic::Load;
+use super::traffic::FlowLoad;
 use crate::{
     measure::{Failure, Spread, check_count},
     session::Session,
@@ -15,18 +17,18 @@ use crate::{
 
 /// First level and last level: bytes, ways, bytes of a line.
 const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=33554432,16,64"];
-/// A million flows, half of which get no more packets; one of eight packets begins a flow.
-const LOAD: Load = Load {
+/// A million flows, half of which get no more packets; one packet of eight begins a flow.
+const LOAD: FlowLoad = FlowLoad {
     flows: 1 << 20,
     packets_per_flow: 8,
     seconds: 4,
 };
-/// Packets that misses are counted for.
+/// Packets for which misses are counted.
 const PACKETS: u64 = 1 << 20;
-/// Packets that are looked at together.
+/// Packets of one batch.
 const AT_ONCE: usize = 64;
 
-/// `flow/misses/…`: of the first level and of the last one.
+/// `flow/misses/…`: misses of the first level and of the last level.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     for queue in ["heap", "mrpq"] {
         let names = ["d1", "ll"].map(|level| format!("flow/misses/{queue}/{level}"));
@@ -43,13 +45,13 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// Misses a packet of both levels.
+/// Misses per packet of both levels.
 fn misses(queue: &str) -> Result<[f64; 2], Failure> {
     let (with, without) = (counted(queue, PACKETS)?, counted(queue, 0)?);
     Ok([0, 1].map(|level| with[level].saturating_sub(without[level]) as f64 / PACKETS as f64))
 }
 
-/// Misses of a run with so many packets.
+/// Misses of a run with this many packets.
 fn counted(queue: &str, packets: u64) -> Result<[u64; 2], Failure> {
     let program = env::current_exe().map_err(|error| Failure::system("own path", error))?;
     let mut valgrind = Command::new("valgrind");
@@ -73,14 +75,15 @@ fn counted(queue: &str, packets: u64) -> Result<[u64; 2], Failure> {
     }
 }
 
-/// The first number behind a name: `==12== D1  misses:  1,234  (…)`.
+/// The first number after a name: `==12== D1  misses:  1,234  (…)`.
 fn told(text: &str, name: &str) -> Option<u64> {
     let (_, rest) = text.split_once(name)?;
     let number = rest.split_whitespace().next()?;
     number.replace(',', "").parse().ok()
 }
 
-/// What is run under valgrind: a table's first flows, and then so many packets. `queue`: `heap`, or ours.
+/// The program that runs under valgrind: a table's first flows, and then `packets` packets.
+/// `queue`: `heap`, or our queue.
 ///
 /// # Errors
 /// [`Failure::Count`]: a packet was not counted.
@@ -94,7 +97,7 @@ pub fn flow_path(queue: &str, packets: u64) -> Result<(), Failure> {
 fn run<Q: Timers>(packets: u64) -> Result<(), Failure> {
     let time_outs = TimeOuts::idle(LOAD.time_out_ns());
     let flows_max = (LOAD.flows + LOAD.flows / 16) as usize;
-    // Hashes that are the same in each run.
+    // Fixed words, so that each run has the same hashes.
     let secret = Secret::from_words(|n| fastrand::Rng::with_seed(n as u64).u64(..));
     let mut table = FlowTable::<Q>::with_advice(flows_max, time_outs, secret, |_| {});
     let mut ended = 0;
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn both_queues_end_the_same_flows() {
         fn table<Q: Timers>() -> retroscope_flow::FlowTableCounters {
-            let load = Load {
+            let load = FlowLoad {
                 flows: 1 << 10,
                 ..LOAD
             };

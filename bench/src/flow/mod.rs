@@ -1,9 +1,11 @@
-//! The flow table and the queue of its time-outs, against what others would take, and against what the machine's memory allows.
+//! The flow table and its queue of time-outs, against alternatives, and against the limits of the
+//! machine's memory.
 //!
-//! - `queue`: timers that are taken out and put in again, in our queue and in a binary heap.
-//! - `table`: packets of a million flows, in our table and in DashMap with a heap; and as many reads of memory at random.
+//! - `queue`: timers that are extracted and inserted again, in our queue and in a binary heap.
+//! - `table`: packets of a million flows, in our table and in DashMap with a heap; and as many
+//!   random reads of memory.
 //! - `lfn`: marks that threads share, in the LFN table and in maps with locks.
-//! - `misses`: the same path under valgrind, with our queue and with a heap.
+//! - `misses`: the flow path under valgrind, with our queue and with a heap.
 //! - `traffic`: the packets.
 
 pub(crate) mod lfn;
@@ -16,10 +18,10 @@ use std::{cell::LazyCell, io};
 
 use crate::session::Session;
 
-/// Bytes of a run's scale for each flow or timer: a million of them at full scale.
+/// Bytes of a run's scale for each flow or timer: a million flows or timers at full scale.
 const SCALE_BYTES_PER_FLOW: u64 = 1 << 10;
 
-/// As many flows or timers as there are at this scale, a million at full scale.
+/// Number of flows or timers at this scale, a million at full scale.
 fn million(session: &Session) -> u32 {
     let count = session.scale.ring_bytes / SCALE_BYTES_PER_FLOW;
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -41,7 +43,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     lfn::judged(session)
 }
 
-/// The rows of the flow table. Its memory is free again at the end.
+/// The rows of the flow table. Its memory is freed at the end.
 fn judged_table(session: &Session) -> io::Result<()> {
     let heat = LazyCell::new(|| table::heat(session, million(session)));
     let heat = || heat.as_ref().map_err(Clone::clone);

@@ -1,5 +1,6 @@
-//! What a timer costs: the "hold" model (Jones 1986, "An empirical comparison of priority-queue and event-set implementations"), each
-//! step takes out the first timer and puts it in again, due at random within a minute.
+//! The cost of a timer in the "hold" model (Jones 1986, "An empirical comparison of priority-queue
+//! and event-set implementations"). Each step extracts the first timer and inserts it again, due at
+//! random within a minute.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 
@@ -10,9 +11,9 @@ use crate::{
     session::Session,
 };
 
-/// A timer is due within so many nanoseconds: 0 to 60 s.
+/// A timer is due within this time, ns: 0 to 60 s.
 const SPAN: u64 = 60_000_000_000;
-/// Steps of a run at least.
+/// Minimum number of steps of a run.
 const STEPS_MIN: u64 = 1000;
 
 /// Steps in our queue, millions a second.
@@ -43,8 +44,8 @@ pub(super) fn heap<'a>(name: &str, session: &Session, timers: u32) -> Entrant<'a
     })
 }
 
-/// The speed of our queue with a thousandth of so many timers to ten times as many, in powers of ten: that of the slowest of these five as a
-/// part of that of the fastest.
+/// The slowest speed of our queue divided by the fastest, over five sizes in powers of ten: from a
+/// thousandth of `timers` to ten times `timers`.
 pub(super) fn flatness(session: &Session, timers: u32) -> Result<Spread, Failure> {
     let sizes = [-3, -2, -1, 0, 1].map(|power| f64::from(timers) * 10_f64.powi(power));
     #[expect(
@@ -57,7 +58,7 @@ pub(super) fn flatness(session: &Session, timers: u32) -> Result<Spread, Failure
     heat.figure(&|_| true, &slowest_over_fastest)
 }
 
-/// In each repetition the slowest speed, as a part of the fastest.
+/// The slowest speed divided by the fastest, for each repetition.
 fn slowest_over_fastest(round: &Round) -> Result<Spread, Failure> {
     let figures = round.iter().map(|Series { figures, .. }| figures.clone());
     let figures: Vec<_> = figures.collect::<Result<_, _>>()?;
@@ -69,13 +70,14 @@ fn slowest_over_fastest(round: &Round) -> Result<Spread, Failure> {
     Spread::of(&(0..turns).map(flatness).collect::<Vec<_>>())
 }
 
-/// The first timers.
+/// The initial timers.
 fn first(count: u32) -> impl Iterator<Item = (u64, u32)> {
     let mut random = fastrand::Rng::with_seed(1);
     (0..count).map(move |item| (random.u64(0..SPAN), item))
 }
 
-/// A step takes a timer out and puts in another, so much later, and says how many it took.
+/// A step extracts a timer and inserts a timer that is later by its argument. Returns the number of
+/// extracted timers.
 fn stepping<'a>(
     name: &str,
     session: &Session,

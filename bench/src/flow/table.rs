@@ -1,8 +1,10 @@
-//! What a packet costs in the flow table.
+//! The cost of a packet in the flow table.
 //!
-//! The judge is memory: as many independent accesses at random, each to a cache line of as much memory as the table takes, in huge pages
-//! where the system gives them. The opponent is what is at hand: [DashMap](https://docs.rs/dashmap) by the same hash, with a heap of
-//! time-outs, in which a flow is put back when its time comes, as in ours. It keeps less of a flow: times and counts.
+//! The limit is memory: as many independent random accesses, each to a cache line of as much memory
+//! as the table uses, in huge pages if available. The opponent is a common choice:
+//! [DashMap](https://docs.rs/dashmap) with the same hash, and a heap of time-outs. As in our table,
+//! a flow whose time is up goes back into the heap if it had packets. DashMap keeps less of a flow:
+//! times and counts.
 
 use std::{
     cmp::Reverse,
@@ -16,22 +18,22 @@ use dashmap::{DashMap, Entry};
 use retroscope_flow::{BiflowKey, FlowPacket, FlowTable, Secret, TimeOuts};
 use retroscope_ring::ask_for_huge_pages;
 
-use super::traffic::Load;
+use super::traffic::FlowLoad;
 use crate::{
     measure::{Entrant, Failure, Heat, check_count},
     session::Session,
 };
 
-/// Packets that are there before the time is taken.
+/// Packets that are generated before the time is taken.
 const AT_ONCE: usize = 1024;
-/// Accesses that are asked for together, as packets are in the table.
+/// Accesses that are prefetched together, as the table does with packets.
 const TOGETHER: usize = 64;
-/// The table may have more flows than there are, in sixteenths.
+/// Spare capacity of the table: one sixteenth of the flows.
 const SPARE: u32 = 16;
 
-/// All on one thread, millions of packets or accesses a second.
+/// All entrants on one thread, millions of packets or accesses a second.
 pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
-    let load = Load {
+    let load = FlowLoad {
         flows,
         packets_per_flow: 1024,
         seconds: 60,
@@ -66,11 +68,11 @@ pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
     ))
 }
 
-/// What counts packets and says how many flows there are.
+/// An entrant that counts packets. `count` returns the number of flows.
 fn packets<'a>(
     name: &str,
     session: &Session,
-    load: Load,
+    load: FlowLoad,
     mut count: impl FnMut(&[FlowPacket]) -> Result<usize, Failure> + 'a,
 ) -> Result<Entrant<'a>, Failure> {
     let mut batch = Vec::with_capacity(AT_ONCE);
@@ -101,7 +103,8 @@ fn packets<'a>(
     Ok(Entrant::paced(name, session.scale.seconds, 1, run))
 }
 
-/// Additions to lines of the session's memory, as much of it as the table takes for its flows.
+/// An entrant that adds to lines of the session's memory, as much memory as the table uses for its
+/// flows.
 fn accesses<'a>(name: &str, session: &'a Session, flows_max: usize) -> Entrant<'a> {
     const LINE: usize = 64;
     let mut random = fastrand::Rng::with_seed(3);
@@ -152,7 +155,7 @@ impl Hash for Hashed {
     }
 }
 
-/// Takes a number as its own hash.
+/// A hasher that returns its input number.
 #[derive(Debug, Default)]
 pub(super) struct Through(u64);
 
@@ -170,7 +173,7 @@ impl Hasher for Through {
     }
 }
 
-/// What the map keeps of a flow. Arrays are by direction.
+/// The data of a flow in the map. Arrays are by direction.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     first_ns: i64,
@@ -179,7 +182,7 @@ struct Counts {
     bytes: [u64; 2],
 }
 
-/// When a flow of the map is looked at.
+/// When a flow of the map is checked.
 #[derive(Debug, PartialEq, Eq)]
 struct Due {
     time_ns: i64,

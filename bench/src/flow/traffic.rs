@@ -1,7 +1,8 @@
 //! Packets of flows that begin, live and end.
 //!
-//! So many flows are there all the time, one packet of each a second on average. Of some number of packets one begins a flow, and
-//! another flow gets no more packets, which is over when its time-out has passed.
+//! The number of flows is constant, with one packet of each flow a second on average. At regular
+//! intervals a packet begins a new flow, and another flow gets no more packets. That flow ends when
+//! its time-out has passed.
 
 use std::net::Ipv4Addr;
 
@@ -10,19 +11,19 @@ use retroscope_packet::{FlowEndpoint, FlowKey, proto::UDP};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// How flows come and go.
+/// How flows begin and end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
-    /// Flows that a table has, with those that get no more packets.
+pub(super) struct FlowLoad {
+    /// Flows in the table, including the flows that get no more packets.
     pub(super) flows: u32,
     /// Packets for each flow that begins.
     pub(super) packets_per_flow: u32,
-    /// The time-out of all flows.
+    /// The time-out of all flows, s.
     pub(super) seconds: u32,
 }
 
-impl Load {
-    /// Flows that get no more packets.
+impl FlowLoad {
+    /// Number of flows that get no more packets.
     fn idle(&self) -> u32 {
         self.flows / self.packets_per_flow * self.seconds
     }
@@ -32,7 +33,8 @@ impl Load {
         i64::from(self.seconds) * SECOND
     }
 
-    /// A packet of each flow that is there at time 0, within the time-out before. The flows that come first get no more packets.
+    /// One packet of each flow that exists at time 0, within the time-out before. The earliest
+    /// flows get no more packets.
     pub(super) fn first(&self) -> impl Iterator<Item = FlowPacket> {
         let (load, idle) = (*self, self.idle());
         let idle_before = move |number: u32| -> u32 {
@@ -54,7 +56,7 @@ impl Load {
         })
     }
 
-    /// What comes after that, without end.
+    /// All later packets, without end.
     pub(super) fn packets(&self) -> impl Iterator<Item = FlowPacket> + use<> {
         let load = *self;
         let gap_ns = SECOND / i64::from(load.flows);

@@ -1,11 +1,12 @@
-//! What the machine's memory can do: the denominators.
+//! The limits of the machine's memory: the denominators.
 //!
-//! A fill says what the memory system gives. Inserts say what is left of it for somebody who stores packets
-//! one behind the other without any queue: 16 bytes of descriptor and the payload, from a source in the first-level cache,
-//! into memory much larger than all caches. No index is published and nobody reads.
+//! A fill shows the bandwidth of the memory system. Inserts show the remaining bandwidth for a
+//! program that stores packets one after another without a queue. An insert copies 16 bytes of
+//! descriptor and the payload, from a source in the first-level cache, into memory much larger than
+//! all caches. It publishes no index, and nobody reads.
 //!
-//! [`Insert::Straight`] and [`Insert::Staged`] are the two ways with non-temporal stores that FACTS knows; which of them is
-//! faster depends on the CPU, and the faster one counts as the *raw insert*.
+//! [`Insert::Straight`] and [`Insert::Staged`] are the two non-temporal ways of FACTS. The CPU
+//! determines which way is faster; the faster way counts as the *raw insert*.
 
 pub(crate) mod stream;
 
@@ -20,34 +21,37 @@ use crate::{
     session::Session,
 };
 
-/// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4), little endian.
+/// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4),
+/// little endian.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
-/// Bytes that are packed in the first-level cache before they are flushed. FACTS: 1 to 4 KiB are alike.
+/// Bytes that are packed in the first-level cache before a flush. FACTS: 1 to 4 KiB perform alike.
 const WRITE_BUFFER_BYTES: usize = 4 << 10;
 
-/// Behind them, so that a record that begins in them fits: one of the longest frames.
+/// Additional bytes for a record that begins in the write buffer: enough for the longest frame.
 const WRITE_BUFFER_SLACK_BYTES: usize = 16 << 10;
 
-/// Where packets are packed.
+/// The buffer for packing packets.
 #[repr(align(64))]
 struct WriteBuffer([u8; WRITE_BUFFER_BYTES + WRITE_BUFFER_SLACK_BYTES]);
 
-/// How a packet gets into memory.
+/// How a packet is stored in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Insert {
     /// Descriptor and payload with ordinary stores (`memcpy`), packed without gaps.
     Memcpy,
-    /// Descriptor and payload with non-temporal stores straight to their place; a payload ends on a multiple of 16.
+    /// Descriptor and payload with non-temporal stores directly to their address; a payload ends on
+    /// a multiple of 16.
     Straight,
-    /// Packed without gaps in 4 KiB of the first-level cache, which are flushed with non-temporal stores.
+    /// Packed without gaps in 4 KiB of the first-level cache, then flushed with non-temporal
+    /// stores.
     Staged,
 }
 
 impl Insert {
-    /// The ways of the raw insert.
+    /// The two ways of the raw insert.
     pub(crate) const RAW: [Self; 2] = [Self::Straight, Self::Staged];
 
-    /// Bytes of memory that a packet takes.
+    /// Bytes of memory that a packet uses.
     pub(crate) fn record_bytes(self, packet_bytes: usize) -> usize {
         match self {
             Self::Memcpy | Self::Staged => DESCRIPTOR_BYTES + packet_bytes,
@@ -55,7 +59,7 @@ impl Insert {
         }
     }
 
-    /// Stores as many packets as fit into `region`, from its start, and returns how many.
+    /// Fills `region` from its start with whole packets, and returns their number.
     pub(crate) fn lap(self, region: &mut [u8], frames: &Frames, packet_bytes: usize) -> u64 {
         let packets = region.len() / self.record_bytes(packet_bytes);
         match self {
@@ -63,7 +67,7 @@ impl Insert {
                 let records = region.chunks_exact_mut(DESCRIPTOR_BYTES + packet_bytes);
                 for (number, record) in (0_u64..).zip(records) {
                     let (descriptor, payload) = record.split_at_mut(DESCRIPTOR_BYTES);
-                    // The length is not known to the compiler, as it would not be of a real packet.
+                    // The compiler does not know the length, as with real packets.
                     let frame = &frames.get(number)[..black_box(packet_bytes)];
                     descriptor.copy_from_slice(&describe(number, frame.len()));
                     payload.copy_from_slice(frame);
@@ -112,7 +116,7 @@ fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u6
             staged -= whole;
         }
     }
-    // What is left ends somewhere inside a unit: its rest is not part of any packet.
+    // The remaining bytes may end inside a unit: the rest of the unit is not part of any packet.
     let rest = staged
         .next_multiple_of(UNIT_BYTES)
         .min((region.len() - flushed) * UNIT_BYTES);
@@ -120,8 +124,8 @@ fn staged(region: &mut [Unit], frames: &Frames, packet_bytes: usize, packets: u6
     stream::fence();
 }
 
-/// Passes over the memory that write every byte with non-temporal stores, from registers, in Mpps of packets of so many bytes with their
-/// descriptors.
+/// An entrant that writes every byte of the memory with non-temporal stores, from registers. Its
+/// figure is Mpps of packets of `packet_bytes` with their descriptors.
 pub(crate) fn filling<'a>(
     session: &'a Session,
     name: impl Into<String>,
@@ -141,10 +145,10 @@ pub(crate) fn filling<'a>(
     })
 }
 
-/// What fills write.
+/// The byte that fills write.
 const FILLED: u8 = 0x5a;
 
-/// Inserts on one thread, in Mpps: in each turn the fastest of some ways.
+/// An entrant that inserts on one thread, in Mpps: in each turn the fastest of `ways`.
 pub(crate) fn inserting<'a>(
     session: &'a Session,
     name: impl Into<String>,
@@ -168,7 +172,7 @@ pub(crate) fn inserting<'a>(
     })
 }
 
-/// What inserts without a queue reach, by size of packet.
+/// The rates of inserts without a queue, by packet size.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let mut entrants = Vec::new();
     for bytes in SIZES {

@@ -1,15 +1,16 @@
-//! Non-temporal stores: the one place of this crate that writes around the caches.
+//! Non-temporal stores: the only code of this crate that writes around the caches.
 //!
-//! On x86-64 by SSE2's `MOVNTDQ`, which every such CPU has. Elsewhere the stores are ordinary ones, so that figures named after them
-//! mean nothing there.
+//! On x86-64 with SSE2's `MOVNTDQ`, which every x86-64 CPU has. Elsewhere the stores are ordinary
+//! stores, so that figures named after non-temporal stores mean nothing on other architectures.
 //!
-//! Callers work on slices of [`Unit`]s, which are aligned by their type, so that all of this is safe to call.
+//! Callers work on slices of [`Unit`]s, whose type guarantees the alignment, so that this module is
+//! safe to call.
 #![expect(
     unsafe_code,
     reason = "non-temporal stores are intrinsics or assembly; with ordinary stores an insert of 64 bytes takes twice as long (FACTS)"
 )]
 
-/// What one store writes.
+/// The unit of one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(16))]
 pub(crate) struct Unit(pub [u8; 16]);
@@ -20,7 +21,7 @@ const _: () = assert!(UNIT_BYTES == 16 && align_of::<Unit>() == 16);
 
 /// The aligned part of `bytes`, as units.
 pub(crate) fn units(bytes: &mut [u8]) -> &mut [Unit] {
-    // SAFETY: a `Unit` is 16 bytes without padding, and any bytes are a valid one.
+    // SAFETY: a `Unit` is 16 bytes without padding, and any bytes are a valid `Unit`.
     let (_, units, _) = unsafe { bytes.align_to_mut::<Unit>() };
     units
 }
@@ -30,10 +31,12 @@ pub(crate) fn units(bytes: &mut [u8]) -> &mut [Unit] {
 #[inline(always)]
 fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
     use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    // SAFETY: `value` is 16 readable bytes; an unaligned load needs no more. SSE2 is part of x86-64.
+    // SAFETY: `value` is 16 readable bytes; an unaligned load needs no more. SSE2 is part of
+    // x86-64.
     let value = unsafe { _mm_loadu_si128(value.as_ptr().cast::<__m128i>()) };
-    // SAFETY: `to` is 16 writable bytes on a multiple of 16. The store is weakly ordered: whoever hands the memory to
-    // another thread calls `fence` before; this thread sees its own stores in order.
+    // SAFETY: `to` is 16 writable bytes on a multiple of 16. The store is weakly ordered: the
+    // caller must run `fence` before it hands the memory to another thread. This thread sees its
+    // own stores in order.
     unsafe { _mm_stream_si128(std::ptr::from_mut(to).cast::<__m128i>(), value) };
 }
 
@@ -44,7 +47,8 @@ fn stream(to: &mut Unit, value: &[u8; UNIT_BYTES]) {
     to.0 = *value;
 }
 
-/// Orders what was stored around the caches before later stores of this thread, as a lock's release or a store of an index.
+/// Orders the stores around the caches before later stores of this thread, such as a lock's release
+/// or a store of an index.
 #[inline(always)]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -56,13 +60,13 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Fills memory with a byte. Not fenced.
+/// Fills memory with a byte, without a fence.
 pub(crate) fn fill(to: &mut [Unit], byte: u8) {
     let value = [byte; UNIT_BYTES];
     to.iter_mut().for_each(|unit| stream(unit, &value));
 }
 
-/// Copies as many whole units as both have. Not fenced.
+/// Copies as many whole units as both slices have, without a fence.
 #[inline(always)]
 pub(crate) fn copy(to: &mut [Unit], from: &[u8]) {
     let (values, _) = from.as_chunks::<UNIT_BYTES>();

@@ -1,5 +1,5 @@
-//! The peers that come as crates: rtrb, crossbeam's `ArrayQueue` and channel. All are bounded, so that memory is sized once as the
-//! ring's is.
+//! The peers from crates: rtrb, crossbeam's `ArrayQueue` and channel. All are bounded, so that
+//! memory is sized once, as in the ring.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use crossbeam_queue::ArrayQueue;
 
 use super::{Opened, Peer, Receiver, Sender};
 
-/// [rtrb](https://docs.rs/rtrb): one producer, one consumer, wait-free; both sides keep a copy of the other's index.
+/// [rtrb](https://docs.rs/rtrb): one producer, one consumer, wait-free. Each side keeps a copy of
+/// the other side's index.
 #[derive(Clone, Copy)]
 pub(super) struct Rtrb;
 
@@ -26,7 +27,8 @@ impl Peer for Rtrb {
     }
 }
 
-/// crossbeam's [`ArrayQueue`](https://docs.rs/crossbeam-queue): many producers, many consumers, a stamp in each slot.
+/// crossbeam's [`ArrayQueue`](https://docs.rs/crossbeam-queue): many producers, many consumers, a
+/// stamp in each slot.
 #[derive(Clone, Copy)]
 pub(super) struct Array;
 
@@ -40,7 +42,8 @@ impl Peer for Array {
     }
 }
 
-/// [crossbeam-channel](https://docs.rs/crossbeam-channel), bounded: the same array with sleeping and closing around it.
+/// [crossbeam-channel](https://docs.rs/crossbeam-channel), bounded: the same array, with sleeping
+/// and closing added.
 #[derive(Clone, Copy)]
 pub(super) struct Channel;
 

@@ -1,12 +1,14 @@
-//! Queues of other people, each used as well as it can be.
+//! Third-party queues, each used as well as possible.
 //!
-//! A [`Peer`] opens the ends of an empty queue; `crates.rs` has those that are crates, `native.rs` (feature `peers`) those that are C and
-//! C++, and `well.rs` drives them all. They are driven through closures ([`Sender`], [`Receiver`]), which try and never block, so that
-//! waiting, deadlines and counting are the same code for all. Generic code is compiled for each peer: a call here is the peer's own call,
-//! inlined where it can be.
+//! A [`Peer`] opens the ends of an empty queue. `crates.rs` has the peers from crates, `native.rs`
+//! (feature `peers`) the C and C++ peers, and `well.rs` drives all peers. It drives peers through
+//! closures ([`Sender`], [`Receiver`]) that try and never block, so that all peers share the code
+//! for waiting, deadlines and counting. Generic code is compiled for each peer: a call here is the
+//! peer's own call, inlined where possible.
 //!
-//! Every packet is stored behind the same 16 bytes ([`describe`](crate::limits::describe)), and the consumer reads them all. A peer
-//! that is made for one producer and one consumer carries more of them in as many queues, side by side.
+//! Every packet is stored after the same 16 bytes ([`describe`](crate::limits::describe)), and the
+//! consumer reads all descriptors. A peer for one producer and one consumer carries more pairs in
+//! parallel queues.
 
 mod crates;
 #[cfg(feature = "peers")]
@@ -15,7 +17,7 @@ mod well;
 
 use self::{
     crates::{Array, Channel, Rtrb},
-    well::Full,
+    well::FilledBuffer,
 };
 use crate::{
     contest::{Contest, Load},
@@ -23,20 +25,22 @@ use crate::{
     memory::Memory,
 };
 
-/// Senders and receivers of one run, one of each for every thread.
+/// Senders and receivers of one run, one sender and one receiver for each pair of threads.
 type Opened<S, R> = Result<(Vec<S>, Vec<R>), Failure>;
 
-/// A producer's end, used by one thread: sends a token, or gives it back when the queue is full.
-trait Sender: FnMut(Full) -> Result<(), Full> + Send {}
-impl<F: FnMut(Full) -> Result<(), Full> + Send> Sender for F {}
+/// A producer's end, used by one thread. Sends a token, or returns it if the queue is full.
+trait Sender: FnMut(FilledBuffer) -> Result<(), FilledBuffer> + Send {}
+impl<F: FnMut(FilledBuffer) -> Result<(), FilledBuffer> + Send> Sender for F {}
 
-/// A consumer's end, used by one thread: the next token, or `None` when the queue is empty now.
-trait Receiver: FnMut() -> Option<Full> + Send {}
-impl<F: FnMut() -> Option<Full> + Send> Receiver for F {}
+/// A consumer's end, used by one thread. Returns the next token, or `None` if the queue is empty
+/// now.
+trait Receiver: FnMut() -> Option<FilledBuffer> + Send {}
+impl<F: FnMut() -> Option<FilledBuffer> + Send> Receiver for F {}
 
 /// A queue for tokens.
 trait Peer: Copy {
-    /// For so many producers and as many consumers. A peer that only knows powers of two holds the next larger number of tokens.
+    /// Opens a queue for `pairs` producers and as many consumers. A peer that only supports powers
+    /// of two has room for the next larger number of tokens.
     fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver>;
 }
 

@@ -1,13 +1,15 @@
-//! The peers that are C and C++: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, and folly's queues where somebody has them.
+//! The C and C++ peers: ReaderWriterQueue, ConcurrentQueue, DPDK's rte_ring, and folly's queues if
+//! available.
 //!
-//! Built with feature `peers` only, through the shim in `bench/shim`, from Debian's packages, folly by the path in `FOLLY_INCLUDE` (see
-//! `build.rs`). Each operation is one call through a function pointer, which costs about a nanosecond: nothing for buffers of 64
-//! packets. [`Queue`] owns a queue, which its ends share.
+//! Built only with feature `peers`, through the shim in `bench/shim`, from Debian's packages, and
+//! folly from the path in `FOLLY_INCLUDE` (see `build.rs`). Each operation is one call through a
+//! function pointer, which costs about a nanosecond: negligible for buffers of 64 packets.
+//! [`Queue`] owns a queue, and its ends share the [`Queue`].
 #![expect(unsafe_code, reason = "calls C and C++ through function pointers")]
 
 use std::{ffi::c_void, ptr::NonNull, sync::Arc};
 
-use super::{Full, Opened, Peer, Receiver, Sender};
+use super::{FilledBuffer, Opened, Peer, Receiver, Sender};
 use crate::measure::Failure;
 
 /// `struct queue_functions` of `queues.h`, field by field.
@@ -24,11 +26,11 @@ struct Functions {
 const ITEM_BYTES: u32 = 8;
 const _: () = assert!(size_of::<usize>() == ITEM_BYTES as usize);
 
-/// Finds the functions for items of a size.
+/// Finds the functions for items of a given size.
 type Find = extern "C" fn(u32) -> Option<&'static Functions>;
 
-// SAFETY: the declarations are those of `queues.h`. Each looks up a constant table and may be called with any number; the
-// tables are never changed or freed, and NULL is `None`.
+// SAFETY: the declarations match `queues.h`. Each function looks up a constant table and may be
+// called with any number. The tables are never changed or freed, and NULL is `None`.
 unsafe extern "C" {
     safe fn readerwriterqueue_functions(item_bytes: u32) -> Option<&'static Functions>;
     safe fn concurrentqueue_functions(item_bytes: u32) -> Option<&'static Functions>;
@@ -41,7 +43,7 @@ unsafe extern "C" {
     safe fn folly_mpmc_functions(item_bytes: u32) -> Option<&'static Functions>;
 }
 
-/// How a queue is found, and whether it is for one producer and one consumer.
+/// How to find a queue's functions, and whether the queue is for one producer and one consumer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Native(Find, bool);
 
@@ -52,9 +54,10 @@ pub(super) const PEERS: &[(&str, Native)] = &[
     ),
     ("concurrent-queue", Native(concurrentqueue_functions, false)),
     ("rte-ring-sp", Native(rte_ring_sp_functions, true)),
-    // A thread that is preempted between taking its slots and moving the tail lets all others spin until it runs again.
+    // If a thread is preempted between taking its slots and moving the tail, all other threads spin
+    // until it runs again.
     ("rte-ring-mp", Native(rte_ring_mp_functions, false)),
-    // Relaxed tail synchronisation, DPDK's answer to more threads than CPUs.
+    // Relaxed tail synchronization, DPDK's mode for more threads than CPUs.
     ("rte-ring-rts", Native(rte_ring_rts_functions, false)),
     #[cfg(folly)]
     ("folly-pcq", Native(folly_pcq_functions, true)),
@@ -83,14 +86,18 @@ impl Peer for Native {
     }
 }
 
-/// The sender of one thread; each has a number of its own.
+/// The sender of one thread. Each sender has a separate number.
 fn sender(queue: Arc<Queue>, end: u32) -> impl Sender {
-    move |Full(buffer)| {
+    move |FilledBuffer(buffer)| {
         let item = (&raw const buffer).cast();
-        // SAFETY: the queue is alive, the closure is this end's only user and is called by one thread at a time, and `item` is a `usize`,
-        // the size for which the functions were looked up.
+        // SAFETY: the queue is alive. The closure is this end's only user, and one thread at a time
+        // calls the closure. `item` is a `usize`, the size for which the functions were looked up.
         let sent = unsafe { (queue.functions.try_send)(queue.queue.as_ptr(), end, item) };
-        if sent { Ok(()) } else { Err(Full(buffer)) }
+        if sent {
+            Ok(())
+        } else {
+            Err(FilledBuffer(buffer))
+        }
     }
 }
 
@@ -99,21 +106,21 @@ fn receiver(queue: Arc<Queue>, end: u32) -> impl Receiver {
     move || {
         let mut buffer = 0_usize;
         let item = (&raw mut buffer).cast();
-        // SAFETY: as in `sender`; `item` has room for one.
+        // SAFETY: as in `sender`; `item` has room for one item.
         let received = unsafe { (queue.functions.try_receive)(queue.queue.as_ptr(), end, item) };
-        received.then_some(Full(buffer))
+        received.then_some(FilledBuffer(buffer))
     }
 }
 
-/// A queue of C or C++ for numbers of buffers.
+/// A C or C++ queue for numbers of buffers.
 #[derive(Debug)]
 struct Queue {
     functions: &'static Functions,
     queue: NonNull<c_void>,
 }
 
-// SAFETY: the queue may be used by all threads at once, each through an end of its own: that is what such queues are for, and `queues.h`
-// says so. Its items are plain numbers.
+// SAFETY: all threads may use the queue at once, each through a separate end, as `queues.h`
+// promises. Its items are plain numbers.
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}
@@ -131,7 +138,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: `queue` came from `create` of these functions and is not used again: its ends hold an `Arc` of this.
+        // SAFETY: `queue` came from `create` of these functions and is not used again: its ends
+        // hold an `Arc` of this value.
         unsafe { (self.functions.destroy)(self.queue.as_ptr()) }
     }
 }

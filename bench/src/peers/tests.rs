@@ -5,7 +5,8 @@ use crate::{contest::Load, measure::Failure, memory::Memory};
 
 /// Runs every peer.
 fn carry(load: &Load) {
-    // Two laps and more of 16 MiB with the largest packets, several waits for the reader with all.
+    // Two laps and more of 16 MiB with the largest packets, and several waits for the reader with
+    // every peer.
     let mut memory = Memory::new(16 << 20).unwrap();
     for (name, mut peer) in all() {
         let run = peer.run(load, &mut memory).unwrap();
@@ -25,7 +26,7 @@ fn every_peer_carries_every_packet_once() {
     }
 }
 
-/// rtrb, but for the third item.
+/// rtrb, except that the third item is lost.
 #[derive(Clone, Copy)]
 struct Lossy;
 
@@ -44,7 +45,7 @@ impl Peer for Lossy {
     }
 }
 
-/// Neither count nor checksum are right, and the run fails.
+/// Count and checksum are wrong, and the run fails.
 #[test]
 fn a_peer_that_loses_a_buffer_fails_its_run() {
     let load = Load::pairs(64, 10_000, 1);

@@ -1,15 +1,18 @@
-//! A peer used well: the queue carries buffers of 64 packets that cycle through the whole region.
+//! Drives a peer well: the queue carries buffers of 64 packets that cycle through the whole region.
 //!
-//! The region is cut into buffers, and each producer owns an equal run of them. It fills them in order, round and round, so that the
-//! region always holds the latest packets, as our ring does: record after record, each a descriptor of 16 bytes and the packet, as
-//! one would write them into any memory. The queue carries [`Full`] tokens. The consumer reads every descriptor of the buffer and marks it
-//! free, and the producer looks at the next buffer in its order. So no second queue is needed for the way back, a consumer that was
-//! preempted over a buffer keeps it, and the cost of the queue is paid once for 64 packets.
+//! The region is divided into buffers, and each producer owns an equal run of buffers. It fills
+//! them cyclically in order, so that the region always contains the latest packets, as our ring
+//! does. Records follow each other, each a descriptor of 16 bytes and the packet. The queue carries
+//! [`FilledBuffer`] tokens. The consumer reads every descriptor of a buffer and marks the buffer
+//! free, and the producer checks the next buffer in its order. No second queue for the way back is
+//! needed, a consumer that was preempted keeps its buffer, and the cost of the queue is paid once
+//! for 64 packets.
 //!
-//! The queue may hold a quarter of the buffers. Measured with rtrb at 64 bytes, a longer queue is a faster one: with room
-//! for 64 buffers a side that was interrupted soon stops the other, and the lines of a buffer that was just filled have to be
-//! fetched out of the other core's cache. Sending several buffers with one operation made no difference that could be told
-//! from noise, so each is sent as soon as it is full.
+//! The queue has room for a quarter of the buffers. Measured with rtrb at 64 bytes, a longer queue
+//! is faster. With room for 64 buffers, an interrupted side soon stops the other side, and the
+//! lines of a just filled buffer must be fetched from the other core's cache. Sending several
+//! buffers with one operation made no difference beyond noise, so each buffer is sent as soon as it
+//! is full.
 #![expect(
     unsafe_code,
     reason = "producers and consumers use parts of one region, one at a time, by token"
@@ -31,49 +34,53 @@ use crate::{
     memory::Memory,
 };
 
-/// How long a side that finds the queue full or empty leaves it alone.
+/// How long a side waits after it finds the queue full or empty.
 ///
-/// Every look at an empty queue takes the producer's cache line away from it, to be fetched back before the next item can
-/// be sent: a consumer that is the faster side and looks all the time slows the producer down, and itself with it. Measured
-/// on two cores of an EPYC guest, 64 bytes, used well: looking again at once left rte_ring and ReaderWriterQueue 20 to 60 of
-/// the 220 Mpps that they reach with pauses; rtrb does 248 with 10 µs and 256 with 20 µs; 40 µs cost a fifth.
+/// Every poll of an empty queue takes the producer's cache line, which the producer must fetch back
+/// before it can send the next item. A consumer that is faster and polls all the time therefore
+/// slows the producer and itself. The figures are from two cores of an EPYC guest, 64 bytes, driven
+/// as here. Immediate polling left rte_ring and ReaderWriterQueue 20 to 60 of the 220 Mpps that
+/// they reach with pauses. With pauses, rtrb reaches 248 with 10 µs and 256 with 20 µs; 40 µs cost
+/// a fifth.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Pauses before the first that also yields: where more threads run than there are CPUs, the side that is waited for may
-/// need this one.
+/// Pauses before the first pause that also yields: with more threads than CPUs, the other side may
+/// need this CPU.
 const PAUSES: u32 = 4;
 
-/// Packets a buffer holds at most.
+/// Maximum packets of a buffer.
 pub(super) const PACKETS: u8 = 64;
-/// Least number of buffers for each producer: one being filled, one being read, two between them.
+/// Minimum number of buffers for each producer: one being filled, one being read, two in between.
 const BUFFERS_LEAST: usize = 4;
 const FREE: u8 = 0;
 
-/// The right to read one buffer, and the duty to free it. Eight bytes, so that every queue can carry it as it would a pointer.
+/// The right to read one buffer, and the duty to free the buffer. Eight bytes, which every queue
+/// can carry like a pointer.
 #[derive(Debug)]
-pub(super) struct Full(pub(super) usize);
+pub(super) struct FilledBuffer(pub(super) usize);
 
 /// The buffers of one run, in borrowed memory.
 ///
-/// A buffer is free (its producer alone may take and fill it) or has packets (who holds its [`Full`] may read it). A token is made by the
-/// producer once the buffer is filled, cannot be copied, and ends where the buffer is freed; the queue orders filling before reading.
+/// A buffer is either free (only its producer may fill it) or has packets (the owner of its
+/// [`FilledBuffer`] may read it). The producer makes a token after it filled the buffer. A token
+/// cannot be copied, and ends when the buffer is freed. The queue orders filling before reading.
 #[derive(Debug)]
 struct Buffers<'m> {
     start: *mut u8,
     buffer_bytes: usize,
-    /// By buffer: [`FREE`], or the packets in it.
+    /// For each buffer, [`FREE`] or its number of packets.
     packets: Box<[AtomicU8]>,
     memory: PhantomData<&'m mut [u8]>,
 }
 
-// SAFETY: the bytes behind `start` are borrowed for `'m` by this value alone, and each buffer is touched by one thread at a time, as the
-// type's documentation says.
+// SAFETY: this value alone borrows the bytes at `start` for `'m`, and one thread at a time accesses
+// each buffer, as the type's documentation says.
 unsafe impl Send for Buffers<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Buffers<'_> {}
 
 impl<'m> Buffers<'m> {
     fn new(memory: &'m mut [u8], record_bytes: usize, producers: usize) -> Result<Self, Failure> {
-        // Whole cache lines, so that neighbours share none.
+        // Whole cache lines, so that neighbors share no line.
         let buffer_bytes = (usize::from(PACKETS) * record_bytes).next_multiple_of(64);
         let count = memory.len() / buffer_bytes;
         if count < BUFFERS_LEAST * producers {
@@ -92,19 +99,21 @@ impl<'m> Buffers<'m> {
     /// The bytes of buffer `index`.
     ///
     /// # Safety
-    /// The caller has the only right to it for as long as the slice lives: it is its producer and saw it free, or holds its [`Full`].
+    /// The caller has the only right to the buffer while the slice lives: it is the buffer's
+    /// producer and saw it free, or owns its [`FilledBuffer`].
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the tokens say who may have it")]
     unsafe fn bytes(&self, index: usize) -> &mut [u8] {
         assert!(index < self.packets.len());
         // SAFETY: in bounds of the borrowed region, as `index` is below `count`.
         let start = unsafe { self.start.add(index * self.buffer_bytes) };
-        // SAFETY: as above; initialised, as the region came from a slice, and nobody else's, as the caller promises.
+        // SAFETY: as above. The bytes are initialized, as the region came from a slice, and nobody
+        // else accesses them, as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(start, self.buffer_bytes) }
     }
 }
 
-/// Carries `load` in buffers that lie in `memory`.
+/// Carries `load` in buffers in `memory`.
 pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<Run, Failure> {
     let record_bytes = DESCRIPTOR_BYTES + load.packet_bytes;
     let buffers = &Buffers::new(memory.bytes_mut(), record_bytes, load.pairs)?;
@@ -117,7 +126,8 @@ pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<R
         move |course: &Course| {
             let own = producer * share..(producer + 1) * share;
             produce(course, load, producer, frames, buffers, own, sender)?;
-            // D1: Release, pairs with D2: who sees the last one done sees all tokens.
+            // D1: Release, pairs with D2: a consumer that sees the last producer finished sees all
+            // tokens.
             sending.fetch_sub(1, Ordering::Release);
             Ok(())
         }
@@ -126,7 +136,7 @@ pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<R
         move |course: &Course| {
             let (mut seen, mut pauses) = (Tally::default(), 0);
             loop {
-                // D2: Acquire, before the look that may find nothing.
+                // D2: Acquire, before a receive that may find nothing.
                 let last = sending.load(Ordering::Acquire) == 0;
                 match receive() {
                     Some(full) => {
@@ -142,7 +152,7 @@ pub(super) fn run(peer: impl Peer, load: &Load, memory: &mut Memory) -> Result<R
     race(load, &|| {}, producers.collect(), consumers.collect())
 }
 
-/// Stores the packets of one producer, buffer by buffer of its own, in their order.
+/// Stores the packets of one producer, buffer by buffer, in the order of its buffers.
 fn produce(
     course: &Course,
     load: &Load,
@@ -158,16 +168,18 @@ fn produce(
             break;
         }
         let mut pauses = 0;
-        // B2: Acquire, pairs with B1 in `consume`: what was read has been read before it is overwritten.
+        // B2: Acquire, pairs with B1 in `consume`: reading is finished before the buffer is
+        // overwritten.
         while buffers.packets[index].load(Ordering::Acquire) != FREE {
             pause(course, &mut pauses)?;
         }
-        // SAFETY: the buffer is in this producer's run and free, and no token is made before the slice is gone.
+        // SAFETY: the buffer is in this producer's run and free, and the token is made after the
+        // slice is gone.
         let buffer = unsafe { buffers.bytes(index) };
         let packets = fill(buffer, load, producer, frames, number..end);
         // Relaxed: the queue orders this before the buffer is read.
         buffers.packets[index].store(packets, Ordering::Relaxed);
-        send(course, &mut sender, Full(index))?;
+        send(course, &mut sender, FilledBuffer(index))?;
         number += u64::from(packets);
     }
     Ok(())
@@ -175,7 +187,7 @@ fn produce(
 
 /// Sends a token, however long the queue stays full.
 #[inline]
-fn send(course: &Course, sender: &mut impl Sender, full: Full) -> Result<(), Failure> {
+fn send(course: &Course, sender: &mut impl Sender, full: FilledBuffer) -> Result<(), Failure> {
     let Err(mut full) = sender(full) else {
         return Ok(());
     };
@@ -189,7 +201,7 @@ fn send(course: &Course, sender: &mut impl Sender, full: Full) -> Result<(), Fai
     }
 }
 
-/// Leaves the queue alone; `pauses` counts those of one wait.
+/// Waits before the next poll of the queue. `pauses` counts the pauses of one wait.
 #[cold]
 fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
     course.check()?;
@@ -204,9 +216,10 @@ fn pause(course: &Course, pauses: &mut u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fills a buffer with the next packets of a producer, and returns how many.
+/// Fills a buffer with the next packets of a producer, and returns their number.
 ///
-/// Not inlined: as an argument the buffer is known to overlap nothing, so that what is read for each packet stays in registers.
+/// Not inlined: as an argument the buffer is known not to overlap other data, so that the values
+/// read for each packet stay in registers.
 #[inline(never)]
 fn fill(
     buffer: &mut [u8],
@@ -227,12 +240,17 @@ fn fill(
     packets
 }
 
-/// Reads every descriptor of a buffer, and frees it.
+/// Reads every descriptor of a buffer, and frees the buffer.
 #[inline(always)]
-fn consume(record_bytes: usize, buffers: &Buffers<'_>, Full(index): Full, seen: &mut Tally) {
+fn consume(
+    record_bytes: usize,
+    buffers: &Buffers<'_>,
+    FilledBuffer(index): FilledBuffer,
+    seen: &mut Tally,
+) {
     // Relaxed: the queue has ordered the producer's store before this.
     let packets = buffers.packets[index].load(Ordering::Relaxed);
-    // SAFETY: this is the token of the buffer, and it is freed when the slice is gone.
+    // SAFETY: this is the token of the buffer, and the buffer is freed after the slice is gone.
     let bytes = unsafe { buffers.bytes(index) };
     for record in bytes.chunks_exact(record_bytes).take(usize::from(packets)) {
         if let Some(descriptor) = record.first_chunk() {

@@ -1,21 +1,25 @@
-//! The QQ of 2016, written from the thesis, as the peer that the ring descends from.
+//! The QQ of 2016, written from the thesis: the ancestor of the ring, as a contestant.
 //!
 //! | here | thesis (2016) | paper (2017) |
 //! |---|---|---|
-//! | [`Original`]: header of 16 bytes, padding to 8, a vector of references, copies with `memcpy` | 5.2, 6.1, figures 5.2, 6.1; 6.2 | V-E, figure 5 |
-//! | maximum hold time, checked with a clock read for each packet | 6.2.1 | V-B, V-D |
-//! | a storage is locked by a mutex of its own | 6.3 | V-B |
-//! | [`Queue`]: storages in a circle under one mutex, with head and tail | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
+//! | [`Storage`]: header of 16 bytes, padding to 8 | 5.2, 6.1, figures 5.2, 6.1 | V-E, figure 5 |
+//! | vector of references, copies with `memcpy` | 5.2, 6.2 | V-E |
+//! | maximum hold time, checked with a clock read per packet | 6.2.1 | V-B, V-D |
+//! | one mutex per storage | 6.3 | V-B |
+//! | [`Queue`]: a circle under one mutex | 5.2, figure 5.1; 6.4, listing 6.3 | V-B |
 //! | guard interval | 6.4.3, figure 6.2; 7.5, equation 7.1 | V-D |
 //! | one block of memory in transparent huge pages | 6.4, listing 6.2 | V-C |
-//! | several inserters and readers, each with a storage of its own | 4.2, 7.2 | V-A, R1 |
+//! | several inserters and readers, one storage each | 4.2, 7.2 | V-A, R1 |
 //!
-//! Different: the vector holds positions instead of pointers (as large, and needs no unsafe code); closing the queue lifts the guard, so
-//! that a benchmark can count what was carried. Left out, because the benchmark does nothing with it: peeking and priorities (6.4.2; here
-//! inserters wait when the queue is full, which makes runs lossless), the pcap writer (6.5) and the Lua bindings (6.6).
+//! Two points differ. The vector contains offsets instead of pointers, which are as large and need
+//! no unsafe code. Closing the queue lifts the guard, so that a benchmark can count the packets.
 //!
-//! [`Qq2016`] makes it a contestant. Storages have 2 MiB and the guard interval is the number of inserters, as the paper and the thesis
-//! recommend.
+//! Four features are omitted, because the benchmark does not use them: peeking and priorities
+//! (6.4.2), the pcap writer (6.5) and the Lua bindings (6.6). Instead of using priorities,
+//! inserters wait when the queue is full, which makes runs lossless.
+//!
+//! [`Qq2016`] is the contestant. Storages have 2 MiB and the guard interval is the number of
+//! inserters, as the paper and the thesis recommend.
 
 mod queue;
 mod storage;
@@ -59,7 +63,7 @@ impl Contest for Qq2016 {
         let producers = (0..load.pairs).map(|producer| {
             move |_: &Course| {
                 let stored = store(queue_ref, load, producer);
-                // AcqRel: whoever is the last has seen the others finish.
+                // AcqRel: the last producer has seen the others finish.
                 if storing.fetch_sub(1, Ordering::AcqRel) == 1 {
                     queue_ref.close();
                 }
@@ -80,7 +84,8 @@ impl Contest for Qq2016 {
     }
 }
 
-/// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for bursts, section 4.2).
+/// One inserter: acquires storages and fills them, packet by packet (the thesis has no call for
+/// bursts, section 4.2).
 fn store(queue: &Queue<'_>, load: &Load, producer: usize) -> Result<(), Failure> {
     let frames = Frames::new(load.packet_bytes);
     let packets = load.packets_of(producer);

@@ -8,29 +8,30 @@ use super::storage::Storage;
 #[derive(Debug)]
 pub(super) struct Queue<'m> {
     storages: Vec<Mutex<Storage<'m>>>,
-    /// The queue-wide mutex. Also held while the mutex of a storage is awaited (listing 6.3, line 5): that is what the guard
-    /// interval is for.
+    /// The queue-wide mutex. A reader also holds it while it waits for the mutex of a storage
+    /// (listing 6.3, line 5): the guard interval exists for this reason.
     positions: Mutex<Positions>,
     not_full: Condvar,
     non_empty: Condvar,
     guard: u64,
 }
 
-/// Positions count storages from the start; modulo the number of storages they are places.
+/// Positions count storages from the start. Modulo the number of storages they are indexes.
 #[derive(Debug, Default)]
 struct Positions {
     /// The next storage for an inserter.
     head: u64,
-    /// The next storage to be dequeued: `head - storages <= tail <= head`.
+    /// The next storage to dequeue: `head - storages <= tail <= head`.
     tail: u64,
     closed: bool,
 }
 
 impl<'m> Queue<'m> {
-    /// Of these inner queues. Readers leave `guard` of them alone behind the head: the number of inserters or more (thesis, equation 7.1).
+    /// A queue of these inner queues. Readers keep a distance of `guard` storages to the head: at
+    /// least the number of inserters (thesis, equation 7.1).
     ///
     /// # Panics
-    /// Unless there are more of them than the guard interval has.
+    /// Unless there are more storages than `guard`.
     pub(super) fn new(storages: impl Iterator<Item = Storage<'m>>, guard: usize) -> Self {
         let storages: Vec<_> = storages.map(Mutex::new).collect();
         assert!(storages.len() > guard, "readers would wait for ever");
@@ -43,7 +44,8 @@ impl<'m> Queue<'m> {
         }
     }
 
-    /// An empty storage to be filled; waits while the queue is full. Dropping it gives it back. `None`: the queue was closed.
+    /// An empty storage to fill. Waits while the queue is full. Dropping the guard returns the
+    /// storage. `None`: the queue was closed.
     pub(super) fn enqueue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail >= self.storages.len() as u64 && !positions.closed {
@@ -60,8 +62,8 @@ impl<'m> Queue<'m> {
         Some(storage)
     }
 
-    /// The oldest storage, which leaves the queue (listing 6.3). Waits for one outside the guard interval (6.4.3). `None`: the queue was
-    /// closed, and is empty.
+    /// The oldest storage, which leaves the queue (listing 6.3). Waits for a storage outside the
+    /// guard interval (6.4.3). `None`: the queue was closed, and is empty.
     pub(super) fn dequeue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail <= self.guard && !positions.closed {
@@ -77,7 +79,8 @@ impl<'m> Queue<'m> {
         Some(storage)
     }
 
-    /// Says that nothing will be stored any more, which lifts the guard: the thesis has no end, a benchmark that counts needs one.
+    /// Ends storing, which lifts the guard: the thesis has no end, but a benchmark that counts
+    /// needs an end.
     pub(super) fn close(&self) {
         lock(&self.positions).closed = true;
         self.not_full.notify_all();
@@ -95,7 +98,8 @@ impl<'m> Queue<'m> {
     }
 }
 
-/// A panic elsewhere is told elsewhere; positions and storages are whole after each statement.
+/// Locks even after a panic, which is reported elsewhere: positions and storages are valid after
+/// each statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -147,7 +151,8 @@ mod tests {
         });
     }
 
-    /// A reader is not let near a storage that may still be written; else it would wait for the writer with the queue locked.
+    /// A reader does not get a storage that may still be written. Otherwise the reader would wait
+    /// for the writer with the queue locked.
     #[test]
     fn the_guard_keeps_readers_away_from_writers() {
         let mut memory = vec![0; 4096];

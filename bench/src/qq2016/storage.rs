@@ -1,34 +1,38 @@
-//! The inner queue: packets one behind the other, and a vector of references to them (thesis, sections 5.2, 6.1, 6.2).
+//! The inner queue: packets one after another, and a vector of references to the packets (thesis,
+//! sections 5.2, 6.1, 6.2).
 
 use super::ticks::Hold;
 use crate::contest::Tally;
 
-/// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the next two; the frame begins in the
-/// tenth byte, so that what follows 14 bytes of Ethernet is aligned. The record is sized as if the frame came after
-/// 16 bytes.
+/// Bytes of a header (figure 6.1): stamp and VLAN in the first eight, the captured length in the
+/// next two. The frame begins at byte 10, so that the data after 14 bytes of Ethernet is aligned.
+/// The record is sized as if the frame began after 16 bytes.
 const HEADER_BYTES: usize = 16;
-/// Where the frame begins in a record.
+/// Offset of the frame in a record.
 const FRAME_AT: usize = 10;
 /// Records begin on a multiple of this (section 6.2: optional padding).
 const ALIGNMENT: usize = 8;
-/// The stamp has 48 bits, as in figure 5 of the paper; the VLAN identifier behind it is 0 here.
+/// The stamp has 48 bits, as in figure 5 of the paper; the VLAN identifier after the stamp is 0
+/// here.
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-/// An inner queue over its part of the memory. Filled by one task at a time, which has its mutex.
+/// An inner queue over its part of the memory. One task at a time fills it, and has its mutex.
 #[derive(Debug)]
 pub(super) struct Storage<'m> {
     memory: &'m mut [u8],
     used: usize,
-    /// Where each header is. The thesis keeps pointers; positions are as large and need no unsafe code.
+    /// Offset of each header. The thesis keeps pointers; offsets are as large and need no unsafe
+    /// code.
     offsets: &'m mut Vec<usize>,
-    /// Since the outer queue gave it out.
+    /// Time since the outer queue handed the storage out.
     hold: Hold,
 }
 
 impl<'m> Storage<'m> {
-    /// Over a part of the memory that begins on a multiple of 16. `offsets` is the vector of an earlier one, whose pages are there: it
-    /// gets room now for as many references as there can be 64-byte packets ("some space is reserved at initialization time"), so that it
-    /// does not grow while it is filled.
+    /// A storage over a part of the memory that begins on a multiple of 16. `offsets` is the vector
+    /// of an earlier storage, whose pages exist already. The vector reserves references for all
+    /// possible 64-byte packets ("some space is reserved at initialization time"), so that it does
+    /// not grow during filling.
     pub(super) fn new(memory: &'m mut [u8], offsets: &'m mut Vec<usize>) -> Self {
         offsets.clear();
         offsets.reserve(memory.len() / (HEADER_BYTES + 64));
@@ -51,22 +55,25 @@ impl<'m> Storage<'m> {
         })
     }
 
-    /// Makes it empty, in constant time (section 5.2), and notes when it was given out.
+    /// Empties the storage, in constant time (section 5.2), and notes the time at which it was
+    /// handed out.
     pub(super) fn give_out(&mut self) {
         self.used = 0;
         self.offsets.clear();
         self.hold.begin();
     }
 
-    /// Whether it was held longer than the maximum hold time (section 6.2.1). Reads the clock: 28 % of the time of a store (section 7.2).
+    /// Whether the storage was held longer than the maximum hold time (section 6.2.1). Reads the
+    /// clock: 28 % of the time of a store (section 7.2).
     #[inline(always)]
     pub(super) fn is_overdue(&self) -> bool {
         self.hold.is_over()
     }
 
-    /// Appends a packet. `false`: it does not fit.
+    /// Appends a packet. `false`: the packet does not fit.
     ///
-    /// `time` is the user's, below 2^48 (larger ones lose their upper bits); frames have at most 65,535 bytes.
+    /// `time` is the user's, below 2^48 (larger values lose their upper bits); frames have at most
+    /// 65,535 bytes.
     #[inline(always)]
     pub(super) fn append(&mut self, time: u64, frame: &[u8]) -> bool {
         let Ok(captured) = u16::try_from(frame.len()) else {
@@ -115,7 +122,7 @@ mod tests {
         for (length, (time, frame)) in (0..200_u8).zip(storage.iter()) {
             assert_eq!(time, TIME_MASK - u64::from(length));
             assert_eq!(frame, vec![length; usize::from(length)]);
-            // Section 6.1: after 14 bytes of Ethernet, the network header lies on a multiple of 8.
+            // Section 6.1: after 14 bytes of Ethernet, the network header is on a multiple of 8.
             assert!(length < 14 || frame[14..].as_ptr().align_offset(8) == 0);
         }
     }

@@ -1,4 +1,4 @@
-//! The processor's clock, read once a packet as the QQ of 2016 does (thesis, section 6.2.1).
+//! The processor's clock, read once per packet as in the QQ of 2016 (thesis, section 6.2.1).
 #![expect(unsafe_code, reason = "reads a register of the processor")]
 
 use std::{
@@ -6,15 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time over which the frequency is found out.
+/// Time over which the frequency is measured.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
-/// The time stamp counter; where it is not known, nanoseconds of the monotonic clock.
+/// The time stamp counter; on other architectures, nanoseconds of the monotonic clock.
 #[inline(always)]
 fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: RDTSC reads a counter; it touches no memory. Systems that forbid it to programs do not run this one.
+        // SAFETY: RDTSC reads a counter and touches no memory. Systems that forbid it to programs
+        // do not run this program.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -24,7 +25,7 @@ fn now() -> u64 {
     }
 }
 
-/// How long a storage may be held, and since when it is, in ticks.
+/// The maximum hold time of a storage, and when the hold began, in ticks.
 #[derive(Debug)]
 pub(super) struct Hold {
     given_out: u64,
@@ -32,7 +33,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The frequency of ticks is measured once, which takes 20 ms.
+    /// Measures the frequency of ticks once, which takes 20 ms.
     pub(super) fn new() -> Self {
         static TICKS: LazyLock<f64> = LazyLock::new(|| {
             let (start, first) = (Instant::now(), now());

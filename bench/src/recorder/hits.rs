@@ -1,10 +1,12 @@
-//! From a packet to what its hit becomes, live: how late a trigger acts.
+//! From a packet to the effect of its hit, live: how late a trigger acts.
 //!
-//! Rules are so many that one thread looks at fewer packets than a link brings. How many that are is measured first; then packets come
-//! at parts of this rate, on a schedule, and a hundred a second match. A time begins when the packet is due, which is its stamp, so a wait
-//! at the source counts, which loses nothing here. It ends when this thread, which sleeps, has been told that the
-//! director started a dump (`Event::Triggered`): looking, waiting to be looked at, the way to the director and waking this
-//! thread are all in it. Where more packets come than are looked at, it grows for as long as a run takes.
+//! The rules are numerous: one thread analyzes fewer packets than a link delivers. The first
+//! measurement is this rate. Then packets arrive at fractions of this rate, on a schedule, and a
+//! hundred a second match. A latency begins when the packet is due, which is its stamp, so a wait
+//! at the source counts, where no packet is lost. It ends when this sleeping thread receives the
+//! event that the director started a dump (`RecorderEvent::Triggered`). The latency therefore
+//! includes the analysis, the wait for it, the way to the director and the wake-up of this thread.
+//! If more packets arrive than are analyzed, the latency grows with the time of a run.
 
 use std::{cell::RefCell, io, path::Path, time::Duration};
 
@@ -20,17 +22,19 @@ use crate::{
 
 /// Seconds of a run.
 const SECONDS: f64 = 1.0;
-/// More than any of the runs can leave unread, so that nobody is lapped; tests have less to read.
+/// More than any of the runs can leave unread, so that no reader is lapped. Tests have less to
+/// read.
 const RING_BYTES_MAX: u64 = 256 << 20;
-/// Rules that match nothing, each of them tried: no table finds them.
+/// Rules that match nothing. The filter tries each rule, because no table finds these rules.
 const RULES: u32 = 200;
-/// Packets a second that match. Each starts a dump, which takes a millisecond of processor time: more would be what is measured.
+/// Matching packets a second. Each match starts a dump, which takes a millisecond of processor
+/// time: with more matches the dumps would dominate.
 const HITS: u64 = 100;
-/// Frames from which the rate is found, for each millisecond of a run.
+/// Frames from which the rate is determined, for each millisecond of a run.
 const FRAMES_PER_MS: u128 = 1000;
-/// The rate that one thread can look at.
+/// The row for the rate that one thread can analyze.
 const RATE: &str = "recorder/latency/one-thread";
-/// Where packets are looked at, and parts of that rate in percent.
+/// Places of analysis.
 const PLACES: [(&str, Analyzers); 3] = [
     ("thread", ONE_THREAD),
     ("inline", Analyzers::Inline),
@@ -38,12 +42,12 @@ const PLACES: [(&str, Analyzers); 3] = [
 ];
 const PERCENT: [u64; 3] = [50, 90, 110];
 
-/// Medians and 99th percentiles, µs.
-type Found = Result<(f64, f64), Failure>;
+/// Median and 99th percentile, µs.
+type LatencyPercentiles = Result<(f64, f64), Failure>;
 
-/// The rate that one thread can look at, and the latency at parts of it.
+/// The rate that one thread can analyze, and the latency at fractions of this rate.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    // In memory, where there is such a folder: a disk that is slow holds up files, and in the end dumps.
+    // In memory, if there is such a folder: a slow disk delays files, and in the end dumps.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     let directory = folder.path();
     let ring_bytes = session.scale.ring_bytes.min(RING_BYTES_MAX);
@@ -86,7 +90,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let heat = Heat::run("packet to hit", repetitions, entrants.collect());
     let mut names = heat.names().iter();
     names.try_for_each(|name| {
-        // Both quantiles are of the same runs.
+        // Both quantiles come from the same runs.
         let case = name.rsplit_once('-').map_or("", |(case, _)| case);
         let is_part = |part: &str| part.starts_with(case);
         session.row(name, None, || {
@@ -95,7 +99,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     })
 }
 
-/// Rules of which none matches, about the sequence number in the payload.
+/// Rules that never match, about the sequence number in the payload.
 fn rules() -> Vec<String> {
     let rule = |number| {
         format!(
@@ -106,7 +110,7 @@ fn rules() -> Vec<String> {
     (0..RULES).map(rule).collect()
 }
 
-/// Mpps that one thread looks at, which has never nothing to do.
+/// Mpps that one thread analyzes if it always has packets.
 fn full_speed(ring_bytes: u64, count: u64, directory: &Path) -> Result<f64, Failure> {
     let plan = Plan {
         frames: frames(Some(count)),
@@ -120,13 +124,13 @@ fn full_speed(ring_bytes: u64, count: u64, directory: &Path) -> Result<f64, Fail
     Ok(count as f64 / seconds / 1e6)
 }
 
-/// Latencies at so many packets a second.
+/// Latencies at a given rate.
 fn paced(
     ring_bytes: u64,
     (rate, time): (u64, Duration),
     analyzers: Analyzers,
     directory: &Path,
-) -> Found {
+) -> LatencyPercentiles {
     let each = (rate / HITS).max(1);
     let mut triggers = rules();
     triggers.push(format!("udp[12:4] % {each} = 0"));

@@ -1,4 +1,5 @@
-//! One producer stores frames of one length, one gating reader reads every descriptor: Mpps and Gbit/s, by length.
+//! One producer stores frames of one length, and one gating reader reads every descriptor. Prints
+//! Mpps and Gbit/s for each length.
 //!
 //! `cargo run --release -p retroscope-ring --example ring_throughput [RING_MIB]`
 #![expect(clippy::print_stdout, reason = "prints a table")]
@@ -11,9 +12,10 @@ use std::{
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
-/// Stored together, as an inserter does with what its source lends. The ring publishes by itself.
+/// Records stored in one call, as an inserter stores the packets that its source lends. The ring
+/// publishes by itself.
 const BURST: usize = 64;
-/// Stored for each length, descriptors included.
+/// Bytes stored for each length, descriptors included.
 const BYTES: u64 = 4 << 30;
 
 type Failure = Box<dyn Error + Send + Sync>;

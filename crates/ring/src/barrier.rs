@@ -1,21 +1,25 @@
 //! A store-load fence that costs only the side that rarely runs: membarrier(2).
 //!
-//! Where two threads each store one word and then load the other's (Dekker), each needs a full fence between. On the path of
-//! a publication that fence waits until the store buffer is empty, also for the line of the bucket's header that a reader's
-//! core may have. Here the frequent side has [`Barrier::light`], which only keeps the compiler from reordering, and the
-//! rare side [`Barrier::heavy`], which makes the kernel run a full fence on every processor that runs a thread of this
-//! process. A thread that does not run has passed one when it was switched away from. So the two behave as a pair of
-//! sequentially consistent fences:
+//! If two threads each store one word and then load the other's word (Dekker), each thread needs a
+//! full fence between. On the path of a publication this fence would wait until the store buffer is
+//! empty, including the line of the bucket's header that a reader's core may have. Here the
+//! frequent side has [`Barrier::light`], which only prevents reordering by the compiler. The rare
+//! side has [`Barrier::heavy`], which makes the kernel run a full fence on every processor that
+//! runs a thread of this process. A thread that does not run passed a full fence when the kernel
+//! switched to another thread. The two sides therefore behave as a pair of sequentially consistent
+//! fences:
 //!
-//! - the light side loaded before its processor passed the kernel's fence: then its earlier store is visible after that;
-//! - or it loads later: then it sees what the heavy side stored before the call.
+//! - if the light side loads before its processor passes the kernel's fence, its earlier store is
+//!   visible after that fence;
+//! - if the light side loads later, it sees the store that the heavy side made before the call.
 //!
-//! liburcu's "sys membarrier" flavour and folly's asymmetric fences do the same. Where the kernel has no expedited membarrier
-//! (before Linux 4.14, or a filter forbids the call) both sides use real fences.
+//! liburcu's "sys membarrier" flavour and folly's asymmetric fences do the same. If the kernel has
+//! no expedited membarrier (before Linux 4.14, or a filter forbids the call), both sides use real
+//! fences.
 
 use crate::sync::{Ordering, fence};
 
-/// Which fences the two sides use; decided once, before there are any.
+/// The fences that the two sides use. Decided once, before the first fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Barrier {
     /// Light against heavy.
@@ -25,7 +29,7 @@ pub(crate) enum Barrier {
 }
 
 impl Barrier {
-    /// Asks the kernel. To be called before threads share what the fences order.
+    /// Asks the kernel. Must be called before threads share the ordered data.
     pub(crate) fn new() -> Self {
         if register() {
             Self::Asymmetric
@@ -43,15 +47,15 @@ impl Barrier {
         }
     }
 
-    /// The rare side: between its store and its load. `false`: the kernel has since been forbidden to help, and the caller
-    /// may have missed what the other side stored before.
+    /// The rare side: between its store and its load. `false`: a filter has since forbidden the
+    /// call, and the caller may have missed an earlier store of the other side.
     pub(crate) fn heavy(self) -> bool {
         fence(Ordering::SeqCst);
         self == Self::Symmetric || everywhere()
     }
 
-    /// Whether [`Self::heavy`] is a fence for other threads, too. Under loom it need not be one: stores past the cache are
-    /// plain there.
+    /// Whether [`Self::heavy`] is a fence for other threads, too. Not needed under loom, where
+    /// stores past the cache are plain stores.
     pub(crate) fn reaches_others(self) -> bool {
         self == Self::Asymmetric || cfg!(loom)
     }
@@ -75,7 +79,8 @@ fn everywhere() -> bool {
     membarrier(MembarrierCommand::PrivateExpedited).is_ok()
 }
 
-// loom knows no other processor's fence: the models run the symmetric pair, which promises the same.
+// Loom does not know fences on other processors: the models run the symmetric pair, which promises
+// the same.
 #[cfg(loom)]
 fn register() -> bool {
     false
@@ -101,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// Two threads store their own word and then load the other's, in lockstep; counts the rounds in which neither saw the
-    /// other's store, which is what fences forbid.
+    /// Two threads, in lockstep, store their own word and then load the other's word. Counts the
+    /// rounds in which neither thread saw the other's store, which fences forbid.
     fn neither_saw(light: impl Fn() + Sync, heavy: impl Fn() + Sync, rounds: u64) -> u64 {
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
         let saw = [AtomicBool::new(false), AtomicBool::new(false)];
@@ -110,7 +115,7 @@ mod tests {
         let meet = |all: u64| {
             arrived.fetch_add(1, Ordering::AcqRel);
             while arrived.load(Ordering::Acquire) < all {
-                thread::yield_now(); // on one processor the other side needs it
+                thread::yield_now(); // on one processor, lets the other side run
             }
         };
         let side = |mine: usize, fence: &(dyn Fn() + Sync)| {

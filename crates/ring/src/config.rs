@@ -1,4 +1,5 @@
-//! How large a ring is, where its memory comes from, how it is cut into buckets, and what happens when it is full.
+//! The size of a ring, the memory that backs it, its division into buckets, and the behavior when
+//! it is full.
 
 use std::path::PathBuf;
 
@@ -7,56 +8,64 @@ use crate::{
     storage::descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, EXTENSION_BYTES},
 };
 
-/// The usual bucket: one huge page.
+/// The default bucket: one huge page.
 const BUCKET_BYTES: usize = 2 << 20;
-/// The one exception to multiples of 2 MiB, for rings too small for their number of producers.
+/// The one exception to multiples of 2 MiB, for rings that are too small for their number of
+/// producers.
 const BUCKET_BYTES_SMALL: usize = 1 << 20;
-/// Larger rings get larger buckets rather than more of them, so that a walk over all buckets stays short.
+/// Larger rings get larger buckets instead of more buckets, so that a walk over all buckets stays
+/// short.
 const BUCKETS_MAX_CHOSEN: u64 = 4096;
-/// A bucket number takes 16 bits of a link, of which 0 means none.
+/// A link has 16 bits for a bucket number, of which 0 means no bucket.
 pub(crate) const BUCKETS_MAX: usize = 65_535;
-/// An explicit bucket size is a multiple of this. Under loom memory is a few cells on the heap.
+/// Explicit bucket sizes are a multiple of this. Under loom memory is a few cells on the heap.
 pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
 /// Offsets in a bucket have 28 bits (`storage/descriptor.rs`).
 pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
-/// One record of the greatest length always fits.
+/// One record of maximum length always fits.
 pub(crate) const BUCKET_BYTES_MIN: usize =
     (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
         .next_multiple_of(BUCKET_BYTES_MULTIPLE);
-/// Buckets for each producer and each reader: one written, one read, one being handed over, one of history.
+/// Buckets for each producer and each reader: one being written, one being read, one being handed
+/// over, one of history.
 pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// What a ring is made for. Sized once; nothing grows later.
+/// The configuration of a ring. Its sizes are fixed: nothing grows later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingConfig {
-    /// Bytes for all buckets; rounded down to whole buckets. The mapping is a little larger (headers, at least 2 MiB).
+    /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
+    /// (headers, at least 2 MiB).
     pub bytes: u64,
-    /// Bytes of a bucket, or `None` to choose: 2 MiB, a multiple of it where that makes more than 4096 buckets, and
-    /// 1 MiB where 2 MiB makes too few. Sizes that are not multiples of 2 MiB share huge pages between buckets.
+    /// Bytes of a bucket, or `None` to choose 2 MiB. The choice is a multiple of 2 MiB if the ring
+    /// would have more than 4096 buckets, and 1 MiB if 2 MiB gives too few buckets. With sizes that
+    /// are not multiples of 2 MiB, buckets share huge pages.
     pub bucket_bytes: Option<usize>,
     /// Producers that may be opened over the life of the ring, at least 1.
     pub producers: usize,
     /// Readers (members of all groups) that may be open at a time.
     pub readers: usize,
-    /// What a writer does when every bucket is taken; can be changed later.
+    /// Behavior of a writer when every bucket is in use. Can be changed later.
     pub mode: Mode,
-    /// Backs all memory with pages before the first store, as a live recorder needs: a first touch costs microseconds.
-    /// Without, a run that ends before the ring is full takes only what it used.
+    /// Backs all memory with pages before the first store, as a live recorder needs: the first
+    /// access to a page costs microseconds. Without it, a run that ends before the ring is full
+    /// uses only the memory that it wrote.
     pub prefault: bool,
-    /// How much is remembered of overwritten buckets.
+    /// How much the ring remembers of overwritten buckets.
     pub eviction_detail: EvictionDetail,
-    /// What the region is made of.
+    /// The kind of memory that the region uses.
     pub backing: Backing,
-    /// The NUMA node whose memory is preferred, `0..1024`. What became of it: [`Ring::numa`](crate::Ring::numa).
+    /// The preferred NUMA node, `0..1024`. [`Ring::numa`](crate::Ring::numa) returns the result.
     pub numa_node: Option<u32>,
-    /// When the ring was made, for its header: ns since the UNIX epoch, 0 for unknown. The ring reads no clock.
+    /// Time of creation for the header: ns since the UNIX epoch, 0 for unknown. The ring reads no
+    /// clock.
     pub created_ns: i64,
-    /// The same on the monotonic clock (`CLOCK_MONOTONIC`), ns; 0 for unknown.
+    /// Time of creation on the monotonic clock (`CLOCK_MONOTONIC`), ns; 0 for unknown.
     pub created_mono_ns: i64,
 }
 
 impl RingConfig {
-    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a chosen bucket size.
+    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a chosen
+    /// bucket size.
     #[must_use]
     pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
         Self {
@@ -74,10 +83,11 @@ impl RingConfig {
         }
     }
 
-    /// Adds readers, `more` of them or as many as there are buckets for, whose size stays what it is without them. Returns how many.
+    /// Adds up to `more` readers, as many as the buckets allow. The bucket size does not change.
+    /// Returns the number of readers added.
     ///
     /// # Errors
-    /// As making the ring.
+    /// The configuration is invalid, as in [`Ring::new`](crate::Ring::new).
     pub fn add_readers(&mut self, more: usize) -> Result<usize, RingError> {
         let geometry = self.geometry()?;
         self.bucket_bytes = Some(geometry.bucket_bytes);
@@ -87,7 +97,7 @@ impl RingConfig {
         Ok(more)
     }
 
-    /// How the bytes are cut.
+    /// Divides the bytes into buckets.
     pub(crate) fn geometry(&self) -> Result<Geometry, RingError> {
         if self.producers == 0 {
             return Err(RingError::Producers { max: 0 });
@@ -118,39 +128,43 @@ impl RingConfig {
     }
 }
 
-/// What the region is made of, and so who else can see it. It is left out of core dumps in every case.
+/// The kind of memory that the region uses. It decides which other processes can see the region.
+/// The region is never part of core dumps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Backing {
     /// Memory of this process alone.
     #[default]
     Anonymous,
-    /// A file without a name (memfd_create(2)), of mode 0600 and sealed against shrinking and growing. Another process
-    /// of the same user opens it as `/proc/PID/fd/N` ([`Ring::path`](crate::Ring::path)). It ends with its last user.
+    /// An unnamed file (memfd_create(2)) with mode 0600, sealed against shrinking and growing.
+    /// Another process of the same user opens the file as `/proc/PID/fd/N`
+    /// ([`Ring::path`](crate::Ring::path)). The file ends with its last user.
     ///
     /// # Minimum kernel version
     /// Linux 3.17.
     Memfd,
-    /// A file that stays when the process ends, however it ends: on tmpfs or hugetlbfs for speed, on a disk where the
-    /// page cache may follow. It is made anew, with mode 0600, and locked (flock(2)) as long as the ring lives. In the
-    /// place of an older ring file of the same user that nobody has locked the new one is made, and the old one is gone;
-    /// anything else that is there is refused, a symbolic link too.
+    /// A file that stays when the process ends, however it ends. On tmpfs or hugetlbfs it is fast;
+    /// on a disk the page cache must keep up. The ring creates the file with mode 0600 and locks it
+    /// (flock(2)) while the ring lives. It replaces an older ring file of the same user if nobody
+    /// has locked that file. It refuses anything else at the path, symbolic links included.
     File(PathBuf),
 }
 
-/// What a writer does when no bucket is free and none may be overwritten at once.
+/// Behavior of a writer when no bucket is free and no bucket may be overwritten at once.
 ///
-/// Holds and gating groups are respected in every mode; the modes differ in what a reservation is worth. Table 6.1 of
-/// the QQ thesis lets an enqueue on a full queue succeed only above the queue's priority: `Record` is a writer above
-/// it, `Wait` a writer at it (blocks), `Protect` a writer at it that cannot wait and counts its loss instead.
+/// Every mode respects holds and gating groups; the modes differ in their treatment of
+/// reservations. In table 6.1 of the QQ thesis an enqueue on a full queue succeeds only above the
+/// queue's priority. `Record` is a writer above that priority. `Wait` is a writer at that priority,
+/// which blocks. `Protect` is a writer at that priority that cannot block and counts its losses
+/// instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// The live default: when nothing else can be overwritten, the oldest reservation falls, if none
-    /// [yields](crate::Reservation::set_yielding).
+    /// The default of live recording: if no other bucket can be overwritten, the oldest reservation
+    /// falls, unless a reservation [yields](crate::Reservation::set_yielding), which falls first.
     Record = 0,
-    /// Reservations stand: the store fails with [`StoreError::Full`](crate::StoreError::Full).
+    /// Reservations never fall: the store fails with [`StoreError::Full`](crate::StoreError::Full).
     Protect = 1,
-    /// Reservations stand: the writer waits.
+    /// Reservations never fall: the writer waits.
     Wait = 2,
 }
 
@@ -167,24 +181,27 @@ impl Mode {
 /// How much the eviction log remembers of the ring times in overwritten buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionDetail {
-    /// The smallest and the largest time of each of the last 8192 buckets, in memory taken at the start.
+    /// The smallest and the largest time of each of the last 8192 buckets, in memory allocated at
+    /// the start.
     Bounds,
-    /// Every time, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest
-    /// buckets keep only their smallest and largest time. If that is not enough, they are forgotten.
+    /// All times, at the cost of a walk over the descriptors of each overwritten bucket. Beyond the
+    /// budget the oldest buckets keep only their smallest and largest time. If that is not enough,
+    /// the log forgets the oldest buckets.
     Exact {
-        /// Bytes of times to keep at most.
+        /// Bytes of the log at most.
         budget_bytes: usize,
     },
 }
 
-/// How the region is cut, in range by construction.
+/// The division of the region. Values are in range by construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// `1..=65_535`.
+    /// Number of buckets, `1..=65_535`.
     pub(crate) buckets: usize,
-    /// A multiple of 16, at most 256 MiB; one record of the greatest length fits.
+    /// Bytes of a bucket: a multiple of 16, at most 256 MiB, enough for one record of maximum
+    /// length.
     pub(crate) bucket_bytes: usize,
-    /// At least 1.
+    /// Number of producers, at least 1.
     pub(crate) producers: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where a reader is in the chain of one producer's buckets.
+//! The position of a reader in the chain of one producer's buckets.
 
 use crate::{
     Lapped,
@@ -8,21 +8,22 @@ use crate::{
     sync::{Ordering, lock},
 };
 
-/// A position in the records of one producer, and the way on from there.
+/// A position in the records of one producer, and the bucket at that position.
 #[derive(Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct ProducerCursor {
     pub(crate) producer: usize,
-    /// The bucket that `position` lies in or at the end of. `None`: `position` is at the start of a bucket yet to be found.
+    /// The bucket that contains `position`, or that ends at `position`. `None`: `position` is at
+    /// the start of a bucket that was not found yet.
     pub(crate) hold: Option<Hold>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
-    /// The producer's captured bytes before `position`; kept up at the ends of buckets only.
+    /// The producer's captured bytes before `position`. Updated only at the ends of buckets.
     bytes: u64,
-    /// Lost since the last batch of this producer.
+    /// Packets lost since the last batch of this producer.
     pub(crate) missed: Lapped,
 }
 
-impl Cursor {
+impl ProducerCursor {
     pub(crate) fn new(producer: usize, position: u64, bytes: u64) -> Self {
         Self {
             producer,
@@ -33,8 +34,9 @@ impl Cursor {
         }
     }
 
-    /// Looks for records, in this bucket and those that follow: up to the number returned, not included, there are some, and
-    /// the cursor holds their bucket. What was lost meanwhile is added to `lapped`.
+    /// Searches this bucket and the following buckets for records. Returns the number after the
+    /// last readable record; the cursor then holds the bucket of these records. Adds the losses to
+    /// `lapped`.
     pub(crate) fn advance(
         &mut self,
         ring: &RingInner,
@@ -47,13 +49,13 @@ impl Cursor {
                     return None;
                 }
                 *lapped += self.find_bucket(ring, group);
-                // `None`: the producer has no bucket left, or the bucket has all the holds that it
-                // can have. A later call may get a hold. In the second case `Reader::wait` returns
-                // at once, and the reader polls until it has a hold.
+                // `None`: the producer has no bucket left, or the bucket already has the maximum
+                // number of holds. A later call may get a hold. In the second case `Reader::wait`
+                // returns at once, and the reader polls until it has a hold.
                 self.hold.as_ref()?;
                 continue;
             };
-            let is_closed = hold.header().control.is_closed(); // before the mark, which is then final
+            let is_closed = hold.header().control.is_closed(); // loaded before the mark, which is then final
             let end = hold.first() + hold.committed() as u64;
             if end > self.position {
                 return Some(end);
@@ -65,12 +67,14 @@ impl Cursor {
         }
     }
 
-    /// All of the closed bucket was handed out: goes on to the next one, if that was not overwritten meanwhile.
+    /// The reader got all records of the closed bucket: continues with the next bucket, unless the
+    /// next bucket was overwritten meanwhile.
     fn leave_bucket(&mut self, ring: &RingInner) {
         let Some(closed) = self.hold.take() else {
             return;
         };
-        // The next bucket is held before this one is given back, and opened before this one was closed.
+        // The next bucket is held before this bucket is released, and was opened before this bucket
+        // was closed.
         let next = closed.next();
         self.hold = next.and_then(|next| Hold::new(&ring.storage, next));
         if let Some(next) = &self.hold {
@@ -86,8 +90,8 @@ impl Cursor {
             header.first_bytes.load(Ordering::Relaxed) + header.bytes.load(Ordering::Relaxed);
     }
 
-    /// Called where the cursor has no bucket and the producer has later records: finds the oldest bucket with such records, and
-    /// returns what was lost before it.
+    /// Finds the oldest bucket with records from the position on, and returns the losses before
+    /// that bucket. Called if the cursor has no bucket and the producer has later records.
     fn find_bucket(&mut self, ring: &RingInner, group: &Group) -> Lapped {
         let outer = lock(&ring.outer);
         let oldest = outer.oldest_bucket(self.producer, self.position);
@@ -95,7 +99,7 @@ impl Cursor {
         self.hold = oldest.and_then(|oldest| Hold::new(&ring.storage, oldest.bucket));
         let (first, first_bytes) = match oldest {
             Some(oldest) => (oldest.first, oldest.first_bytes),
-            None => ring.published_with_bytes(self.producer), // its last bucket is gone, and so is the producer
+            None => ring.published_with_bytes(self.producer), // the producer and its last bucket are gone
         };
         drop(outer);
         let missed = Lapped {

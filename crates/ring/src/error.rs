@@ -1,4 +1,4 @@
-//! What can go wrong, and whose turn it is to act.
+//! The errors of the ring, with the party that must act.
 
 use std::{io, path::PathBuf};
 
@@ -7,7 +7,7 @@ use crate::{
     storage::INTERFACES_MAX,
 };
 
-/// Why a ring could not be made or a role not be taken. The text is one sentence for the user.
+/// Why a ring could not be made or a role was refused. The text is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
@@ -18,42 +18,42 @@ pub enum RingError {
         bytes >> 20, bytes_min.div_ceil(1 << 20)
     )]
     TooSmall {
-        /// Bytes asked for.
+        /// Bytes in the configuration.
         bytes: u64,
-        /// Producers asked for.
+        /// Producers in the configuration.
         producers: usize,
-        /// Readers asked for.
+        /// Readers in the configuration.
         readers: usize,
-        /// The least that is accepted.
+        /// The minimum size of the ring.
         bytes_min: u64,
     },
-    /// Misuse: a bucket size that cannot be used.
+    /// Misuse: an invalid bucket size.
     #[error(
         "buckets of {bucket_bytes} bytes cannot be used: \
          choose a multiple of {BUCKET_BYTES_MULTIPLE} from {BUCKET_BYTES_MIN} to {BUCKET_BYTES_MAX} bytes"
     )]
     BucketBytes {
-        /// Bytes asked for.
+        /// Bucket size in the configuration.
         bucket_bytes: usize,
     },
-    /// Misuse: the bucket size makes more buckets than a bucket number can tell apart.
+    /// Misuse: the bucket size gives more buckets than bucket numbers.
     #[error("{buckets} buckets are too many: at most {BUCKETS_MAX}, so choose larger buckets")]
     TooManyBuckets {
         /// Buckets that would result.
         buckets: u64,
     },
-    /// Misuse: no producer, or more of them than the ring was made for.
+    /// Misuse: no producer, or more producers than the ring allows.
     #[error("this ring serves {max} producers and no more")]
     Producers {
         /// `RingConfig::producers`.
         max: usize,
     },
-    /// Misuse: a group without members, or more readers open at once than the ring was made for.
+    /// Misuse: a group without members, or more open readers than the ring allows.
     #[error("this ring serves {max} readers at a time: {asked} more were asked for")]
     Readers {
         /// `RingConfig::readers`.
         max: usize,
-        /// Members asked for.
+        /// Requested members.
         asked: usize,
     },
     /// Input: the table of interfaces is full.
@@ -66,11 +66,11 @@ pub enum RingError {
         path: PathBuf,
         /// The system call, with its option.
         call: &'static str,
-        /// What it returned.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
-    /// User: a recorder that runs has the file locked, or for 1 s another process.
+    /// User: a running recorder has the file locked, or another process has had it locked for 1 s.
     #[error(
         "{} is locked by a running recorder or by a stopped reader of its ring: end this process, or choose another file",
         .0.display()
@@ -82,12 +82,12 @@ pub enum RingError {
         .0.display()
     )]
     FileForeign(PathBuf),
-    /// Environment: a hugetlbfs of other pages.
+    /// Environment: a hugetlbfs with another page size.
     #[error("{} is on a hugetlbfs with pages of {page_bytes} bytes: the ring needs one of 2 MiB", path.display())]
     FilePages {
         /// The file.
         path: PathBuf,
-        /// Bytes of its pages.
+        /// Bytes of the pages of the file.
         page_bytes: u64,
     },
     /// Environment: a system call failed.
@@ -97,16 +97,16 @@ pub enum RingError {
         call: &'static str,
         /// Bytes of the whole region.
         bytes: u64,
-        /// What it returned.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
 }
 
-/// Why a record was not stored. Nothing of it was; the caller counts it.
+/// Why a record was not stored. No part of the record was stored; the caller counts it as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No bucket can be had now: all are reserved (protect mode) or being read.
+    /// No bucket is available now: all buckets are reserved (protect mode) or being read.
     #[error("no bucket is free")]
     Full,
     /// The ring was closed while the writer waited for a bucket.
@@ -118,9 +118,9 @@ pub enum StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{error} after {stored} records of a burst")]
 pub struct BurstError {
-    /// Records stored before the one that was not.
+    /// Records stored before the refused record.
     pub stored: usize,
-    /// Why that one was not.
+    /// Why the record was refused.
     #[source]
     pub error: StoreError,
 }

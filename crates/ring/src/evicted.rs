@@ -1,4 +1,4 @@
-//! One overwritten bucket: what is still known of its packets.
+//! One overwritten bucket, and what is still known of its packets.
 
 use crate::BucketRef;
 
@@ -6,49 +6,49 @@ use crate::BucketRef;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EvictedBucket {
-    /// Which it was.
+    /// The bucket and its generation.
     pub bucket: BucketRef,
-    /// Whose it was.
+    /// The producer that filled the bucket.
     pub producer: usize,
-    /// The producer's number of its first record.
+    /// Number of the first record, counted per producer.
     pub first: u64,
-    /// Its records.
+    /// Records in the bucket.
     pub packets: u32,
-    /// Their captured bytes.
+    /// Captured bytes of the records.
     pub bytes: u64,
     /// Smallest ring time, ns.
     pub min_ns: i64,
     /// Largest ring time, ns.
     pub max_ns: i64,
-    /// Number of buckets that closed before this one.
+    /// Number of buckets that closed before.
     pub(crate) closing: u64,
-    /// Ring times of all records, or none: then a count for a part of the bucket is an upper bound.
+    /// Ring times of all records. If empty, a count of a part of the bucket is an upper bound.
     pub(crate) times_ns: Vec<i64>,
 }
 
-/// A number of packets, or an upper bound.
+/// A number of packets, exact or an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub struct EvictedCount {
     /// Packets.
     pub packets: u64,
     /// `false`: `packets` is an upper bound.
     pub exact: bool,
 }
 
-/// What was overwritten of an interval of packet time.
+/// The overwritten packets of an interval of packet time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Evicted {
-    /// Packets.
+    /// Overwritten packets.
     pub packets: u64,
     /// `false`: `packets` is an upper bound, or the log forgot buckets.
     pub exact: bool,
-    /// Time of the first of them, ns, as well as it is known.
+    /// Time of the first overwritten packet, ns, as far as known.
     pub first_ns: Option<i64>,
-    /// Time of the last of them, ns, as well as it is known.
+    /// Time of the last overwritten packet, ns, as far as known.
     pub last_ns: Option<i64>,
-    /// Buckets with ring times up to this one were forgotten; packets of the interval up to it may be missing here, uncounted.
-    /// `None`: nothing of the interval was forgotten.
+    /// The log forgot buckets with ring times up to this time, ns. Packets of the interval up to
+    /// this time may be missing from the counts. `None`: the log forgot nothing of the interval.
     pub unknown_before_ns: Option<i64>,
 }
 
@@ -64,11 +64,11 @@ impl Evicted {
 }
 
 impl EvictedBucket {
-    /// How many of its packets lie in `from_ns..=to_ns`, without its first `skip_first` records (which a dump that read
-    /// the bucket while it was open has already).
+    /// Counts the packets in `from_ns..=to_ns`, without the first `skip_first` records, which a
+    /// dump has already read from the open bucket.
     #[must_use]
-    pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> Count {
-        let known = |packets| Count {
+    pub fn count_in(&self, from_ns: i64, to_ns: i64, skip_first: u32) -> EvictedCount {
+        let known = |packets| EvictedCount {
             packets,
             exact: true,
         };
@@ -84,7 +84,7 @@ impl EvictedBucket {
             let inside = times_ns.filter(|&time_ns| (from_ns..=to_ns).contains(time_ns));
             return known(inside.count() as u64);
         }
-        Count {
+        EvictedCount {
             packets: left,
             exact: false,
         }
@@ -108,12 +108,12 @@ impl EvictedBucket {
         self.times_ns.len() == self.packets as usize
     }
 
-    /// Forgets the times.
+    /// Drops the record times.
     pub(crate) fn thin(&mut self) {
         self.times_ns = Vec::new();
     }
 
-    /// Memory that it takes.
+    /// Memory of this entry, bytes.
     pub(crate) fn log_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(self.times_ns.as_slice())
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     impl EvictedBucket {
-        /// Of records with these times, of which none is kept.
+        /// A bucket of records with these times, without the list of times.
         pub(crate) fn of(times_ns: &[i64]) -> Self {
             Self {
                 bucket: BucketRef {
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// An entry that knows all times.
+    /// An entry with the times of all records.
     fn exact(times_ns: &[i64]) -> EvictedBucket {
         EvictedBucket {
             times_ns: times_ns.to_vec(),
@@ -171,7 +171,7 @@ mod tests {
                 .count();
             assert_eq!(
                 entry.count_in(from, to, skip),
-                Count {
+                EvictedCount {
                     packets: naive as u64,
                     exact: true
                 }
@@ -186,7 +186,7 @@ mod tests {
         let times_ns: Vec<i64> = (0..10_000).map(|n| n * 10).collect();
         let entry = EvictedBucket::of(&times_ns);
         let count = |from_ns, to_ns, skip| {
-            let Count { packets, exact } = entry.count_in(from_ns, to_ns, skip);
+            let EvictedCount { packets, exact } = entry.count_in(from_ns, to_ns, skip);
             (packets, exact)
         };
         assert_eq!(count(0, 99_990, 0), (10_000, true));

@@ -1,13 +1,14 @@
-//! A word that a thread can sleep on: futex(2). Waking is one system call and takes no lock of ours, so that neither side
-//! ever waits for a thread that was preempted in between.
+//! A word that a thread can sleep on: futex(2). Waking is one system call and takes no lock of this
+//! process, so that neither side ever waits for a preempted thread.
 //!
-//! Under loom a mutex and a condition variable stand for the kernel. Time does not pass there: a lost wake-up is a deadlock.
+//! Under loom a mutex and a condition variable replace the kernel. Loom has no time: a lost wake-up
+//! is a deadlock.
 
 use std::time::Duration;
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// See the module. Any thread may call any method.
+/// A futex word. Any thread may call any method.
 #[derive(Debug)]
 pub(crate) struct Futex {
     word: AtomicU32,
@@ -36,14 +37,16 @@ impl Futex {
         self.word.fetch_add(value, order)
     }
 
-    /// Stores `new` if the word is `old`, and tells whether it was. Both outcomes are ordered by `order`.
+    /// Stores `new` if the word is `old`, and returns whether it was. Both outcomes are ordered by
+    /// `order`.
     pub(crate) fn replace(&self, old: u32, new: u32, order: Ordering) -> bool {
         self.word
             .compare_exchange(old, new, order, Ordering::Acquire)
             .is_ok()
     }
 
-    /// Sleeps while the word is `value`, at most `timeout` (`None`: without end). May return early for no reason.
+    /// Sleeps while the word is `value`, at most for `timeout` (`None`: without limit). May return
+    /// early for no reason.
     #[cfg(not(loom))]
     pub(crate) fn wait(&self, value: u32, timeout: Option<Duration>) {
         use rustix::thread::futex::{self, Flags, Timespec};
@@ -51,15 +54,15 @@ impl Futex {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        // EAGAIN (another value), EINTR, ETIMEDOUT: each a reason to look again, which is the caller's to do.
+        // EAGAIN (another value), EINTR, ETIMEDOUT: in each case the caller checks again.
         let _ = futex::wait(&self.word, Flags::PRIVATE, value, timeout.as_ref());
     }
 
-    /// Wakes every thread that sleeps on the word. The word was changed before.
+    /// Wakes every thread that sleeps on the word. The caller has changed the word before.
     #[cfg(not(loom))]
     pub(crate) fn wake(&self) {
         use rustix::thread::futex::{self, Flags};
-        // Cannot fail on a word of ours; what it returns is the number of threads woken.
+        // Cannot fail on a word of this process. The result is the number of threads woken.
         let _ = futex::wake(&self.word, Flags::PRIVATE, i32::MAX.unsigned_abs());
     }
 

@@ -1,4 +1,4 @@
-//! Reader groups: their kind, and how far they are.
+//! Reader groups: their kind and their positions.
 
 use std::sync::Arc;
 
@@ -7,17 +7,18 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
 /// Whether writers wait for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// A bucket is overwritten only after the group has passed it: nothing is lost, and a slow group stops the writers
-    /// (record and wait mode) or costs new packets (protect mode).
+    /// A bucket is overwritten only after the group has passed the bucket. No packet is lost, and a
+    /// slow group stops the writers (record and wait mode) or costs new packets (protect mode).
     Gating,
-    /// Writers never wait for it; a slow group is lapped, and gets to know how much it missed.
+    /// Writers never wait for the group. A slow group is lapped, and learns how many packets it
+    /// missed.
     Lapped,
 }
 
-/// Packets and captured bytes that a reader did not get to see.
+/// Packets and captured bytes that were overwritten before a reader reached the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lapped {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     /// Captured bytes.
     pub bytes: u64,
@@ -30,11 +31,12 @@ impl std::ops::AddAssign for Lapped {
     }
 }
 
-/// What the members of a group share.
+/// The state that the members of a group share.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) kind: GroupKind,
-    /// By producer: the number of the first record that its member is not done with; `u64::MAX` once that is gone.
+    /// For each producer, the number of the first record that its member has not finished;
+    /// `u64::MAX` after the member was dropped.
     positions: Box<[Padded<AtomicU64>]>,
     pub(crate) members_open: AtomicUsize,
 }
@@ -50,13 +52,15 @@ impl Group {
         }
     }
 
-    /// The producer's records before this one are done, or missed. Panics unless `producer` exists.
+    /// The producer's records before this number are finished or missed. Panics unless `producer`
+    /// exists.
     pub(crate) fn position(&self, producer: usize) -> u64 {
-        // Q: Acquire, pairs with set_position(): the member's work on the records is done as well.
+        // Q: Acquire, pairs with set_position(): the member's work on the records is finished as
+        // well.
         self.positions[producer].0.load(Ordering::Acquire)
     }
 
-    /// The member of this producer is done with the records before `position`.
+    /// The member of this producer has finished the records before `position`.
     pub(crate) fn set_position(&self, producer: usize, position: u64) {
         self.positions[producer]
             .0
@@ -64,7 +68,7 @@ impl Group {
     }
 }
 
-/// How far a group is, for other threads.
+/// The positions of a group, for other threads.
 #[derive(Debug, Clone)]
 pub struct Positions(Arc<Group>);
 
@@ -73,8 +77,9 @@ impl Positions {
         Self(Arc::clone(group))
     }
 
-    /// The producer's records that the group is done with (or missed), all of them up to this number, counted over the
-    /// producer's life. Acquire: what the readers did before is visible. `u64::MAX` once the readers are gone.
+    /// The group has finished or missed all of the producer's records before this number, counted
+    /// over the producer's life. Acquire: the earlier work of the readers is visible. `u64::MAX`
+    /// after the readers were dropped.
     ///
     /// # Panics
     /// Unless `producer` is below the ring's number of producers.

@@ -1,13 +1,18 @@
-//! QQ, the queue of queues: keeps every packet in memory until a later one needs the place.
+//! QQ, the queue of queues: keeps every packet in memory until a later packet needs the space.
 //!
-//! The idea is that of the QQ thesis (2016) and of section V of the FlowScope paper (2017): an outer queue of large inner
-//! queues, each owned by one producer while it is filled, so that the price of synchronisation is paid once for megabytes.
-//! An inner queue is a *bucket* here. Different from the originals: readers see the published part of open buckets, they
-//! hold what they read instead of keeping a guard interval, a bucket closes when it is full and never because of time, and
-//! dumps reserve what they need.
+//! The design follows the QQ thesis (2016) and section V of the FlowScope paper (2017). An outer
+//! queue contains large inner queues. One producer owns an inner queue while it fills the queue, so
+//! that synchronization is paid for once per some megabytes. This crate calls an inner queue a
+//! *bucket*. It differs from the originals in four ways:
 //!
-//! The crate knows bytes and times. It does not parse packets, or read clocks except for the timeout of a sleeping reader.
-//! It starts threads only to fill its memory, and opens no file but the one that holds it.
+//! - Readers see the published part of open buckets.
+//! - Readers hold the bucket that they read, instead of keeping a guard interval.
+//! - A bucket closes when it is full, never because of time.
+//! - Dumps reserve the buckets that they need.
+//!
+//! The crate knows bytes and times. It parses no packets, and reads a clock only for the timeout of
+//! a sleeping reader. It starts threads only to fill its memory, and opens only the file that backs
+//! the ring.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -26,100 +31,121 @@
 //!
 //! | role | does | may wait for |
 //! |---|---|---|
-//! | [`Producer`] | stores into its open bucket, publishes | a bucket, where the mode says so |
-//! | [`Reader`], member of a group | is handed each record of its producers once, also in open buckets | news |
+//! | [`Producer`] | stores into its open bucket, publishes | a bucket, depending on the mode |
+//! | [`Reader`], member of a group | gets each record of its producers once | news |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
-//! | [`BucketView`] | holds one bucket for as long as it is read | |
-//! | [`Attached`], in another process | copies buckets, and looks whether they were still there | |
+//! | [`BucketView`] | holds one bucket while it is read | |
+//! | [`Attached`], in another process | copies buckets, then checks that they were still valid | |
 //!
 //! # States of a bucket
 //!
-//! `free → claimed → open → closed → claimed → …`, in one control word with the number of holds and the generation
-//! (`storage/control.rs`). A producer claims a new bucket *before* it closes the old one, so that there is always a bucket
-//! to follow: the old one gets a link to the new one, then closes. When it finds none, the old one stays open, where it is
-//! readable and safe.
+//! `free → claimed → open → closed → claimed → …`. One control word contains the state, the number
+//! of holds and the generation (`storage/control.rs`). A producer claims a new bucket *before* it
+//! closes the old bucket, so that readers always have a bucket to follow. The producer links the
+//! old bucket to the new bucket, then closes the old bucket. If the producer finds no new bucket,
+//! the old bucket stays open, readable and safe.
 //!
 //! # What is overwritten
 //!
-//! A bucket never used, else of the closed ones the first to close that
+//! A producer takes a bucket that was never used. If no such bucket is left, the producer takes the
+//! first closed bucket, by order of closing, that
 //!
 //! 1. every gating group has passed,
 //! 2. nobody holds,
 //! 3. no reservation wants.
 //!
-//! Times do not matter: a clock that is set back, or a producer with another clock, does not make new packets the oldest.
+//! Packet times do not matter. A clock that is set back, or a producer with another clock,
+//! therefore cannot make new packets the oldest.
 //!
-//! If there is none, [`Mode`] decides. Table 6.1 of the thesis knows a queue with a priority and tasks with one: on a full
-//! queue a task above the queue's priority goes on and the others block.
+//! If no bucket meets these conditions, [`Mode`] decides. Table 6.1 of the thesis gives the queue
+//! and the tasks priorities: on a full queue a task with a priority above the queue's succeeds, and
+//! other tasks block. Each row of this table names the thesis's task, the mode here, and the result
+//! if condition 1, 2 or 3 fails.
 //!
-//! | thesis | here | missing 1 | missing 2 | missing 3 |
+//! | thesis | mode | 1 fails | 2 fails | 3 fails |
 //! |---|---|---|---|---|
-//! | priority above the queue's | [`Mode::Record`] | waits | [`StoreError::Full`] | the oldest reservation in the way falls, one that yields first, and is told |
+//! | priority above the queue's | [`Mode::Record`] | waits | [`StoreError::Full`] | see below |
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
+//! In record mode reservations fall until a bucket is free: first the oldest reservation that
+//! yields, then the oldest reservation that does not yield. The owner of a fallen reservation can
+//! ask for the lost buckets.
+//!
 //! # Who orders what
 //!
-//! | edge | store | load | what it carries |
+//! | edge | store | load | carries |
 //! |---|---|---|---|
 //! | O–H | `Control::open` | `Control::hold` | the header of the new generation |
-//! | R–C | `Control::release` | `Control::claim` | the reader's last look before the writer's first store |
-//! | P1 | `BucketHeader::committed` | `Hold::committed` | records below the mark; times and bytes that cover them |
+//! | R–C | `Control::release` | `Control::claim` | the reader's last load |
+//! | P1 | `BucketHeader::committed` | `Hold::committed` | committed records, their times, bytes |
 //! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
-//! | N | `Reservations::tell` | [`Ring::reservation_news`] | that a reservation fell |
-//! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
-//! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
-//! | F1–F2 | fences in `storage/eventcount.rs` | | a writer's wait against whatever frees a bucket |
-//! | F3–F4 | fences in `parker.rs` | | a reader's sleep against a publication |
-//! | W | `Parkers::wake` | the end of a sleep | what the waker did before |
+//! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | that a reservation fell |
+//! | Q | a group's position | [`Positions::get`], bucket search | the group's work on the records |
+//! | G | fence, `Control::claim` | fence, `Attached::copy_bucket` | the new generation |
+//! | F1–F2 | fences, `storage/eventcount.rs` | | a writer's wait against a freed bucket |
+//! | F3–F4 | fences, `parker.rs` | | a reader's sleep against a publication |
+//! | W | `Parkers::wake` | the end of a sleep | everything that the waker did before |
 //!
-//! All else about buckets is under the mutex of the outer queue (`outer.rs`), which a producer takes once for each bucket
-//! (twice with a hook), a reader when it starts or was lapped, and a dump when it looks for its buckets.
+//! Edge R–C orders the reader's last load before the writer's first store. Edge G orders the new
+//! generation before the first new byte.
 //!
-//! No byte of a record is stored again between its publication and the bucket's next claim. Record bytes are written by the
-//! buffer of an open bucket alone (`storage/write_buffer.rs`), and non-temporal stores by one function (`storage/stream.rs`), which
-//! is a plain copy under loom and the sanitizers.
+//! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
+//! the mutex once per bucket (twice with a hook). A reader takes it when the reader starts or was
+//! lapped, and a dump takes it to list its buckets.
+//!
+//! After a record is published, no byte of the record is stored again until a producer claims the
+//! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
+//! One function (`storage/stream.rs`) makes all non-temporal stores; under loom and the sanitizers
+//! it is a plain copy.
 //!
 //! # Cost
 //!
-//! Storing: a copy into the bucket, or on a busy link into a buffer in the L1 cache and from there past the cache into the
-//! bucket, a line at a time (`storage/write_buffer.rs`); a comparison with the end of the bucket, the smallest and largest time, in
-//! memory of the producer's own. Publishing: what waits in the buffer, a store fence if stores went past the cache, six
-//! stores and a load; the full fence between these is run by readers that go to sleep (`barrier.rs`). Reading: two loads of
-//! one line for each run of records. There is no lock, system call, allocation or clock in any of them;
-//! `examples/ring_throughput.rs` measures. A change of buckets, under the mutex, takes a search among the windows of all
-//! reservations, whose time follows the logarithm of their number (`windows.rs`), and a walk over the buckets only where one must fall.
+//! - Storing a record: a copy into the bucket, a comparison with the end of the bucket, and the
+//!   smallest and largest time in memory of the producer. On a busy link the copy goes into a
+//!   buffer in the L1 cache, and from the buffer past the cache into the bucket, one line at a time
+//!   (`storage/write_buffer.rs`).
+//! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache, six
+//!   stores and one load. Readers that go to sleep run the full fence between these (`barrier.rs`).
+//! - Reading: two loads of one line for each run of records.
+//!
+//! Storing, publishing and reading take no lock, system call, allocation or clock.
+//! `examples/ring_throughput.rs` measures the cost. A change of buckets takes the mutex and
+//! searches the windows of all reservations, in time logarithmic in their number (`windows.rs`). It
+//! walks over the buckets only if a reservation must fall.
 //!
 //! # Words
 //!
-//! | word | means |
+//! | word | meaning |
 //! |---|---|
 //! | claim | a writer takes a free or closed bucket for new records |
-//! | commit | the mark of a bucket moves, below which its records can be read, and then the count of its producer |
-//! | publish | commit, and wake the readers that sleep |
+//! | commit | advance the mark of readable records of a bucket, then the count of its producer |
+//! | publish | commit, and wake sleeping readers |
 //! | hold | a reader keeps a bucket from being claimed |
-//! | position, pass | the number of the first record that a group is not done with; it passes a bucket when that lies behind it |
-//! | lapped | overwritten before a reader got to it |
-//! | evicted | overwritten, whoever has read it |
-//! | want, fall | what a reservation does to a bucket in its window; what it does when it protects nothing any more |
+//! | position | the number of the first record that a group has not finished |
+//! | pass | a group passes a bucket when the group's position is after the bucket |
+//! | lapped | overwritten before a reader reached the record |
+//! | evicted | overwritten, whether read or not |
+//! | want | a reservation protects a closed bucket that is in its window |
+//! | fall | a reservation loses its protection for good |
 //!
 //! # Files
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
-//! | `ring.rs`, `config.rs`, `record.rs`, `error.rs` | the handle, what it is made from, what goes in and out |
-//! | `producer.rs` | the writing side, down to `storage/open.rs` and `storage/write_buffer.rs` |
-//! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: a group's positions, a member, its place in one producer's buckets |
-//! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading records of a bucket |
-//! | `outer.rs` | the outer queue; with `reservations.rs` and `windows.rs` (what dumps want), `steps.rs` (clocks) |
-//! | `log.rs`, `evicted.rs` | what was overwritten |
+//! | `ring.rs`, `config.rs`, `record.rs`, `error.rs` | the handle, its configuration, errors |
+//! | `producer.rs` | the writing side, on `storage/open.rs` and `storage/write_buffer.rs` |
+//! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: positions, members, cursors |
+//! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading the records of a bucket |
+//! | `outer.rs` | the outer queue; with `reservations.rs`, `windows.rs`, `steps.rs` |
+//! | `log.rs`, `evicted.rs` | overwritten buckets |
 //! | `parker.rs`, `storage/eventcount.rs`, `futex.rs`, `barrier.rs` | sleeping and waking |
-//! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | what stands where in the region |
-//! | `storage/mapping/` | the region's memory |
+//! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | the layout of the region |
+//! | `storage/mapping/` | the memory of the region |
 //! | `attach/` | reading the region of another process |
-//! | `src/tests/`, `storage/tests/` | stand-ins for loom and ThreadSanitizer |
+//! | `src/tests/`, `storage/tests/` | substitutes for loom and ThreadSanitizer |
 #[cfg(not(loom))]
 mod attach;
 mod barrier;
@@ -151,11 +177,11 @@ mod windows;
 #[cfg(not(loom))]
 pub use attach::{
     AttachError, Attached, AttachedBucket, AttachedProducer, AttachedState, Buffer, CopyError,
-    RegionInfo, Writer,
+    RegionInfo, RegionWriter,
 };
 pub use config::{Backing, EvictionDetail, Mode, RingConfig};
 pub use error::{BurstError, RingError, StoreError};
-pub use evicted::{Count, Evicted, EvictedBucket};
+pub use evicted::{Evicted, EvictedBucket, EvictedCount};
 pub use group::{GroupKind, Lapped, Positions};
 pub use parker::Waker;
 pub use producer::Producer;

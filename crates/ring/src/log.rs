@@ -1,13 +1,13 @@
-//! What is remembered of overwritten buckets, so that a dump can say what it is missing.
+//! The log of overwritten buckets, which lets a dump report what it misses.
 
 use std::collections::VecDeque;
 
-use crate::{Evicted, EvictedBucket, EvictionDetail, windows::Window};
+use crate::{Evicted, EvictedBucket, EvictionDetail, windows::TimeWindow};
 
-/// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of past in buckets of 2 MiB.
+/// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of history in buckets of 2 MiB.
 const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 
-/// Entries that one taking of the mutex adds up.
+/// Entries that are summed up each time the mutex is taken.
 const PIECE: u64 = 1024;
 
 /// The overwritten buckets, oldest eviction first.
@@ -15,13 +15,14 @@ const PIECE: u64 = 1024;
 pub(crate) struct Log {
     detail: EvictionDetail,
     entries: VecDeque<EvictedBucket>,
-    /// With `Exact`: how many of the entries, from the front, have lost their times.
+    /// With `Exact`: the number of entries, from the front, without record times.
     thinned: usize,
-    /// With `Exact`: the bytes that the entries take.
+    /// With `Exact`: memory of the entries, bytes.
     bytes_used: usize,
-    /// By producer, the smallest and the largest time of all that was forgotten. Their clocks may be far apart.
+    /// The smallest and the largest time of all forgotten buckets, indexed by producer, because the
+    /// clocks of producers may be far apart.
     forgotten: Vec<Option<(i64, i64)>>,
-    /// All that was ever evicted.
+    /// Buckets evicted since the start.
     evictions: u64,
     packets: u64,
     bytes: u64,
@@ -29,7 +30,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(detail: EvictionDetail) -> Self {
-        // With `Bounds` nothing is allocated after the start.
+        // With `Bounds` the log allocates nothing after the start.
         let bounded = match detail {
             EvictionDetail::Bounds => BOUNDED_BUCKETS,
             EvictionDetail::Exact { .. } => 0,
@@ -46,17 +47,17 @@ impl Log {
         }
     }
 
-    /// Packets and captured bytes evicted ever.
+    /// Packets and captured bytes evicted since the start.
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.packets, self.bytes)
     }
 
-    /// Buckets evicted ever.
+    /// Buckets evicted since the start.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Adds a bucket whose entry has no times yet; `time_ns` reads them by index.
+    /// Adds a bucket without record times. `time_ns` returns the time of a record by index.
     pub(crate) fn add(&mut self, mut entry: EvictedBucket, time_ns: impl Fn(usize) -> i64) {
         self.evictions += 1;
         self.packets += u64::from(entry.packets);
@@ -79,7 +80,7 @@ impl Log {
         }
     }
 
-    /// What was evicted after the first `evictions` buckets, oldest eviction first, as far as it is remembered.
+    /// The remembered evictions after the first `evictions` buckets, oldest first.
     pub(crate) fn since(&self, evictions: u64) -> impl Iterator<Item = &EvictedBucket> {
         let later = self.evictions.saturating_sub(evictions);
         let later = usize::try_from(later).unwrap_or(usize::MAX);
@@ -87,24 +88,25 @@ impl Log {
         entries.range(entries.len().saturating_sub(later)..)
     }
 
-    /// Whether some of these are not remembered.
+    /// Whether the log has forgotten some of the evictions after the first `evictions`.
     pub(crate) fn has_forgotten(&self, evictions: u64) -> bool {
         evictions + (self.entries.len() as u64) < self.evictions
     }
 
-    /// The largest time of those forgotten that may have had packets of a window.
-    pub(crate) fn unknown_before_ns(&self, window: Window) -> Option<i64> {
+    /// The largest time of the forgotten buckets of all producers whose forgotten times touch a
+    /// window.
+    pub(crate) fn unknown_before_ns(&self, window: TimeWindow) -> Option<i64> {
         let forgotten = self.forgotten.iter().flatten();
         let touching = forgotten.filter(|(min_ns, max_ns)| window.touches(*min_ns, *max_ns));
         touching.map(|(_, max_ns)| *max_ns).max()
     }
 
-    /// Adds what was evicted of a window, from the last [`PIECE`] of the first `evictions` buckets. Returns how many of the first
-    /// buckets are left to add.
-    pub(crate) fn add_evicted(&self, window: Window, evictions: u64, sum: &mut Evicted) -> u64 {
+    /// Adds the evicted packets of a window from the last [`PIECE`] of the first `evictions`
+    /// buckets. Returns how many of the first buckets are left to add.
+    pub(crate) fn add_evicted(&self, window: TimeWindow, evictions: u64, sum: &mut Evicted) -> u64 {
         let forgotten = self.evictions - self.entries.len() as u64;
         let left = evictions.saturating_sub(PIECE).max(forgotten);
-        let Window { from_ns, to_ns, .. } = window;
+        let TimeWindow { from_ns, to_ns, .. } = window;
         let count = usize::try_from(evictions.saturating_sub(left)).unwrap_or(usize::MAX);
         let piece = self.since(left).take(count);
         for entry in piece.filter(|entry| window.touches(entry.min_ns, entry.max_ns)) {
@@ -119,8 +121,8 @@ impl Log {
         if left > forgotten { left } else { 0 }
     }
 
-    /// Adds that buckets of a window may be forgotten.
-    pub(crate) fn add_forgotten(&self, window: Window, sum: &mut Evicted) {
+    /// Records in `sum` that buckets of a window may be forgotten.
+    pub(crate) fn add_forgotten(&self, window: TimeWindow, sum: &mut Evicted) {
         sum.unknown_before_ns = self.unknown_before_ns(window);
         sum.exact &= sum.unknown_before_ns.is_none();
     }
@@ -164,7 +166,7 @@ mod tests {
 
     impl Log {
         fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-            let (window, mut sum) = (Window::new(from_ns, to_ns), Evicted::NONE);
+            let (window, mut sum) = (TimeWindow::new(from_ns, to_ns), Evicted::NONE);
             let mut evictions = self.evictions;
             while evictions > 0 {
                 evictions = self.add_evicted(window, evictions, &mut sum);

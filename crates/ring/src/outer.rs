@@ -1,8 +1,9 @@
-//! The outer queue: which buckets are free, open and closed, and which one is next to be overwritten.
+//! The outer queue: the free, open and closed buckets, and the bucket that is overwritten next.
 //!
-//! One mutex protects the outer queue. Producers take the mutex once for each bucket that they fill; readers of the past take it
-//! too. Long walks release the mutex after every [`PIECE`] buckets, so that producers never wait for a whole walk. Holds and positions
-//! of gating groups change without the mutex.
+//! One mutex protects the outer queue. Producers take the mutex once for each bucket that they
+//! fill; readers of the past take it too. Long walks release the mutex after every [`PIECE`]
+//! buckets, so that producers never wait for a whole walk. Holds and positions of gating groups
+//! change without the mutex.
 
 use std::{cmp::Reverse, collections::BinaryHeap, iter, ops::Range, sync::Arc};
 
@@ -11,22 +12,22 @@ use crate::{
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::{Given, Reservations},
+    reservations::{GivenBackBy, Reservations},
     steps::Steps,
-    storage::{Claimed, OpenBucket, Opened, Storage},
+    storage::{Claimed, OpenBucket, OpenedBucket, Storage},
     sync::Ordering,
 };
 
-/// Buckets that a walk visits before it releases the mutex.
+/// Number of buckets that a walk visits before it releases the mutex.
 pub(crate) const PIECE: usize = 64;
 
-/// See the module.
+/// The state of the outer queue. A mutex protects this state.
 #[derive(Debug)]
 pub(crate) struct Outer {
-    /// Buckets never used; the next one to use is at the end.
+    /// Buckets never used. The last element is used next.
     free: Vec<u32>,
-    pub(crate) slots: Vec<Slot>,
-    /// By producer.
+    pub(crate) slots: Vec<BucketSlot>,
+    /// Indexed by producer.
     chains: Vec<Chain>,
     /// Empty between calls. A field, so that a search for a bucket to overwrite allocates nothing.
     pub(crate) scratch: Vec<u32>,
@@ -35,57 +36,62 @@ pub(crate) struct Outer {
     pub(crate) steps: Steps,
     /// Groups that must have passed a bucket before it is overwritten.
     pub(crate) gating: Vec<Arc<Group>>,
-    /// Buckets closed ever.
+    /// Buckets closed since the start.
     pub(crate) closings: u64,
-    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock. `i64::MIN` if
+    /// no bucket was overwritten.
     evicted_closed_mono_ns: i64,
-    /// Numbers of parkers that no reader has: as many readers may still be opened.
+    /// Numbers of unused parkers. One more reader can be opened for each.
     pub(crate) parkers_free: Vec<usize>,
 }
 
-/// What the outer queue knows about a bucket.
+/// The outer queue's state of one bucket.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Slot {
-    pub(crate) state: State,
+pub(crate) struct BucketSlot {
+    pub(crate) state: BucketState,
     pub(crate) generation: u64,
     pub(crate) producer: usize,
     pub(crate) first: u64,
     first_bytes: u64,
-    /// The rest is known of closed buckets only.
+    /// Records in the bucket. This field and the fields up to `given_back_by` are valid only for
+    /// closed buckets.
     packets: u32,
     bytes: u64,
     pub(crate) min_ns: i64,
     pub(crate) max_ns: i64,
-    /// No record of this bucket, or of an older one of its producer, is later than this.
+    /// No record of this bucket, or of an older bucket of the same producer, is later than this.
     upto_ns: i64,
-    /// `Outer::closings` when it closed: names the bucket in this generation, and is never used again.
+    /// `Outer::closings` when the bucket closed. Identifies the bucket in this generation, and is
+    /// never used again.
     pub(crate) closing: u64,
-    /// When it closed, ns of the monotonic clock.
+    /// Time of closing, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// Number of the list of set-aside buckets that this closed bucket is in. `None`: the bucket is in `Chain::overwritable`.
+    /// Number of the list of set-aside buckets that contains this closed bucket. `None`: the bucket
+    /// is in `Chain::overwritable`.
     pub(crate) aside: Option<u64>,
-    /// Neighbors in that list, which is a circle.
+    /// Neighbors in the circular list of set-aside buckets.
     pub(crate) aside_before: u32,
     pub(crate) aside_after: u32,
     /// Reservations that have given the bucket back since it closed.
-    pub(crate) given: Given,
-    /// Its producer's buckets before and behind it; of one that is not free.
+    pub(crate) given_back_by: GivenBackBy,
+    /// Neighbors in the producer's list of buckets. `None` for free buckets.
     older: Option<u32>,
     newer: Option<u32>,
 }
 
-/// A producer's buckets.
+/// The buckets of one producer.
 #[derive(Debug, Default)]
 struct Chain {
-    /// Ends of the list of all its buckets, which are linked in the order of its records.
+    /// Ends of the list of all buckets of the producer, linked in record order.
     oldest: Option<u32>,
     newest: Option<u32>,
-    /// Candidates for eviction as (number of the closing, bucket), the first to close on top: all
-    /// closed buckets except those set aside. `victim` sets a candidate aside if a reservation
-    /// wants it. The heap has room for all buckets of the ring, 16 bytes a bucket, and never
+    /// Candidates for eviction as (closing number, bucket), the first to close on top: all closed
+    /// buckets except those set aside. `victim` sets a candidate aside if a reservation wants the
+    /// candidate. The heap has room for all buckets of the ring, 16 bytes a bucket, and never
     /// allocates.
     overwritable: BinaryHeap<Reverse<(u64, u32)>>,
-    /// `victim` has found in its present search that a gating group has not passed the candidates.
+    /// The current search of `victim` has found that a gating group has not passed the remaining
+    /// candidates.
     is_gated: bool,
 }
 
@@ -99,29 +105,29 @@ impl Chain {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum State {
+pub(crate) enum BucketState {
     #[default]
     Free,
     Open,
     Closed,
 }
 
-/// Why a producer that needs a bucket got none.
+/// Why a producer got no bucket.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
-    /// None is free: one would have to be overwritten.
+    /// No bucket is free, and the caller did not allow to overwrite a bucket.
     NoneFree,
-    /// None may be overwritten now. `wait`: the producer is to wait for one.
+    /// No bucket may be overwritten now. `wait`: the producer must wait for a bucket.
     Blocked { wait: bool },
-    /// The search is not over: the producer must release the mutex and call again.
+    /// The search is unfinished: the producer must release the mutex and call again.
     Unfinished,
 }
 
-/// Where a reader without a bucket goes on.
+/// Where a reader without a bucket continues.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OldestBucket {
     pub(crate) bucket: BucketRef,
-    /// The producer's records and captured bytes before this bucket.
+    /// The number of the producer's records before this bucket.
     pub(crate) first: u64,
     pub(crate) first_bytes: u64,
 }
@@ -132,7 +138,7 @@ impl Outer {
         let count = u32::try_from(buckets).expect("a geometry has at most 65,535 buckets");
         Self {
             free: (0..count).rev().collect(),
-            slots: vec![Slot::default(); buckets],
+            slots: vec![BucketSlot::default(); buckets],
             chains: (0..geometry.producers)
                 .map(|_| Chain::new(buckets))
                 .collect(),
@@ -147,8 +153,10 @@ impl Outer {
         }
     }
 
-    /// Finds a bucket for a producer: a free one, else, if `overwrite`, of the closed ones the first to close that every gating
-    /// group has passed, nobody holds and no reservation wants. In record mode reservations fall until there is one, by rank.
+    /// Finds a bucket for a producer. Prefers a free bucket. If `overwrite`, the alternative is the
+    /// first closed bucket, by order of closing, that every gating group has passed, nobody holds
+    /// and no reservation wants. In record mode reservations fall, by rank, until such a bucket
+    /// exists.
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -186,11 +194,11 @@ impl Outer {
         })
     }
 
-    /// A claimed bucket was opened.
-    pub(crate) fn opened(&mut self, opened: &Opened<'_>) {
+    /// A producer opened a claimed bucket.
+    pub(crate) fn opened(&mut self, opened: &OpenedBucket<'_>) {
         let BucketRef { index, generation } = opened.bucket();
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Open;
+        slot.state = BucketState::Open;
         slot.generation = generation;
         slot.producer = opened.opening().producer;
         slot.first = opened.opening().first;
@@ -203,8 +211,9 @@ impl Outer {
         }
     }
 
-    /// Closes a bucket whose records are all published. Returns its closing number: how many closed before it.
-    pub(crate) fn closing(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
+    /// Closes a bucket whose records are all published. Returns its closing number: the number of
+    /// buckets that closed before.
+    pub(crate) fn close_bucket(&mut self, open: &OpenBucket, mono_ns: i64) -> u64 {
         let index = open.bucket().index;
         let (min_ns, max_ns) = open.span_ns();
         let closing = self.closings;
@@ -212,7 +221,7 @@ impl Outer {
         let older = self.slots[index as usize].older;
         let older_ns = older.map_or(i64::MIN, |older| self.slots[older as usize].upto_ns);
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Closed;
+        slot.state = BucketState::Closed;
         slot.upto_ns = older_ns.max(max_ns);
         slot.packets =
             u32::try_from(open.end() - slot.first).expect("a bucket has at most 2^27 descriptors");
@@ -221,7 +230,7 @@ impl Outer {
         slot.max_ns = max_ns;
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
-        slot.given.clear();
+        slot.given_back_by.clear();
         self.list(index);
         closing
     }
@@ -234,8 +243,8 @@ impl Outer {
         list.push(Reverse((slot.closing, index)));
     }
 
-    /// Where a reader that has seen a producer's records before `position` goes on: the producer's oldest bucket with
-    /// later ones. `None`: the producer has none left.
+    /// The producer's oldest bucket with records from number `position` on, where a reader
+    /// continues. `None`: the producer has no such bucket.
     pub(crate) fn oldest_bucket(&self, producer: usize, position: u64) -> Option<OldestBucket> {
         let mut mine = self.oldest_first(producer);
         let (index, slot) = mine.find(|(_, slot)| slot.reaches(position))?;
@@ -246,12 +255,12 @@ impl Outer {
         })
     }
 
-    /// A producer's buckets, in the order of its records.
-    fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &Slot)> {
+    /// A producer's buckets, in record order.
+    fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &BucketSlot)> {
         self.linked(self.chains[producer].oldest, |slot| slot.newer)
     }
 
-    /// The newest bucket of a producer. Older ones are found from there by [`Slot::older`].
+    /// The newest bucket of a producer. [`BucketSlot::older`] leads from it to older buckets.
     pub(crate) fn newest(&self, producer: usize) -> Option<u32> {
         self.chains[producer].newest
     }
@@ -259,8 +268,8 @@ impl Outer {
     fn linked(
         &self,
         first: Option<u32>,
-        next: impl Fn(&Slot) -> Option<u32>,
-    ) -> impl Iterator<Item = (usize, &Slot)> {
+        next: impl Fn(&BucketSlot) -> Option<u32>,
+    ) -> impl Iterator<Item = (usize, &BucketSlot)> {
         let indices = iter::successors(first, move |&index| next(&self.slots[index as usize]));
         indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
@@ -284,16 +293,16 @@ impl Outer {
         }
     }
 
-    /// Adds some buckets to the counts.
+    /// Adds a range of buckets to the counts.
     pub(crate) fn count(&self, buckets: Range<usize>, storage: &Storage, sum: &mut RingStatistics) {
         for index in buckets {
             let slot = &self.slots[index];
             match slot.state {
-                State::Free => sum.free_buckets += 1,
-                State::Open => sum.open_buckets += 1,
-                State::Closed => {
+                BucketState::Free => sum.free_buckets += 1,
+                BucketState::Open => sum.open_buckets += 1,
+                BucketState::Closed => {
                     sum.closed_buckets += 1;
-                    sum.reserved_buckets += usize::from(self.reservations.want(slot));
+                    sum.reserved_buckets += usize::from(self.reservations.is_wanted(slot));
                 }
             }
             if let Some(info) = slot.info(index, storage) {
@@ -304,9 +313,9 @@ impl Outer {
     }
 
     /// Claims the first candidate to have closed that every gating group has passed, no reservation
-    /// wants and nobody holds. Sets the candidates aside that a reservation wants; after [`PIECE`] of
-    /// them the search is [`Obstacle::Unfinished`]. Takes one more step for each producer and each
-    /// held candidate, however many buckets a gating group has still to read.
+    /// wants and nobody holds. Sets the candidates aside that a reservation wants; after [`PIECE`]
+    /// of them the search is [`Obstacle::Unfinished`]. Takes one more step for each producer and
+    /// each held candidate, however many buckets a gating group has still to read.
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Result<Option<Claimed<'s>>, Obstacle> {
         self.chains
             .iter_mut()
@@ -347,25 +356,26 @@ impl Outer {
         found
     }
 
-    /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket
-    /// of each producer, which a group passes last.
+    /// Whether a gating group has not passed some closed bucket. Checks only the newest closed
+    /// bucket of each producer, which a group passes last.
     fn is_gated(&self) -> bool {
         self.chains.iter().any(|chain| {
             let mut newest_first = self.linked(chain.newest, |slot| slot.older);
-            let newest = newest_first.find(|(_, slot)| slot.state == State::Closed);
+            let newest = newest_first.find(|(_, slot)| slot.state == BucketState::Closed);
             newest.is_some_and(|(_, slot)| !self.passed(slot))
         })
     }
 
-    /// Every gating group has seen all of a closed bucket.
-    pub(crate) fn passed(&self, slot: &Slot) -> bool {
+    /// Whether every gating group has read all of a closed bucket.
+    pub(crate) fn passed(&self, slot: &BucketSlot) -> bool {
         let end = slot.first + u64::from(slot.packets);
         self.gating
             .iter()
             .all(|group| group.position(slot.producer) >= end)
     }
 
-    /// Remembers what a claimed bucket held, also for the reservations that fell and wanted it.
+    /// Logs a claimed bucket before it is overwritten, also for fallen reservations that wanted the
+    /// bucket.
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
@@ -383,7 +393,7 @@ impl Outer {
         let stamp = |record| claimed.old_time_ns(record);
         self.log.add(victim, stamp);
         self.reservations.evicted();
-        slot.state = State::Free;
+        slot.state = BucketState::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);
         let end = slot.first + u64::from(slot.packets);
@@ -401,7 +411,7 @@ impl Outer {
     }
 }
 
-impl Slot {
+impl BucketSlot {
     pub(crate) fn bucket(&self, index: usize) -> BucketRef {
         BucketRef {
             index: u32::try_from(index).expect("at most 65,535 buckets"),
@@ -410,27 +420,27 @@ impl Slot {
     }
 
     /// Whether the bucket or an older bucket of its producer may have records of `from_ns` or
-    /// later. An open bucket may get such records.
+    /// later. An open bucket may still get such records.
     pub(crate) fn may_reach(&self, from_ns: i64) -> bool {
-        self.state == State::Open || self.upto_ns >= from_ns
+        self.state == BucketState::Open || self.upto_ns >= from_ns
     }
 
-    /// The bucket before it of its producer.
+    /// The previous bucket of the same producer.
     pub(crate) fn older(&self) -> Option<u32> {
         self.older
     }
 
-    /// Whether it has, or may get, records of its producer from number `position` on.
+    /// Whether the bucket has, or may still get, records of its producer from number `position` on.
     pub(crate) fn reaches(&self, position: u64) -> bool {
-        self.state == State::Open || self.first + u64::from(self.packets) > position
+        self.state == BucketState::Open || self.first + u64::from(self.packets) > position
     }
 
-    /// `None`: nothing was committed in it.
+    /// `None`: the bucket has no committed records.
     pub(crate) fn info(&self, index: usize, storage: &Storage) -> Option<BucketInfo> {
         let (committed, min_ns, max_ns, closed) = match self.state {
-            State::Free => return None,
-            State::Closed => (self.packets, self.min_ns, self.max_ns, true),
-            State::Open => {
+            BucketState::Free => return None,
+            BucketState::Closed => (self.packets, self.min_ns, self.max_ns, true),
+            BucketState::Open => {
                 let header = storage.bucket(index);
                 let committed = header.committed.load(Ordering::Acquire); // pairs with P1: the span covers these
                 let committed =
@@ -488,7 +498,7 @@ pub(crate) mod tests {
         for (index, slot) in outer.slots.iter_mut().enumerate() {
             let producer = usize::from(index == 65_534);
             let closing = index as u64;
-            slot.state = State::Closed;
+            slot.state = BucketState::Closed;
             slot.producer = producer;
             slot.first = if producer == 0 { closing } else { 0 };
             (slot.packets, slot.closing) = (1, closing);
@@ -498,7 +508,7 @@ pub(crate) mod tests {
         (outer, Arc::new(storage))
     }
 
-    /// Each waiting writer tries again whenever a reader moves on, under the mutex.
+    /// Each waiting writer tries again, under the mutex, whenever a reader advances.
     #[test]
     fn a_try_costs_the_same_however_many_buckets_are_unread() {
         let (mut outer, storage) = unread();
@@ -538,8 +548,8 @@ pub(crate) mod tests {
                 None => outer.chains[producer].oldest = Some(index),
             }
             let from_ns = i64::from(index) * S;
-            outer.slots[n] = Slot {
-                state: State::Closed,
+            outer.slots[n] = BucketSlot {
+                state: BucketState::Closed,
                 producer,
                 first: u64::from(index),
                 packets: 1,
@@ -548,7 +558,7 @@ pub(crate) mod tests {
                 upto_ns: from_ns + S,
                 closing: u64::from(index),
                 older,
-                ..Slot::default()
+                ..BucketSlot::default()
             };
             let list = &mut outer.chains[producer].overwritable;
             list.push(Reverse((u64::from(index), index)));

@@ -1,34 +1,40 @@
-//! How a reader sleeps until a producer has published, at no cost to a producer whose readers are awake, and at little to
-//! one whose readers are faster than it.
+//! How a reader sleeps until a producer publishes. Producers with awake readers pay nothing, and
+//! producers whose readers are faster pay little.
 //!
-//! Every reader has a *parker*, a word to sleep on, and every producer a *wait set* with one bit for each parker:
+//! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* with one bit
+//! for each parker:
 //!
 //! ```text
-//! reader    parker = PARKED;  its bit in the wait set of each of its producers;  fence F3;  anything published?  else sleep
-//! producer  store published;  fence F4;  wait set != 0?  then take the bits, and wake each of their parkers that is PARKED
+//! reader    parker = PARKED;  set its bit in each producer's wait set;  fence F3;
+//!           anything published?  else sleep
+//! producer  store published;  fence F4;
+//!           wait set != 0?  then take the bits, and wake each of their parkers that is PARKED
 //! ```
 //!
-//! After F3 the reader sees the publication, or after F4 the producer sees the bit. F4 runs at every
-//! [`publish`](crate::Producer::publish) and at the ends of buckets, F3 only before a sleep, so that F4 is the light side
-//! of a [`Barrier`]. The bits are taken by an Acquire swap, which sees the PARKED that was stored before each bit.
+//! Either the reader sees the publication after F3, or the producer sees the bit after F4. F4 runs
+//! at every [`publish`](crate::Producer::publish) and at the ends of buckets, F3 only before a
+//! sleep. F4 is therefore the light side of a [`Barrier`]. An Acquire swap takes the bits, and sees
+//! the PARKED that was stored before each bit.
 //!
 //! # Batched wake-ups
 //!
-//! A reader that keeps up with a busy link would sleep after each packet, and each publication would cost its producer a
-//! system call of some microseconds, more than the whole time that there is at a million packets a second. So where news came soon after the last
-//! ones, a sleep begins with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, with no bit in any wait set. What was published
-//! meanwhile is read in one go. Only when a nap brings nothing does the reader ask to be woken. A producer then pays for no
-//! wake-up as long as something comes in every nap, and else for one in each. A reader that follows an open bucket also
-//! looks at its header, whose line the writer wants back, once a nap instead of all the time.
+//! A reader that keeps up with a busy link would sleep after each packet. Each publication would
+//! then cost its producer a system call of some microseconds, more than the whole budget at a
+//! million packets a second. If news arrived soon after the previous news, a sleep therefore begins
+//! with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, with no bit in any wait set. The
+//! reader then reads everything published meanwhile in one go. Only after a nap without news does
+//! the reader ask to be woken. A producer pays for no wake-up while every nap brings news, and
+//! otherwise for one wake-up per nap. A reader that follows an open bucket also reads the bucket's
+//! header only once per nap. The writer needs the cache line of that header.
 //!
-//! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, there is no nap: the packet that ends it is seen at once,
-//! and the timer is not set for nothing.
+//! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
+//! the nap. The reader then sees the next packet at once, and sets no timer in vain.
 //!
 //! # Nobody spins
 //!
-//! There is no loop here, nor elsewhere in this crate, that waits for another thread to go on: a sleeper sleeps in the
-//! kernel, a waker stores one word and makes one call. The loops around compare-and-swap repeat only because another thread
-//! has succeeded.
+//! No loop in this crate waits for another thread to make progress. A sleeper sleeps in the kernel;
+//! a waker stores one word and makes one call. Loops around compare-and-swap repeat only because
+//! another thread has succeeded.
 
 use std::{
     sync::Arc,
@@ -41,34 +47,37 @@ use crate::{
     sync::{AtomicU64, Ordering, Padded},
 };
 
-/// How long a reader leaves the producers of a busy link alone. The kernel's timer slack (50 µs, prctl(2)) comes on top. At
-/// a packet each microsecond the median from store to peek is then about 60 µs.
+/// How long a reader leaves the producers of a busy link alone. The kernel's timer slack (50 µs,
+/// prctl(2)) adds to this. At one packet per microsecond the median from store to peek is then
+/// about 60 µs.
 const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
 
-/// A link on which nothing comes for this long is slow. Its producer then pays for 2000 wake-ups a second
-/// at most; each was measured at about 7 µs, with the store and the publication.
+/// A link without packets for this long is slow. Its producer then pays for at most 2000 wake-ups a
+/// second. A wake-up was measured at about 7 µs, including the store and the publication.
 const SLOW_LINK_SILENCE: Duration = Duration::from_micros(500);
 
-/// A sleep whose F3 may have missed a publication lasts no longer; see [`Barrier::heavy`].
+/// Maximum length of a sleep whose F3 may have missed a publication ([`Barrier::heavy`]).
 const UNSURE_SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// What the word of a parker says.
+/// State of a parker: the reader does not sleep.
 const AWAKE: u32 = 0;
-/// Sleeps, and is not to be woken by producers.
+/// State of a parker: the reader sleeps, and producers must not wake the reader.
 const NAPPING: u32 = 1;
-/// Sleeps until a producer publishes.
+/// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;
-/// Somebody wants the reader; survives until its next sleep, which it ends at once.
+/// State of a parker: a [`Waker`] or a producer has woken the reader. The state lasts until the
+/// reader's next sleep, which ends at once.
 const WOKEN: u32 = 3;
 
-/// The words of all parkers of a ring, by number: as many as it may have readers.
+/// The words of all parkers of a ring, indexed by number: one for each reader that the ring allows.
 #[derive(Debug)]
 pub(crate) struct Parkers(Box<[Padded<Futex>]>);
 
-/// The readers that sleep for news from one producer.
+/// The readers that sleep until one producer publishes.
 #[derive(Debug)]
 pub(crate) struct WaitSet {
-    /// Bit `n`: a reader whose parker has number `n` modulo 64 went to sleep and was not woken since.
+    /// Bit `n`: a reader whose parker number is `n` modulo 64 went to sleep and was not woken
+    /// since.
     waiters: AtomicU64,
     barrier: Barrier,
     parkers: Arc<Parkers>,
@@ -79,12 +88,13 @@ pub(crate) struct WaitSet {
 pub(crate) struct Parker {
     waker: Waker,
     barrier: Barrier,
-    /// The next sleep begins with a nap.
+    /// Whether the next sleep begins with a nap.
     naps: bool,
 }
 
-/// Wakes one reader out of [`Reader::wait`](crate::Reader::wait), from any thread. If it does not sleep, its next sleep ends
-/// at once. Outlives the reader; a later reader of the ring may then be woken in its place, for nothing.
+/// Wakes one reader from [`Reader::wait`](crate::Reader::wait), from any thread. If the reader is
+/// awake, its next sleep ends at once. The waker outlives the reader; it may then wake a later
+/// reader of the ring for nothing.
 #[derive(Debug, Clone)]
 pub struct Waker {
     parkers: Arc<Parkers>,
@@ -92,7 +102,8 @@ pub struct Waker {
 }
 
 impl Parker {
-    /// The parker of a new reader. Wishes that were meant for the last reader with this number are dropped.
+    /// The parker of a new reader. Drops wake-ups that were meant for the previous reader with this
+    /// number.
     pub(crate) fn new(parkers: &Arc<Parkers>, number: usize, barrier: Barrier) -> Self {
         parkers.0[number].0.swap(AWAKE, Ordering::Relaxed); // nobody sleeps on it
         Self {
@@ -113,8 +124,8 @@ impl Parker {
         self.waker.clone()
     }
 
-    /// Sleeps until a producer of `wait_sets` has published what `news` sees, somebody wants the reader, or `timeout`; `false`
-    /// only after the timeout.
+    /// Sleeps until a producer of `wait_sets` publishes something that `news` sees, a [`Waker`]
+    /// wakes the reader, or `timeout` passes. Returns `false` only after the timeout.
     pub(crate) fn park<'w>(
         &mut self,
         wait_sets: impl Iterator<Item = &'w WaitSet>,
@@ -126,7 +137,7 @@ impl Parker {
         }
         let start = Instant::now();
         if !self.word().replace(AWAKE, PARKED, Ordering::AcqRel) {
-            return self.end_sleep(); // somebody wanted the reader before it slept
+            return self.end_sleep(); // a waker was faster than this sleep
         }
         wait_sets.for_each(|wait_set| wait_set.add(self.number()));
         let sure = self.barrier.heavy(); // F3, pairs with F4
@@ -139,26 +150,29 @@ impl Parker {
             };
             self.sleep_while(PARKED, start, longest);
         }
-        // Under loom, which knows no time, every model is one of a busy link.
+        // Loom has no time, so every model behaves as on a busy link.
         self.naps = cfg!(loom) || start.elapsed() < SLOW_LINK_SILENCE;
-        // A sleep cut short because F3 was unsure is no timeout.
+        // If membarrier failed at F3, the sleep lasted at most 1 ms. The end of that sleep is not
+        // the caller's timeout.
         self.end_sleep() || found || news() || (!sure && start.elapsed() < timeout)
     }
 
-    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less; `true` if somebody wanted the reader.
+    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less. `true` if a [`Waker`] woke the
+    /// reader.
     fn nap(&self, timeout: Duration) -> bool {
         let may_sleep = self.word().replace(AWAKE, NAPPING, Ordering::AcqRel);
-        // loom knows no time: there a nap is over at once.
+        // Loom has no time: a nap ends at once.
         if may_sleep && !cfg!(loom) {
             self.word().wait(NAPPING, Some(timeout.min(BUSY_LINK_NAP)));
         }
         self.end_sleep()
     }
 
-    /// Sleeps until somebody wants the reader, or `timeout`; `false` only after the timeout. No producer wakes it.
+    /// Sleeps until a [`Waker`] wakes the reader, or until `timeout`. Returns `false` only after
+    /// the timeout. No producer wakes this sleep.
     pub(crate) fn doze(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
-        // loom knows no time: there a sleep is over at once.
+        // Loom has no time: a sleep ends at once.
         if self.word().replace(AWAKE, NAPPING, Ordering::AcqRel) && !cfg!(loom) {
             self.sleep_while(NAPPING, start, timeout);
         }
@@ -178,7 +192,7 @@ impl Parker {
         }
     }
 
-    /// Tells whether somebody wanted the reader.
+    /// Returns whether the reader was woken.
     fn end_sleep(&self) -> bool {
         // W: Acquire, pairs with Parkers::wake() and wake_if_parked().
         self.word().swap(AWAKE, Ordering::Acquire) == WOKEN
@@ -198,7 +212,7 @@ impl WaitSet {
         }
     }
 
-    /// The producer has published: wakes readers. Costs a load, unless a reader is in the wait set.
+    /// The producer has published: wakes readers. Costs one load if the wait set is empty.
     #[inline]
     pub(crate) fn notify(&self) {
         self.barrier.light(); // F4, pairs with F3
@@ -233,7 +247,7 @@ impl Parkers {
         Self((0..readers).map(|_| Padded(Futex::new(AWAKE))).collect())
     }
 
-    /// Wakes the reader, asleep or about to be.
+    /// Wakes the reader, whether asleep or about to sleep.
     fn wake(&self, number: usize) {
         let word = &self.0[number].0;
         // Release: pairs with W.
@@ -243,12 +257,12 @@ impl Parkers {
         }
     }
 
-    /// Wakes everybody, asleep or about to be.
+    /// Wakes all readers, whether asleep or about to sleep.
     pub(crate) fn wake_all(&self) {
         (0..self.0.len()).for_each(|number| self.wake(number));
     }
 
-    /// Wakes the reader if it sleeps and does not merely nap.
+    /// Wakes the reader if it sleeps without napping.
     fn wake_if_parked(&self, number: usize) {
         let word = &self.0[number].0;
         // Release: pairs with W.
@@ -259,7 +273,7 @@ impl Parkers {
 }
 
 impl Waker {
-    /// Ends the reader's sleep, or its next one.
+    /// Ends the reader's current sleep, or the next sleep if the reader is awake.
     pub fn wake(&self) {
         self.parkers.wake(self.number);
     }

@@ -6,41 +6,45 @@ use crate::{
     BurstError, Record, Step, StoreError,
     outer::Obstacle,
     ring::RingInner,
-    storage::{OpenBucket, Opening, Stop, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN},
+    storage::{
+        BurstStop, OpenBucket, Opening, descriptor::CAPTURED_BYTES_MAX, header::MONO_UNKNOWN,
+    },
     sync::{Ordering, lock},
 };
 
-/// Captured bytes after which storing publishes by itself. A publication costs a fence and a few stores, and the fence waits for
-/// what is on its way to memory: with 32 KiB, 512-byte records came at 41 instead of 46 Mpps on a Zen 4; more than 128 KiB gained
-/// nothing.
+/// Unpublished captured bytes after which storing publishes. A publication costs a fence and a few
+/// stores, and the fence waits for the stores on their way to memory. On a Zen 4, 32 KiB reached 41
+/// instead of 46 Mpps with 512-byte records; more than 128 KiB gained nothing.
 const PUBLISH_BYTES: u64 = 128 << 10;
-/// Records after which it does as well, because some capture no bytes: as many as have 64 KiB of descriptors.
+/// Unpublished records after which storing publishes, because some records capture no bytes. Their
+/// descriptors take 64 KiB.
 const PUBLISH_RECORDS: usize = 4096;
 
 /// Called before a bucket is overwritten.
 type Hook = Box<dyn FnMut() + Send>;
 
-/// The right to store under one number. Belongs to one thread at a time; dropping it closes the open bucket and sets the
-/// watermark to `i64::MAX`.
+/// The right to store under one number. Belongs to one thread at a time. Dropping it closes the
+/// open bucket and sets the watermark to `i64::MAX`.
 pub struct Producer {
     ring: Arc<RingInner>,
     id: usize,
     open: Option<OpenBucket>,
-    /// Buckets opened so far.
+    /// Buckets opened since the start.
     sequence: u64,
     cut_records: u64,
-    /// Something was published since sleeping readers were last woken.
+    /// Records were published since this producer last woke sleeping readers.
     is_unannounced: bool,
     hook: Option<Hook>,
-    /// How many buckets may end before sleeping readers are woken.
+    /// Buckets that may end before this producer wakes sleeping readers.
     buckets_per_wake: usize,
-    /// Buckets that ended since they were last woken.
+    /// Buckets that have ended since this producer last woke sleeping readers.
     buckets_since_wake: usize,
-    /// Counted among those who wait for a bucket.
-    enlisted: bool,
-    /// The epoch that was read before the last search, if that found nothing and the mode does not let the writer wait.
+    /// Whether the eventcount `Storage::freed` counts this producer as a waiter for a bucket.
+    is_waiter: bool,
+    /// The epoch read before the last search, if that search found nothing and the mode does not
+    /// let the writer wait.
     full_at: Option<u32>,
-    /// The monotonic clock as the caller gave it last, ns.
+    /// The caller's last reading of the monotonic clock, ns.
     mono_ns: i64,
 }
 
@@ -56,35 +60,37 @@ impl Producer {
             hook: None,
             buckets_per_wake: 0,
             buckets_since_wake: 0,
-            enlisted: false,
+            is_waiter: false,
             full_at: None,
             mono_ns: MONO_UNKNOWN,
         }
     }
 
-    /// Its number, `0..Ring::producers()`.
+    /// The number of this producer, `0..Ring::producers()`.
     #[must_use]
     pub fn id(&self) -> usize {
         self.id
     }
 
-    /// Records stored so far, published or not: the number of the next one.
+    /// Records stored since the start, published or not; also the number of the next record.
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.open.as_ref().map_or(0, OpenBucket::end)
     }
 
-    /// The monotonic clock (`CLOCK_MONOTONIC`) shows `mono_ns`: publications and ends of buckets from here on are of this time. The
-    /// ring reads no clock; a burst may.
+    /// Sets the time, on `CLOCK_MONOTONIC`, of later publications and of later ends of buckets. The
+    /// ring itself reads no clock; the caller can read it once per burst.
     pub fn set_now(&mut self, mono_ns: i64) {
         self.mono_ns = mono_ns;
     }
 
-    /// The stamps of `clock` ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)) are `offset_ns` ahead of ring time from the next
-    /// record on. Takes the mutex of the outer queue: not for every burst.
+    /// From the next record on, the stamps of `clock`
+    /// ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)) are `offset_ns` ahead of ring
+    /// time. Takes the mutex of the outer queue: too slow for every burst.
     ///
-    /// `false`: the clock was stepped more often than the table of steps follows (16 times, and once for each bucket that this producer
-    /// filled; 1024 in the ring at a time); nothing changed.
+    /// Returns `false`, and changes nothing, if the table of steps is exhausted. The table accepts
+    /// 16 steps and one for each bucket that this producer filled, and at most 1024 steps in the
+    /// ring at a time.
     pub fn step(&mut self, clock: u16, offset_ns: i64) -> bool {
         let step = Step {
             producer: self.id,
@@ -95,28 +101,30 @@ impl Producer {
         let filled = self.sequence.saturating_sub(1);
         let followed = lock(&self.ring.outer).step(&self.ring.storage, step, filled);
         if followed {
-            // Relaxed: ordered before the records after it by their publication.
+            // Relaxed: the publication of later records orders this.
             self.ring.steps.fetch_add(1, Ordering::Relaxed);
         }
         followed
     }
 
-    /// Records cut to 256 KiB so far.
+    /// Records truncated to 256 KiB since the start.
     #[must_use]
     pub fn cut_records(&self) -> u64 {
         self.cut_records
     }
 
-    /// Stores a record behind those before. Readers see it after [`Self::publish`], or when 128 KiB or 4096 records are
-    /// unpublished, or when the bucket is full, whichever is first. Those that sleep are woken by [`Self::publish`], and when the
-    /// writer has to wait for them: publish when the source runs dry.
+    /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
+    /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
+    /// first. Sleeping readers wake only at [`Self::publish`], and when the writer has to wait for
+    /// readers. Call `publish` when the source has no more packets.
     ///
-    /// Takes no lock, no system call and no clock except once per bucket; in [`Mode::Wait`](crate::Mode::Wait), and in
-    /// [`Mode::Record`](crate::Mode::Record) where there is a gating group, it may then wait for a bucket.
+    /// Takes a lock, a system call and a clock at most once per bucket. In
+    /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
+    /// [`Mode::Record`](crate::Mode::Record), the call may then wait for a bucket.
     ///
     /// # Errors
-    /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored; the caller counts the packet as lost. A later
-    /// call may succeed.
+    /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored, and the caller counts
+    /// the packet as lost. A later call may succeed.
     pub fn store(&mut self, record: &Record<'_>) -> Result<(), StoreError> {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         if captured > CAPTURED_BYTES_MAX {
@@ -127,20 +135,21 @@ impl Producer {
         self.store_fitting(record)
     }
 
-    /// Stores records one after the other, as [`Self::store`] does, with less work for each: the way for frames that came
-    /// together. It publishes when 128 KiB or 4096 records are unpublished, at the next multiple of 32 records, or when 256 KiB
-    /// are; the caller publishes ([`Self::publish`] or [`Self::set_watermark`]) when its source runs dry, so that a small burst on a busy
-    /// link costs no fence of its own.
+    /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
+    /// at the next multiple of 32 records after 128 KiB or 4096 records are unpublished, or at 256
+    /// KiB. The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source
+    /// has no more packets. A small burst on a busy link then needs no fence.
     ///
-    /// Returns how many were stored: all of them.
+    /// Returns the number of records stored: all records of the iterator.
     ///
     /// # Errors
-    /// [`BurstError`] tells how many were stored. The next one was not, and those after it were not taken from the iterator.
-    /// Whoever gave `records.by_ref()` counts that one as lost and may go on with the rest.
+    /// [`BurstError`] contains the number of records stored. The next record was not stored, and
+    /// later records were not taken from the iterator. A caller that passed `records.by_ref()`
+    /// counts one record as lost and may continue with the rest.
     ///
     /// # Panics
-    /// Where the iterator does. Records that it gave since the last multiple of 32, fewer than 32, are then not stored, and
-    /// nothing counts them; the producer can go on.
+    /// If the iterator panics. The records that the iterator returned since the last multiple of
+    /// 32, fewer than 32, are then neither stored nor counted. The producer stays usable.
     pub fn store_burst<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
@@ -152,7 +161,8 @@ impl Producer {
         }
     }
 
-    /// [`Self::store_burst`]; `WIDE`: called by `Wide::run` (`storage/wide.rs`).
+    /// The body of [`Self::store_burst`]. `WIDE`: `Avx512Vbmi::run` (`storage/wide.rs`) is the
+    /// caller.
     #[inline(always)]
     fn store_records<'a, const WIDE: bool>(
         &mut self,
@@ -166,12 +176,12 @@ impl Producer {
                 stored += added;
                 stop
             } else {
-                records.next().map_or(Stop::End, Stop::Refused)
+                records.next().map_or(BurstStop::End, BurstStop::Refused)
             };
             match stop {
-                Stop::End => return Ok(stored),
-                Stop::Publish => self.commit(),
-                Stop::Refused(record) => {
+                BurstStop::End => return Ok(stored),
+                BurstStop::Publish => self.commit(),
+                BurstStop::Refused(record) => {
                     self.store(&record)
                         .map_err(|error| BurstError { stored, error })?;
                     stored += 1;
@@ -180,7 +190,7 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored, and wakes those that sleep.
+    /// Makes stored records visible to readers, and wakes sleeping readers.
     pub fn publish(&mut self) {
         self.commit();
         self.buckets_since_wake = 0;
@@ -189,8 +199,10 @@ impl Producer {
         }
     }
 
-    /// Lets readers see what was stored, if they look. One that sleeps is not woken before the source runs dry or the bucket (or
-    /// several, [`Self::leave_sleepers`]) is full: else it would find a part of what is coming and go back to sleep, for each part.
+    /// Makes stored records visible to readers without waking sleepers. A sleeper wakes only when
+    /// the source has no more packets, or when the bucket (or several buckets,
+    /// [`Self::leave_sleepers`]) is full. Otherwise the sleeper would wake for each part of a
+    /// burst, and go back to sleep.
     fn commit(&mut self) {
         let Some(open) = &mut self.open else { return };
         if !open.commit() {
@@ -208,8 +220,9 @@ impl Producer {
         self.is_unannounced = true;
     }
 
-    /// Publishes, and then promises that no record of less ring time than `ns` will follow. The promise is the
-    /// caller's, the ring does not check it. Whoever reads the watermark and then looks for records sees all before it.
+    /// Publishes, and promises that no later record has a ring time below `ns`. The caller makes
+    /// the promise; the ring does not check the promise. A reader that loads the watermark and then
+    /// reads records sees all records before the watermark.
     pub fn set_watermark(&mut self, ns: i64) {
         self.publish();
         // T: Release, pairs with Ring::watermark().
@@ -220,16 +233,19 @@ impl Producer {
             .store(ns, Ordering::Release);
     }
 
-    /// Sets a hook that is called, with everything stored published, just before a bucket is overwritten: when none is
-    /// free. It may wait for readers of this ring, which makes what is overwritten a function of packets and ring size.
-    /// Called once for each search for a bucket; in protect mode on a full ring that may be more often than one is found.
+    /// Sets a hook that runs before the producer overwrites a bucket, when no bucket is free and
+    /// all stored records are published. The hook may wait for readers of this ring; then the
+    /// overwritten packets depend only on the packets and the ring size. The hook runs once per
+    /// search for a bucket. In protect mode on a full ring that may be more often than a bucket is
+    /// found.
     pub fn on_new_bucket(&mut self, hook: Hook) {
         self.hook = Some(hook);
     }
 
-    /// Leaves readers that sleep alone at the end of a bucket, until this producer has filled its part of an eighth of the
-    /// ring: for a caller that publishes once in a while though its source never runs dry. Where buckets fill much faster than
-    /// that, each waking would cost a reader tens of microseconds, to find a part of what is coming.
+    /// Keeps sleeping readers asleep at the end of a bucket, until this producer has filled its
+    /// share of an eighth of the ring. Meant for a caller that publishes now and then although its
+    /// source never runs dry. If buckets fill much faster, each wake-up would cost a reader tens of
+    /// microseconds for a fraction of the data.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.ring.storage.geometry();
         self.buckets_per_wake = geometry.buckets / (8 * geometry.producers);
@@ -252,12 +268,14 @@ impl Producer {
         Ok(())
     }
 
-    /// Replaces the open bucket, which stays open, readable and safe while this one looks for another.
+    /// Replaces the open bucket. The old bucket stays open, readable and safe during the search for
+    /// a new bucket.
     ///
-    /// Wakes sleeping readers, once a bucket: where the source never runs dry nobody else does ([`Self::leave_sleepers`] says that
-    /// somebody does), and a bucket may become free only when they go on.
-    //
-    // Never inlined: the first write buffer is 20 KiB on the stack, whose pages the caller would touch one by one for each record.
+    /// Wakes sleeping readers once per bucket, because a source that never runs dry does not call
+    /// [`Self::publish`] (except after [`Self::leave_sleepers`]). A bucket may become free only
+    /// when these readers continue.
+    // Never inlined: the first write buffer takes 20 KiB of stack, and the caller would touch these
+    // pages one by one for each record.
     #[cold]
     #[inline(never)]
     fn next_bucket(&mut self, base_ns: i64) -> Result<(), StoreError> {
@@ -280,16 +298,16 @@ impl Producer {
                 Ok(()) => break,
                 Err(Obstacle::Unfinished) => {}
                 Err(Obstacle::NoneFree) => {
-                    self.publish(); // wakes, if that was not done
+                    self.publish(); // wakes readers, unless already done
                     if let Some(hook) = &mut self.hook {
                         hook();
                     }
                     overwrite = true;
                 }
-                Err(Obstacle::Blocked { .. }) if !self.enlisted => {
+                Err(Obstacle::Blocked { .. }) if !self.is_waiter => {
                     self.publish(); // as above
-                    self.ring.storage.freed.enlist();
-                    self.enlisted = true; // and look once more
+                    self.ring.storage.freed.add_waiter();
+                    self.is_waiter = true; // and search once more
                 }
                 Err(Obstacle::Blocked { wait: false }) => {
                     self.full_at = Some(epoch);
@@ -299,15 +317,15 @@ impl Producer {
                     return Err(StoreError::Closed);
                 }
                 Err(Obstacle::Blocked { wait: true }) => {
-                    self.publish(); // a search before this one may have enlisted it
+                    self.publish(); // a search before this one may have added the waiter
                     self.ring.storage.freed.wait(epoch);
                 }
             }
         }
         self.sequence += 1;
         self.buckets_since_wake += 1;
-        self.leave_waiters();
-        self.ring.storage.freed.notify(); // the bucket before is closed: others may take it
+        self.stop_waiting();
+        self.ring.storage.freed.notify(); // the previous bucket is closed: other producers may claim it
         Ok(())
     }
 
@@ -329,7 +347,7 @@ impl Producer {
         outer.opened(&opened);
         match &mut self.open {
             Some(open) => {
-                let closing = outer.closing(open, self.mono_ns);
+                let closing = outer.close_bucket(open, self.mono_ns);
                 open.change(opened, closing, self.mono_ns);
             }
             none => *none = Some(OpenBucket::new(opened, self.ring.barrier)),
@@ -337,9 +355,9 @@ impl Producer {
         Ok(())
     }
 
-    fn leave_waiters(&mut self) {
-        if std::mem::take(&mut self.enlisted) {
-            self.ring.storage.freed.leave();
+    fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.is_waiter) {
+            self.ring.storage.freed.remove_waiter();
         }
     }
 }
@@ -349,10 +367,10 @@ impl Drop for Producer {
         self.set_watermark(i64::MAX);
         if let Some(open) = self.open.take() {
             let mut outer = lock(&self.ring.outer);
-            let closing = outer.closing(&open, self.mono_ns);
+            let closing = outer.close_bucket(&open, self.mono_ns);
             open.close(closing, self.mono_ns);
         }
-        self.leave_waiters();
+        self.stop_waiting();
         self.ring.storage.freed.notify();
     }
 }
@@ -368,7 +386,7 @@ impl fmt::Debug for Producer {
     }
 }
 
-/// The record with its first 256 KiB of capture only.
+/// The record truncated to 256 KiB of capture.
 fn cut<'a>(record: &Record<'a>) -> Record<'a> {
     let mut left = CAPTURED_BYTES_MAX;
     let parts = record.parts.map(|part| {
@@ -384,8 +402,7 @@ fn cut<'a>(record: &Record<'a>) -> Record<'a> {
 mod tests {
     use crate::{GroupKind, Mode, Record, Ring, RingConfig};
 
-    /// Lengths about those of frames and of lines, bases near the ends of time, times that go back, and records that have a form of
-    /// their own in between.
+    /// Lengths near those of frames and of cache lines, with some records that need a special form.
     fn length(random: &mut fastrand::Rng) -> usize {
         match random.u16(..400) {
             0 => random.usize(..3000),
@@ -442,7 +459,7 @@ mod tests {
             while stored < made.len() {
                 let end = made.len().min(stored + random.usize(1..400));
                 let burst = made[stored..end].iter().copied();
-                // On a processor that is not wide both are the same.
+                // Without AVX-512 both calls run the same code.
                 let result = if random.bool() {
                     producer.store_burst(burst)
                 } else {

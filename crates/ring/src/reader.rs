@@ -1,49 +1,51 @@
-//! The reading side: a member of a group, and what it is handed.
+//! The reading side: a member of a group, and the batches that it gets.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     Lapped, Packets, Positions, Waker,
-    cursor::Cursor,
+    cursor::ProducerCursor,
     group::Group,
     parker::Parker,
     ring::RingInner,
     sync::{Ordering, lock},
 };
 
-/// One member of a group ([`Ring::group_of`](crate::Ring::group_of)): is handed each record of its producers once, in the order
-/// of each producer. One thread at a time.
+/// One member of a group ([`Ring::group_of`](crate::Ring::group_of)). Gets each record of its
+/// producers once, in the order of each producer. Only one thread at a time can use a reader.
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<RingInner>,
     group: Arc<Group>,
     parker: Parker,
-    /// One for each of its producers.
-    cursors: Box<[Cursor]>,
-    /// The cursor to be asked first.
+    /// One cursor for each of its producers.
+    cursors: Box<[ProducerCursor]>,
+    /// Index of the cursor to ask first.
     turn: usize,
-    /// The cursor whose batch was handed out and is not done yet.
+    /// Index of the cursor whose batch the caller still uses.
     lent: Option<usize>,
     lapped: Lapped,
 }
 
-/// A run of records of one producer, in one bucket. The bucket is held as long as the reader has not moved on.
+/// A run of records of one producer, in one bucket. The reader holds the bucket until the reader
+/// moves on.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Batch<'r> {
-    /// Whose records.
+    /// Number of the producer.
     pub producer: usize,
-    /// The producer's number of the first of them.
+    /// Number of the first record, counted per producer.
     pub first: u64,
-    /// Lost between the producer's last batch and this one.
+    /// Packets lost between the producer's last batch and this batch.
     pub missed: Lapped,
-    /// A lower bound of the times of all records of their bucket that were published when these were found; ns of ring time.
+    /// A lower bound of the times of all records of the bucket that were published when the batch
+    /// was found; ns of ring time.
     pub oldest_ns: i64,
     packets: Packets<'r>,
 }
 
 impl Batch<'_> {
-    /// Records, at least 1.
+    /// Number of records, at least 1.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
@@ -52,7 +54,7 @@ impl Batch<'_> {
 }
 
 impl<'r> Batch<'r> {
-    /// Ring time, ns, and captured bytes of each record, in order, without touching payload.
+    /// Ring time, ns, and captured bytes of each record, in order, without access to payload.
     pub fn times_and_lengths(&self) -> impl ExactSizeIterator<Item = (i64, usize)> + use<'r> {
         self.packets.clone().times_and_lengths()
     }
@@ -78,7 +80,7 @@ impl Reader {
         ring: &Arc<RingInner>,
         group: &Arc<Group>,
         parker: usize,
-        cursors: Box<[Cursor]>,
+        cursors: Box<[ProducerCursor]>,
     ) -> Self {
         Self {
             ring: Arc::clone(ring),
@@ -91,9 +93,9 @@ impl Reader {
         }
     }
 
-    /// The next run of published records, of the producers in turn. `None`: nothing new.
+    /// The next run of published records, from the producers in turn. `None`: no new records.
     ///
-    /// Also declares the batch before done ([`Self::finish`]).
+    /// Also finishes the previous batch ([`Self::finish`]).
     #[expect(
         clippy::should_implement_trait,
         reason = "lends from the reader, which Iterator cannot"
@@ -121,7 +123,8 @@ impl Reader {
         })
     }
 
-    /// Declares the last batch done, which moves the group's position past it, without fetching another.
+    /// Finishes the last batch without fetching another: moves the group's position after the
+    /// batch.
     pub fn finish(&mut self) {
         if let Some(turn) = self.lent.take() {
             let cursor = &self.cursors[turn];
@@ -130,37 +133,40 @@ impl Reader {
         }
     }
 
-    /// The group's positions, for this thread and others.
+    /// The group's positions, for this thread and other threads.
     #[must_use]
     pub fn positions(&self) -> Positions {
         Positions::new(&self.group)
     }
 
-    /// All that this reader found missing. The group has missed the sum over its members; nothing is counted twice.
+    /// All packets that this reader missed. The sum over the members is the loss of the group;
+    /// nothing counts twice.
     #[must_use]
     pub fn lapped(&self) -> Lapped {
         self.lapped
     }
 
-    /// Sleeps until one of its producers has published something that was not handed out yet, somebody wakes it, or
-    /// `timeout`. `false`: the timeout came first. The last batch stays lent.
+    /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
+    /// [`Waker`] wakes the reader, or `timeout` passes. `false`: the timeout was first. The last
+    /// batch stays valid.
     ///
-    /// On a busy link it sleeps about 100 µs whatever is published meanwhile, so that nobody has to wake it: see "Batched
-    /// wake-ups" in `parker.rs`. To poll instead, call [`Self::next`] again.
+    /// On a busy link the reader sleeps about 100 µs whatever is published meanwhile, so that no
+    /// producer has to wake it ("Batched wake-ups" in `parker.rs`). To poll instead, call
+    /// [`Self::next`] again.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let ring = &self.ring;
-        let behind = |cursor: &Cursor| ring.published(cursor.producer) > cursor.position;
+        let behind = |cursor: &ProducerCursor| ring.published(cursor.producer) > cursor.position;
         let news = || self.cursors.iter().any(behind);
         let cursors = self.cursors.iter();
         let wait_sets = cursors.map(|cursor| &ring.wait_sets[cursor.producer].0);
         self.parker.park(wait_sets, news, timeout)
     }
 
-    /// Sleeps until somebody wakes it ([`Self::waker`]), or `timeout`, whatever is published meanwhile. `false`: the timeout came
-    /// first. The last batch stays lent.
+    /// Sleeps until a [`Waker`] wakes the reader ([`Self::waker`]) or `timeout` passes, whatever is
+    /// published meanwhile. `false`: the timeout was first. The last batch stays valid.
     ///
-    /// For readers that learn by other means what is worth reading. A writer that a gating group
-    /// ([`GroupKind::Gating`](crate::GroupKind::Gating)) holds up waits meanwhile.
+    /// For readers that learn by other means when records are worth reading. A writer that waits
+    /// for a gating group ([`GroupKind::Gating`](crate::GroupKind::Gating)) waits meanwhile.
     pub fn doze(&mut self, timeout: Duration) -> bool {
         self.parker.doze(timeout)
     }
@@ -171,7 +177,8 @@ impl Reader {
         self.parker.waker()
     }
 
-    /// The first cursor from `turn` on that has records, and the number after the last of them.
+    /// The first cursor from `turn` on that has records, and the number after its last readable
+    /// record.
     fn find(&mut self) -> Option<(usize, u64)> {
         let mut turn = self.turn;
         for _ in 0..self.cursors.len() {

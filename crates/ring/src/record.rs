@@ -1,27 +1,31 @@
-//! A packet on its way in ([`Record`]) and on its way out ([`Packet`]).
+//! A packet as stored ([`Record`]) and as read ([`Packet`]).
 
-/// A captured frame to be stored.
+/// A captured frame to store.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// Ring time, ns, any value: the stamp less the steps that its clock has made ([`Producer::step`](crate::Producer::step)); ns since
-    /// the UNIX epoch where it has made none.
+    /// Ring time, ns, any value: the stamp minus the steps of its clock
+    /// ([`Producer::step`](crate::Producer::step)). For a clock without steps, ns since the UNIX
+    /// epoch.
     pub time_ns: i64,
-    /// Bytes on the wire, a restored tag included.
+    /// Bytes on the wire, including a restored tag.
     pub wire_len: u32,
     /// Number from [`Ring::add_interface`](crate::Ring::add_interface).
     pub interface: u16,
-    /// 0 unknown, 1 inbound, 2 outbound, as in pcapng's `epb_flags`; only the low two bits are kept.
+    /// 0 unknown, 1 inbound, 2 outbound, as in pcapng's `epb_flags`; only the low two bits are
+    /// kept.
     pub direction: u8,
-    /// The frame holds a VLAN tag that the NIC or kernel had taken out.
+    /// Whether the frame contains a VLAN tag that the NIC or kernel had removed.
     pub tag_restored: bool,
-    /// One of 32 parts that the packets are divided into for readers, `0..32`; only the low five bits are kept. The ring makes nothing of it.
+    /// One of 32 shards by which readers divide the packets, `0..32`. Only the low five bits are
+    /// kept. The ring does not interpret the shard.
     pub shard: u8,
-    /// The captured bytes, stored back to back. More than 256 KiB together are cut to 256 KiB.
+    /// The captured bytes, stored back to back. More than 256 KiB in total are truncated to 256
+    /// KiB.
     pub parts: [&'a [u8]; 3],
 }
 
 impl<'a> Record<'a> {
-    /// A frame captured whole, in one piece, of unknown direction.
+    /// A frame captured completely, in one part, of unknown direction.
     #[must_use]
     #[inline]
     pub fn whole(time_ns: i64, interface: u16, frame: &'a [u8]) -> Self {
@@ -40,7 +44,8 @@ impl<'a> Record<'a> {
 /// A stored frame, borrowed from its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'r> {
-    /// Ring time, ns; the stamp where its clock made no step ([`Step::stamp_ns`](crate::Step::stamp_ns)).
+    /// Ring time, ns. Equals the stamp if the clock made no step
+    /// ([`Step::stamp_ns`](crate::Step::stamp_ns)).
     pub time_ns: i64,
     /// Bytes on the wire.
     pub wire_len: u32,
@@ -48,9 +53,9 @@ pub struct Packet<'r> {
     pub interface: u16,
     /// 0 unknown, 1 inbound, 2 outbound.
     pub direction: u8,
-    /// The frame holds a VLAN tag that the NIC or kernel had taken out.
+    /// Whether the frame contains a VLAN tag that the NIC or kernel had removed.
     pub tag_restored: bool,
-    /// As it was stored, `0..32`.
+    /// Shard as stored, `0..32`.
     pub shard: u8,
     /// The captured bytes.
     pub data: &'r [u8],

@@ -1,12 +1,15 @@
-//! Reservations: which closed buckets a dump's window still needs. [`Reservation`] is the dump's handle, and [`Entry`] what the outer
-//! queue knows of it.
+//! Reservations: the closed buckets that the windows of dumps still need. [`Reservation`] is the
+//! dump's handle, and [`ReservationEntry`] is the outer queue's state of a reservation.
 //!
-//! A reservation wants a bucket if the bucket's times touch the window and the reservation has not given the bucket back. Opening a
-//! reservation visits no bucket. A search for a bucket to overwrite asks for each candidate which reservation wants the
-//! candidate: one search among the windows (`windows.rs`). The first reservation that wants the candidate sets the candidate
-//! *aside*, on a list of its own, and later searches do not visit the bucket. When the reservation gives a bucket back, the bucket is a
-//! candidate again. When the reservation falls, ends or shrinks, its whole list is *released* in one step, and the buckets
-//! on the list become candidates piece by piece. A reservation that fell asks the log of overwritten buckets what it has lost.
+//! A reservation wants a bucket if the bucket's times touch the window and the reservation has not
+//! given the bucket back. Opening a reservation visits no bucket. A search for a bucket to
+//! overwrite asks for each candidate which reservation wants the candidate, with one search among
+//! the windows (`windows.rs`). The first reservation that wants the candidate sets the candidate
+//! *aside*, on a list per reservation, and later searches do not visit the bucket. When the
+//! reservation gives the bucket back, the bucket is a candidate again. When the reservation falls,
+//! ends or shrinks, its whole list is *released* in one step, and the buckets on the list become
+//! candidates piece by piece. A fallen reservation asks the log of overwritten buckets which
+//! buckets it has lost.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,15 +20,17 @@ use std::{
 use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket,
     log::Log,
-    outer::{Outer, PIECE, Slot, State},
+    outer::{BucketSlot, BucketState, Outer, PIECE},
     ring::RingInner,
     storage::Storage,
     sync::{AtomicBool, AtomicU64, Ordering, lock},
-    windows::{Window, Windows},
+    windows::{TimeWindow, Windows},
 };
 
-/// Protects every closed bucket that touches an interval of packet time, now and later, until it is given back, the
-/// reservation falls (record mode) or is dropped. Open buckets need no protection: they are never overwritten.
+/// Protects every closed bucket that touches an interval of packet time, now and later. The
+/// protection of a bucket ends when the caller gives the bucket back, when the reservation falls
+/// (record mode), or when it is dropped. Open buckets need no protection: they are never
+/// overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,
@@ -36,7 +41,7 @@ pub struct Reservation {
 
 impl Reservation {
     pub(crate) fn new(ring: &Arc<RingInner>, from_ns: i64, to_ns: i64) -> Self {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         let mut outer = lock(&ring.outer);
         let (id, has_fallen) = outer.reservations.add();
         outer.set_window(id, window);
@@ -58,21 +63,22 @@ impl Reservation {
         }
     }
 
-    /// A reservation of what is not read yet. `read` gives how many of a producer's records are read.
+    /// A reservation of unread records. `read` returns how many of a producer's records were read.
     pub(crate) fn unread(
         ring: &Arc<RingInner>,
         read: impl Fn(usize) -> u64,
         from_ns: i64,
         to_ns: i64,
     ) -> Self {
-        // The reservation wants nothing until the buckets are given back that are read: no other reservation falls for these.
+        // The reservation wants nothing until the read buckets are given back, so that no other
+        // reservation falls for these buckets.
         let reservation = Self::new(ring, i64::MAX, i64::MIN);
         let mut from_closing = lock(&ring.outer).closings;
         let producers = ring.wait_sets.len();
         for producer in 0..producers {
             ring.newest_first(producer, |_, _, slot| {
                 let is_unread = slot.reaches(read(producer));
-                if is_unread && slot.state == State::Closed {
+                if is_unread && slot.state == BucketState::Closed {
                     from_closing = from_closing.min(slot.closing);
                 }
                 is_unread
@@ -81,7 +87,7 @@ impl Reservation {
         let mut given = Vec::new();
         for producer in 0..producers {
             ring.newest_first(producer, |_, index, slot| {
-                let is_open = slot.state != State::Closed;
+                let is_open = slot.state != BucketState::Closed;
                 let is_later = is_open || slot.closing >= from_closing;
                 if is_later && !slot.reaches(read(producer)) {
                     given.push(slot.bucket(index));
@@ -94,25 +100,26 @@ impl Reservation {
         if let Some(entry) = outer.reservations.entries.get_mut(&reservation.id) {
             entry.from_closing = from_closing;
         }
-        outer.set_window(reservation.id, Window::new(from_ns, to_ns));
+        outer.set_window(reservation.id, TimeWindow::new(from_ns, to_ns));
         drop(outer);
         reservation
     }
 
-    /// Lists every bucket with committed records that touches the interval, open or closed, that was not given back:
-    /// in place of what `out` held, by producer and then in the order of its records.
+    /// Replaces the contents of `out` by all buckets, open or closed, with committed records that
+    /// touch the interval, except buckets given back. They are ordered by producer and then by
+    /// record.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         let window = lock(&self.ring.outer).reservations.entries[&self.id].window;
-        let is_wanted = |outer: &Outer, index: usize, slot: &Slot| {
+        let is_wanted = |outer: &Outer, index: usize, slot: &BucketSlot| {
             let entry = &outer.reservations.entries[&self.id];
-            slot.state != State::Closed
-                || slot.closing >= window.from_closing && !entry.has_given(slot.bucket(index))
+            slot.state != BucketState::Closed
+                || slot.closing >= window.from_closing && !entry.has_given_back(slot.bucket(index))
         };
         self.ring.buckets_within(window, is_wanted, out);
     }
 
-    /// This reservation needs a bucket no longer. No effect unless the bucket is closed: an open one may still get
-    /// records of the interval.
+    /// Ends the protection of one bucket. No effect unless the bucket is closed: an open bucket may
+    /// still get records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
         self.give_back_all(&[bucket]);
     }
@@ -128,14 +135,15 @@ impl Reservation {
         self.ring.storage.freed.notify();
     }
 
-    /// Changes the interval, both ends included. Buckets given back stay so.
+    /// Changes the interval, both ends included. Buckets given back stay given back.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         lock(&self.ring.outer).set_window(self.id, window);
         self.ring.list_released();
     }
 
-    /// Whether it falls before all that do not yield, however old these are. At first it does not yield.
+    /// Sets whether this reservation falls before all reservations that do not yield, even older
+    /// ones. A new reservation does not yield.
     pub fn set_yielding(&self, yields: bool) {
         let mut outer = lock(&self.ring.outer);
         let reservations = &mut outer.reservations;
@@ -146,24 +154,26 @@ impl Reservation {
         entry.yields = yields;
         let after = entry.rank(self.id);
         if entry.fallen.is_none() {
-            reservations.windows(before).set(self.id, Window::EMPTY);
+            reservations.windows(before).set(self.id, TimeWindow::EMPTY);
             reservations.windows(after).set(self.id, window);
         }
     }
 
-    /// Whether it fell: it protects nothing any more, and [`Self::fallen`] may have something to tell. Takes no lock; as fresh as
+    /// Whether the reservation fell: it protects nothing any more, and [`Self::fallen`] may have
+    /// something to report. Takes no lock. As fresh as
     /// [`Ring::reservation_news`](crate::Ring::reservation_news).
     #[must_use]
     pub fn has_fallen(&self) -> bool {
         self.has_fallen.load(Ordering::Relaxed) // ordered by the news, or by the mutex
     }
 
-    /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`, each bucket
-    /// once, in the order in which they were overwritten.
+    /// Appends to `out` the buckets that were overwritten although this reservation wanted them
+    /// (record mode), in the order of overwriting. Each bucket is reported once.
     ///
-    /// Returns the ring time, ns, up to which buckets that it wanted may be missing in this, because the ring has forgotten them
-    /// before it was asked. `None`: all is told. The ring remembers some thousand overwritten buckets
-    /// ([`EvictionDetail`](crate::EvictionDetail)), so ask before as many have gone.
+    /// Returns the ring time, ns, up to which buckets may be missing from the report, because the
+    /// ring forgot them before this call. `None`: the report is complete. The ring remembers some
+    /// thousand overwritten buckets ([`EvictionDetail`](crate::EvictionDetail)), so call this
+    /// before the ring overwrites as many.
     #[must_use = "what the ring has forgotten may be missing"]
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) -> Option<i64> {
         let mut outer = lock(&self.ring.outer);
@@ -177,7 +187,8 @@ impl Reservation {
         fallen.unknown_before_ns.take()
     }
 
-    /// What of the interval was gone when the reservation was made: nothing falls between this and [`Self::fallen`].
+    /// The part of the interval that was overwritten before the reservation was made. Together with
+    /// [`Self::fallen`] this covers all losses.
     #[must_use]
     pub fn evicted_before(&self) -> &Evicted {
         &self.evicted_before
@@ -196,7 +207,7 @@ impl Drop for Reservation {
             reservations.fallen -= 1;
         } else {
             let rank = entry.rank(self.id);
-            reservations.windows(rank).set(self.id, Window::EMPTY);
+            reservations.windows(rank).set(self.id, TimeWindow::EMPTY);
         }
         drop(outer);
         self.ring.list_released();
@@ -214,26 +225,28 @@ impl RingInner {
 /// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// By number, and so oldest first.
-    entries: BTreeMap<u64, Entry>,
-    /// Of those that stand: where it does not yield, …
+    /// Keyed by number, which also orders them by age.
+    entries: BTreeMap<u64, ReservationEntry>,
+    /// Windows of the active reservations that do not yield. Has the same numbers as `yielding`,
+    /// with an empty window for each yielding reservation.
     firm: Windows,
-    /// … and where it does. Both know the same numbers, and each a window of no time for those of the other.
+    /// Windows of the active reservations that yield. Has the same numbers as `firm`, with an empty
+    /// window for each reservation that does not yield.
     yielding: Windows,
     made: u64,
-    /// Numbers given to lists of set-aside buckets.
+    /// Numbers assigned to lists of set-aside buckets since the start.
     lists: u64,
     /// First bucket of the released list.
     released: Option<u32>,
-    /// Of `entries`, how many fell.
+    /// Number of fallen reservations in `entries`.
     fallen: usize,
-    /// Fallen since the start.
+    /// Reservations that fell since the start.
     pub(crate) fallen_count: u64,
     /// [`Ring::reservation_news`](crate::Ring::reservation_news).
     pub(crate) news: Arc<AtomicU64>,
 }
 
-/// The place of a reservation among all: the smallest falls first.
+/// The order in which reservations fall, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     is_firm: bool,
@@ -242,46 +255,47 @@ pub(crate) struct Rank {
 
 /// One reservation.
 #[derive(Debug)]
-struct Entry {
-    window: Window,
+struct ReservationEntry {
+    window: TimeWindow,
     yields: bool,
-    /// See [`Window`].
+    /// Copied into each new `window` ([`TimeWindow::from_closing`]).
     from_closing: u64,
-    /// Number of the list of buckets that this reservation has set aside.
+    /// Number of this reservation's list of set-aside buckets.
     list: u64,
-    /// First bucket of that list.
+    /// First bucket of the list of set-aside buckets.
     aside: Option<u32>,
-    /// By bucket, the generation that was given back.
-    given: HashMap<u32, u64>,
+    /// Buckets given back: the generation, by bucket index.
+    given_back: HashMap<u32, u64>,
     has_fallen: Arc<AtomicBool>,
-    /// `None`: it stands.
+    /// `None` while the reservation is active.
     fallen: Option<Fallen>,
 }
 
-/// A reservation that protects nothing any more, and is still asked what it lost.
+/// A reservation that protects nothing any more, but still reports its losses.
 #[derive(Debug)]
 struct Fallen {
-    /// Of all overwritten buckets, so many were compared with what it wants.
+    /// Number of evictions already compared with the reservation's window.
     compared: u64,
-    /// Of these, those that it wanted and that were not told yet.
+    /// Lost buckets that were not reported yet.
     lost: Vec<EvictedBucket>,
-    /// Up to here some were forgotten before they were compared, and that was not told yet.
+    /// If the log forgot evictions before the comparison: the ring time up to which losses are
+    /// unknown. `None` if reported already, or nothing was forgotten.
     unknown_before_ns: Option<i64>,
 }
 
-/// Numbers of reservations that gave a bucket back, in ranges, their ends included, that rise and do not touch. Numbers between
-/// them that no reservation has any more are in it as well, which makes the ranges fewer.
+/// Sorted, disjoint, inclusive ranges of the numbers of reservations that gave a bucket back. May
+/// contain numbers that no longer exist, which makes the ranges fewer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given(Vec<(u64, u64)>);
+pub(crate) struct GivenBackBy(Vec<(u64, u64)>);
 
 impl Rank {
-    /// Above all.
+    /// The highest rank.
     const LAST: Self = Self {
         is_firm: true,
         id: u64::MAX,
     };
 
-    /// The rank right after this one.
+    /// The next higher rank.
     fn next(self) -> Self {
         Self {
             id: self.id + 1,
@@ -290,7 +304,7 @@ impl Rank {
     }
 }
 
-impl Entry {
+impl ReservationEntry {
     fn rank(&self, id: u64) -> Rank {
         let is_firm = !self.yields;
         Rank { is_firm, id }
@@ -299,14 +313,16 @@ impl Entry {
     fn wants(&self, gone: &EvictedBucket) -> bool {
         self.window.touches(gone.min_ns, gone.max_ns)
             && gone.closing >= self.window.from_closing
-            && !self.has_given(gone.bucket)
+            && !self.has_given_back(gone.bucket)
     }
 
-    fn has_given(&self, bucket: BucketRef) -> bool {
-        !self.given.is_empty() && self.given.get(&bucket.index) == Some(&bucket.generation)
+    fn has_given_back(&self, bucket: BucketRef) -> bool {
+        !self.given_back.is_empty()
+            && self.given_back.get(&bucket.index) == Some(&bucket.generation)
     }
 
-    /// If it fell: compares what was overwritten since the last time with what it wants. To be called before that changes.
+    /// If the reservation fell: compares the new evictions with its window. Must be called before
+    /// the window or the set of given-back buckets changes.
     fn catch_up(&mut self, log: &Log) {
         let Some(mut fallen) = self.fallen.take() else {
             return;
@@ -324,19 +340,20 @@ impl Entry {
 }
 
 impl Reservations {
-    /// Adds one that wants nothing. Returns its number, and where it tells that it fell.
+    /// Adds a reservation that wants nothing. Returns its number, and the flag that is set when it
+    /// falls.
     fn add(&mut self) -> (u64, Arc<AtomicBool>) {
         let id = self.made;
         self.made += 1;
         self.lists += 1;
         let has_fallen = Arc::new(AtomicBool::new(false));
-        let entry = Entry {
-            window: Window::EMPTY,
+        let entry = ReservationEntry {
+            window: TimeWindow::EMPTY,
             yields: false,
             from_closing: 0,
             list: self.lists,
             aside: None,
-            given: HashMap::new(),
+            given_back: HashMap::new(),
             has_fallen: Arc::clone(&has_fallen),
             fallen: None,
         };
@@ -348,19 +365,26 @@ impl Reservations {
                 let standing = entries.filter(|(_, entry)| entry.fallen.is_none());
                 Windows::of(standing.map(|(id, entry)| {
                     let is_here = entry.yields == yields;
-                    (*id, if is_here { entry.window } else { Window::EMPTY })
+                    (
+                        *id,
+                        if is_here {
+                            entry.window
+                        } else {
+                            TimeWindow::EMPTY
+                        },
+                    )
                 }))
             });
         }
         (id, has_fallen)
     }
 
-    /// Whether no reservation protects anything: there is none, or all fell.
+    /// Whether no reservation protects anything, because no reservation exists or all fell.
     pub(crate) fn is_none_standing(&self) -> bool {
         self.entries.len() == self.fallen
     }
 
-    /// Those among which a rank is.
+    /// The windows that contain reservations of this kind of rank.
     fn windows(&mut self, rank: Rank) -> &mut Windows {
         if rank.is_firm {
             &mut self.firm
@@ -369,17 +393,18 @@ impl Reservations {
         }
     }
 
-    /// Whether a standing reservation wants a closed bucket.
-    pub(crate) fn want(&self, slot: &Slot) -> bool {
-        self.wanting(slot, Rank::LAST).is_some()
+    /// Whether an active reservation wants a closed bucket.
+    pub(crate) fn is_wanted(&self, slot: &BucketSlot) -> bool {
+        self.last_protector(slot, Rank::LAST).is_some()
     }
 
-    /// The last to fall of those that stand and want a closed bucket, of the ranks below `below`.
-    fn wanting(&self, slot: &Slot, below: Rank) -> Option<Rank> {
+    /// The highest-ranked active reservation below `below` that wants this closed bucket. It is the
+    /// last to fall.
+    fn last_protector(&self, slot: &BucketSlot, below: Rank) -> Option<Rank> {
         let search = |windows: &Windows, mut below| {
             loop {
                 let id = windows.youngest(below, slot.min_ns, slot.max_ns, slot.closing)?;
-                match slot.given.start(id) {
+                match slot.given_back_by.start(id) {
                     Some(start) => below = start,
                     None => return Some(id),
                 }
@@ -393,7 +418,8 @@ impl Reservations {
         firm.or_else(|| search(&self.yielding, u64::MAX).map(rank(false)))
     }
 
-    /// This one protects nothing any more, and wants to know what is overwritten after the first `evictions` buckets.
+    /// Marks a reservation as fallen. From now on it compares evictions after the first `evictions`
+    /// with its window.
     fn fall(&mut self, rank: Rank, evictions: u64) {
         let Some(entry) = self.entries.get_mut(&rank.id) else {
             return;
@@ -404,32 +430,33 @@ impl Reservations {
             unknown_before_ns: None,
         });
         entry.has_fallen.store(true, Ordering::Relaxed); // ordered by the news
-        self.windows(rank).set(rank.id, Window::EMPTY);
+        self.windows(rank).set(rank.id, TimeWindow::EMPTY);
         self.fallen += 1;
         self.fallen_count += 1;
-        self.tell();
+        self.bump_news();
     }
 
     /// A bucket is being overwritten.
     pub(crate) fn evicted(&self) {
         if self.fallen > 0 {
-            self.tell();
+            self.bump_news();
         }
     }
 
-    fn tell(&self) {
+    fn bump_news(&self) {
         self.news.fetch_add(1, Ordering::Release); // N: pairs with Ring::reservation_news()
     }
 }
 
 impl Outer {
-    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest of those that yield first, then the
-    /// oldest of the others, until one of these buckets is wanted by none. `false`: there is no such bucket.
+    /// Makes reservations fall until a bucket can be overwritten: first the yielding reservations,
+    /// oldest first, then the others, oldest first. Only reservations that want a bucket that could
+    /// otherwise be overwritten fall. `false`: no such bucket exists.
     pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
         let mut kept = std::mem::take(&mut self.scratch);
         for (index, slot) in self.slots.iter().enumerate() {
             let is_held = || storage.bucket(index).control.is_held();
-            if slot.state == State::Closed
+            if slot.state == BucketState::Closed
                 && slot.aside.is_some()
                 && self.passed(slot)
                 && !is_held()
@@ -438,15 +465,16 @@ impl Outer {
             }
         }
         let kept_slots = kept.iter().map(|&index| &self.slots[index as usize]);
-        // A bucket is free when the last reservation that wants it falls, and the first free bucket ends the search.
-        let last = kept_slots.filter_map(|slot| self.reservations.wanting(slot, Rank::LAST));
+        // A bucket is free when the last reservation that wants it falls, and the first free bucket
+        // ends the search.
+        let last = kept_slots.filter_map(|slot| self.reservations.last_protector(slot, Rank::LAST));
         let last = last.min();
         if let Some(last) = last {
             for &index in &kept {
                 let mut below = last.next();
                 while let Some(rank) = self
                     .reservations
-                    .wanting(&self.slots[index as usize], below)
+                    .last_protector(&self.slots[index as usize], below)
                 {
                     self.release(rank.id);
                     self.reservations.fall(rank, self.log.evictions());
@@ -459,27 +487,29 @@ impl Outer {
         last.is_some()
     }
 
-    /// If a reservation wants a candidate, sets the candidate aside. Returns whether one does.
+    /// If a reservation wants a candidate, sets the candidate aside. Returns whether a reservation
+    /// wants the candidate.
     pub(crate) fn set_aside(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
-        let Some(rank) = self.reservations.wanting(slot, Rank::LAST) else {
+        let Some(rank) = self.reservations.last_protector(slot, Rank::LAST) else {
             return false;
         };
         (slot.aside_before, slot.aside_after) = (index, index);
         if let Some(entry) = self.reservations.entries.get_mut(&rank.id) {
             slot.aside = Some(entry.list);
-            join(&mut self.slots, &mut entry.aside, Some(index));
+            append_list(&mut self.slots, &mut entry.aside, Some(index));
         }
         true
     }
 
-    /// Releases the buckets that a reservation has set aside: the reservation may want them no longer.
+    /// Releases the buckets that a reservation has set aside, because it may no longer want the
+    /// buckets.
     fn release(&mut self, id: u64) {
         let reservations = &mut self.reservations;
         if let Some(entry) = reservations.entries.get_mut(&id) {
             reservations.lists += 1;
             entry.list = reservations.lists;
-            join(
+            append_list(
                 &mut self.slots,
                 &mut reservations.released,
                 entry.aside.take(),
@@ -487,40 +517,41 @@ impl Outer {
         }
     }
 
-    /// Makes up to [`PIECE`] released buckets candidates. Returns whether there are no more.
+    /// Makes up to [`PIECE`] released buckets candidates. Returns whether the released list is
+    /// empty.
     pub(crate) fn list_released(&mut self) -> bool {
         for _ in 0..PIECE {
             let Some(index) = self.reservations.released else {
                 break;
             };
-            leave(&mut self.slots, &mut self.reservations.released, index);
+            unlink(&mut self.slots, &mut self.reservations.released, index);
             self.list(index);
         }
         self.reservations.released.is_none()
     }
 
-    /// A reservation needs a bucket no longer. No effect unless the bucket is closed.
+    /// Ends a reservation's protection of one bucket. No effect unless the bucket is closed.
     fn give_back(&mut self, id: u64, bucket: BucketRef) {
         let entry = self.reservations.entries.get_mut(&id);
         let slot = self.slots.get_mut(bucket.index as usize);
         let (Some(entry), Some(slot)) = (entry, slot) else {
             return;
         };
-        if slot.state != State::Closed || slot.generation != bucket.generation {
+        if slot.state != BucketState::Closed || slot.generation != bucket.generation {
             return;
         }
         entry.catch_up(&self.log);
-        entry.given.insert(bucket.index, bucket.generation);
+        entry.given_back.insert(bucket.index, bucket.generation);
         if entry.fallen.is_none() {
-            slot.given.insert(self.reservations.firm.around(id));
+            slot.given_back_by.insert(self.reservations.firm.around(id));
         }
         if slot.aside == Some(entry.list) {
-            leave(&mut self.slots, &mut entry.aside, bucket.index);
+            unlink(&mut self.slots, &mut entry.aside, bucket.index);
             self.list(bucket.index);
         }
     }
 
-    fn set_window(&mut self, id: u64, mut window: Window) {
+    fn set_window(&mut self, id: u64, mut window: TimeWindow) {
         let Some(entry) = self.reservations.entries.get_mut(&id) else {
             return;
         };
@@ -538,8 +569,8 @@ impl Outer {
     }
 }
 
-/// Appends a circular list of buckets to another. A list is known by its first bucket.
-fn join(slots: &mut [Slot], into: &mut Option<u32>, list: Option<u32>) {
+/// Appends a circular list of buckets to another list. The first bucket identifies a list.
+fn append_list(slots: &mut [BucketSlot], into: &mut Option<u32>, list: Option<u32>) {
     let (Some(first), Some(second)) = (*into, list) else {
         *into = into.or(list);
         return;
@@ -551,8 +582,8 @@ fn join(slots: &mut [Slot], into: &mut Option<u32>, list: Option<u32>) {
     }
 }
 
-/// Takes a bucket out of a circular list.
-fn leave(slots: &mut [Slot], list: &mut Option<u32>, index: u32) {
+/// Removes a bucket from a circular list.
+fn unlink(slots: &mut [BucketSlot], list: &mut Option<u32>, index: u32) {
     let slot = &slots[index as usize];
     let (before, after) = (slot.aside_before, slot.aside_after);
     slots[before as usize].aside_after = after;
@@ -562,7 +593,7 @@ fn leave(slots: &mut [Slot], list: &mut Option<u32>, index: u32) {
     }
 }
 
-impl Given {
+impl GivenBackBy {
     fn insert(&mut self, ids: RangeInclusive<u64>) {
         let (mut start, mut end) = ids.into_inner();
         let place = self.0.partition_point(|range| range.1 + 1 < start);
@@ -575,7 +606,7 @@ impl Given {
         self.0.splice(joined, [(start, end)]);
     }
 
-    /// The start of the range that a number is in.
+    /// The start of the range that contains a number.
     fn start(&self, id: u64) -> Option<u64> {
         let place = self.0.partition_point(|&(_, end)| end < id);
         let start = self.0.get(place)?.0;
@@ -605,8 +636,9 @@ mod tests {
 
     const BUCKETS: usize = 65_535;
 
-    /// Changes the outer queue in steps until `step` returns `true`: each step sets at most a piece of the buckets aside, or makes as many
-    /// candidates. Returns the median and the 99th percentile of the steps' processor times, ns.
+    /// Calls `step` until it returns `true`, and asserts that each step sets aside or makes
+    /// candidates at most [`PIECE`] buckets. Returns the median and the 99th percentile of the
+    /// steps' processor times, ns.
     fn steps_ns(outer: &mut Outer, mut step: impl FnMut(&mut Outer) -> bool) -> (i64, i64) {
         let mut times_ns = Vec::new();
         let mut is_over = false;
@@ -623,7 +655,8 @@ mod tests {
         (times_ns[last / 2], times_ns[last * 99 / 100])
     }
 
-    /// Inserters wait while another thread has the mutex: no step on a large window visits more than a piece of the ring.
+    /// Inserters wait while another thread has the mutex, so no step on a large window may visit
+    /// more than one piece of the ring.
     #[test]
     fn a_window_of_the_whole_ring_takes_the_mutex_for_a_moment() {
         let config = RingConfig {
@@ -636,7 +669,7 @@ mod tests {
             let mut outer = closed(BUCKETS, producers);
             let opening = steps_ns(&mut outer, |outer| {
                 let id = outer.reservations.add().0;
-                outer.set_window(id, Window::new(0, i64::MAX));
+                outer.set_window(id, TimeWindow::new(0, i64::MAX));
                 id == 499
             });
             let search = steps_ns(&mut outer, |outer| {
@@ -649,7 +682,7 @@ mod tests {
             let mut ids = 0..500;
             let ending = steps_ns(&mut outer, |outer| {
                 ids.next().is_none_or(|id| {
-                    outer.set_window(id, Window::EMPTY);
+                    outer.set_window(id, TimeWindow::EMPTY);
                     false
                 })
             });
@@ -658,7 +691,7 @@ mod tests {
             eprintln!(
                 "{producers} producers, ns: opening {opening:?}, search {search:?}, ending {ending:?}, listing {listing:?}"
             );
-            // The 99th percentile is up to four times as large where other programs use the caches.
+            // The 99th percentile is up to four times as large if other programs use the caches.
             for (median_ns, _) in [opening, search, ending, listing] {
                 assert!(median_ns <= 50_000, "{median_ns} ns");
             }
@@ -669,7 +702,7 @@ mod tests {
     fn numbers_that_gave_back_are_kept_as_ranges() {
         for seed in 0..50 {
             let mut rng = Rng::with_seed(seed);
-            let (mut given, mut naive) = (Given::default(), BTreeSet::new());
+            let (mut given, mut naive) = (GivenBackBy::default(), BTreeSet::new());
             for _ in 0..rng.u64(0..100) {
                 let start = rng.u64(0..100);
                 let ids = start..=start + rng.u64(0..4);

@@ -1,4 +1,4 @@
-//! The ring: one region and everybody who works on it.
+//! The handle of a ring: one region of memory, and the state that all roles share.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -6,31 +6,31 @@ use crate::{
     BucketInfo, BucketRef, BucketView, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
     RingError, Step,
     barrier::Barrier,
-    cursor::Cursor,
+    cursor::ProducerCursor,
     group::Group,
-    outer::{Outer, PIECE, Slot},
+    outer::{BucketSlot, Outer, PIECE},
     parker::{Parkers, WaitSet},
     storage::{Hold, MemoryObtained, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock},
-    windows::Window,
+    windows::TimeWindow,
 };
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
 #[derive(Debug, Clone)]
 pub struct Ring(Arc<RingInner>);
 
-/// What all roles share.
+/// The state that all roles share.
 #[derive(Debug)]
 pub(crate) struct RingInner {
     pub(crate) storage: Arc<Storage>,
     pub(crate) outer: Mutex<Outer>,
-    /// The wait set of each producer.
+    /// For each producer, the readers that sleep until it publishes.
     pub(crate) wait_sets: Box<[Padded<WaitSet>]>,
     pub(crate) parkers: Arc<Parkers>,
     pub(crate) barrier: Barrier,
     mode: AtomicU8,
     closed: AtomicBool,
-    /// Steps made by all producers.
+    /// Clock steps of all producers since the start.
     pub(crate) steps: AtomicU64,
     interfaces: Mutex<Vec<InterfaceEntry>>,
     obtained: MemoryObtained,
@@ -39,7 +39,7 @@ pub(crate) struct RingInner {
     reservation_news: Arc<AtomicU64>,
 }
 
-/// The pages that a region stands on.
+/// The kind of pages that back a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// Huge pages that the administrator set aside (`vm.nr_hugepages`).
@@ -50,76 +50,81 @@ pub enum Pages {
     Small,
 }
 
-/// What became of [`RingConfig::numa_node`].
+/// The result of [`RingConfig::numa_node`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numa {
-    /// None was asked for.
+    /// The configuration names no node.
     Unset,
-    /// Pages come from this node as long as it has some.
+    /// The kernel takes pages from this node while the node has free pages.
     Preferred {
-        /// Its number.
+        /// The number of the node.
         node: u32,
     },
-    /// The kernel took no advice: it has no such node, or a sandbox forbids mbind(2). The ring works the same.
+    /// The kernel refused the advice: the node does not exist, or a sandbox forbids mbind(2). The
+    /// ring works all the same.
     Refused {
-        /// The number asked for.
+        /// The number of the node in the configuration.
         node: u32,
-        /// What mbind returned, an `errno` value.
+        /// The `errno` value of mbind.
         errno: i32,
     },
 }
 
-/// One line of the append-only table of interfaces.
+/// One entry of the append-only table of interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceEntry {
-    /// Its name; may be empty.
+    /// Name of the interface; may be empty.
     pub name: String,
     /// Link-layer header type (LINKTYPE_ value).
     pub link_type: u16,
-    /// Bytes kept of each frame at most; 0: no limit.
+    /// Snap length: the most bytes kept of each frame; 0 means no limit.
     pub snaplen: u32,
-    /// Whose clock stamps the frames; a number of the caller's.
+    /// The clock domain that stamps the frames. The caller assigns the number.
     pub time_domain: u8,
-    /// Interfaces of one number are stamped by one clock, whose steps ([`Step`]) are theirs; a number of the caller's.
+    /// The clock that stamps the frames. All interfaces with the same number share the clock and
+    /// its steps ([`Step`]). The caller assigns the number.
     pub clock: u16,
 }
 
-/// A ring at one moment. Stored are published records, present or gone; `stored = evicted +` what is in the buckets.
+/// A snapshot of a ring. Stored means published, whether overwritten since or not: `stored =
+/// evicted +` the contents of the buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingStatistics {
     /// Packets published since the start.
     pub stored_packets: u64,
-    /// Their captured bytes.
+    /// Captured bytes of the stored packets.
     pub stored_bytes: u64,
     /// Packets overwritten since the start.
     pub evicted_packets: u64,
-    /// Their captured bytes.
+    /// Captured bytes of the overwritten packets.
     pub evicted_bytes: u64,
     /// Smallest ring time in the ring, ns; `None` while it is empty.
     pub oldest_ns: Option<i64>,
     /// Largest ring time in the ring, ns.
     pub newest_ns: Option<i64>,
-    /// All that was stored since then is there: the latest closing time of all buckets overwritten, ns of the monotonic clock
-    /// ([`Producer::set_now`]). `None`: nothing was overwritten.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock
+    /// ([`Producer::set_now`]). All packets stored after this time are in the ring. `None`: nothing
+    /// was overwritten.
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
-    /// Buckets being written, one for each producer that has stored something.
+    /// Buckets being written: one for each producer that has stored a record.
     pub open_buckets: usize,
     /// Full buckets.
     pub closed_buckets: usize,
-    /// Closed buckets that standing reservations want.
+    /// Closed buckets that an active reservation wants.
     pub reserved_buckets: usize,
     /// Reservations that fell since the start.
     pub reservations_fallen: u64,
 }
 
 impl Ring {
-    /// Takes and fills the memory, which may last seconds: `progress` is called with (bytes filled, bytes in all).
+    /// Maps and fills the memory, which can take seconds. Calls `progress` with (bytes filled,
+    /// total bytes).
     ///
     /// # Errors
-    /// [`RingError`]: the configuration cannot be, or the memory is not there.
+    /// [`RingError`]: the configuration is invalid, or the memory is not available.
     pub fn new(
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
@@ -165,26 +170,29 @@ impl Ring {
         self.0.storage.geometry().buckets
     }
 
-    /// Which pages were got.
+    /// The kind of pages that the kernel provided.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.0.obtained.pages
     }
 
-    /// Which NUMA node its memory was asked for from, and whether the kernel agreed.
+    /// The NUMA node that the configuration prefers, and whether the kernel accepted the
+    /// preference.
     #[must_use]
     pub fn numa(&self) -> Numa {
         self.0.obtained.numa
     }
 
-    /// Where another process can open the region ([`Attached::open`](crate::Attached::open)): the file, or
-    /// `/proc/PID/fd/N` of a memfd. `None` for anonymous memory.
+    /// The path where another process can open the region
+    /// ([`Attached::open`](crate::Attached::open)): the file, or `/proc/PID/fd/N` of a memfd.
+    /// `None` for anonymous memory.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.0.storage.path()
     }
 
-    /// The ring as [`Attached`](crate::Attached) reads one, whatever its memory is made of. A bucket is held while it is copied.
+    /// This ring as an [`Attached`](crate::Attached), which works with every kind of memory. It
+    /// holds each bucket while it copies the bucket.
     #[cfg(not(loom))]
     #[must_use]
     pub fn attached(&self) -> crate::Attached {
@@ -194,28 +202,31 @@ impl Ring {
     /// Opens the next producer, with the next number.
     ///
     /// # Errors
-    /// [`RingError::Producers`] if the ring was made for no more. Dropped ones count: their numbers are not used again.
+    /// [`RingError::Producers`] if the ring allows no more producers. Dropped producers count: a
+    /// number is never used again.
     pub fn producer(&self) -> Result<Producer, RingError> {
         let max = self.0.storage.geometry().producers;
         let next = |opened| (opened < max).then_some(opened + 1);
         let opened = &self.0.producers_opened;
-        // Relaxed, both: whoever sees a producer's records sees it counted, by their publication.
+        // Relaxed, both: the publication of a producer's records orders the count for every reader
+        // of these records.
         let id = opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let id = id.map_err(|_| RingError::Producers { max })?;
         Ok(Producer::new(Arc::clone(&self.0), id))
     }
 
-    /// Producers opened so far. Takes no lock.
+    /// Producers opened since the start. Takes no lock.
     #[must_use]
     pub fn producers(&self) -> usize {
         self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of its records
     }
 
-    /// Appends to `out` the producer's buckets with committed records from number `position` on, open or closed, in the order of the
-    /// records. The first may begin before `position`, or after it: what was between is overwritten.
+    /// Appends to `out` the producer's buckets, open or closed, with committed records from number
+    /// `position` on, in record order. The first bucket may begin before `position`. If it begins
+    /// after `position`, the records between were overwritten.
     ///
-    /// Takes the mutex of the outer queue and visits the buckets that it lists, and one more: ask when
-    /// [`Self::published`] has changed.
+    /// Takes the mutex of the outer queue, and visits the listed buckets and one more. Call this
+    /// only after [`Self::published`] has changed.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
@@ -232,41 +243,47 @@ impl Ring {
     /// Replaces the contents of `out` by the buckets, open or closed, with committed records that
     /// touch `from_ns..=to_ns` of ring time. They are ordered by producer and then by record.
     ///
-    /// Takes the mutex of the outer queue. Where the times of a producer rise, this visits only
+    /// Takes the mutex of the outer queue. If the times of a producer increase, this visits only
     /// buckets from `from_ns` on.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
-        let window = Window::new(from_ns, to_ns);
+        let window = TimeWindow::new(from_ns, to_ns);
         self.0.buckets_within(window, |_, _, _| true, out);
     }
 
-    /// Changes with whatever [`Reservation::fallen`] has to tell of any reservation: when one falls, and when a bucket is overwritten
-    /// while one that fell is there. Takes no lock.
+    /// A counter that changes whenever [`Reservation::fallen`] may have something new: when a
+    /// reservation falls, and when a bucket is overwritten while a fallen reservation exists. Takes
+    /// no lock.
     ///
-    /// Whoever does not find a bucket in a list ([`Reservation::buckets`], [`Self::buckets_from`]) because it was overwritten sees the
-    /// change. Who could not hold it ([`Self::hold`]) may see it later, and asks [`Reservation::fallen`], which takes the mutex.
+    /// If an overwritten bucket is missing from a list ([`Reservation::buckets`],
+    /// [`Self::buckets_from`]), the counter has already changed. If [`Self::hold`] failed, the
+    /// counter may change later: call [`Reservation::fallen`], which takes the mutex.
     #[must_use]
     pub fn reservation_news(&self) -> u64 {
         self.0.reservation_news.load(Ordering::Acquire) // pairs with N
     }
 
-    /// A group of one member, which serves all producers: [`Self::group_of`].
+    /// Makes a group with one member, which reads all producers ([`Self::group_of`]).
     ///
     /// # Errors
-    /// [`RingError::Readers`] if the ring was made for no more.
+    /// [`RingError::Readers`] if the ring allows no more readers.
     pub fn group(&self, kind: GroupKind) -> Result<Reader, RingError> {
         let mut members = self.group_of(kind, 1)?;
         Ok(members.pop().expect("as many as were asked for"))
     }
 
-    /// Makes a group that divides producers, so that what one stored stays in order. Member `m` serves the producers whose
-    /// number modulo `members` is `m`, opened already or not.
+    /// Makes a group whose members share the producers, so that the records of one producer stay in
+    /// order. Member `m` reads the producers whose number modulo `members` is `m`, whether they are
+    /// open yet or not.
     ///
-    /// The group starts with each producer's oldest record that is in the ring: what was overwritten before it counts
-    /// neither as read nor as lapped, and [`Reader::positions`] start behind it. Where that record's bucket was held or reserved, a
-    /// later one may have been overwritten before it: such a hole counts as lapped, also in a gating group.
+    /// The group starts with the oldest record of each producer that is in the ring. Records
+    /// overwritten before that record count neither as read nor as lapped, and
+    /// [`Reader::positions`] start after the overwritten records. If a held or reserved bucket
+    /// contains the oldest record, later buckets may already be overwritten. This gap counts as
+    /// lapped, even in a gating group.
     ///
     /// # Errors
-    /// [`RingError::Readers`] if `members` is 0, or more readers would be open than the ring was made for.
+    /// [`RingError::Readers`] if `members` is 0, or if more readers would be open than the ring
+    /// allows.
     pub fn group_of(&self, kind: GroupKind, members: usize) -> Result<Vec<Reader>, RingError> {
         let ring = &self.0;
         let producers = ring.storage.geometry().producers;
@@ -290,21 +307,23 @@ impl Ring {
         }
         drop(outer);
         let reader = |(member, &parker): (usize, &usize)| {
-            let cursors = (member..producers)
-                .step_by(members)
-                .map(|producer| Cursor::new(producer, positions[producer], bytes[producer]));
+            let cursors = (member..producers).step_by(members).map(|producer| {
+                ProducerCursor::new(producer, positions[producer], bytes[producer])
+            });
             Reader::new(ring, &group, parker, cursors.collect())
         };
         Ok(parkers.iter().enumerate().map(reader).collect())
     }
 
-    /// Appends to the table of interfaces and returns the number for [`Record::interface`](crate::Record::interface).
+    /// Appends to the table of interfaces and returns the number for
+    /// [`Record::interface`](crate::Record::interface).
     ///
-    /// The region's own table, which other processes read, has at least 1024 places, and in a ring of up to 4096 buckets
-    /// more than 16,000; it keeps 54 bytes of a name. What finds no place is known to this process only.
+    /// Other processes read the region's own table. It has at least 1024 places, in a ring of up to
+    /// 4096 buckets more than 16,000, and keeps 54 bytes of each name. Interfaces beyond these
+    /// places are known only to this process.
     ///
     /// # Errors
-    /// [`RingError::Interfaces`] after 65,536 of them.
+    /// [`RingError::Interfaces`] after 65,536 interfaces.
     pub fn add_interface(&self, interface: InterfaceEntry) -> Result<u16, RingError> {
         let mut interfaces = lock(&self.0.interfaces);
         let id = u16::try_from(interfaces.len()).map_err(|_| RingError::Interfaces)?;
@@ -313,32 +332,35 @@ impl Ring {
         Ok(id)
     }
 
-    /// The whole table, by number.
+    /// All interfaces, indexed by number.
     #[must_use]
     pub fn interfaces(&self) -> Vec<InterfaceEntry> {
         lock(&self.0.interfaces).clone()
     }
 
-    /// What writers do on a full ring.
+    /// The behavior of writers when the ring is full.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.0.mode()
     }
 
-    /// Changes what writers do on a full ring; those that wait look again.
+    /// Changes the behavior of writers when the ring is full. Waiting writers search for a bucket
+    /// again.
     pub fn set_mode(&self, mode: Mode) {
         self.0.mode.store(mode as u8, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
     }
 
-    /// Reserves the packets of `from_ns..=to_ns` of ring time, stored already or not.
+    /// Reserves the packets of `from_ns..=to_ns` of ring time, whether already stored or not.
     #[must_use]
     pub fn reserve(&self, from_ns: i64, to_ns: i64) -> Reservation {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
-    /// Reserves packets that are not read yet: as [`Self::reserve`], but without the first `read(producer)` records of each producer.
-    /// Gives back the buckets that are read, and visits the unread ones only. Another reservation must keep what is unread until then.
+    /// Reserves packets that were not read yet: as [`Self::reserve`], but without the first
+    /// `read(producer)` records of each producer. Gives back the buckets that were read, and visits
+    /// only unread buckets. Until this returns, another reservation must protect the unread
+    /// buckets.
     pub fn reserve_unread(
         &self,
         read: impl Fn(usize) -> u64,
@@ -348,8 +370,8 @@ impl Ring {
         Reservation::unread(&self.0, read, from_ns, to_ns)
     }
 
-    /// Holds a bucket for reading. `None`: the bucket was overwritten, or has 16,383 holds already
-    /// (views, and readers that are in the bucket).
+    /// Holds a bucket for reading. `None`: the bucket was overwritten, or already has 16,383 holds
+    /// (views, and readers in the bucket).
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {
@@ -358,21 +380,22 @@ impl Ring {
         Hold::new(&self.0.storage, bucket).map(BucketView::new)
     }
 
-    /// The steps of all clocks that records in the ring need, in no order. Not for every packet: ask when
-    /// [`Self::steps_made`] has changed.
+    /// The clock steps that records in the ring need, in no particular order. Too slow for every
+    /// packet: call this after [`Self::steps_made`] has changed.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         lock(&self.0.outer).steps.all()
     }
 
-    /// How often a producer's clock was stepped. Whoever found a record sees the steps before it counted.
+    /// The number of clock steps of all producers. It includes every step before a record that the
+    /// caller has read.
     #[must_use]
     pub fn steps_made(&self) -> u64 {
-        self.0.steps.load(Ordering::Relaxed) // ordered behind the records by their publication
+        self.0.steps.load(Ordering::Relaxed) // ordered after the records by their publication
     }
 
-    /// The ring time, ns, before which a producer promised to store nothing more. `None`: no promise
-    /// yet. After reading it, everything before it can be seen.
+    /// The ring time, ns, before which a producer has promised to store no more records. `None`: no
+    /// promise yet. After this call, all records before the watermark are visible.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
@@ -383,7 +406,7 @@ impl Ring {
         (ns != i64::MIN).then_some(ns)
     }
 
-    /// Records that a producer has published.
+    /// The number of records that a producer has published.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
@@ -392,8 +415,8 @@ impl Ring {
         self.0.published(producer)
     }
 
-    /// Counts and times of the whole ring: a walk over all buckets' headers, not for every packet. Producers may change buckets
-    /// during the walk.
+    /// Counts and times of the whole ring. Walks over the headers of all buckets, so it is too slow
+    /// for every packet. Producers may change buckets during the walk.
     #[must_use]
     pub fn statistics(&self) -> RingStatistics {
         let mut sum = lock(&self.0.outer).totals();
@@ -408,8 +431,9 @@ impl Ring {
         sum
     }
 
-    /// Wakes every writer and reader that waits, for the end. From now on a writer that would have to wait gets
-    /// [`StoreError::Closed`](crate::StoreError::Closed); what is stored can still be read.
+    /// Shutdown: wakes every waiting writer and every sleeping reader. From now on a writer that
+    /// would have to wait gets [`StoreError::Closed`](crate::StoreError::Closed). The stored
+    /// packets stay readable.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Relaxed); // ordered by the eventcount
         self.0.storage.freed.notify();
@@ -419,19 +443,20 @@ impl Ring {
 
 impl RingInner {
     pub(crate) fn mode(&self) -> Mode {
-        Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the eventcount orders it for those who wait
+        Mode::from_u8(self.mode.load(Ordering::Relaxed)) // a setting; the eventcount orders it for waiting writers
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) // ordered by the eventcount
     }
 
-    /// Visits a producer's buckets, newest first, while `visit` returns `true`. Releases the mutex after every [`PIECE`] buckets, and
-    /// holds the last of these meanwhile: the walk goes on at a bucket that is still in the ring.
+    /// Visits a producer's buckets, newest first, while `visit` returns `true`. Releases the mutex
+    /// after every [`PIECE`] buckets, and holds the last visited bucket meanwhile, so that the walk
+    /// continues at a bucket that is still in the ring.
     pub(crate) fn newest_first(
         &self,
         producer: usize,
-        mut visit: impl FnMut(&Outer, usize, &Slot) -> bool,
+        mut visit: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
     ) {
         let mut held: Option<Hold> = None;
         loop {
@@ -449,7 +474,8 @@ impl RingInner {
                 }
                 next = slot.older();
                 visited += 1;
-                // A bucket with the most holds that there can be gets no other: the next bucket may get one.
+                // A bucket that already has the maximum number of holds gets no other hold. The
+                // next bucket may get a hold.
                 if visited >= PIECE
                     && let Some(hold) = Hold::new(&self.storage, slot.bucket(index as usize))
                 {
@@ -462,12 +488,12 @@ impl RingInner {
     }
 
     /// Replaces the contents of `out` by the buckets with committed records that touch a window and
-    /// that `is_wanted`, by producer and then by record. Where the times of a producer rise, this
+    /// that `is_wanted`, by producer and then by record. If the times of a producer increase, this
     /// visits only buckets from the start of the window on.
     pub(crate) fn buckets_within(
         &self,
-        window: Window,
-        mut is_wanted: impl FnMut(&Outer, usize, &Slot) -> bool,
+        window: TimeWindow,
+        mut is_wanted: impl FnMut(&Outer, usize, &BucketSlot) -> bool,
         out: &mut Vec<BucketInfo>,
     ) {
         out.clear();
@@ -485,7 +511,7 @@ impl RingInner {
         }
     }
 
-    /// A group is done with a producer's records before `position`.
+    /// A group has finished a producer's records before `position`.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {
@@ -498,7 +524,8 @@ impl RingInner {
         header.published.load(Ordering::Acquire) // pairs with P2
     }
 
-    /// Both belong together only if the producer is not storing at the moment.
+    /// Published records and captured bytes. The two numbers match only while the producer does not
+    /// store.
     pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
         let published = self.published(producer);
         let bytes = &self.storage.producer(producer).published_bytes;
@@ -543,11 +570,11 @@ mod tests {
         let oldest_ns = BUCKETS as i64;
         for from_ns in [oldest_ns, 2 * oldest_ns - 3] {
             let (mut visits, mut listed) = (0, Vec::new());
-            let is_wanted = |_: &Outer, _: usize, _: &Slot| {
+            let is_wanted = |_: &Outer, _: usize, _: &BucketSlot| {
                 visits += 1;
                 true
             };
-            let window = Window::new(from_ns, i64::MAX);
+            let window = TimeWindow::new(from_ns, i64::MAX);
             ring.0.buckets_within(window, is_wanted, &mut listed);
             let times_ns: Vec<i64> = listed.iter().map(|info| info.min_ns).collect();
             assert_eq!(times_ns, (from_ns..2 * oldest_ns).collect::<Vec<_>>());

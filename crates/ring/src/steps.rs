@@ -1,36 +1,41 @@
-//! Ring time: a stamp less the steps that its clock has made, so that the ring's order goes on smoothly where a clock is set.
+//! Ring time: the stamp of a packet minus the steps of its clock, so that the order in the ring
+//! stays smooth when a clock is set.
 //!
-//! Whoever stores gives ring time ([`Record::time_ns`](crate::Record::time_ns)) and says when the difference to the stamp changes
-//! ([`Producer::step`](crate::Producer::step)); whoever reads adds it again ([`Step::stamp_ns`]). The steps stand in a table of the
-//! region, because a later reader of its file needs them too.
+//! The caller that stores a record gives the ring time
+//! ([`Record::time_ns`](crate::Record::time_ns)), and reports when its difference to the stamp
+//! changes ([`Producer::step`](crate::Producer::step)). Readers add the difference again
+//! ([`Step::stamp_ns`]). The table of steps is in the region, because a later reader of the
+//! region's file needs the steps too.
 //!
-//! The table has a bound, and so does what a producer may put there: some steps, and one more for each bucket that it filled. A clock that
-//! jumps faster is in disorder, and is not followed.
+//! The size of the table is limited, and so are the steps of a producer: some steps, and one more
+//! for each bucket that the producer filled. The ring does not follow a clock that jumps more
+//! often.
 
 use crate::{
     outer::Outer,
     storage::{Storage, steps::STEPS_MAX},
 };
 
-/// Steps of a producer's clocks beyond one for each bucket that it filled.
+/// Steps that a producer may make in addition to one step for each bucket that it filled.
 const STEPS_FREE: u64 = if cfg!(loom) { 1 } else { 16 };
 
 /// The record from which on the stamps of a clock have a new offset from ring time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Whose records.
+    /// Number of the producer of the records.
     pub producer: usize,
-    /// Those of interfaces with this [`InterfaceEntry::clock`](crate::InterfaceEntry::clock).
+    /// The clock that made the step ([`InterfaceEntry::clock`](crate::InterfaceEntry::clock)).
     pub clock: u16,
-    /// The number of the first of them, counted over the producer's life.
+    /// Number of the first record after the step, counted over the producer's life.
     pub first: u64,
-    /// Stamp less ring time, ns.
+    /// Stamp minus ring time, ns.
     pub offset_ns: i64,
 }
 
 impl Step {
-    /// The stamp of a record, ns since the UNIX epoch: of `producer`, stamped by `clock`, with this number and ring time. `steps`
-    /// are the ring's ([`Ring::steps`](crate::Ring::steps)), read after the record was found.
+    /// The stamp, ns since the UNIX epoch, of a record of `producer` with this clock, number and
+    /// ring time. `steps` are the ring's steps ([`Ring::steps`](crate::Ring::steps)), read after
+    /// the record was found.
     #[must_use]
     pub fn stamp_ns(steps: &[Self], producer: usize, clock: u16, record: u64, time_ns: i64) -> i64 {
         let of_record =
@@ -44,7 +49,7 @@ impl Step {
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     slots: Vec<Step>,
-    /// How many steps each producer made.
+    /// Steps made by each producer, indexed by producer.
     made: Vec<u64>,
 }
 
@@ -55,7 +60,8 @@ impl Steps {
 }
 
 impl Outer {
-    /// Puts a step into the table; `false`: there was no place, or the producer made too many for the `filled` buckets that it filled.
+    /// Adds a step to the table. `false`: the table is full, or the producer made too many steps
+    /// for the `filled` buckets that it filled.
     pub(crate) fn step(&mut self, storage: &Storage, step: Step, filled: u64) -> bool {
         let made = &mut self.steps.made;
         made.resize(made.len().max(step.producer + 1), 0);
@@ -65,7 +71,8 @@ impl Outer {
         let same = |other: &Step| {
             (other.producer, other.clock, other.first) == (step.producer, step.clock, step.first)
         };
-        // Nothing was stored since the last step of this clock: the new one replaces it.
+        // If nothing was stored since the last step of this clock, the new step replaces the last
+        // step.
         let steps = &self.steps.slots;
         let slot = steps.iter().position(same);
         let slot = slot.or_else(|| (steps.len() < STEPS_MAX).then_some(steps.len()));
@@ -81,8 +88,8 @@ impl Outer {
         true
     }
 
-    /// The slot of a step that no record in the ring needs: a later step of its producer and clock applies from the producer's oldest
-    /// record on, or from before it.
+    /// The slot of a step that no record in the ring needs. A later step of the same producer and
+    /// clock applies to all records of the producer that are in the ring.
     fn unneeded_step(&self) -> Option<usize> {
         let steps = &self.steps.slots;
         let is_before_all = |step: &Step| {

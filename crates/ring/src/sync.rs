@@ -1,5 +1,5 @@
-//! The only door to synchronisation primitives: std normally, loom's models of them under `cfg(loom)`, and under
-//! ThreadSanitizer std's with their hand-offs spelled out (`tests/visible.rs`).
+//! The only source of synchronization primitives. Normally these are std's, under `cfg(loom)`
+//! loom's models, and under ThreadSanitizer std's with explicit hand-offs (`tests/visible.rs`).
 
 use std::sync::PoisonError;
 
@@ -21,12 +21,13 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(retroscope_sanitize = "thread")]
 pub(crate) use visible::{Condvar, Mutex, MutexGuard};
 
-/// Locks, also after another thread panicked inside: what the ring keeps under a mutex is valid between statements.
+/// Locks, even after another thread panicked with the lock: the ring's data under a mutex is valid
+/// between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value on cache lines of its own. 128 bytes: x86 prefetches lines in pairs.
+/// A value on separate cache lines. 128 bytes: x86 prefetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

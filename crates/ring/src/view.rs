@@ -1,4 +1,4 @@
-//! Single buckets, as dumps see them.
+//! Single buckets, for dumps.
 
 use crate::{
     Packet,
@@ -6,39 +6,40 @@ use crate::{
     sync::Ordering,
 };
 
-/// Names a bucket in one of its generations.
+/// Identifies a bucket in one of its generations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketRef {
-    /// Position in the ring, `0..Ring::buckets()`.
+    /// Index of the bucket in the ring, `0..Ring::buckets()`.
     pub index: u32,
-    /// How often the bucket had been used before, plus 1.
+    /// Number of earlier uses of the bucket, plus 1.
     pub generation: u64,
 }
 
-/// What is known about a bucket at some moment.
+/// A snapshot of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketInfo {
-    /// Which bucket.
+    /// The bucket and its generation.
     pub bucket: BucketRef,
-    /// Whose records.
+    /// Number of the producer that filled the bucket.
     pub producer: usize,
-    /// The producer's number of the first record.
+    /// Number of the first record, counted per producer.
     pub first: u64,
     /// Records that can be read.
     pub committed: u32,
-    /// Smallest time, ns. In an open bucket records published meanwhile may be included.
+    /// Smallest time, ns. In an open bucket this may include records published meanwhile.
     pub min_ns: i64,
-    /// Largest time, ns. As above.
+    /// Largest time, ns. In an open bucket this may include records published meanwhile.
     pub max_ns: i64,
-    /// Nothing more will come.
+    /// Whether the bucket is final: it gets no more records.
     pub closed: bool,
 }
 
-/// A hold on a bucket: what was committed can be read and is not overwritten while it lives. Keep it short: a bucket
-/// that is held is skipped when the ring looks for the oldest.
+/// A hold on a bucket: the committed records stay readable and are not overwritten while the view
+/// lives. Keep views short-lived, because the ring skips held buckets when it needs the oldest
+/// bucket.
 ///
-/// Owned, so that it can move to another thread; one thread at a time uses it.
+/// Owned, so that it can move to another thread. Only one thread at a time uses a view.
 #[derive(Debug)]
 pub struct BucketView(Hold);
 
@@ -47,11 +48,12 @@ impl BucketView {
         Self(hold)
     }
 
-    /// What is known about the bucket now. Of an empty open bucket the times mean nothing (`min_ns > max_ns`).
+    /// The current state of the bucket. The times of an empty open bucket are meaningless (`min_ns
+    /// > max_ns`).
     #[must_use]
     pub fn info(&self) -> BucketInfo {
         let header = self.0.header();
-        let closed = header.control.is_closed(); // before `committed`: then that is final
+        let closed = header.control.is_closed(); // loaded first, so that `committed` is final
         let committed = self.committed();
         // Relaxed: ordered by the hold (producer) or by the committed mark (times, perhaps newer).
         let producer =
@@ -67,7 +69,7 @@ impl BucketView {
         }
     }
 
-    /// Records that can be read now; grows while the bucket is open.
+    /// Records that can be read now. Grows while the bucket is open.
     #[must_use]
     pub fn committed(&self) -> u32 {
         u32::try_from(self.0.committed()).expect("a bucket has at most 2^27 descriptors")
@@ -76,27 +78,28 @@ impl BucketView {
     /// The record at `index`, counted from the start of the bucket.
     ///
     /// # Panics
-    /// Unless it was committed.
+    /// Unless the record was committed.
     #[must_use]
     pub fn packet(&self, index: u32) -> Packet<'_> {
         self.0.packet(index as usize)
     }
 
-    /// The records from `index` on that are committed now.
+    /// The committed records from `index` on.
     pub fn iter_from(&self, index: u32) -> Packets<'_> {
         Packets::new(&self.0, index as usize, self.0.committed()).ahead()
     }
 }
 
-/// How many records ahead payload is asked for. A core has some 16 to 24 reads of memory under way at a time; records of 64 bytes,
-/// which are read in less time each, gained another tenth by 32, and longer ones lost nothing.
+/// How many records ahead payload is prefetched. A core can have some 16 to 24 memory reads under
+/// way at a time. Records of 64 bytes, which take less time each, gained another tenth with 32;
+/// longer records lost nothing.
 const PREFETCH_RECORDS: usize = 32;
 
-/// How many records before that their descriptors are asked for: a kilobyte.
+/// How many records before their payload descriptors are prefetched: 1 KiB.
 const PREFETCH_DESCRIPTORS: usize = 64;
 
-/// Records of one bucket, in the order in which they were stored. The first bytes of each are asked for some records
-/// ahead, so that reading headers does not wait for memory.
+/// Records of one bucket, in storage order. The iterator prefetches the first bytes of each record
+/// some records ahead, so that readers of headers do not wait for memory.
 #[derive(Debug, Clone)]
 pub struct Packets<'r> {
     /// The records of the bucket before `end`.
@@ -119,7 +122,7 @@ impl<'r> Packets<'r> {
         (self.next..self.end).map(move |index| records.time_and_length(index))
     }
 
-    /// The same, with the first payloads asked for; the others are on the way.
+    /// Prefetches the first payloads; iteration prefetches the later payloads.
     pub(crate) fn ahead(self) -> Self {
         let Self { records, next, end } = self;
         (next..end.min(next + PREFETCH_RECORDS)).for_each(|index| records.prefetch(index));
@@ -146,7 +149,7 @@ impl<'r> Iterator for Packets<'r> {
         Some(packet)
     }
 
-    /// Reads nothing of the records that it passes, and asks memory for nothing.
+    /// Reads and prefetches nothing of the skipped records.
     #[inline]
     fn nth(&mut self, count: usize) -> Option<Packet<'r>> {
         self.next = self.next.saturating_add(count).min(self.end);

@@ -1,40 +1,44 @@
-//! Windows of ring time, and a search among those of all reservations that stand.
+//! Windows of ring time, and a search among the windows of all active reservations.
 //!
-//! [`Windows`] is a binary tree in an array, over the windows in the order of their reservations' numbers. A node knows how far the windows
-//! below it reach together, so a search passes by those that lie apart from a bucket without a look at each. Reservations are numbered
-//! about in the order of the times that they are for, so what is below a node lies close in time too, and a search takes some steps
-//! for each level; if it were not so, it would look at more windows, and find the same.
+//! [`Windows`] is a binary tree in an array, over the windows in the order of their reservations'
+//! numbers. A node contains the time range that the windows below it span, so a search skips
+//! subtrees that do not touch a bucket. Reservation numbers follow roughly the order of the times
+//! that the reservations cover. The windows below a node are therefore close in time, and a search
+//! takes some steps per level. With another order a search would visit more windows, with the same
+//! result.
 
 use std::ops::RangeInclusive;
 
-/// Times that a reservation wants, both ends included.
+/// The times that a reservation wants, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The reservation wants no bucket that closed before this number of other buckets had closed.
+    /// The reservation wants no bucket with a closing number below this.
     pub(crate) from_closing: u64,
 }
 
-/// The windows of the reservations that stand.
+/// The windows of the active reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    /// By place, the numbers of reservations, rising: also of some that are gone.
+    /// Numbers of reservations, ascending, indexed by leaf. May contain numbers of dropped
+    /// reservations.
     ids: Vec<u64>,
-    /// The tree, with a leaf for each place: node 1 is the root, those below node `n` are `2 n` and `2 n + 1`. As long as twice the
-    /// places that there are; empty, or a power of two.
-    spans: Vec<Window>,
+    /// The tree, with a leaf for each place: node 1 is the root, and `2 n` and `2 n + 1` are the
+    /// children of node `n`. The length is twice the number of places, which is 0 or a power of
+    /// two.
+    spans: Vec<TimeWindow>,
 }
 
-impl Window {
-    /// Of no time.
+impl TimeWindow {
+    /// Touches no time.
     pub(crate) const EMPTY: Self = Self {
         from_ns: i64::MAX,
         to_ns: i64::MIN,
         from_closing: u64::MAX,
     };
 
-    /// Empty, if it ends before it begins.
+    /// Empty if the end is before the start.
     pub(crate) fn new(from_ns: i64, to_ns: i64) -> Self {
         if from_ns > to_ns {
             return Self::EMPTY;
@@ -50,14 +54,14 @@ impl Window {
         min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
     }
 
-    /// Whether it contains all times of `other`.
+    /// Whether this window contains all times of `other`.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.from_ns <= other.from_ns
             && other.to_ns <= self.to_ns
             && self.from_closing <= other.from_closing
     }
 
-    /// From the first of both to the last.
+    /// The smallest window that contains both windows.
     fn joined(self, other: Self) -> Self {
         Self {
             from_ns: self.from_ns.min(other.from_ns),
@@ -68,20 +72,21 @@ impl Window {
 }
 
 impl Windows {
-    /// Windows with the numbers of their reservations, which must rise. There is room for as many more.
-    pub(crate) fn of(windows: impl Iterator<Item = (u64, Window)>) -> Self {
-        let (ids, leaves): (Vec<u64>, Vec<Window>) = windows.unzip();
+    /// Makes a tree of windows with the numbers of their reservations, which must ascend. Leaves
+    /// room for as many more.
+    pub(crate) fn of(windows: impl Iterator<Item = (u64, TimeWindow)>) -> Self {
+        let (ids, leaves): (Vec<u64>, Vec<TimeWindow>) = windows.unzip();
         let places = (2 * ids.len()).next_power_of_two();
-        let mut spans = vec![Window::EMPTY; places];
+        let mut spans = vec![TimeWindow::EMPTY; places];
         spans.extend(leaves);
-        spans.resize(2 * places, Window::EMPTY);
+        spans.resize(2 * places, TimeWindow::EMPTY);
         for node in (1..places).rev() {
             spans[node] = spans[2 * node].joined(spans[2 * node + 1]);
         }
         Self { ids, spans }
     }
 
-    /// Adds an empty window for a number above all that it knows. `false`: no place is left for it.
+    /// Adds an empty window for a number above all present numbers. `false`: the tree is full.
     pub(crate) fn push(&mut self, id: u64) -> bool {
         let has_place = self.ids.len() < self.spans.len() / 2;
         if has_place {
@@ -90,8 +95,8 @@ impl Windows {
         has_place
     }
 
-    /// Changes a window that was added.
-    pub(crate) fn set(&mut self, id: u64, window: Window) {
+    /// Changes a window that was added before.
+    pub(crate) fn set(&mut self, id: u64, window: TimeWindow) {
         let Ok(place) = self.ids.binary_search(&id) else {
             return;
         };
@@ -106,7 +111,8 @@ impl Windows {
         }
     }
 
-    /// The greatest number below `below` of the reservations that want a bucket of these times and this closing number.
+    /// The greatest reservation number below `below` whose window touches these times and includes
+    /// this closing number.
     pub(crate) fn youngest(
         &self,
         below: u64,
@@ -126,7 +132,7 @@ impl Windows {
                 node = 2 * node + 1;
                 continue;
             }
-            // On to the largest subtree that ends before this one.
+            // Continue at the largest subtree that ends before this subtree.
             while node.is_multiple_of(2) {
                 node /= 2;
             }
@@ -137,7 +143,7 @@ impl Windows {
         }
     }
 
-    /// The numbers between its neighbours' that this one has, and that nobody has.
+    /// The unused numbers around `id`, and `id` itself: all numbers between its two neighbors.
     pub(crate) fn around(&self, id: u64) -> RangeInclusive<u64> {
         let place = self.ids.partition_point(|other| *other < id);
         let before = place.checked_sub(1).map(|place| self.ids[place] + 1);
@@ -155,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Times that make both ends, all orders and none.
+    /// Times that include both extremes and leave some windows empty.
     fn time(rng: &mut Rng) -> i64 {
         match rng.u8(0..20) {
             0 => i64::MIN,
@@ -174,18 +180,19 @@ mod tests {
             for id in (0..300).filter(|id| id % (1 + seed % 3) == 0) {
                 naive.insert(id, (i64::MAX, i64::MIN));
                 if !windows.push(id) {
-                    let of = |(id, (from, to)): (&u64, &(i64, i64))| (*id, Window::new(*from, *to));
+                    let of =
+                        |(id, (from, to)): (&u64, &(i64, i64))| (*id, TimeWindow::new(*from, *to));
                     windows = Windows::of(naive.iter().map(of));
                 }
                 for _ in 0..rng.usize(0..4) {
                     let id = *naive.keys().nth(rng.usize(0..naive.len())).unwrap();
                     if rng.u8(0..3) == 0 {
-                        windows.set(id, Window::EMPTY);
+                        windows.set(id, TimeWindow::EMPTY);
                         naive.remove(&id);
                         break;
                     }
                     let (from, to) = (time(&mut rng), time(&mut rng));
-                    windows.set(id, Window::new(from, to));
+                    windows.set(id, TimeWindow::new(from, to));
                     naive.insert(id, (from, to));
                 }
                 let (a, b, end) = (time(&mut rng), time(&mut rng), rng.u64(0..id + 2));
@@ -206,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_first_of_many_windows_is_found() {
-        let windows = (0..65_536).map(|id| (id, Window::new(id as i64, id as i64 + 1000)));
+        let windows = (0..65_536).map(|id| (id, TimeWindow::new(id as i64, id as i64 + 1000)));
         let windows = Windows::of(windows);
         let at = |time_ns| windows.youngest(u64::MAX, time_ns, time_ns + 10, 0);
         assert_eq!((at(-11), at(-10), at(66_536)), (None, Some(0), None));

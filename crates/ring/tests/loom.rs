@@ -1,10 +1,12 @@
-//! Models of the protocol, run over the real code in every order that loom can think of.
+//! Models of the protocol that run the real code in every order that loom can generate.
 //!
-//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib --test loom`
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib
+//! --test loom`
 //!
-//! Record bytes have shadow cells: to read a byte that was not committed, or to write one that can be read, fails the
-//! model, as does a thread that nobody wakes (under loom time does not pass). loom treats SeqCst accesses as AcqRel and
-//! does not know load buffering: a pass is evidence, not proof.
+//! Record bytes have shadow cells. A model fails if it reads an uncommitted byte or writes a
+//! readable byte. It also fails if a thread is never woken, because time does not pass under loom.
+//! The model checker treats SeqCst accesses as AcqRel and does not model load buffering: a pass is
+//! evidence, not proof.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -16,7 +18,7 @@ use retroscope_ring::{
 
 /// Longer than any model.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Room for one record, and for two.
+/// Bucket sizes for one record, and for two.
 const ONE: usize = 48;
 const TWO: usize = 80;
 
@@ -29,7 +31,7 @@ fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
     Ring::new(&config, None).expect("a few cells")
 }
 
-/// Stores a record whose time, length and only byte are its number, and publishes it.
+/// Stores a record whose time, length and only byte are its number, and publishes the record.
 fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
     store_unpublished(producer, number)?;
     producer.publish();
@@ -52,7 +54,7 @@ fn check(packet: Packet<'_>, number: u64) {
     assert_eq!(packet.data, [number]);
 }
 
-/// Reads what is there. Returns (records read, records missed).
+/// Reads all published records. Returns (records read, records missed).
 fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
     let (mut read, mut missed) = (0, 0);
     while let Some(batch) = reader.next() {
@@ -100,7 +102,7 @@ fn what_is_published_together_is_seen_together() {
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             for number in 0..3 {
-                // The third does not fit: its bucket is published with it, or before.
+                // The third record does not fit: its bucket is published with it, or before.
                 store_unpublished(&mut producer, number).unwrap();
             }
             producer.publish();
@@ -120,7 +122,7 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
-/// In groups of two descriptors, of which one is published half full.
+/// The model has groups of two descriptors. One group is published half full.
 #[test]
 fn what_a_burst_stores_is_seen_when_it_is_published() {
     const FIVE: usize = 176;
@@ -152,8 +154,8 @@ fn what_a_burst_stores_is_seen_when_it_is_published() {
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
-            burst(&mut producer, 0..3); // the second group is published half full …
-            burst(&mut producer, 3..5); // … and then completed
+            burst(&mut producer, 0..3); // the second group is published half full
+            burst(&mut producer, 3..5); // and then completed
             producer
         });
         let first = read(&mut reader);
@@ -238,7 +240,7 @@ fn a_lapped_reader_follows_or_is_told() {
         let writer = thread::spawn(move || {
             let mut next = 3;
             for _ in 0..3 {
-                // Full: the reader moves on and for a moment holds both buckets that are not open.
+                // Full: when the reader changes buckets, it holds both closed buckets for a moment.
                 next += u8::from(store(&mut producer, next).is_ok());
             }
             (producer, u64::from(next))
@@ -269,7 +271,8 @@ fn a_gating_group_wakes_the_writer_that_waits_for_it() {
             store(&mut producer, 2).unwrap();
             producer
         });
-        // Reads 0, and moves on to 1, which gives bucket 0 back; nobody rings again afterwards.
+        // Reads record 0, and continues with record 1, which releases bucket 0. Nothing notifies
+        // the writer afterwards.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         assert_eq!(reader.next().map(|batch| batch.first), Some(1));
         let _producer = writer.join().unwrap();
@@ -286,7 +289,7 @@ fn a_position_alone_wakes_the_writer() {
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
-        // Record 1 was handed out and its bucket is the open one: all that bucket 0 waits for is a position.
+        // Record 1 was handed out, and its bucket is open: bucket 0 waits only for a position.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         let writer = thread::spawn(move || {
             store(&mut producer, 2).unwrap();
@@ -317,8 +320,8 @@ fn a_sleeping_reader_is_woken() {
     });
 }
 
-/// A source that never runs dry publishes nothing by itself, and a writer that waits for a bucket cannot: it has told its
-/// readers when it began to look for one.
+/// A source that never runs dry does not publish, and a writer that waits for a bucket cannot
+/// publish. The writer must therefore notify its readers when its search begins.
 #[test]
 fn the_end_of_a_bucket_wakes_a_reader() {
     loom::model(|| {
@@ -388,7 +391,8 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         }
         let (_producer, stored) = writer.join().unwrap();
         assert_eq!(reservation.fallen(&mut lost), None);
-        // Each of the packets 0 and 1 was gone before, read, or told as lost: exactly one of them.
+        // Packets 0 and 1 must each be evicted before, read, or reported as lost: exactly one of
+        // the three.
         for number in 0..2 {
             let told = lost.iter().filter(|bucket| bucket.first == number).count();
             let seen = read.iter().filter(|&&first| first == number).count();

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_ring::{
-    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Step,
-    Writer,
+    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry,
+    RegionWriter, Step,
 };
 
 use super::{
@@ -26,7 +26,7 @@ pub(super) struct Contents {
     /// A bucket's header contradicts itself.
     is_damaged: bool,
     producers: Vec<Stored>,
-    pub(super) writer: Writer,
+    pub(super) writer: RegionWriter,
 }
 
 /// A bucket with records, which may be those that are asked for.
@@ -102,7 +102,7 @@ impl Contents {
             let span_ns = bucket.span_ns?;
             // A bucket that was opened since is no part of this moment: the one before it may have been overlooked.
             let is_later = bucket.first >= before[bucket.producer].published;
-            (!is_later || writer != Writer::Running).then_some(Candidate {
+            (!is_later || writer != RegionWriter::Running).then_some(Candidate {
                 bucket,
                 span_ns,
                 reach_ns: span_ns,
@@ -128,7 +128,7 @@ impl Contents {
             let own = &buckets[first..end];
             let is_used = before.published > 0 || before.watermark_ns.is_some() || !own.is_empty();
             // Of a recorder that was killed nobody knows whether it was about to use it.
-            if is_used || writer == Writer::Killed {
+            if is_used || writer == RegionWriter::Killed {
                 producers.push(Stored::new(id, (before, after), own, is_claimed, &steps));
             }
         }
@@ -224,12 +224,12 @@ impl Contents {
     pub(super) fn is_over(&self) -> bool {
         let has_ended = |stored: &Stored| stored.watermark_ns == i64::MAX;
         let all = !self.producers.is_empty() && self.producers.iter().all(has_ended);
-        all || self.writer != Writer::Running
+        all || self.writer != RegionWriter::Running
     }
 
     /// Stamps up to here are known, all of this one among them, and nothing as old will come.
     pub(super) fn is_known_to(&self, to_ns: i64) -> bool {
-        let is_unused = self.producers.is_empty() && self.writer == Writer::Running;
+        let is_unused = self.producers.is_empty() && self.writer == RegionWriter::Running;
         !is_unused && self.known_to_ns().is_none_or(|known_ns| known_ns >= to_ns)
     }
 
@@ -353,7 +353,7 @@ impl Contents {
             .known_to_ns()
             .filter(|known_ns| window.to_ns > *known_ns);
         // Of a writer that goes on nobody asked for what is to come, unless they named it.
-        let is_asked = self.writer != Writer::Running || window.to_ns != i64::MAX;
+        let is_asked = self.writer != RegionWriter::Running || window.to_ns != i64::MAX;
         if let Some(known_ns) = known_ns.filter(|_| is_asked) {
             let (from_ns, to_ns) = window.all();
             losses.add(

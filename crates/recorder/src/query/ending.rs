@@ -2,7 +2,7 @@
 
 use std::io;
 
-use retroscope_ring::Writer;
+use retroscope_ring::RegionWriter;
 
 use super::{
     DumpsAsked, QueryError, QueryReport, contents::Window, dumped::Dumped,
@@ -15,7 +15,7 @@ impl<W: io::Write> Reading<'_, W> {
     pub(super) fn final_window(&self) -> Window {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
-        if is_follow && self.latest.writer != Writer::Killed {
+        if is_follow && self.latest.writer != RegionWriter::Killed {
             window.end_with_known(self.written_to_ns);
         }
         let by = self.tally.ended_by;

@@ -1,4 +1,4 @@
-//! A copy of one bucket, checked: what stands in it is the caller's own memory.
+//! A checked copy of one bucket in memory of the caller.
 
 use std::ops::Range;
 
@@ -10,12 +10,13 @@ use crate::{
     },
 };
 
-/// Memory that the records of a bucket may take: more than those of a ring of 1 TiB do. A damaged file asks for any. Their payload
-/// takes no more than a bucket.
+/// Maximum memory for the records of a bucket: more than the records of a bucket in a ring of 1 TiB
+/// need. A damaged file may ask for any size. The payload of a bucket needs at most the size of the
+/// bucket.
 const COPY_BYTES_MAX: usize = 512 << 20;
 
-/// Takes the records of one bucket at a time. Keep it for the next bucket: it grows to the largest and then allocates no
-/// more.
+/// Contains the records of one bucket at a time. Reuse it for the next bucket: it grows to the
+/// largest bucket and then allocates nothing more.
 #[derive(Debug, Default)]
 pub struct Buffer {
     bucket: Option<BucketRef>,
@@ -26,45 +27,45 @@ pub struct Buffer {
 /// A record whose payload is a range of the buffer.
 #[derive(Debug, Clone)]
 struct Copied {
-    /// Without the payload.
+    /// The record without payload.
     packet: Packet<'static>,
     data: Range<usize>,
 }
 
-/// One bucket as somebody's memory has it: two ways to read, both giving whatever stands there.
-pub(super) trait Source {
+/// A bucket that can be copied. Both methods return the current bytes unchecked.
+pub(super) trait CopySource {
     /// The two words of a descriptor.
     fn descriptor(&self, index: usize) -> [u64; 2];
-    /// Bytes from an offset in the bucket on; the caller keeps to the bucket.
+    /// Copies bytes from an offset in the bucket on. The caller stays inside the bucket.
     fn payload(&self, offset: usize, out: &mut [u8]);
 }
 
 impl Buffer {
-    /// An empty one.
+    /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Which bucket was copied; `None` before the first copy and after one that failed.
+    /// The copied bucket. `None` before the first copy and after a failed copy.
     #[must_use]
     pub fn bucket(&self) -> Option<BucketRef> {
         self.bucket
     }
 
-    /// Records in it.
+    /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there is no record in it.
+    /// Whether the buffer contains no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The records, in the order in which they were stored.
+    /// The records, in storage order.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = Packet<'_>> + Clone {
         self.records.iter().map(|record| Packet {
             data: &self.payload[record.data.clone()],
@@ -72,23 +73,24 @@ impl Buffer {
         })
     }
 
-    /// Forgets the contents, keeps the memory.
+    /// Drops the contents, keeps the memory.
     pub(super) fn clear(&mut self) {
         self.bucket = None;
         self.payload.clear();
         self.records.clear();
     }
 
-    /// The copy is of this bucket, whole.
+    /// Marks the contents as a complete copy of this bucket.
     pub(super) fn confirm(&mut self, bucket: BucketRef) {
         self.bucket = Some(bucket);
     }
 
-    /// Copies the records of `range`. The source may change meanwhile: then the contents are anything, and an error nothing to
-    /// go by; the caller finds out, and clears. Every range kept lies in the copy, whatever was read.
+    /// Copies the records of `range`. If the source changes meanwhile, the contents are undefined
+    /// and an error means nothing; the caller detects this and clears the buffer. Every kept range
+    /// is inside the copy, whatever was read.
     pub(super) fn fill(
         &mut self,
-        source: &impl Source,
+        source: &impl CopySource,
         bucket: BucketRef,
         range: Range<u64>,
         bucket_bytes: usize,
@@ -141,10 +143,10 @@ impl Buffer {
 }
 
 impl Copied {
-    /// Reads one descriptor, and its extension; payloads end before `room`, and this one begins where the one before ended.
-    /// `Err`: what is wrong with them.
+    /// Reads one descriptor, and its extension. Payloads end before `room`, and this payload begins
+    /// where the previous payload ended. `Err`: the fault.
     fn read(
-        source: &impl Source,
+        source: &impl CopySource,
         index: usize,
         room: usize,
         base_ns: i64,
@@ -202,7 +204,7 @@ mod tests {
     /// A bucket in memory.
     struct Bytes(Vec<u8>);
 
-    impl Source for Bytes {
+    impl CopySource for Bytes {
         fn descriptor(&self, index: usize) -> [u64; 2] {
             let start = self.0.len() - (index + 1) * DESCRIPTOR_BYTES;
             let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap());
@@ -272,7 +274,7 @@ mod tests {
         let mut bytes = Bytes(vec![0; 256]);
         bytes.put(0, 1, &Record::whole(1000, 0, b"12345"));
         assert!(damaged(&bytes, 1).contains("the one before"));
-        // One byte in the descriptor.
+        // Changes one byte of the descriptor.
         let long = [7; 241];
         bytes.put(0, 0, &Record::whole(1000, 0, &long));
         assert!(damaged(&bytes, 1).contains("outside"));
@@ -287,11 +289,11 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
-    /// A file with holes costs nobody anything, and may claim any number of empty records.
+    /// A sparse file costs its owner nothing, and may claim any number of empty records.
     #[test]
     fn what_is_too_large_is_not_copied() {
         struct Zeros;
-        impl Source for Zeros {
+        impl CopySource for Zeros {
             fn descriptor(&self, _index: usize) -> [u64; 2] {
                 [0; 2]
             }
@@ -318,7 +320,7 @@ mod tests {
         let mut taken = 0;
         for _ in 0..20_000 {
             let mut bytes = Bytes((0..256).map(|_| random.u8(..)).collect());
-            // Small numbers in the descriptors, so that some make sense.
+            // Small numbers in the descriptors, so that some descriptors make sense.
             let mut start = 0;
             for index in 0..4 {
                 let length = random.u8(..64);

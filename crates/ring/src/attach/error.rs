@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{BucketRef, storage::layout::VERSION};
 
-/// Why a file is not a ring that can be read. The text is one sentence for the user.
+/// Why a file is not a readable ring. The text is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -15,14 +15,14 @@ pub enum AttachError {
         path: PathBuf,
         /// The system call.
         call: &'static str,
-        /// What it returned.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
     /// Input: a directory, a pipe, a device.
     #[error("{} is not a regular file, so it holds no ring", .0.display())]
     NotAFile(PathBuf),
-    /// Input: does not start as a ring does.
+    /// Input: the file does not start with the magic of a ring.
     #[error("{} is not a ring of retroscope", .0.display())]
     NotARing(PathBuf),
     /// Input: written by a machine of the other byte order.
@@ -36,20 +36,20 @@ pub enum AttachError {
     Version {
         /// The file.
         path: PathBuf,
-        /// The layout that it names.
+        /// The layout version in the file.
         found: u64,
     },
-    /// Environment: the memory is still being filled, or the recorder was killed at that.
+    /// Environment: the recorder is still filling the memory, or was killed meanwhile.
     #[error("the ring {} was not ready yet: its recorder is starting, or was stopped while it did", .0.display())]
     NotReady(PathBuf),
-    /// Input: shorter than it says, or than a header.
+    /// Input: the file is shorter than its header says, or than a header.
     #[error("the ring {} is cut short: it has {bytes} bytes and needs {needed}", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
         /// Bytes of the file.
         bytes: u64,
-        /// The least that it needs.
+        /// Bytes that the file must have.
         needed: u64,
     },
     /// Input: the header contradicts itself.
@@ -57,9 +57,9 @@ pub enum AttachError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The field with the fault.
         field: &'static str,
-        /// What stands there.
+        /// The value in the file.
         value: u64,
     },
 }
@@ -68,15 +68,16 @@ pub enum AttachError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The writer took the bucket for new records: what was asked for is gone. Not an error of anybody.
+    /// The writer claimed the bucket for new records: the requested generation is gone. Normal
+    /// operation.
     #[error("bucket {} was overwritten", .0.index)]
     Overwritten(BucketRef),
-    /// Input: the contents contradict themselves, though the bucket did not change meanwhile.
+    /// Input: the contents contradict themselves, although the bucket did not change meanwhile.
     #[error("bucket {} is damaged: {what}", bucket.index)]
     Damaged {
-        /// Which bucket.
+        /// The damaged bucket.
         bucket: BucketRef,
-        /// What is wrong.
+        /// Description of the fault.
         what: &'static str,
     },
     /// Environment: the file became shorter after it was opened.
@@ -85,7 +86,7 @@ pub enum CopyError {
     /// Environment: no memory for the copy.
     #[error("no memory for a copy of {bytes} bytes")]
     Memory {
-        /// Bytes asked for.
+        /// Bytes of the failed allocation.
         bytes: usize,
     },
 }

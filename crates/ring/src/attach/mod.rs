@@ -1,18 +1,19 @@
-//! Reading the ring of another process: live, or left behind by one that was killed.
+//! Reads the ring of another process: a live ring, or the ring of a killed process.
 //!
-//! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself (`storage/header.rs`). [`Attached`] maps it
-//! read-only. It can not hold a bucket, since a hold is a store, so the writer may take any bucket away at any moment. So
-//! it copies, and then looks whether what it copied was still there:
+//! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
+//! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket, because
+//! a hold is a store. The writer may therefore claim any bucket at any moment. An [`Attached`] ring
+//! copies a bucket, and then checks that the copied generation was still valid:
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
-//! 2. load the committed mark (Acquire, pairs with P1): what is below it is written;
+//! 2. load the committed mark (Acquire, pairs with P1): records below the mark are written;
 //! 3. copy descriptors and payload, word by word, relaxed;
-//! 4. fence (Acquire, pairs with G, the fence in `Control::claim`), load the control word again: the same generation, or
-//!    the copy is thrown away as [`CopyError::Overwritten`].
+//! 4. fence (Acquire, pairs with G, the fence in `Control::claim`), then load the control word
+//!    again. If the generation differs, the copy is discarded as [`CopyError::Overwritten`].
 //!
-//! Everything read is foreign input: a header is checked against itself and the length of the file, a record against the
-//! copy, and errors say what is wrong. Nothing is believed because the magic is right. `sys.rs` says what remains: a file
-//! that its owner shortens at the wrong moment.
+//! All data is foreign input. A header is checked against itself and the length of the file, and a
+//! record against the copy. The errors name the fault. A correct magic proves nothing. `sys.rs`
+//! documents the remaining risk: a file that its owner shortens at the wrong moment.
 //!
 //! ```
 //! use retroscope_ring::{Attached, Backing, Buffer, Record, Ring, RingConfig};
@@ -52,7 +53,7 @@ pub use self::{
     error::{AttachError, CopyError},
 };
 
-use self::{buffer::Source, sys::Mapped};
+use self::{buffer::CopySource, sys::Mapped};
 use crate::{
     BucketRef, InterfaceEntry, Pages, Step,
     config::Geometry,
@@ -69,19 +70,21 @@ use crate::{
     },
 };
 
-/// How often a header that changes under the reader's eyes is read again before it counts as being overwritten.
+/// How often a reader loads a header that changes meanwhile, before it reports the bucket as
+/// claimed.
 const ATTEMPTS: usize = 8;
 /// 64-bit words of a [`BucketHeader`], in the order of its fields.
 const BUCKET_WORDS: usize = std::mem::offset_of!(BucketHeader, closed_mono_ns) / 8 + 1;
 
-/// The ring of another process, or one of this ([`Ring::attached`](crate::Ring::attached)), read-only. Any thread may call any method.
+/// The ring of another process, or a ring of this process
+/// ([`Ring::attached`](crate::Ring::attached)), read-only. Any thread may call any method.
 #[derive(Debug)]
 pub struct Attached {
     mapped: Mapped,
     header: RegionHeader,
 }
 
-/// What a region says about itself.
+/// The self-description of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegionInfo {
@@ -91,28 +94,28 @@ pub struct RegionInfo {
     pub bucket_bytes: usize,
     /// Number of buckets.
     pub buckets: usize,
-    /// Producers that it was made for.
+    /// Number of producers that the ring allows.
     pub producers: usize,
-    /// The pages it was given; `None`: a number that this program does not know.
+    /// The pages that back the region. `None`: this program does not know the number in the header.
     pub pages: Option<Pages>,
-    /// When it was made, ns since the UNIX epoch; `None`: not recorded.
+    /// Time of creation, ns since the UNIX epoch. `None`: not recorded.
     pub created_ns: Option<i64>,
-    /// The same on the monotonic clock of that start of the machine; `None`: not recorded.
+    /// Time of creation, ns of the monotonic clock of that boot. `None`: not recorded.
     pub created_mono_ns: Option<i64>,
-    /// The process that made it, by its own number (in its PID namespace).
+    /// Process id of the creator, in its own PID namespace.
     pub process: u64,
-    /// Whether it was made since this machine started; `None`: not known.
+    /// Whether the region was created since this machine booted. `None`: unknown.
     pub this_boot: Option<bool>,
 }
 
-/// What became of the process that writes a region.
+/// The state of the process that writes a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
-    /// It runs.
+pub enum RegionWriter {
+    /// The process runs.
     Running,
-    /// It ended its ring in good order.
+    /// The process closed its ring properly.
     Ended,
-    /// It was killed. What it had published is there.
+    /// The process was killed. Its published records are still in the region.
     Killed,
 }
 
@@ -120,70 +123,74 @@ pub enum Writer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedProducer {
-    /// Records published, ever.
+    /// Records published since the start.
     pub published: u64,
-    /// Their captured bytes; of at most these records.
+    /// Captured bytes of at most the published records.
     pub published_bytes: u64,
-    /// It promised to store nothing older, ns of ring time; `None`: no promise yet.
+    /// The producer promised to store no older records, ns of ring time. `None`: no promise yet.
     pub watermark_ns: Option<i64>,
-    /// When it last published, ns of the monotonic clock; `None`: not recorded.
+    /// Time of the last publication, ns of the monotonic clock. `None`: not recorded.
     pub published_mono_ns: Option<i64>,
-    /// Of its records those before this one were overwritten, but for buckets that were held or reserved.
+    /// The producer's records before this number were overwritten, except in buckets that were held
+    /// or reserved.
     pub evicted_records: u64,
-    /// The largest ring time of those, ns; `None`: nothing was.
+    /// The largest ring time of the overwritten records, ns. `None`: no record was overwritten.
     pub evicted_ns: Option<i64>,
 }
 
-/// What a bucket of another process is doing.
+/// The state of a bucket of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedState {
     /// Never used.
     Free,
-    /// Being taken for new records: nothing is known about it.
+    /// Being claimed for new records: nothing is known about the bucket.
     Claimed,
     /// Being filled.
     Open,
-    /// Full.
+    /// The bucket is full.
     Closed,
-    /// Its header contradicts itself.
+    /// The header contradicts itself.
     Damaged,
 }
 
-/// One bucket of another process at some moment. Numbers are 0 where the state is neither open nor closed.
+/// A snapshot of one bucket of another process. Numbers are 0 unless the state is open or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttachedBucket {
-    /// Its name, for [`Attached::copy_bucket`].
+    /// The bucket and its generation, for [`Attached::copy_bucket`].
     pub bucket: BucketRef,
-    /// What it is doing.
+    /// State of the bucket.
     pub state: AttachedState,
-    /// Whose records.
+    /// Number of the producer that filled the bucket.
     pub producer: usize,
-    /// How many buckets the producer had before.
+    /// Number of buckets that the producer filled before.
     pub sequence: u64,
-    /// The producer's number of the first record.
+    /// Number of the first record, counted per producer.
     pub first: u64,
     /// Records that can be copied.
     pub packets: u64,
-    /// Captured bytes of at least these.
+    /// Captured bytes of at least the records that can be copied.
     pub bytes: u64,
-    /// Smallest and largest ring time of at least these, ns; `None` where there are none.
+    /// Smallest and largest ring time of at least the records that can be copied, ns. `None`: no
+    /// records.
     pub span_ns: Option<(i64, i64)>,
-    /// Of a closed one: how many buckets closed before it, which is the order in which they are overwritten.
+    /// Number of buckets that closed before this bucket, which is the order of overwriting. 0
+    /// unless the bucket is closed.
     pub closing: u64,
-    /// Of a closed one: when it closed, ns of the monotonic clock; `None`: not recorded.
+    /// Time of closing, ns of the monotonic clock. `None`: not recorded, or not closed.
     pub closed_mono_ns: Option<i64>,
 }
 
 impl Attached {
-    /// Maps a ring's file, also `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Reading the memory of a
-    /// process takes its user or root.
+    /// Maps a ring's file, or `/proc/PID/fd/N` of a memfd ([`Ring::path`](crate::Ring::path)). Only
+    /// the user of a process, and root, can read its memory.
     ///
     /// # Errors
-    /// [`AttachError`]: it cannot be opened, or is no ring of this layout, or is damaged.
+    /// [`AttachError`]: the file cannot be opened, is not a ring of this layout, or is damaged.
     pub fn open(path: &Path) -> Result<Self, AttachError> {
         let mapped = Mapped::open(path, REGION_HEADER_BYTES)?;
-        // Acquire: pairs with the store in `Storage::new`. Before the header, so that a ready one is whole.
+        // Acquire: pairs with the store in `Storage::new`. Loaded before the header, so that the
+        // header of a ready region is complete.
         let state = mapped.load(REGION_STATE_OFFSET, Ordering::Acquire);
         let words = mapped.words(0);
         let header = check_header(&words, mapped.bytes(), path)?;
@@ -193,7 +200,7 @@ impl Attached {
         Ok(Self { mapped, header })
     }
 
-    /// A ring of this process, whatever its memory is made of. It keeps the memory.
+    /// A ring of this process, with any kind of memory. Keeps the memory alive.
     pub(crate) fn own(storage: &Arc<Storage>) -> Self {
         let mapped = Mapped::own(storage);
         let header = RegionHeader::from_words(&mapped.words(0));
@@ -201,7 +208,7 @@ impl Attached {
         Self { mapped, header }
     }
 
-    /// What the region says about itself.
+    /// The self-description of the region.
     #[must_use]
     pub fn info(&self) -> RegionInfo {
         let Geometry {
@@ -224,24 +231,24 @@ impl Attached {
         }
     }
 
-    /// What became of the writer. By its lock on the file, so neither a reused process number nor another PID namespace
-    /// deceives.
+    /// The state of the writer, found by its lock on the file, so that neither a reused process id
+    /// nor another PID namespace matters.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
-    pub fn writer(&self) -> Result<Writer, CopyError> {
-        // The lock first: a ring says that it ended before it gives up the lock.
+    pub fn writer(&self) -> Result<RegionWriter, CopyError> {
+        // Checks the lock first, because a ring stores that it ended before it releases the lock.
         let running = self.mapped.is_locked();
         let [state, ..] = self.state()?; // pairs with the end of `Storage`
         Ok(match (state, running) {
-            (STATE_ENDED, _) => Writer::Ended,
-            (_, true) => Writer::Running,
-            (_, false) => Writer::Killed,
+            (STATE_ENDED, _) => RegionWriter::Ended,
+            (_, true) => RegionWriter::Running,
+            (_, false) => RegionWriter::Killed,
         })
     }
 
-    /// The interfaces in the region's table, by number; a name of more than 54 bytes ends in `…`. The second value counts
-    /// those that found no place in it.
+    /// The interfaces in the region's table, by number. A name of more than 54 bytes ends in `…`.
+    /// The second value is the number of interfaces that did not fit the table.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -249,14 +256,14 @@ impl Attached {
         let [_, count, unlisted, _] = self.state()?; // the count pairs with `Storage::list_interface`
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let slots = 0..count.min(self.layout().interfaces_max);
-        // Ordered by the count, and never written again.
+        // The count orders the slots, which are never written again.
         let listed =
             slots.map(|id| interfaces::decode(&self.mapped.words(self.layout().interface(id))));
         Ok((listed.collect(), unlisted))
     }
 
-    /// The steps of clocks that the records in the ring need, for [`Step::stamp_ns`](crate::Step::stamp_ns): to be asked after
-    /// buckets were copied.
+    /// The clock steps that the records in the ring need, for
+    /// [`Step::stamp_ns`](crate::Step::stamp_ns). Must be called after buckets were copied.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -269,8 +276,9 @@ impl Attached {
         Ok((0..steps::STEPS_MAX).filter_map(read).collect())
     }
 
-    /// All that was stored since then is there: the latest closing time of all buckets overwritten, ns of the monotonic clock of the
-    /// start of the machine that the region was made in. `None`: nothing was overwritten.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock of the boot
+    /// that created the region. All packets stored after this time are in the ring. `None`: nothing
+    /// was overwritten.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -279,7 +287,7 @@ impl Attached {
         Ok(Some(ns.cast_signed()).filter(|ns| *ns != i64::MIN))
     }
 
-    /// All producers that the ring was made for.
+    /// All producers that the ring allows.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -288,7 +296,8 @@ impl Attached {
         let read = |id| {
             let header = self.layout().producer(id);
             let watermark = header + std::mem::offset_of!(ProducerHeader, watermark_ns);
-            // Acquire, pairs with T: before the others, so that what it promises is among them.
+            // Acquire, pairs with T. Loaded before the other words, so that they include the
+            // records that the watermark promises.
             let watermark_ns = self.mapped.load(watermark, Ordering::Acquire).cast_signed();
             // `published` pairs with P2, and orders the bytes, which may be newer.
             let [
@@ -322,19 +331,20 @@ impl Attached {
             .collect())
     }
 
-    /// Copies the committed records of a bucket; of an open one those that are there now. `buffer` holds nothing
-    /// afterwards if this fails.
+    /// Copies the committed records of a bucket; from an open bucket, the records committed now. If
+    /// this fails, `buffer` is empty afterwards.
     ///
     /// # Errors
-    /// [`CopyError::Overwritten`] where the bucket is not, or no longer, of this generation; else what is wrong with it.
+    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation. Other
+    /// errors name the fault of the bucket.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         self.copy_bucket_from(bucket, 0, buffer)
     }
 
-    /// As [`Attached::copy_bucket`], without so many records at its beginning.
+    /// As [`Attached::copy_bucket`], without the first `skip` records.
     ///
     /// # Errors
-    /// Those of [`Attached::copy_bucket`].
+    /// The errors of [`Attached::copy_bucket`].
     pub fn copy_bucket_from(
         &self,
         bucket: BucketRef,
@@ -372,8 +382,8 @@ impl Attached {
             bucket_bytes,
             base_ns.cast_signed(),
         );
-        // G: Acquire, pairs with the fence in Control::claim(): if any load above saw a byte of a later generation, the
-        // load below sees that generation.
+        // G: Acquire, pairs with the fence in Control::claim(): if any load above saw a byte of a
+        // later generation, the load below sees that generation.
         fence(Ordering::Acquire);
         let result = if is_readable(self.control(index), bucket) {
             filled
@@ -387,7 +397,7 @@ impl Attached {
         result
     }
 
-    /// What the header of a bucket says, all of one generation.
+    /// The header of a bucket, all of one generation.
     fn bucket(&self, index: usize) -> AttachedBucket {
         for _ in 0..ATTEMPTS {
             let words = self.bucket_words(index);
@@ -398,7 +408,7 @@ impl Attached {
                 return entry;
             }
         }
-        let (_, generation) = control::decode(self.control(index)); // a name, perhaps old
+        let (_, generation) = control::decode(self.control(index)); // a generation, perhaps outdated
         self.entry(
             index,
             (AttachedState::Claimed, generation),
@@ -406,7 +416,7 @@ impl Attached {
         )
     }
 
-    /// A bucket of this state and generation, by the words of its header.
+    /// A bucket with this state and generation, and the words of its header.
     fn entry(
         &self,
         index: usize,
@@ -468,13 +478,13 @@ impl Attached {
         &self.header.layout
     }
 
-    /// The words of a [`BucketHeader`], loaded in their order: the control word (Acquire, pairs with O), the committed mark (Acquire,
-    /// pairs with P1), and what they order.
+    /// The words of a [`BucketHeader`], loaded in their order: the control word (Acquire, pairs
+    /// with O), the committed mark (Acquire, pairs with P1), and the words that these order.
     fn bucket_words(&self, index: usize) -> [u64; BUCKET_WORDS] {
         self.mapped.words(self.layout().bucket_header(index))
     }
 
-    /// The control word of a bucket, behind a fence.
+    /// The control word of a bucket. The caller has run a fence.
     fn control(&self, index: usize) -> u64 {
         let header = self.layout().bucket_header(index);
         self.mapped.load(header, Ordering::Relaxed)
@@ -495,7 +505,7 @@ impl Attached {
     }
 }
 
-/// The header of a region in a file of this length, if all of it can be.
+/// Checks the header of a region in a file of this length.
 fn check_header(
     words: &[u64; HEADER_WORDS],
     file_bytes: usize,
@@ -530,13 +540,13 @@ fn check_header(
     })
 }
 
-/// Whether a control word is that of an open or closed bucket of this generation.
+/// Whether a control word belongs to an open or closed bucket of this generation.
 fn is_readable(control: u64, bucket: BucketRef) -> bool {
     let (state, generation) = control::decode(control);
     matches!(state, AttachedState::Open | AttachedState::Closed) && generation == bucket.generation
 }
 
-/// A time of the monotonic clock, if it was recorded.
+/// A time of the monotonic clock, if recorded.
 fn told(mono_ns: u64) -> Option<i64> {
     Some(mono_ns.cast_signed()).filter(|ns| *ns != MONO_UNKNOWN)
 }
@@ -548,7 +558,7 @@ struct Bucket<'m> {
     bytes: usize,
 }
 
-impl Source for Bucket<'_> {
+impl CopySource for Bucket<'_> {
     fn descriptor(&self, index: usize) -> [u64; 2] {
         let start = self.offset + self.bytes - DESCRIPTOR_BYTES * (index + 1);
         [0, 8].map(|word| self.mapped.load(start + word, Ordering::Relaxed)) // ordered by the fence

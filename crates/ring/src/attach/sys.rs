@@ -1,12 +1,14 @@
-//! A ring's file, mapped read-only, or a ring of this process, and the only two ways to look into it: one word, and a run of words.
+//! A ring's file, mapped read-only, or a ring of this process. The region can be read in two ways:
+//! one word, or a run of words.
 //!
-//! The mapping is memory that another process writes. No reference to a range of it is ever made: each word is loaded by
-//! itself, atomically, and what is returned is a copy.
+//! Another process writes the mapped memory. This file never makes a reference to a range of the
+//! memory: it loads each word separately and atomically, and returns copies.
 //!
-//! **What could end this process.** A load behind the end of a file that shrank raises SIGBUS. A memfd of ours is sealed
-//! against that. For a file with a name the length is looked up again before each visit ([`Mapped::still_whole`]); only
-//! the owner of the file or root can shrink it (0600), and only in the moment between that look and the loads would it
-//! hurt. The recorder never shrinks it; removing or replacing the name does no harm.
+//! **Danger to this process.** A load after the end of a file that shrank raises SIGBUS. A memfd of
+//! this program is sealed against shrinking. For a named file, each visit first checks the length
+//! again ([`Mapped::still_whole`]). Only the owner of the file or root can shrink it (0600), and
+//! shrinking does harm only between the check and the loads. The recorder never shrinks the file;
+//! removing or replacing the name does no harm.
 #![expect(
     unsafe_code,
     reason = "maps a file of another process, and loads from it"
@@ -42,36 +44,38 @@ pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
     /// Bytes of the mapping.
     length: usize,
-    backing: Backing,
+    backing: RegionOrigin,
 }
 
-/// Where the memory comes from.
+/// The origin of the memory.
 #[derive(Debug)]
-enum Backing {
-    /// A file that was mapped for this value.
+enum RegionOrigin {
+    /// A file that this value has mapped.
     File {
         file: File,
-        /// The kernel lets nobody shrink it.
+        /// The kernel prevents shrinking.
         sealed: bool,
     },
     /// A ring of this process.
     Own(Arc<Storage>),
 }
 
-// SAFETY: the mapping belongs to this value, or is kept by it, and is not tied to a thread; all access is by atomic loads.
+// SAFETY: this value owns the mapping, or keeps its owner alive. The mapping is not tied to a
+// thread, and all access is by atomic loads.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps all of a regular file of at least `bytes_min`.
+    /// Maps all of a regular file of at least `bytes_min` bytes.
     pub(super) fn open(path: &Path, bytes_min: usize) -> Result<Self, AttachError> {
         let system = |call, error: Errno| AttachError::System {
             path: path.to_owned(),
             call,
             error: io::Error::from(error),
         };
-        // Not blocking: the path may be a pipe's. Links are followed: `/proc/PID/fd/N` is one.
+        // Non-blocking, because the path may name a pipe. Follows links: `/proc/PID/fd/N` is a
+        // link.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = open(path, flags, Mode::empty()).map_err(|error| system("open", error))?;
         let stat = fstat(&fd).map_err(|error| system("fstat", error))?;
@@ -104,7 +108,7 @@ impl Mapped {
         let mapped = Self {
             base: base.ok_or_else(|| system("mmap", Errno::NOMEM))?,
             length,
-            backing: Backing::File {
+            backing: RegionOrigin::File {
                 file: File::from(fd),
                 sealed,
             },
@@ -119,16 +123,17 @@ impl Mapped {
         Self {
             base: base.cast(),
             length,
-            backing: Backing::Own(Arc::clone(storage)),
+            backing: RegionOrigin::Own(Arc::clone(storage)),
         }
     }
 
-    /// In this process other threads store without atomics: what makes a bucket's records stand still. `Err`: it is not of this
-    /// generation any more. The file of another process knows no hold.
+    /// Holds a bucket of this process, whose threads store without atomics, so that its records do
+    /// not change. `Err`: the bucket is not of this generation any more. The file of another
+    /// process has no hold.
     pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
         match &self.backing {
-            Backing::File { .. } => Ok(None),
-            Backing::Own(storage) => match Hold::new(storage, bucket) {
+            RegionOrigin::File { .. } => Ok(None),
+            RegionOrigin::Own(storage) => match Hold::new(storage, bucket) {
                 Some(hold) => Ok(Some(hold)),
                 None => Err(CopyError::Overwritten(bucket)),
             },
@@ -140,9 +145,9 @@ impl Mapped {
         self.length / 8 * 8
     }
 
-    /// Whether the file still is as long as it was mapped: look before loading.
+    /// Whether the file still has its mapped length. Must be called before loads.
     pub(super) fn still_whole(&self) -> bool {
-        let Backing::File { file, sealed } = &self.backing else {
+        let RegionOrigin::File { file, sealed } = &self.backing else {
             return true;
         };
         *sealed
@@ -150,14 +155,15 @@ impl Mapped {
                 .is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) >= self.bytes() as u64)
     }
 
-    /// Whether another open file description has the file locked, as a recorder has while its ring lives.
+    /// Whether another open file description has locked the file, as a recorder does while its ring
+    /// lives.
     pub(super) fn is_locked(&self) -> bool {
-        let Backing::File { file, .. } = &self.backing else {
+        let RegionOrigin::File { file, .. } = &self.backing else {
             return true;
         };
         match flock(file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
-                // Given back at once; the lock also goes with the file.
+                // Released at once; closing the file would release the lock too.
                 let _ = flock(file, FlockOperation::Unlock);
                 false
             }
@@ -168,20 +174,20 @@ impl Mapped {
     /// The word at a byte offset.
     ///
     /// # Panics
-    /// Unless it lies in the mapping, aligned to 8.
+    /// Unless the word is inside the mapping and aligned to 8.
     pub(super) fn load(&self, offset: usize, order: Ordering) -> u64 {
         assert!(offset.is_multiple_of(8) && offset < self.bytes());
         // SAFETY: inside the mapping, as asserted.
         let word = unsafe { self.base.add(offset / 8) };
-        // SAFETY: mapped as long as `self`, aligned, and only ever loaded. This is a reference to one atomic word, which
-        // anybody may store to at any time.
+        // SAFETY: mapped as long as `self`, aligned, and only ever loaded. This is a reference to
+        // one atomic word, which anybody may store to at any time.
         unsafe { word.as_ref() }.load(order)
     }
 
     /// The words from a byte offset on, loaded in their order, each with Acquire.
     ///
     /// # Panics
-    /// Unless all lie in the mapping, aligned to 8.
+    /// Unless all words are inside the mapping and aligned to 8.
     pub(super) fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
         std::array::from_fn(|word| self.load(offset + word * 8, Ordering::Acquire))
     }
@@ -217,7 +223,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if let Backing::File { .. } = self.backing {
+        if let RegionOrigin::File { .. } = self.backing {
             // SAFETY: this is the range that `open` mapped, and it is not used after this.
             let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
         }

@@ -1,4 +1,4 @@
-//! The memory of one bucket, as it is read.
+//! The memory of one bucket, for reading.
 #![expect(unsafe_code, reason = "reads from the region")]
 
 use std::marker::PhantomData;
@@ -10,14 +10,15 @@ use super::{
 };
 use crate::Packet;
 
-/// Bytes of the headers that most filters look at: Ethernet, IPv4 without options, and both ports with a little more.
+/// Bytes of the headers that most filters read: Ethernet, IPv4 without options, and both ports with
+/// a little more.
 const HEADER_BYTES: usize = 48;
 
-/// Where a bucket lies. A value of its own, so that a loop over records keeps it in registers instead of finding the bucket in the
-/// region for each.
+/// The address of a bucket. A separate value, so that a loop over records keeps it in registers
+/// instead of computing the address for each record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BucketMemory<'s> {
-    /// The first byte of `bytes` that are mapped and initialised while `'s` lasts.
+    /// The first byte of `bytes` that are mapped and initialized while `'s` lasts.
     base: *const u8,
     bytes: usize,
     #[cfg(loom)]
@@ -26,11 +27,11 @@ pub(super) struct BucketMemory<'s> {
 }
 
 impl<'s> BucketMemory<'s> {
-    /// Panics unless `bucket` is one of the storage.
+    /// Panics unless the storage has the bucket.
     pub(super) fn new(storage: &'s Storage, bucket: usize) -> Self {
         let bytes = storage.geometry.bucket_bytes;
         Self {
-            base: storage.place(bucket, 0, bytes), // which asserts that they are inside the region
+            base: storage.place(bucket, 0, bytes), // asserts that the bucket is inside the region
             bytes,
             #[cfg(loom)]
             shadow: (&storage.shadow, bucket),
@@ -41,9 +42,9 @@ impl<'s> BucketMemory<'s> {
     /// The record at `index`.
     ///
     /// # Safety
-    /// The record is committed in the present generation of the bucket, the caller has synchronised with the commitment
-    /// (edge P1), and the bucket cannot be claimed, or not be written after a claim, while the result lives. `base_ns` is
-    /// the bucket's.
+    /// The record is committed in the present generation of the bucket, and the caller has
+    /// synchronized with the commitment (edge P1). While the result lives, the bucket cannot be
+    /// claimed, or not be written after a claim. `base_ns` is the bucket's.
     #[inline(always)]
     pub(super) unsafe fn packet(self, base_ns: i64, index: usize) -> Packet<'s> {
         // SAFETY: the caller's promise covers the record's descriptor.
@@ -67,7 +68,7 @@ impl<'s> BucketMemory<'s> {
     /// A record of the extended form.
     ///
     /// # Safety
-    /// As for [`Self::packet`], of the record that `descriptor` was read from.
+    /// As for [`Self::packet`], of the record of `descriptor`.
     #[cold]
     unsafe fn extended(self, descriptor: Descriptor) -> Packet<'s> {
         let offset = descriptor.offset();
@@ -87,8 +88,8 @@ impl<'s> BucketMemory<'s> {
         }
     }
 
-    /// Asks for the first bytes of a record, which a reader will soon want: the line that it begins in, and that of its ports,
-    /// which is another one for most records that are not whole lines.
+    /// Prefetches the first bytes of a record: the line at its start, and the line of its ports.
+    /// These differ for most records that are not whole lines.
     ///
     /// # Safety
     /// As for [`Self::packet`].
@@ -101,7 +102,7 @@ impl<'s> BucketMemory<'s> {
         stream::prefetch(first.wrapping_add(HEADER_BYTES - 1));
     }
 
-    /// Asks for a descriptor, which a reader will soon want. Nothing is read: any index may be given.
+    /// Prefetches a descriptor. Reads nothing, so any index is allowed.
     #[inline(always)]
     pub(super) fn prefetch_descriptor(self, index: usize) {
         let end = self.base.wrapping_add(self.bytes);
@@ -112,7 +113,8 @@ impl<'s> BucketMemory<'s> {
     /// As for [`Self::packet`].
     #[inline(always)]
     pub(super) unsafe fn descriptor(self, index: usize) -> Descriptor {
-        // Bytes from the end of the bucket. No index of a record is large enough for this to overflow.
+        // Bytes from the end of the bucket. No index of a record is large enough for an overflow
+        // here.
         let from_end = DESCRIPTOR_BYTES * (index + 1);
         assert!(from_end <= self.bytes);
         let offset = self.bytes - from_end;
@@ -120,8 +122,8 @@ impl<'s> BucketMemory<'s> {
         self.shadow.0.read(self.shadow.1, offset, DESCRIPTOR_BYTES);
         // SAFETY: inside the bucket, as asserted.
         let place = unsafe { self.base.add(offset) };
-        // SAFETY: aligned, since buckets and descriptors are multiples of 16 bytes; the caller sees to it that nobody writes
-        // these bytes.
+        // SAFETY: aligned, since buckets and descriptors are multiples of 16 bytes. The caller
+        // ensures that nobody writes these bytes.
         unsafe { place.cast::<Descriptor>().read() }
     }
 
@@ -134,8 +136,9 @@ impl<'s> BucketMemory<'s> {
         self.shadow.0.read(self.shadow.1, offset, length);
         // SAFETY: inside the bucket, as asserted.
         let first = unsafe { self.base.add(offset) };
-        // SAFETY: the memory was zeroed at the start, so that every byte is initialised; the caller sees to it that nobody
-        // writes these bytes while the result lives, and `'s` keeps them mapped.
+        // SAFETY: the memory was zeroed at the start, so that every byte is initialized. The caller
+        // ensures that nobody writes these bytes while the result lives, and `'s` keeps them
+        // mapped.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 }

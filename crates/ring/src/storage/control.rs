@@ -1,9 +1,9 @@
-//! The word in which claim and hold meet.
+//! The word that decides between claim and hold.
 //!
 //! ```text
 //! bits  0..2   state: 0 free, 1 claimed, 2 open, 3 closed
-//!       2..16  holds: readers that borrow from the bucket
-//!      16..64  generation: how often the bucket was claimed
+//!       2..16  holds: number of readers that borrow from the bucket
+//!      16..64  generation: number of claims of the bucket
 //! ```
 //!
 //! ```text
@@ -12,8 +12,9 @@
 //!                    └──────────── claim ─────────────┘
 //! ```
 //!
-//! A claim needs `holds == 0` and counts the generation up; a hold needs the generation that the reader knows and a bucket
-//! that is open or closed. Both are compare-and-swap on this one word, so that one of them loses.
+//! A claim needs `holds == 0` and increments the generation. A hold needs the generation that the
+//! reader knows and a bucket that is open or closed. Both are compare-and-swap on this one word, so
+//! that one of them loses.
 
 #[cfg(not(loom))]
 use crate::AttachedState;
@@ -27,10 +28,11 @@ const CLOSED: u64 = 3;
 const HOLD_ONE: u64 = 1 << 2;
 const HOLDS_MASK: u64 = ((1 << 14) - 1) << 2;
 const GENERATION_SHIFT: u32 = 16;
-/// Generations wrap after 2⁴⁸ claims: 89 years at 100 ns each.
+/// Generations wrap after 2⁴⁸ claims: 326 days at 100 ns each, and filling a bucket takes far
+/// longer.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
 
-/// State and generation in a word, whatever it holds, for a reader of another process.
+/// State and generation of a word of another process, whatever its value.
 #[cfg(not(loom))]
 pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
     let state = match word & STATE_MASK {
@@ -42,48 +44,52 @@ pub(crate) fn decode(word: u64) -> (AttachedState, u64) {
     (state, word >> GENERATION_SHIFT)
 }
 
-/// State, holds and generation of a bucket: at first free, no holds, generation 0.
+/// State, holds and generation of a bucket. Initially free, no holds, generation 0.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Control(AtomicU64);
 
 impl Control {
-    /// Writer: takes a free or closed bucket that nobody holds, and returns its new generation.
+    /// Writer: claims a free or closed bucket that nobody holds, and returns its new generation.
     pub(crate) fn claim(&self) -> Option<u64> {
-        let old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        let old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         let state = old & STATE_MASK;
         if (state != FREE && state != CLOSED) || old & HOLDS_MASK != 0 {
             return None;
         }
         let generation = ((old >> GENERATION_SHIFT) + 1) & GENERATION_MASK;
         let new = (generation << GENERATION_SHIFT) | CLAIMED;
-        // C: Acquire, pairs with R in release(): the readers' last loads come before our first store.
+        // C: Acquire, pairs with R in release(): the readers' last loads come before our first
+        // store.
         self.0
             .compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        // G: a reader of another process that sees a byte of the new contents also sees the new generation.
+        // G: a reader of another process that sees a byte of the new contents also sees the new
+        // generation.
         fence(Ordering::Release);
         Some(generation)
     }
 
-    /// Writer: shows a claimed bucket to readers, after its header was written.
+    /// Writer: opens a claimed bucket for readers, after its header was written.
     pub(crate) fn open(&self, generation: u64) {
-        // O: Release, pairs with H in hold(). A plain store: nobody but the claimer changes a claimed word.
+        // O: Release, pairs with H in hold(). A plain store: only the claimer changes a claimed
+        // word.
         self.0
             .store((generation << GENERATION_SHIFT) | OPEN, Ordering::Release);
     }
 
     /// Writer: ends an open bucket, after its last publication and its link.
     pub(crate) fn close(&self) {
-        // L: Release, pairs with is_closed(): who sees the end sees the last record and the link.
+        // L: Release, pairs with is_closed(): a reader that sees the end sees the last record and
+        // the link.
         let old = self.0.fetch_add(CLOSED - OPEN, Ordering::Release);
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
 
-    /// Reader: keeps the bucket from being claimed. `false`: the bucket is of another generation,
-    /// or has 16,383 holds. The word cannot count more.
+    /// Reader: keeps the bucket from being claimed. `false`: the bucket has another generation, or
+    /// 16,383 holds, the maximum of the word.
     pub(crate) fn hold(&self, generation: u64) -> bool {
-        let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
+        let mut old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         loop {
             let state = old & STATE_MASK;
             if old >> GENERATION_SHIFT != generation
@@ -92,7 +98,7 @@ impl Control {
             {
                 return false;
             }
-            // H: Acquire, pairs with O in open(): the header is that of this generation.
+            // H: Acquire, pairs with O in open(): the header belongs to this generation.
             match self.0.compare_exchange_weak(
                 old,
                 old + HOLD_ONE,
@@ -105,19 +111,20 @@ impl Control {
         }
     }
 
-    /// Reader: gives a hold back.
+    /// Reader: releases a hold.
     pub(crate) fn release(&self) {
         // R: Release, pairs with C in claim().
         let old = self.0.fetch_sub(HOLD_ONE, Ordering::Release);
         assert_ne!(old & HOLDS_MASK, 0, "a hold was given back twice");
     }
 
-    /// Whether nothing more will be committed in this generation. For a reader that holds the bucket.
+    /// Whether no more records will be committed in this generation. For a reader that holds the
+    /// bucket.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & STATE_MASK == CLOSED // pairs with L
     }
 
-    /// Whether a reader borrows from the bucket at this moment; a guess unless the caller knows more.
+    /// Whether a reader holds the bucket now. A guess unless the caller knows more.
     pub(crate) fn is_held(&self) -> bool {
         self.0.load(Ordering::Relaxed) & HOLDS_MASK != 0 // a guess: only claim() decides
     }
@@ -190,7 +197,8 @@ mod tests {
     }
 }
 
-/// The word alone. In the whole ring the fences of eventcount and wait sets hide what is missing here.
+/// The word alone. In the whole ring the fences of eventcount and wait sets would hide a missing
+/// order here.
 #[cfg(loom)]
 #[cfg(test)]
 mod models {
@@ -209,7 +217,7 @@ mod models {
             let Some(generation) = self.control.claim() else {
                 return false;
             };
-            // Only the address is used: what loom checks is the order of the accesses.
+            // Only the address is used: loom checks the order of the accesses.
             self.value.with_mut(|value| assert!(!value.is_null()));
             self.control.open(generation);
             self.control.close();

@@ -1,4 +1,4 @@
-//! The 16 bytes that describe a record, and the escape form for what does not fit them.
+//! The 16 bytes that describe a record, and the extended form for records that do not fit.
 //!
 //! ```text
 //! bucket    | payload 0 | payload 1 | … →              ← … | descriptor 1 | descriptor 0 |
@@ -6,31 +6,37 @@
 //! descriptor, two 64-bit words in native byte order, bit 0 lowest
 //! word 0    0..48   time − base of the bucket, ns, two's complement (± 39 hours)
 //!          48..64   wire length, bytes (0..=65_535)
-//! word 1    0..28   offset of the payload from the start of the bucket, bytes: a bucket has at most 256 MiB
+//! word 1    0..28   offset of the payload in the bucket, bytes: a bucket has at most 256 MiB
 //!          28..47   captured length, bytes (0..=262_144)
 //!          47..55   interface (0..=254; 255 in the extended form)
 //!          55..57   direction
-//!             57    a VLAN tag was put back
+//!             57    a VLAN tag was restored
 //!             58    extended: the payload starts with an extension
 //!          59..64   shard (0..=31)
 //!
 //! extension, in front of the captured bytes, native byte order; word 0 of the descriptor is then 0
-//! bytes     0..2    length of the extension itself, 16 for now: a reader skips what it does not know
+//! bytes     0..2    length of the extension, 16 for now: readers skip bytes beyond the known
 //!           2..4    interface
 //!           4..8    wire length
 //!           8..16   time, ns since the UNIX epoch
 //! ```
 //!
-//! The shard stands in both forms in the same bits, at the top, so that a shift reads it. One of them was free; the other four were
-//! the offset's. Rings of up to 1 TiB have buckets of at most 256 MiB, so that only larger ones are cut otherwise than with 32 bits, into
-//! more than 4096 buckets (at most 65,535, of 16 TiB together), and no record takes another form than before. Payloads follow
-//! each other byte by byte: no bit of an offset is always 0. From elsewhere four bits cost more:
-//! - the time (44 bits: ± 2.4 hours): fewer than 3 packets of 64 bytes a second take longer to fill a bucket of 2 MiB. Those behind
-//!   need the extended form, 16 bytes each and one by one, and so does a file whose packets are hours later than those before;
-//! - the wire length (12 bits: 4095 bytes): jumbo frames and what segmentation offload leaves whole, at full rate;
-//! - the interface (4 bits: 15 of them), at full rate too; the captured length has none that 256 KiB do not need.
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. One of
+//! its bits was free; the other four were bits of the offset. Rings of up to 1 TiB have buckets of
+//! at most 256 MiB, so only larger rings are divided differently than with a 32-bit offset. They
+//! get more than 4096 buckets (at most 65,535, together 16 TiB). No record needs another form
+//! because of this. Payloads follow each other byte by byte, so no bit of an offset is always 0.
+//! Four bits of another field would cost more:
 //!
-//! In the extension it would cost every packet 16 bytes and the way of short records.
+//! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
+//!   MiB takes longer than this to fill. Later packets then need the extended form, 16 bytes each,
+//!   each stored separately. A file with a gap of hours has the same problem.
+//! - the wire length (12 bits: 4095 bytes): affects jumbo frames and segmentation offload, at full
+//!   rate.
+//! - the interface (4 bits: 15 interfaces): also at full rate.
+//! - the captured length: needs all its bits for 256 KiB.
+//!
+//! In the extension the shard would cost every packet 16 bytes and the fast path for short records.
 
 #![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
 
@@ -40,7 +46,7 @@ use crate::{Record, config::BUCKET_BYTES_MAX};
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 /// Bytes of one extension.
 pub(crate) const EXTENSION_BYTES: usize = 16;
-/// The longest capture of one record. Under loom a record is as small as its descriptor.
+/// The maximum captured length of one record. Under loom a record is as small as its descriptor.
 pub(crate) const CAPTURED_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 256 << 10 };
 
 const TIME_BITS: u32 = 48;
@@ -58,22 +64,22 @@ const EXTENDED: u64 = 1 << 58;
 const SHARD_SHIFT: u32 = 59;
 
 const _: () = assert!(CAPTURED_BYTES_MAX as u64 <= CAPTURED_MASK);
-// Behind every payload there is a descriptor.
+// A descriptor follows every payload.
 const _: () = assert!(BUCKET_BYTES_MAX as u64 <= OFFSET_MASK + 1);
 const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
 
-/// A descriptor as it stands in a bucket.
+/// A descriptor as stored in a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Descriptor([u64; 2]);
 
-/// An extension as it stands before a payload.
+/// An extension as stored before a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extension(pub(crate) [u8; EXTENSION_BYTES]);
 
 /// Describes a record of `captured` bytes at `offset` in a bucket of base time `base_ns`.
 ///
-/// `captured <= CAPTURED_BYTES_MAX` is the caller's to see to.
+/// The caller must ensure `captured <= CAPTURED_BYTES_MAX`.
 #[inline]
 pub(crate) fn encode(
     record: &Record<'_>,
@@ -94,7 +100,7 @@ pub(crate) fn encode(
     (Descriptor([0, rest]), Some(Extension(extension)))
 }
 
-/// The compact form, if the record fits it.
+/// The compact form, if the record fits this form.
 #[inline(always)]
 pub(crate) fn compact(
     record: &Record<'_>,
@@ -102,7 +108,7 @@ pub(crate) fn compact(
     offset: u32,
     captured: usize,
 ) -> Option<Descriptor> {
-    // Reading adds modulo 2⁶⁴ as well, so that a difference which overflows comes out right all the same.
+    // Reading adds modulo 2⁶⁴ as well, so the result is correct even if the difference overflows.
     let delta = record.time_ns.wrapping_sub(base_ns);
     let far = delta.wrapping_add(1 << (TIME_BITS - 1)).cast_unsigned() >> TIME_BITS;
     let wire = u64::from(record.wire_len);
@@ -117,8 +123,8 @@ pub(crate) fn compact(
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 pub(crate) const BASE_NS_MAX: i64 = i64::MAX - (1 << (TIME_BITS - 1));
 
-/// As [`compact`], with fewer instructions, for a record that is not older than the base of the bucket and at most 39 hours
-/// younger: nearly every one. The base is at most [`BASE_NS_MAX`].
+/// As [`compact`], with fewer instructions, for a record that is at most 39 hours younger than the
+/// base of the bucket, and not older: nearly every record. The base is at most [`BASE_NS_MAX`].
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 #[inline(always)]
 pub(crate) fn compact_later(
@@ -127,7 +133,7 @@ pub(crate) fn compact_later(
     offset: u32,
     captured: usize,
 ) -> Option<Descriptor> {
-    // A difference below 2⁴⁷ is one that did not overflow: the sum of base and 2⁴⁷ does not.
+    // A difference below 2⁴⁷ did not overflow, because the sum of base and 2⁴⁷ does not overflow.
     let later = record.time_ns.wrapping_sub(base_ns).cast_unsigned();
     if later >> (TIME_BITS - 1) != 0
         || record.wire_len >> 16 != 0
@@ -138,7 +144,8 @@ pub(crate) fn compact_later(
     Some(near(record, later, offset, captured))
 }
 
-/// The compact form of a record so far from the base, in [`TIME_BITS`] bits, which fits it.
+/// The compact form of a record that fits it, with the time difference to the base in [`TIME_BITS`]
+/// bits.
 #[inline(always)]
 fn near(record: &Record<'_>, delta: u64, offset: u32, captured: usize) -> Descriptor {
     let time_and_wire = delta | (u64::from(record.wire_len) << TIME_BITS);
@@ -146,7 +153,7 @@ fn near(record: &Record<'_>, delta: u64, offset: u32, captured: usize) -> Descri
     Descriptor([time_and_wire, rest])
 }
 
-/// What both forms say in the same bits.
+/// The bits that both forms share.
 #[inline(always)]
 fn common(record: &Record<'_>, offset: u32, captured: usize) -> u64 {
     u64::from(offset)
@@ -157,11 +164,12 @@ fn common(record: &Record<'_>, offset: u32, captured: usize) -> u64 {
 }
 
 impl Descriptor {
-    /// Describes nothing.
+    /// A descriptor of no record.
     pub(crate) const ZERO: Self = Self([0; 2]);
 
-    /// Puts it into its place in one piece. In two, a load of both that comes soon after, as when a group of descriptors is
-    /// written, waits until the stores have left the processor's store buffer, and all stores past the cache before them.
+    /// Stores the descriptor with one instruction. With two stores, a soon following load of both
+    /// words, as when a group of descriptors is written, would wait. It would wait until these
+    /// stores, and all earlier stores past the cache, have left the processor's store buffer.
     #[inline(always)]
     pub(crate) fn store(self, place: &mut Self) {
         #[cfg(target_arch = "x86_64")]
@@ -171,7 +179,7 @@ impl Descriptor {
             // SAFETY: every x86-64 has SSE2.
             let words = unsafe { _mm_set_epi64x(high, low) };
             let place = std::ptr::from_mut(place).cast::<__m128i>();
-            // SAFETY: as above; the place is a descriptor, 16 bytes that are lent exclusively.
+            // SAFETY: as above; the place is a descriptor, 16 bytes that are borrowed exclusively.
             unsafe { _mm_storeu_si128(place, words) };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -180,19 +188,19 @@ impl Descriptor {
         }
     }
 
-    /// The bytes of descriptors, as they are stored.
+    /// The bytes of descriptors, as stored.
     pub(crate) fn as_bytes(descriptors: &[Self]) -> &[u8] {
-        // SAFETY: a descriptor is two words without padding, any byte of which may be read.
+        // SAFETY: a descriptor is two words without padding, and every byte may be read.
         unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
     }
 
-    /// Makes a descriptor of two words in a region of another process, whatever they hold.
+    /// Makes a descriptor of two words in a region of another process, whatever their value.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: [u64; 2]) -> Self {
         Self(words)
     }
 
-    /// Where the payload (with its extension) starts in the bucket, in bytes.
+    /// Offset of the payload (with its extension) in the bucket, bytes.
     #[inline(always)]
     pub(crate) fn offset(self) -> usize {
         (self.0[1] & OFFSET_MASK) as usize
@@ -213,7 +221,7 @@ impl Descriptor {
     /// The ring time in the compact form.
     #[inline(always)]
     pub(crate) fn time_ns(self, base_ns: i64) -> i64 {
-        // The shifts extend the sign; the sum was representable when it was taken apart.
+        // The shifts extend the sign; the sum was representable when the record was encoded.
         base_ns.wrapping_add((self.0[0] << (64 - TIME_BITS)).cast_signed() >> (64 - TIME_BITS))
     }
 

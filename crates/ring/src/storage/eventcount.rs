@@ -1,31 +1,34 @@
-//! How a writer without a bucket learns that it may find one now: an eventcount.
+//! An eventcount: how a writer without a bucket learns that a bucket may be free now.
 //!
-//! What frees buckets (a hold given back, a group's position, a reservation, the mode) changes without the outer mutex,
-//! so that the usual mutex and condition variable are not enough. Both sides put a sequentially consistent fence between
-//! their own store and the load of the other's (Dekker):
+//! The state that frees buckets (a released hold, a group's position, a reservation, the mode)
+//! changes without the outer mutex, so a mutex with a condition variable is not enough. Each side
+//! puts a sequentially consistent fence between its own store and its load of the other side's
+//! store (Dekker):
 //!
 //! ```text
-//! writer  waiters += 1;  fence F1;  look for a bucket (holds, positions, …);  sleep while epoch is what it was before
-//! freer   store what frees;  fence F2;  waiters != 0?  then epoch += 1, wake
+//! writer  waiters += 1;  fence F1;  search for a bucket;  sleep while epoch is unchanged
+//! freer   store that frees;  fence F2;  waiters != 0?  then epoch += 1, wake
 //! ```
 //!
-//! Whichever fence comes later in their total order: after F1 the writer sees the bucket, after F2 the freer sees the
-//! writer. A writer that does not wait (protect mode) uses the epoch to fail at once until something changed.
+//! The fences have a total order. If F1 is later, the writer sees the bucket; if F2 is later, the
+//! freer sees the writer. A writer that does not wait (protect mode) uses the epoch to fail at once
+//! until something changes.
 //!
-//! The epoch is the word that writers sleep on, so that there is no mutex which a writer could keep from a freer. It wraps
-//! after 2³² notifications; a writer would have to be stopped for all of them, between its search and its sleep, to miss the last.
+//! Writers sleep on the word of the epoch, so that no mutex exists with which a writer could block
+//! a freer. The epoch wraps after 2³² notifications. To miss a notification, a writer would have to
+//! be stopped between its search and its sleep for all 2³² notifications.
 
 use crate::{
     futex::Futex,
     sync::{AtomicUsize, Ordering, fence},
 };
 
-/// See the module.
+/// The eventcount of a ring, for buckets that become free.
 #[derive(Debug)]
 pub(crate) struct EventCount {
-    /// Producers that found no bucket since they last got one.
+    /// Producers that found no bucket since they last got a bucket.
     waiters: AtomicUsize,
-    /// Counts the notifications that somebody could have waited for.
+    /// Number of notifications that a waiter could have waited for.
     epoch: Futex,
 }
 
@@ -37,7 +40,8 @@ impl EventCount {
         }
     }
 
-    /// Freer: to be called after each store that may free a bucket. A fence and a load while nobody waits.
+    /// Freer: must be called after each store that may free a bucket. Costs a fence and a load
+    /// while nobody waits.
     pub(crate) fn notify(&self) {
         fence(Ordering::SeqCst); // F2, pairs with F1
         if self.waiters.load(Ordering::Relaxed) == 0 {
@@ -47,23 +51,25 @@ impl EventCount {
         self.epoch.wake();
     }
 
-    /// Writer: counts itself as waiting. It must look for a bucket once more before it sleeps.
-    pub(crate) fn enlist(&self) {
+    /// Writer: counts itself as waiting. The writer must search for a bucket once more before it
+    /// sleeps.
+    pub(crate) fn add_waiter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed); // ordered by F1
         fence(Ordering::SeqCst); // F1, pairs with F2
     }
 
-    /// Writer: has a bucket, or gives up.
-    pub(crate) fn leave(&self) {
-        self.waiters.fetch_sub(1, Ordering::Relaxed); // only ever costs a needless notification
+    /// Writer: got a bucket, or stops waiting.
+    pub(crate) fn remove_waiter(&self) {
+        self.waiters.fetch_sub(1, Ordering::Relaxed); // a late decrement only costs a needless notification
     }
 
-    /// Writer: to be read before it looks for a bucket.
+    /// Writer: must be read before the search for a bucket.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire) // pairs with B
     }
 
-    /// Writer, enlisted: sleeps until there was a notification after `epoch` was read; may return early.
+    /// Writer, after [`Self::add_waiter`]: sleeps until a notification after `epoch` was read. May
+    /// return early.
     pub(crate) fn wait(&self, epoch: u32) {
         self.epoch.wait(epoch, None);
     }

@@ -1,109 +1,124 @@
-//! What stands in front of the buckets: the region's own description, a header for each producer and one for each bucket,
-//! and the interfaces. Whoever maps the region read-only (`attach/`) needs nothing else.
+//! The headers in front of the buckets: the region's self-description, a header for each producer
+//! and each bucket, and the interfaces. A process that maps the region read-only (`attach/`) needs
+//! nothing else.
 //!
 //! ```text
-//! offset 0        RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before RegionState::state is set
-//!           0     magic              8  version          16  region bytes       24  producers
-//!          32     producers' offset 40  buckets          48  headers' offset    56  bytes of a bucket
-//!          64     buckets' offset   72  interfaces' off. 80  interfaces at most 88  time of creation, ns
-//!          96     boot id, 16 bytes                     112  process id        120  pages: 1 small, 2 transparent, 3 explicit
-//!         128     steps' offset    136  steps at most    144  time of creation, ns of the monotonic clock; 0 unknown
-//!        1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not fit, latest closing overwritten
-//!        4096     ProducerHeader   128 bytes × producers
-//!        …        BucketHeader     128 bytes × buckets
-//!        …        StepSlot          32 bytes × steps at most
-//!        …        InterfaceSlot     64 bytes × interfaces at most: all that is left up to the buckets, 1024 or more
-//!        buckets  bucket_bytes × buckets, from a multiple of 2 MiB
+//! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
+//!          0     magic                         8  version
+//!         16     region bytes                 24  producers
+//!         32     producers' offset            40  buckets
+//!         48     bucket headers' offset       56  bytes of a bucket
+//!         64     buckets' offset              72  interfaces' offset
+//!         80     interfaces' max              88  time of creation, ns
+//!         96     boot id, 16 bytes           112  process id
+//!        120     pages: 1 small, 2 transparent, 3 explicit
+//!        128     steps' offset               136  steps' max
+//!        144     time of creation, ns of the monotonic clock; 0 unknown
+//!       1024     RegionState      128 bytes: state, interfaces listed, interfaces that did not
+//!                                 fit, latest closing time of all overwritten buckets
+//!       4096     ProducerHeader   128 bytes × producers
+//!       …        BucketHeader     128 bytes × buckets
+//!       …        StepSlot          32 bytes × steps' max
+//!       …        InterfaceSlot     64 bytes × interfaces' max: the space up to the buckets
+//!       buckets  bucket_bytes × buckets, from a multiple of 2 MiB
 //! ```
 //!
-//! All numbers are in native byte order; the magic tells which. State, headers and slots are structs of atomics that begin as zeros,
-//! but for the three that say otherwise. Under loom they stand on the heap: its atomics are larger than real ones.
+//! All numbers are in native byte order; the magic shows the byte order. State, headers and slots
+//! are structs of atomics that are initially zero, except three fields whose comments say
+//! otherwise. Under loom they are on the heap, because loom's atomics are larger than real atomics.
 
 use super::control::Control;
 use crate::sync::{AtomicI64, AtomicU64};
 
 /// Bytes in front of the headers of the producers.
 pub(crate) const REGION_HEADER_BYTES: usize = 4096;
-/// Where [`RegionState`] stands.
+/// Offset of [`RegionState`].
 pub(crate) const REGION_STATE_OFFSET: usize = 1024;
-/// Places for interfaces, at least.
+/// Minimum number of slots for interfaces.
 pub(crate) const INTERFACES_MIN: usize = 1024;
-/// Stands for an unknown time of the monotonic clock.
+/// An unknown time of the monotonic clock.
 pub(crate) const MONO_UNKNOWN: i64 = 0;
 
 /// [`RegionState::state`]: the headers are not written yet.
 pub(crate) const STATE_UNREADY: u64 = 0;
-/// [`RegionState::state`]: in use, or its process was killed.
+/// [`RegionState::state`]: in use, or the process was killed.
 pub(crate) const STATE_LIVE: u64 = 1;
-/// [`RegionState::state`]: its ring ended in good order.
+/// [`RegionState::state`]: the process closed its ring properly.
 pub(crate) const STATE_ENDED: u64 = 2;
 
-/// What changes about the region as a whole.
+/// The mutable state of the region as a whole.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct RegionState {
     /// One of `STATE_…`. Stored with Release: live after all headers, ended after the last record.
     pub(crate) state: AtomicU64,
-    /// Interfaces in the table. Stored with Release after their slots; never falls.
+    /// Interfaces in the table. Stored with Release after their slots; never decreases.
     pub(crate) interfaces: AtomicU64,
-    /// Interfaces that found no slot: the process knows them, the region does not.
+    /// Interfaces without a slot: the process knows these interfaces, the region does not.
     pub(crate) interfaces_unlisted: AtomicU64,
-    /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`, as at the start: none
-    /// was. All that was stored since then is there.
+    /// The latest closing time of all overwritten buckets, ns of the monotonic clock. Initially
+    /// `i64::MIN`, which means that no bucket was overwritten. All packets stored after this time
+    /// are in the ring.
     pub(crate) evicted_closed_mono_ns: AtomicI64,
 }
 
-/// What is known about one producer. Written by that producer, but for what was overwritten.
+/// The state of one producer. That producer writes the header, except the fields about overwritten
+/// records.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct ProducerHeader {
-    /// Records published, ever. Stored (Release, edge P2) after the bucket's committed mark.
+    /// Records published since the start. Stored (Release, edge P2) after the bucket's committed
+    /// mark.
     pub(crate) published: AtomicU64,
-    /// Their captured bytes. Stored before `published`.
+    /// Captured bytes of the published records. Stored before `published`.
     pub(crate) published_bytes: AtomicU64,
-    /// Nothing older will come; ns of ring time; `i64::MIN`, as at the start, is none. Stored (Release, edge T) after everything
-    /// before is published.
+    /// The producer promises no older records; ns of ring time. Initially `i64::MIN`, which means
+    /// no promise. Stored (Release, edge T) after everything before is published.
     pub(crate) watermark_ns: AtomicI64,
-    /// What the monotonic clock showed at the last publication, ns; 0 is unknown. Stored before `published`.
+    /// Time of the last publication, ns of the monotonic clock; 0 is unknown. Stored before
+    /// `published`.
     pub(crate) published_mono_ns: AtomicI64,
-    /// Behind the last of its records that were overwritten. Written under the outer mutex, as the next one is, by whoever
-    /// overwrites.
+    /// The number after the last overwritten record of this producer. The overwriting thread writes
+    /// this field and `evicted_ns` under the outer mutex.
     pub(crate) evicted_records: AtomicU64,
-    /// The largest ring time of those, ns; `i64::MIN`, as at the start: there are none.
+    /// The largest ring time of the producer's overwritten records, ns. Initially `i64::MIN`, which
+    /// means no such record.
     pub(crate) evicted_ns: AtomicI64,
 }
 
-/// What is known about one bucket.
+/// The header of one bucket.
 ///
-/// `control` is everybody's. All else is written by the producer that owns the bucket: the second half between claim and
-/// opening, the first half at publication, `next`, `closing` and `closed_mono_ns` before closing.
+/// All threads change `control`. The producer that owns the bucket writes the other fields:
+/// `committed` to `max_ns` at publication; `next`, `closing` and `closed_mono_ns` before closing;
+/// the rest between claim and opening.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct BucketHeader {
     pub(crate) control: Control,
-    /// Records that readers may see. Stored with Release (edge P1) after all that they are made of.
+    /// Records that readers may read. Stored with Release (edge P1) after all bytes of the records.
     pub(crate) committed: AtomicU64,
-    /// Captured bytes of at least these records.
+    /// Captured bytes of at least the committed records.
     pub(crate) bytes: AtomicU64,
-    /// Smallest ring time of at least these records, ns.
+    /// Smallest ring time of at least the committed records, ns.
     pub(crate) min_ns: AtomicI64,
-    /// Largest ring time of at least these records, ns.
+    /// Largest ring time of at least the committed records, ns.
     pub(crate) max_ns: AtomicI64,
-    /// The [`Link`](super::Link) to the producer's next bucket; 0 until it is known, which is before this one closes.
+    /// The [`Link`](super::Link) to the producer's next bucket. 0 until the next bucket is known,
+    /// which is before this bucket closes.
     pub(crate) next: AtomicU64,
-    /// What the times in descriptors are relative to.
+    /// The time that descriptors are relative to.
     pub(crate) base_ns: AtomicI64,
-    /// The producer that fills or filled it.
+    /// Number of the producer that fills the bucket.
     pub(crate) producer: AtomicU64,
-    /// How many buckets that producer had before.
+    /// Number of buckets that the producer filled before.
     pub(crate) sequence: AtomicU64,
-    /// Records that the producer stored in buckets before.
+    /// Records that the producer stored in earlier buckets.
     pub(crate) first: AtomicU64,
-    /// Their captured bytes.
+    /// Captured bytes of the records in earlier buckets of the producer.
     pub(crate) first_bytes: AtomicU64,
-    /// How many buckets of the region had closed before this one: the order in which they are overwritten.
+    /// Number of buckets of the region that closed before: the order of overwriting.
     pub(crate) closing: AtomicU64,
-    /// What the monotonic clock showed when it closed, ns; 0 is unknown.
+    /// Time of closing, ns of the monotonic clock; 0 is unknown.
     pub(crate) closed_mono_ns: AtomicI64,
 }
 

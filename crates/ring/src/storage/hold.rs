@@ -6,14 +6,15 @@ use std::{cell::Cell, sync::Arc};
 use super::{BucketMemory, Link, Storage, header::BucketHeader};
 use crate::{BucketRef, Packet, sync::Ordering};
 
-/// Keeps a bucket from being overwritten until it is dropped, and lends what was committed.
+/// Keeps a bucket from being overwritten until the hold is dropped, and lends the committed
+/// records.
 #[derive(Debug)]
 pub(crate) struct Hold {
     storage: Arc<Storage>,
     bucket: BucketRef,
-    /// What times are relative to.
+    /// The time that descriptors are relative to.
     base_ns: i64,
-    /// The committed mark as this reader loaded it last (Acquire).
+    /// The committed mark as this reader last loaded it (Acquire).
     seen: Cell<usize>,
 }
 
@@ -34,12 +35,13 @@ impl Hold {
         self.bucket
     }
 
-    /// What does not change in this generation may be loaded Relaxed: the hold (edge H) ordered it.
+    /// The header of the bucket. Fields that do not change in this generation may be loaded
+    /// Relaxed: the hold (edge H) ordered them before.
     pub(crate) fn header(&self) -> &BucketHeader {
         self.storage.bucket(self.bucket.index as usize)
     }
 
-    /// Records that may be read now.
+    /// Number of records that may be read now.
     pub(crate) fn committed(&self) -> usize {
         let committed = self.header().committed.load(Ordering::Acquire); // pairs with P1
         let committed = usize::try_from(committed).expect("records of one bucket");
@@ -52,12 +54,14 @@ impl Hold {
         self.header().first.load(Ordering::Relaxed) // ordered by the hold
     }
 
-    /// The smallest time of all records that were committed at the last call of [`Self::committed`], or of more.
+    /// At most the smallest time of all records that were committed at the last call of
+    /// [`Self::committed`]. May include later records.
     pub(crate) fn oldest_ns(&self) -> i64 {
         self.header().min_ns.load(Ordering::Relaxed) // stored before P1
     }
 
-    /// The producer's next bucket. `None` while this one is open, and at the end of the last.
+    /// The producer's next bucket. `None` while this bucket is open, and at the end of the
+    /// producer's last bucket.
     pub(crate) fn next(&self) -> Option<BucketRef> {
         Link(self.header().next.load(Ordering::Relaxed)).target() // ordered by is_closed()
     }
@@ -84,21 +88,22 @@ impl Hold {
     /// The record at `index`.
     ///
     /// # Panics
-    /// Unless it was committed.
+    /// Unless the record was committed.
     #[inline(always)]
     pub(crate) fn packet(&self, index: usize) -> Packet<'_> {
         self.records(index + 1).packet(index)
     }
 }
 
-/// The first records of a bucket that is held: what a loop over them needs, in registers.
+/// The first records of a held bucket. A loop over the records keeps this value in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Records<'r> {
     memory: BucketMemory<'r>,
-    /// What times are relative to.
+    /// The time that descriptors are relative to.
     base_ns: i64,
-    /// At most as many as were committed. The commitment (P1) of this generation was synchronised with, and the hold, which is
-    /// borrowed, keeps the bucket in this generation: no claim succeeds.
+    /// Number of records, at most the number committed. The reader has synchronized with the
+    /// commitment (P1) of this generation. The borrowed hold keeps the bucket in this generation:
+    /// no claim succeeds.
     count: usize,
 }
 
@@ -106,26 +111,26 @@ impl<'r> Records<'r> {
     /// The record at `index`.
     ///
     /// # Panics
-    /// Unless it is one of these.
+    /// Unless `index` is below the number of records.
     #[inline(always)]
     pub(crate) fn packet(self, index: usize) -> Packet<'r> {
         self.check(index);
-        // SAFETY: see `count`; `base_ns` is the bucket's.
+        // SAFETY: guaranteed by `count`; `base_ns` is the bucket's.
         unsafe { self.memory.packet(self.base_ns, index) }
     }
 
-    /// The first bytes of the record at `index` will be wanted soon.
+    /// Prefetches the first bytes of the record at `index`.
     ///
     /// # Panics
-    /// Unless it is one of these.
+    /// Unless `index` is below the number of records.
     #[inline(always)]
     pub(crate) fn prefetch(self, index: usize) {
         self.check(index);
-        // SAFETY: see `count`.
+        // SAFETY: guaranteed by `count`.
         unsafe { self.memory.prefetch(index) };
     }
 
-    /// The descriptor at `index` will be wanted soon, if there is one.
+    /// Prefetches the descriptor at `index`, if it exists.
     #[inline(always)]
     pub(crate) fn prefetch_descriptor(self, index: usize) {
         self.memory.prefetch_descriptor(index);
@@ -134,11 +139,11 @@ impl<'r> Records<'r> {
     /// Ring time, ns, and captured bytes of the record at `index`.
     ///
     /// # Panics
-    /// Unless it is one of these.
+    /// Unless `index` is below the number of records.
     #[inline(always)]
     pub(crate) fn time_and_length(self, index: usize) -> (i64, usize) {
         self.check(index);
-        // SAFETY: see `count`.
+        // SAFETY: guaranteed by `count`.
         let descriptor = unsafe { self.memory.descriptor(index) };
         let time_ns = if descriptor.extended() {
             self.packet(index).time_ns

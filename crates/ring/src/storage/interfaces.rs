@@ -5,11 +5,12 @@
 //!      2       time domain
 //!      3       bits 0..7 bytes of the name that are kept, 0..=54; bit 7 the name was longer
 //!      4..8    snap length
-//!      8..10   clock: interfaces of one number are stamped by one clock
-//!     10..64   name, UTF-8, cut between characters, filled up with zeros
+//!      8..10   clock: one clock stamps the frames of all interfaces with the same number
+//!     10..64   name, UTF-8, truncated between characters, padded with zeros
 //! ```
 //!
-//! A slot is written once, before it is counted. Linux's names have at most 15 bytes; those of a capture file may be any.
+//! A slot is written once, before it is counted. Linux interface names have at most 15 bytes; names
+//! in a capture file can have any length.
 
 use crate::{
     InterfaceEntry,
@@ -21,7 +22,7 @@ const NAME_BYTES: usize = 54;
 const NAME_AT: usize = 10;
 const NAME_CUT: u8 = 0x80;
 
-/// A place for an interface, as it stands in the region.
+/// A slot for an interface, as stored in the region.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct InterfaceSlot([AtomicU64; WORDS]);
@@ -54,7 +55,7 @@ fn encode(entry: &InterfaceEntry) -> [u64; WORDS] {
     words
 }
 
-/// Reads a slot's words, whatever they hold; a name that was cut ends in `…`.
+/// Decodes a slot's words, whatever their value. A truncated name ends in `…`.
 #[cfg(not(loom))]
 pub(crate) fn decode(words: &[u64; WORDS]) -> InterfaceEntry {
     let mut bytes = [0; WORDS * 8];

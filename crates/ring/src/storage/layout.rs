@@ -1,11 +1,12 @@
-//! Where things stand in a region, and the header that says so. `header.rs` draws it.
+//! The offsets in a region, and the header that contains the offsets. `header.rs` shows the layout.
 //!
-//! The layout is a function of the geometry. So a reader of another process believes no offset: it computes them again from three
-//! counts, and takes a header only if all that it says is what comes out.
+//! The layout is a function of the geometry. A reader of another process therefore trusts no
+//! offset. It computes all offsets again from three counts, and accepts a header only if every
+//! field matches.
 #![expect(unsafe_code, reason = "points into the region")]
 
 #[cfg(not(loom))]
-use super::Memory;
+use super::RegionMemory;
 use super::{
     ALIGNMENT, INTERFACES_MAX, Table,
     header::{
@@ -22,25 +23,25 @@ use crate::{
     storage::descriptor::DESCRIPTOR_BYTES,
 };
 
-/// "retroQQ" and a 1 for this kind of header; also tells the byte order.
+/// "retroQQ" and a 1 for this kind of header. Also shows the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
-/// Changes whenever a byte of the region changes its meaning or its place.
+/// Changes whenever a byte of the region changes its meaning or its offset.
 pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
 
-/// The three counts of a header that the rest of the layout follows from.
+/// The header fields that determine the rest of the layout: this and the next two.
 const PRODUCERS: &str = "number of producers";
 const BUCKETS: &str = "number of buckets";
 const BUCKET_BYTES: &str = "size of a bucket";
 
-/// The pages that a header may name, from 1 on.
+/// The pages that a header can name, numbered from 1.
 const PAGES: [Pages; 3] = [Pages::Small, Pages::Transparent, Pages::Explicit];
 
-// No number of buckets and bytes that a header may name leads to an offset that overflows.
+// No valid number of buckets and bytes leads to an offset that overflows.
 const _: () = assert!(usize::BITS == 64);
 
-/// Offsets in a region, bytes, in rising order, and how many entries the tables have.
+/// Offsets in a region, bytes, in ascending order, and the lengths of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) geometry: Geometry,
@@ -48,26 +49,26 @@ pub(crate) struct Layout {
     buckets: usize,
     steps: usize,
     interfaces: usize,
-    /// Where bucket 0 begins, not its header.
+    /// Start of bucket 0, not of its header.
     pub(crate) first_bucket: usize,
     pub(crate) end: usize,
     /// Number of slots for interfaces.
     pub(crate) interfaces_max: usize,
 }
 
-/// What a region says about itself. Written before anybody else knows the region, never again.
+/// The self-description of a region. Written before anybody else knows the region, and never again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionHeader {
     pub(crate) layout: Layout,
-    /// ns since the UNIX epoch; 0 is unknown.
+    /// Time of creation, ns since the UNIX epoch; 0 is unknown.
     pub(crate) created_ns: i64,
-    /// ns of the monotonic clock; 0 is unknown.
+    /// Time of creation, ns of the monotonic clock; 0 is unknown.
     pub(crate) created_mono_ns: i64,
-    /// See [`boot_id`].
+    /// The boot of the machine that created the region ([`boot_id`]).
     pub(crate) boot_id: [u64; 2],
-    /// The process that made the region, as it saw itself.
+    /// Process id of the creator, in its own PID namespace.
     pub(crate) process: u64,
-    /// A place in [`PAGES`], from 1 on.
+    /// Index into [`PAGES`], from 1 on.
     pages: u64,
 }
 
@@ -77,7 +78,7 @@ impl Layout {
         let buckets = producers + geometry.producers * size_of::<ProducerHeader>();
         let steps = buckets + geometry.buckets * size_of::<BucketHeader>();
         let interfaces = steps + STEPS_MAX * size_of::<StepSlot>();
-        // Under loom the tables stand on the heap.
+        // Under loom the tables are on the heap.
         let first_bucket = if cfg!(loom) {
             0
         } else {
@@ -99,7 +100,7 @@ impl Layout {
     }
 }
 
-/// Where entries start. All panic unless there is one.
+/// Offsets of entries. All methods panic if the entry does not exist.
 #[cfg(not(loom))]
 impl Layout {
     pub(crate) fn producer(&self, id: usize) -> usize {
@@ -142,18 +143,18 @@ impl RegionHeader {
         }
     }
 
-    /// `None`: a number that this program does not know.
+    /// `None`: this program does not know the number.
     pub(crate) fn pages(&self) -> Option<Pages> {
         let number = usize::try_from(self.pages).ok()?.checked_sub(1)?;
         PAGES.get(number).copied()
     }
 
-    /// As it stands in the region.
+    /// The header as stored in the region.
     pub(crate) fn words(&self) -> [u64; HEADER_WORDS] {
         self.fields().map(|(_, word)| word)
     }
 
-    /// Its words in their order, the last one free, each with its name for users.
+    /// The words in their order, each with its name for users. The last word is unused.
     fn fields(&self) -> [(&'static str, u64); HEADER_WORDS] {
         let layout = &self.layout;
         let geometry = &layout.geometry;
@@ -182,7 +183,8 @@ impl RegionHeader {
         ]
     }
 
-    /// From words of a region of another process, whatever they hold. `Err`: the name of one that cannot be, and what it holds.
+    /// Decodes words of a region of another process, whatever their value. `Err`: the name of an
+    /// invalid field, and its value.
     #[cfg(not(loom))]
     pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Result<Self, (&'static str, u64)> {
         let count = |name, word: u64, max: usize| match usize::try_from(word) {
@@ -220,7 +222,7 @@ impl RegionHeader {
 /// The state and the headers of a region.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// One entry.
+    /// A table of one entry.
     pub(super) state: Table<RegionState>,
     pub(super) producers: Table<ProducerHeader>,
     pub(super) buckets: Table<BucketHeader>,
@@ -230,22 +232,24 @@ pub(super) struct Tables {
 
 #[cfg(not(loom))]
 impl Tables {
-    /// Lays them out in the memory, with the header in front. The memory is zeroed (but for the magic, which stays what it is)
-    /// and known to nobody else who writes.
-    pub(super) fn new(memory: &Memory, header: &RegionHeader) -> Self {
+    /// Places the tables in the memory, with the header in front. The memory is zeroed (except the
+    /// magic, which does not change), and nobody else writes to the memory.
+    pub(super) fn new(memory: &RegionMemory, header: &RegionHeader) -> Self {
         let layout = &header.layout;
         let at = |offset: usize| {
             assert!(offset < layout.end);
             // SAFETY: inside the region, as asserted.
             unsafe { memory.base().add(offset) }
         };
-        // SAFETY: the region is aligned to more than words need, larger than the header, and written by nobody else.
+        // SAFETY: the alignment of the region suffices for words, the region is larger than the
+        // header, and nobody else writes to the memory.
         unsafe { at(0).cast().write(header.words()) };
         let Geometry {
             producers, buckets, ..
         } = layout.geometry;
-        // In the five tables: `Storage` keeps the memory as long as the tables and gives no other access to these bytes.
-        // Offsets are multiples of 128, and rise by at least what the table before them takes. Entries are integers.
+        // For the five tables: `Storage` keeps the memory as long as the tables and gives no other
+        // access to these bytes. Offsets are multiples of 128, and each table ends before the next
+        // offset. Entries are integers.
         Self {
             // SAFETY: the state fits in between the header and the producers.
             state: unsafe { Table::new(at(REGION_STATE_OFFSET).cast(), 1) },
@@ -261,13 +265,14 @@ impl Tables {
     }
 }
 
-/// Tells this start of the machine from every other, in the order in which it is written; zeros if it cannot be read. See random(4).
+/// Identifies the current boot of the machine (random(4)), in the byte order of the text. Zeros if
+/// the file cannot be read.
 pub(crate) fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     parse_boot_id(&text).unwrap_or_default()
 }
 
-/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in hexadecimal digits.
+/// Parses `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, in hexadecimal digits.
 fn parse_boot_id(text: &str) -> Option<[u64; 2]> {
     let digits = text.trim().replace('-', "");
     let (start, end) = digits.split_at_checked(16)?;

@@ -1,8 +1,9 @@
-//! The region: who may touch which byte, and the only code that does.
+//! The access rights to the bytes of the region, and the only code that accesses the region.
 //!
-//! Everything outside this module works with two tokens. [`Claimed`] and then [`OpenBucket`] is the right to write one
-//! bucket; [`Hold`] is the right to read the committed part of one. The control word sees to it that there is one writer,
-//! and none while there are holds on anything that is not open.
+//! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
+//! are the right to write one bucket. [`Hold`] is the right to read the committed part of one
+//! bucket. The control word ensures that a bucket has one writer, and no writer while holds exist,
+//! unless the bucket is open.
 #![expect(
     unsafe_code,
     reason = "reads and writes the region through its address"
@@ -44,19 +45,19 @@ mod shadow;
 mod table;
 
 #[cfg(loom)]
-use heap::{ALIGNMENT, Memory, Table};
+use heap::{ALIGNMENT, RegionMemory, Table};
 #[cfg(not(loom))]
 pub use mapping::{LargeBuffer, ask_for_huge_pages};
 #[cfg(not(loom))]
 use {
-    mapping::{ALIGNMENT, Memory},
+    mapping::{ALIGNMENT, RegionMemory},
     table::Table,
 };
 
 use bucket_memory::BucketMemory;
 pub(crate) use hold::{Hold, Records};
-pub(crate) use open::{Claimed, OpenBucket, Opened, Opening};
-pub(crate) use write_buffer::Stop;
+pub(crate) use open::{Claimed, OpenBucket, OpenedBucket, Opening};
+pub(crate) use write_buffer::BurstStop;
 
 use std::path::PathBuf;
 
@@ -73,31 +74,33 @@ use stream::CopyLines;
 /// Interface numbers have 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
 
-/// The region of one ring: memory, headers, and the eventcount that tells writers when a bucket may have become free.
+/// The region of one ring: memory, headers, and the eventcount that wakes writers when a bucket may
+/// have become free.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    // The tables point into the memory: they are declared, and so dropped, before it.
+    // The tables point into the memory. They are declared, and therefore dropped, before the
+    // memory.
     tables: Tables,
-    memory: Memory,
+    memory: RegionMemory,
     geometry: Geometry,
-    /// Where bucket 0 starts in the region.
+    /// Offset of bucket 0 in the region.
     buckets_offset: usize,
     pub(crate) freed: EventCount,
-    /// How lines go past the cache here.
+    /// How lines are copied past the cache on this processor.
     copy_lines: CopyLines,
     #[cfg(loom)]
     shadow: shadow::Shadow,
 }
 
 impl Storage {
-    /// Takes the memory and, as the configuration says, fills it.
+    /// Maps the memory and, depending on the configuration, fills the memory.
     pub(crate) fn new(
         geometry: Geometry,
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, MemoryObtained), RingError> {
         let layout = Layout::new(geometry);
-        let (memory, obtained) = Memory::new(layout.end, config, progress)?;
+        let (memory, obtained) = RegionMemory::new(layout.end, config, progress)?;
         let header = RegionHeader::new(layout, config, obtained.pages);
         let storage = Self {
             tables: Tables::new(&memory, &header),
@@ -109,7 +112,7 @@ impl Storage {
             #[cfg(loom)]
             shadow: shadow::Shadow::new(geometry),
         };
-        // Relaxed, these: ordered by the state.
+        // Relaxed: the state orders these stores.
         for producer in storage.producers() {
             producer.watermark_ns.store(i64::MIN, Ordering::Relaxed);
             producer.evicted_ns.store(i64::MIN, Ordering::Relaxed);
@@ -118,12 +121,12 @@ impl Storage {
         state
             .evicted_closed_mono_ns
             .store(i64::MIN, Ordering::Relaxed);
-        // Release: whoever sees it live sees the headers.
+        // Release: a process that sees the live state sees the headers.
         state.state.store(STATE_LIVE, Ordering::Release);
         Ok((storage, obtained))
     }
 
-    /// Where another process finds the region, if it can.
+    /// The path where another process finds the region, if such a path exists.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.memory.path()
     }
@@ -135,8 +138,8 @@ impl Storage {
         (self.memory.base(), self.buckets_offset + last)
     }
 
-    /// Puts an interface into the region's table; `false`: no place is left, which is counted there. The caller is the
-    /// only one at a time, and numbers come in order.
+    /// Adds an interface to the region's table. `false`: the table is full, which the region
+    /// counts. Only one caller at a time, with ascending numbers.
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
         let state = &self.tables.state[0];
         let Some(slot) = self.tables.interfaces.get(usize::from(id)) else {
@@ -149,13 +152,14 @@ impl Storage {
         true
     }
 
-    /// The region's place for a step. Panics unless `slot < STEPS_MAX`.
+    /// The slot of a step in the region. Panics unless `slot < STEPS_MAX`.
     pub(crate) fn step(&self, slot: usize) -> &StepSlot {
         &self.tables.steps[slot]
     }
 
-    /// A bucket is overwritten whose records end before `records`, the latest at `max_ns` of ring time; it was the latest to
-    /// close, at `closed_mono_ns`, of all that were. The outer mutex is held.
+    /// Records that a bucket of `producer` is overwritten. The records of the bucket end before
+    /// `records`, the latest has ring time `max_ns`. `closed_mono_ns` is the latest closing time of
+    /// all overwritten buckets. The caller has the outer mutex.
     pub(crate) fn tell_evicted(
         &self,
         producer: usize,
@@ -164,7 +168,8 @@ impl Storage {
         closed_mono_ns: i64,
     ) {
         let header = &self.tables.producers[producer];
-        // Relaxed, all of them: written under the mutex, and ordered for others by the opening (edge O) that follows.
+        // Relaxed, all stores: written under the mutex, and ordered for other threads by the
+        // opening (edge O) that follows.
         let records = records.max(header.evicted_records.load(Ordering::Relaxed));
         header.evicted_records.store(records, Ordering::Relaxed);
         let max_ns = max_ns.max(header.evicted_ns.load(Ordering::Relaxed));
@@ -194,28 +199,30 @@ impl Storage {
         &self.tables.producers
     }
 
-    /// The memory of a bucket. Panics unless it is one of this region.
+    /// The memory of a bucket. Panics unless the bucket is in this region.
     #[inline(always)]
     fn bucket_memory(&self, bucket: usize) -> BucketMemory<'_> {
         BucketMemory::new(self, bucket)
     }
 
-    /// Copies into a bucket. All bytes of records and descriptors go through this function or the next, but for those that
-    /// `WriteBuffer::put_group` and `put_packed` put to their place themselves.
+    /// Copies into a bucket. All bytes of records and descriptors pass through this function or the
+    /// next, except the bytes that `WriteBuffer::put_group` and `put_packed` store themselves.
     ///
     /// # Safety
-    /// The caller owns the bucket (claimed or open) and no byte of the range was committed in this generation.
+    /// The caller owns the bucket (claimed or open), and no byte of the range was committed in this
+    /// generation.
     unsafe fn copy_in(&self, bucket: usize, offset: usize, bytes: &[u8]) {
         let place = self.place(bucket, offset, bytes.len());
         #[cfg(loom)]
         self.shadow.write(bucket, offset, bytes.len());
-        // SAFETY: `place` checked the range; readers stay below the committed mark, so nobody else accesses these bytes;
-        // `bytes` cannot overlap them, since shared slices of the region exist for committed bytes only.
+        // SAFETY: `place` checked the range. Readers stay below the committed mark, so nobody else
+        // accesses these bytes. `bytes` cannot overlap them, since shared slices of the region
+        // exist only for committed bytes.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Copies whole lines into a bucket, past the cache; `offset` is a multiple of a line. [`stream::fence`] before they
-    /// are published.
+    /// Copies whole lines into a bucket, past the cache. `offset` is a multiple of a line.
+    /// [`stream::fence`] must run before the lines are published.
     ///
     /// # Safety
     /// As for [`Storage::copy_in`].
@@ -229,7 +236,8 @@ impl Storage {
         unsafe { self.copy_lines.copy(place, lines.as_ptr(), lines.len()) };
     }
 
-    /// Where the descriptor of a record stands in its bucket. Panics if it would lie outside.
+    /// Offset of a record's descriptor in its bucket. Panics if the descriptor would be outside the
+    /// bucket.
     #[inline(always)]
     fn descriptor_offset(&self, index: usize) -> usize {
         self.geometry.bucket_bytes - DESCRIPTOR_BYTES * (index + 1)
@@ -250,7 +258,7 @@ impl Storage {
     }
 }
 
-/// What memory the system gave for a region.
+/// The memory that the system provided for a region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemoryObtained {
     pub(crate) pages: Pages,
@@ -259,15 +267,15 @@ pub(crate) struct MemoryObtained {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // Release: whoever sees the end sees everything that was stored.
+        // Release: a process that sees the end sees everything that was stored.
         self.tables.state[0]
             .state
             .store(STATE_ENDED, Ordering::Release);
     }
 }
 
-/// The successor of a bucket in its producer's chain, as one word: index + 1 in the low 16 bits, generation above.
-/// 0 is none.
+/// The successor of a bucket in its producer's chain, as one word: index + 1 in the low 16 bits,
+/// generation above. 0 means no successor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Link(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! The right to write: a claimed bucket, and then an open one.
+//! The right to write: a claimed bucket, and later an open bucket.
 #![expect(unsafe_code, reason = "writes into the region")]
 
 use std::sync::Arc;
@@ -6,23 +6,26 @@ use std::sync::Arc;
 use super::{
     Link, Storage, descriptor,
     header::MONO_UNKNOWN,
-    wide::Wide,
-    write_buffer::{DESCRIPTORS, Room, SHORT_BYTES, Stop, Stored, Target, WriteBuffer, needed},
+    wide::Avx512Vbmi,
+    write_buffer::{
+        BucketTarget, BurstLimits, BurstStop, DESCRIPTORS, SHORT_BYTES, StoredRecords, WriteBuffer,
+        needed,
+    },
 };
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
 
-/// Payloads are packed byte by byte; under loom no two records share a granule of the shadow.
+/// Payloads are packed byte by byte. Under loom no two records share a granule of the shadow.
 const PAYLOAD_ALIGNMENT: usize = if cfg!(loom) { 16 } else { 1 };
 
-/// A bucket between claim and opening. What it held before is still readable.
+/// A bucket between claim and opening. Its previous contents are still readable.
 #[derive(Debug)]
 pub(crate) struct Claimed<'s> {
     storage: &'s Arc<Storage>,
     bucket: BucketRef,
 }
 
-/// What the header of a bucket says from its opening on.
+/// The fields of a bucket header that are fixed at opening.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) producer: usize,
@@ -47,19 +50,21 @@ impl<'s> Claimed<'s> {
         self.bucket
     }
 
-    /// Ring time of a record that the bucket held before the claim. Panics unless it had been committed.
+    /// Ring time of a record that the bucket contained before the claim. Panics unless the record
+    /// had been committed.
     pub(crate) fn old_time_ns(&self, index: usize) -> i64 {
         let bucket = self.bucket.index as usize;
         let header = self.storage.bucket(bucket);
-        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // ours since the claim
+        assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // this thread owns the header since the claim
         let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
-        // SAFETY: the record was committed; the claim (edge C) comes after the end of the generation in which it was,
-        // which the outer mutex ordered before it, and nothing is written before `open`, which takes `self`.
+        // SAFETY: the record was committed. The claim (edge C) comes after the end of the
+        // generation that contains the record, which the outer mutex ordered before the claim.
+        // Nothing is written before `open`, which takes `self`.
         unsafe { self.storage.bucket_memory(bucket).packet(base_ns, index) }.time_ns
     }
 
     /// Writes the header and lets readers in.
-    pub(crate) fn open(self, opening: Opening) -> Opened<'s> {
+    pub(crate) fn open(self, opening: Opening) -> OpenedBucket<'s> {
         let header = self.storage.bucket(self.bucket.index as usize);
         // Relaxed: ordered before the opening (edge O).
         header.committed.store(0, Ordering::Relaxed);
@@ -78,7 +83,7 @@ impl<'s> Claimed<'s> {
             .first_bytes
             .store(opening.first_bytes, Ordering::Relaxed);
         header.control.open(self.bucket.generation);
-        Opened {
+        OpenedBucket {
             storage: self.storage,
             bucket: self.bucket,
             opening,
@@ -86,15 +91,15 @@ impl<'s> Claimed<'s> {
     }
 }
 
-/// A bucket that was opened and has no writer yet. Whoever has this value may become it.
+/// An opened bucket without a writer. The owner of this value may become the writer.
 #[derive(Debug)]
-pub(crate) struct Opened<'s> {
+pub(crate) struct OpenedBucket<'s> {
     storage: &'s Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
 }
 
-impl Opened<'_> {
+impl OpenedBucket<'_> {
     pub(crate) fn bucket(&self) -> BucketRef {
         self.bucket
     }
@@ -104,27 +109,28 @@ impl Opened<'_> {
     }
 }
 
-/// The one writer of an open bucket. It goes from bucket to bucket, because its buffer is too large to be made anew for each.
+/// The only writer of an open bucket. One value serves all buckets of a producer in turn, because
+/// its buffer is too large to build for each bucket.
 #[derive(Debug)]
 pub(crate) struct OpenBucket {
     buffer: WriteBuffer,
     storage: Arc<Storage>,
     bucket: BucketRef,
     opening: Opening,
-    stored: Stored,
-    /// Records published, `committed <= stored.count`.
+    stored: StoredRecords,
+    /// Published records, `committed <= stored.count`.
     committed: usize,
-    /// Their captured bytes.
+    /// Captured bytes of the published records.
     committed_bytes: u64,
 }
 
 impl OpenBucket {
-    pub(crate) fn new(opened: Opened<'_>, barrier: Barrier) -> Self {
+    pub(crate) fn new(opened: OpenedBucket<'_>, barrier: Barrier) -> Self {
         Self {
             storage: Arc::clone(opened.storage),
             bucket: opened.bucket,
             opening: opened.opening,
-            stored: Stored::EMPTY,
+            stored: StoredRecords::EMPTY,
             committed: 0,
             committed_bytes: 0,
             buffer: WriteBuffer::new(barrier),
@@ -135,34 +141,34 @@ impl OpenBucket {
         self.bucket
     }
 
-    /// Whether bursts may be stored the wide way.
-    pub(crate) fn wide(&self) -> Option<Wide> {
+    /// Whether this processor can store bursts with AVX-512 VBMI.
+    pub(crate) fn wide(&self) -> Option<Avx512Vbmi> {
         self.buffer.wide
     }
 
-    /// Number of the record that would come next, counted over the producer's life.
+    /// Number of the next record, counted over the producer's life.
     pub(crate) fn end(&self) -> u64 {
         self.opening.first + self.stored.count as u64
     }
 
-    /// Captured bytes before that record, counted over the producer's life.
+    /// Captured bytes before the next record, counted over the producer's life.
     pub(crate) fn end_bytes(&self) -> u64 {
         self.opening.first_bytes + self.stored.bytes
     }
 
-    /// Smallest and largest time of the records stored; `(i64::MAX, i64::MIN)` while there are none.
+    /// Smallest and largest time of the stored records; `(i64::MAX, i64::MIN)` without records.
     pub(crate) fn span_ns(&self) -> (i64, i64) {
         (self.stored.min_ns, self.stored.max_ns)
     }
 
-    /// Whether at least `bytes` captured bytes, or `records` records, are stored and not published.
+    /// Whether at least `bytes` captured bytes, or `records` records, are stored and unpublished.
     pub(crate) fn is_due(&self, bytes: u64, records: usize) -> bool {
         self.stored.bytes - self.committed_bytes >= bytes
             || self.stored.count - self.committed >= records
     }
 
-    /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes, unless it does not fit any more. An empty bucket takes
-    /// any record.
+    /// Stores a record of at most [`CAPTURED_BYTES_MAX`] bytes. `false`: the bucket has no room. An
+    /// empty bucket has room for any record.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> bool {
         let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
         assert!(captured <= CAPTURED_BYTES_MAX);
@@ -178,9 +184,9 @@ impl OpenBucket {
         )]
         let (descriptor, extension) =
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);
-        // SAFETY: this value is the only writer of the bucket; it is made of the
-        // `Opened` that a claim became, and gives the bucket up in `close` or `change`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        // SAFETY: this value is the only writer of the bucket. It is made of the `OpenedBucket`
+        // that a claim became, and releases the bucket in `close` or `change`.
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         self.buffer.skip(stored.end, start);
         let mut end = start;
         if let Some(Extension(extension)) = extension {
@@ -194,43 +200,44 @@ impl OpenBucket {
         true
     }
 
-    /// Stores records until one of the reasons to stop. Returns how many were stored, and the reason. With `publish_bytes`
-    /// or `publish_records` unpublished it goes on to the end of a group of 32 records, but to no more than twice as many
-    /// bytes and a record.
+    /// Stores records until a reason to stop. Returns the number stored, and the reason. With
+    /// `publish_bytes` or `publish_records` unpublished it continues to the end of a group of 32
+    /// records, but to at most twice as many bytes plus one record.
     #[inline(always)]
     pub(crate) fn append_burst<'a, const WIDE: bool>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
         publish_bytes: u64,
         publish_records: usize,
-    ) -> (usize, Stop<'a>) {
+    ) -> (usize, BurstStop<'a>) {
         self.buffer.enter();
         let before = self.stored.count;
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
-            // At the end of a group: a line of descriptors that is half published has to be read again to be completed, and
-            // the next fence waits for that. Long records do not wait for it.
+            // Prefer the end of a group. A half-published line of descriptors would have to be read
+            // again to be completed, and the next fence would wait for that. Long records do not
+            // wait for the end of a group.
             let beyond = self.stored.bytes.checked_sub(publish_at);
             let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
             let many = self.stored.count - self.committed >= publish_records;
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
-                break Stop::Publish;
+                break BurstStop::Publish;
             }
-            // The number of records at which to publish is one at the end of a group.
+            // The number of records at which to publish is at the end of a group.
             let until = (self.committed + publish_records).next_multiple_of(DESCRIPTORS);
             let records_max = until.saturating_sub(self.stored.count).max(1);
-            let room = self.room(publish_at, publish_bytes);
-            match self.append_shorts::<WIDE>(records, records_max, room) {
+            let limits = self.burst_limits(publish_at, publish_bytes);
+            match self.append_shorts::<WIDE>(records, records_max, limits) {
                 None => {}
-                Some(Stop::Refused(record)) => {
-                    let record = match self.append_longs(record, records, room) {
+                Some(BurstStop::Refused(record)) => {
+                    let record = match self.append_longs(record, records, limits) {
                         None => continue,
-                        Some(Stop::Refused(record)) => record,
+                        Some(BurstStop::Refused(record)) => record,
                         Some(stop) => break stop,
                     };
                     let captured = record.parts.iter().map(|part| part.len()).sum::<usize>();
                     if captured > CAPTURED_BYTES_MAX || !self.append(&record) {
-                        break Stop::Refused(record);
+                        break BurstStop::Refused(record);
                     }
                 }
                 Some(stop) => break stop,
@@ -239,45 +246,49 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// How far a burst may go: until there are `publish_at` captured bytes, and no more than `publish_bytes` and a record beyond them.
+    /// The limits of a burst: soft at `publish_at` captured bytes, hard at `publish_bytes` more,
+    /// plus one record.
     #[inline(always)]
-    fn room(&self, publish_at: u64, publish_bytes: u64) -> Room {
+    fn burst_limits(&self, publish_at: u64, publish_bytes: u64) -> BurstLimits {
         let bucket_bytes = self.storage.geometry().bucket_bytes;
         let end_at = |bytes: u64| {
             let unstored = bytes.saturating_sub(self.stored.bytes);
             self.stored.end + usize::try_from(unstored).unwrap_or(bucket_bytes)
         };
-        Room {
+        BurstLimits {
             bucket_bytes,
-            until: end_at(publish_at),
-            longest: end_at(publish_at + publish_bytes),
+            soft_end: end_at(publish_at),
+            hard_end: end_at(publish_at + publish_bytes),
         }
     }
 
-    /// The way of short records: at least to the end of a group of 32, and at most `records_max` of them.
+    /// Stores short records: at least to the end of a group of 32, and at most `records_max`.
     #[inline(always)]
     fn append_shorts<'a, const WIDE: bool>(
         &mut self,
         records: &mut impl Iterator<Item = Record<'a>>,
         records_max: usize,
-        room: Room,
-    ) -> Option<Stop<'a>> {
+        limits: BurstLimits,
+    ) -> Option<BurstStop<'a>> {
         let stored = self.stored;
-        let left = (room.bucket_bytes).saturating_sub(needed(stored.end, 0, stored.count));
+        let left = limits
+            .bucket_bytes
+            .saturating_sub(needed(stored.end, 0, stored.count));
         let records_max = records_max.min(left / (SHORT_BYTES + DESCRIPTOR_BYTES));
-        // Payloads in the buffer are packed, and under loom two records must not share a granule of the shadow.
+        // Payloads in the buffer are packed, and under loom two records must not share a granule of
+        // the shadow.
         if records_max == 0 || cfg!(loom) {
-            return Some(records.next().map_or(Stop::End, Stop::Refused));
+            return Some(records.next().map_or(BurstStop::End, BurstStop::Refused));
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let base_ns = self.opening.base_ns;
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         if WIDE && self.buffer.can_pack(&stored, base_ns) {
             let (buffer, stored) = (&mut self.buffer, &mut self.stored);
-            // SAFETY: it can, and so many records fit.
+            // SAFETY: `can_pack` is true, and `records_max` short records fit.
             return unsafe {
-                buffer.put_packed(target, stored, base_ns, records_max, room, records)
+                buffer.put_packed(target, stored, base_ns, records_max, limits, records)
             };
         }
         let (stored, stop) = self
@@ -287,33 +298,33 @@ impl OpenBucket {
         stop
     }
 
-    /// The way of records that are longer than short, from `record` on: over as many groups as there are.
+    /// Stores records longer than [`SHORT_BYTES`], from `record` on, over any number of groups.
     #[inline(always)]
     fn append_longs<'a>(
         &mut self,
         record: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
-        room: Room,
-    ) -> Option<Stop<'a>> {
+        limits: BurstLimits,
+    ) -> Option<BurstStop<'a>> {
         // Under loom two records must not share a granule of the shadow.
         if cfg!(loom) {
-            return Some(Stop::Refused(record));
+            return Some(BurstStop::Refused(record));
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         let (stored, base_ns) = (&mut self.stored, self.opening.base_ns);
         self.buffer
-            .put_longs(target, stored, base_ns, room, record, records)
+            .put_longs(target, stored, base_ns, limits, record, records)
     }
 
-    /// Publishes what was stored; `false` if that was nothing.
+    /// Publishes the stored records. `false`: no record was unpublished.
     pub(crate) fn commit(&mut self) -> bool {
         let stored = self.stored;
         if self.committed == stored.count {
             return false;
         }
         // SAFETY: as in `append`.
-        let target = unsafe { Target::new(&self.storage, self.bucket.index as usize) };
+        let target = unsafe { BucketTarget::new(&self.storage, self.bucket.index as usize) };
         self.buffer.enter();
         self.buffer.drain(target, stored.end, stored.count);
         self.committed = stored.count;
@@ -323,23 +334,25 @@ impl OpenBucket {
         header.min_ns.store(stored.min_ns, Ordering::Relaxed);
         header.max_ns.store(stored.max_ns, Ordering::Relaxed);
         header.bytes.store(stored.bytes, Ordering::Relaxed);
-        // P1: Release, pairs with Hold::committed(). What went past the cache was fenced by `drain`.
+        // P1: Release, pairs with Hold::committed(). `drain` fenced the stores that went past the
+        // cache.
         header
             .committed
             .store(stored.count as u64, Ordering::Release);
         true
     }
 
-    /// Ends the bucket, everything stored in which must have been committed, and goes on in `next`, of the same ring. `closing`
-    /// is how many buckets closed before, `mono_ns` what the monotonic clock shows.
-    pub(crate) fn change(&mut self, next: Opened<'_>, closing: u64, mono_ns: i64) {
+    /// Ends the bucket, whose stored records must all be committed, and continues in `next`, a
+    /// bucket of the same ring. `closing` is the number of buckets that closed before, `mono_ns`
+    /// the monotonic clock.
+    pub(crate) fn change(&mut self, next: OpenedBucket<'_>, closing: u64, mono_ns: i64) {
         assert!(Arc::ptr_eq(&self.storage, next.storage));
         let link = Link::to(next.bucket).0;
         self.header().next.store(link, Ordering::Relaxed); // ordered before the closing (edge L)
         self.finish(closing, mono_ns);
         self.bucket = next.bucket;
         self.opening = next.opening;
-        self.stored = Stored::EMPTY;
+        self.stored = StoredRecords::EMPTY;
         self.committed = 0;
         self.committed_bytes = 0;
         self.buffer.restart();

@@ -4,10 +4,11 @@
 //! word 0    0: empty; odd: being written; even: the other words belong together
 //!      1    producer in bits 16..64, clock in bits 0..16
 //!      2    number of the producer's first record of that clock after the step
-//!      3    stamp less ring time of these records, ns, two's complement
+//!      3    stamp minus ring time of these records, ns, two's complement
 //! ```
 //!
-//! A slot is used again when no record in the ring needs its step. A reader of another process loads word 0 before and after.
+//! A slot is reused when no record in the ring needs its step. A reader of another process loads
+//! word 0 before and after the other words.
 
 use crate::{
     Step,
@@ -17,22 +18,22 @@ use crate::{
 /// Slots of the table.
 pub(crate) const STEPS_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
 
-/// A place for a step, as it stands in the region. Empty where it is zeros.
+/// A slot for a step, as stored in the region. All zeros: empty.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct StepSlot([AtomicU64; 4]);
 
 impl StepSlot {
-    /// Writes a step in the place of what stood there. One writer at a time.
+    /// Replaces the step in this slot. One writer at a time.
     pub(crate) fn write(&self, step: &Step) {
         let [version, words @ ..] = &self.0;
         let before = version.load(Ordering::Relaxed); // this is the only writer
         version.store(before + 1, Ordering::Relaxed); // ordered by the fence
-        fence(Ordering::Release); // whoever loads a new word then sees the odd version
+        fence(Ordering::Release); // a reader of a new word then sees the odd version
         for (word, value) in words.iter().zip(encode(step)) {
             word.store(value, Ordering::Relaxed); // ordered by the version
         }
-        version.store(before + 2, Ordering::Release); // whoever sees it sees the words
+        version.store(before + 2, Ordering::Release); // a reader that sees the version sees the words
     }
 }
 
@@ -41,7 +42,8 @@ fn encode(step: &Step) -> [u64; 3] {
     [place, step.first, step.offset_ns.cast_unsigned()]
 }
 
-/// Reads a slot by its words, whatever they hold; `None`: it is empty, or was being written each time.
+/// Decodes the words of a slot, whatever their value. `None`: the slot is empty, or was being
+/// written at each attempt.
 #[cfg(not(loom))]
 pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
     const ATTEMPTS: usize = 8;

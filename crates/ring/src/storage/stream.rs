@@ -1,22 +1,24 @@
-//! Stores that go past the cache: whole lines, which need not be read before they are replaced.
+//! Stores that go past the cache. They replace whole lines without reading the lines first.
 //!
-//! x86-64 has `movntdq` (SSE2, which every such CPU has, and wider ones), aarch64 `stnp`, which is a hint. Elsewhere, under loom,
-//! and under the sanitizers, which do not see through assembly, they are regular copies.
+//! x86-64 has `movntdq` (SSE2, which every x86-64 CPU has, and wider variants), aarch64 has `stnp`,
+//! which is a hint. Elsewhere, under loom, and under the sanitizers, which do not see through
+//! assembly, these are regular copies.
 #![expect(unsafe_code, reason = "stores by address")]
 
-/// Bytes of a cache line. Under loom it is as small as a record.
+/// Bytes of a cache line. Under loom a line is as small as a record.
 pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 
-/// Copies lines past the cache, with the fastest instructions that the processor has.
+/// Copies lines past the cache, with the fastest instructions of the processor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyLines {
-    /// x86-64 with AVX-512VL: two stores a line instead of four. Storing 590-byte records took a tenth less time with them on a
-    /// Zen 4. The registers used are beyond those that older instructions know, so that neither pays for the change of width.
+    /// x86-64 with AVX-512VL: two stores a line instead of four. On a Zen 4 this stored 590-byte
+    /// records in a tenth less time. The code uses registers that older instructions cannot name,
+    /// so that neither pays for the change of width.
     is_wide: bool,
 }
 
 impl CopyLines {
-    /// The way to copy that suits this processor.
+    /// Selects the copy for this processor.
     pub(super) fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
         let is_wide = std::arch::is_x86_feature_detected!("avx512vl");
@@ -25,17 +27,18 @@ impl CopyLines {
         Self { is_wide }
     }
 
-    /// Copies `bytes`, a multiple of [`LINE_BYTES`], to an address that is one too.
+    /// Copies `bytes`, a multiple of [`LINE_BYTES`], to an address that is also a multiple.
     ///
-    /// Other threads may see these stores before earlier ones and after later ones, until [`fence`].
+    /// Other threads may see these stores before earlier stores and after later stores, until
+    /// [`fence`].
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of `bytes` bytes, nobody else accesses the latter, and they do not overlap.
-    /// `to` is a multiple of [`LINE_BYTES`].
+    /// `from` is valid for reads and `to` for writes of `bytes` bytes, nobody else accesses the
+    /// target, and the ranges do not overlap. `to` is a multiple of [`LINE_BYTES`].
     #[inline]
     pub(super) unsafe fn copy(self, to: *mut u8, from: *const u8, bytes: usize) {
         if self.is_wide {
-            // SAFETY: the caller's promise; the processor has what the wide form asks for.
+            // SAFETY: the caller's promise; the processor has AVX-512VL.
             unsafe { copy_each::<true>(to, from, bytes) };
         } else {
             // SAFETY: the caller's promise.
@@ -45,12 +48,13 @@ impl CopyLines {
 }
 
 /// # Safety
-/// As for [`CopyLines::copy`]; where `WIDE`, the processor has AVX-512VL.
+/// As for [`CopyLines::copy`]; with `WIDE`, the processor has AVX-512VL.
 #[inline(always)]
 unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize) {
     let mut done = 0;
     while done < bytes {
-        // SAFETY: inside what the caller vouches for, since `bytes` is a multiple of a line.
+        // SAFETY: inside the range that the caller guarantees, since `bytes` is a multiple of a
+        // line.
         let target = unsafe { to.add(done) };
         // SAFETY: as above.
         let source = unsafe { from.add(done) };
@@ -65,11 +69,11 @@ unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize
 #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
 #[inline(always)]
 unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
-    // Whole lines, because the intrinsic for one store takes its address in a register of its own.
+    // Whole lines, because the intrinsic for one store takes its address in a separate register.
     if WIDE {
-        // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
-        // registers named; the caller knows that the processor and the system have both. `vmovntdq` asks for
-        // addresses that are multiples of 32.
+        // SAFETY: loads and stores the 64 bytes of one line, which the caller guarantees, and
+        // changes only the named registers. The caller knows that the processor and the system have
+        // these registers. `vmovntdq` requires addresses that are multiples of 32.
         unsafe {
             std::arch::asm!(
                 "vmovdqu64 ymm16, [{from}]",
@@ -108,8 +112,8 @@ unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
 #[cfg(all(target_arch = "aarch64", not(any(loom, retroscope_sanitize))))]
 #[inline(always)]
 unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
-    // SAFETY: loads and stores the 64 bytes of one line, which the caller vouches for, and touches nothing but the
-    // registers named.
+    // SAFETY: loads and stores the 64 bytes of one line, which the caller guarantees, and changes
+    // only the named registers.
     unsafe {
         std::arch::asm!(
             "ldp {a:q}, {b:q}, [{from}]",
@@ -136,7 +140,8 @@ unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
     unsafe { to.copy_from_nonoverlapping(from, LINE_BYTES) };
 }
 
-/// Puts the stores of [`CopyLines`] before all later ones of this thread. A Release store alone does not, on x86-64.
+/// Orders the stores of [`CopyLines`] before all later stores of this thread. On x86-64 a Release
+/// store alone does not.
 #[inline]
 pub(super) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
@@ -151,12 +156,12 @@ pub(super) fn fence() {
     }
 }
 
-/// Tells the threads that live at a time apart.
+/// Identifies a thread among all threads that live at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thread(usize);
 
 impl Thread {
-    /// The one that asks.
+    /// The calling thread.
     #[inline]
     pub(super) fn current() -> Self {
         thread_local! {
@@ -166,7 +171,7 @@ impl Thread {
     }
 }
 
-/// Asks for the line at an address to be read soon. Any address may be given: it is a hint and faults on none.
+/// Prefetches the line at an address. Any address is allowed: this is a hint and never faults.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -207,7 +212,8 @@ mod tests {
             for shift in 0..16 {
                 let mut to = Place([0xee; 64 * 5]);
                 let (place, source) = (to.0[64..].as_mut_ptr(), from[shift..].as_ptr());
-                // SAFETY: three lines, starting with the second one of five, from a longer source.
+                // SAFETY: three lines, starting with the second of five lines, from a longer
+                // source.
                 unsafe { lines.copy(place, source, 64 * 3) };
                 fence();
                 assert_eq!(to.0[64..256], from[shift..shift + 192]);

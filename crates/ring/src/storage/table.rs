@@ -1,23 +1,24 @@
-//! A table of atomics that stands in the region.
+//! A table of atomics in the region.
 #![expect(unsafe_code, reason = "points into the region")]
 
 use std::{ops::Deref, ptr::NonNull};
 
-/// A slice in memory of somebody else. Under loom it is one on the heap.
+/// A slice in memory of another owner. Under loom it is a slice on the heap.
 #[derive(Debug)]
 pub(super) struct Table<T>(NonNull<[T]>);
 
-// SAFETY: like a reference to memory that its maker keeps for as long as the table.
+// SAFETY: like a reference to memory that its creator keeps for as long as the table.
 unsafe impl<T: Send> Send for Table<T> {}
 // SAFETY: as above; sharing the table shares its entries.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Table<T> {
-    /// The memory is left as it is, so that nothing is touched before it is used.
+    /// A table over memory that it does not touch, so that no page is touched before use.
     ///
     /// # Safety
-    /// `first` is aligned and valid for `length` entries, for as long as the table lives, and accessed through the table
-    /// only. The memory is zeroed, and a `T` of zero bytes is valid and need not be dropped.
+    /// `first` is aligned and valid for `length` entries, for as long as the table lives, and
+    /// accessed only through the table. The memory is zeroed, and a `T` of zero bytes is valid and
+    /// need not be dropped.
     pub(super) unsafe fn new(first: NonNull<T>, length: usize) -> Self {
         assert!(!std::mem::needs_drop::<T>());
         Self(NonNull::slice_from_raw_parts(first, length))
@@ -28,7 +29,8 @@ impl<T> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: zeros are valid entries, as `new` was promised; they stay valid as long as the table and are never lent mutably.
+        // SAFETY: zeros are valid entries, as the caller of `new` promised. They stay valid as long
+        // as the table and are never lent mutably.
         unsafe { self.0.as_ref() }
     }
 }

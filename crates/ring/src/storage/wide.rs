@@ -1,12 +1,14 @@
 //! Code for processors with AVX-512 VBMI.
 #![expect(unsafe_code, reason = "runs code that not every processor can")]
 
-/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen 4).
+/// Proof that this processor has AVX-512 BW and VBMI, and BMI2 (Intel since Ice Lake, AMD since Zen
+/// 4).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wide(());
+pub(crate) struct Avx512Vbmi(());
 
-impl Wide {
-    /// `None` if the processor lacks one of them or is no x86-64. Under ThreadSanitizer too, which sees no access of more than 16 bytes.
+impl Avx512Vbmi {
+    /// `None` if the processor is not x86-64 or lacks one of these. Also `None` under
+    /// ThreadSanitizer, which does not see accesses of more than 16 bytes.
     pub(super) fn detect() -> Option<Self> {
         #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize = "thread"))))]
         let is_there = std::arch::is_x86_feature_detected!("avx512bw")
@@ -17,10 +19,10 @@ impl Wide {
         is_there.then_some(Self(()))
     }
 
-    /// Does `work`, compiled for it as far as it is inlined.
+    /// Runs `work`, compiled for these instructions as far as it is inlined.
     #[inline]
     pub(crate) fn run<R>(self, work: impl FnOnce() -> R) -> R {
-        // SAFETY: it has the features: `detect` makes the only values.
+        // SAFETY: the processor has the features: `detect` makes the only values.
         unsafe { compiled_for_it(work) }
     }
 }

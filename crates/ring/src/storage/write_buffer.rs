@@ -1,27 +1,31 @@
-//! The write-combining buffer of a writer: where its bytes wait, in the L1 cache, until whole cache lines can go to memory at once.
+//! The write-combining buffer of a writer. Bytes wait here, in the L1 cache, until whole cache
+//! lines can go to memory at once.
 //!
-//! Payloads are packed byte by byte and descriptors have 16 bytes, so that a record seldom ends with a line. A store that
-//! goes past the cache (non-temporal) wants whole lines, many in a row: written line by line, payload and descriptors in
-//! turn, they cost about twice as much. So both wait here: payloads until 1 KiB is together (and 1 KiB more, see
-//! `YOUNG_BYTES`), descriptors until there are 32. What is longer than 512 bytes passes by the buffer but for its first and last line.
-//! Where the processor has the instructions, the lines of short records are put together in a register instead
-//! (`write_buffer/packed.rs`).
+//! Payloads are packed byte by byte and descriptors have 16 bytes, so a record seldom ends with a
+//! line. Stores that go past the cache (non-temporal) need whole lines, many in a row. Written line
+//! by line, with payload and descriptors alternating, they cost about twice as much. The buffer
+//! therefore collects payloads until 1 KiB is complete (and 1 KiB more, see `YOUNG_BYTES`), and
+//! descriptors in groups of 32. A piece longer than 512 bytes bypasses the buffer, except for its
+//! first and last line. If the processor has the instructions, a register assembles the lines of
+//! short records instead (`write_buffer/packed.rs`).
 //!
-//! The writer chooses the kind of store by what it sees. Between two publications it takes regular stores for the first
-//! 4 KiB, because a reader that is awake finds them in the cache, and a fence after so few bytes costs more than it
-//! saves; then, and at once where it was at least 8 KiB the last time, it takes non-temporal ones, which need not read a line before
-//! they replace it. A link that stores less than 4 KiB between publications gets regular stores only. Short records that need no such store are written to the
-//! bucket at once.
+//! The writer chooses the kind of store by its load. It uses regular stores for the first 4 KiB
+//! after a publication, because an awake reader finds these bytes in the cache. A fence after 4 KiB
+//! or less would cost more than it saves. After 4 KiB it uses non-temporal stores, which replace a
+//! line without reading the line first. It uses non-temporal stores at once if the previous
+//! publication covered at least 8 KiB. A link that stores less than 4 KiB between publications
+//! therefore gets only regular stores. Regular stores of short records go directly to the bucket.
 //!
-//! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
-//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]). If the kernel
-//! cannot do that, from the start or since a seccomp filter forbids the call, all stores are
+//! A store fence covers only the thread that runs the fence. If a producer moves to another thread
+//! with unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
+//! kernel cannot do that, from the start or since a seccomp filter forbids the call, all stores are
 //! regular stores.
 //!
-//! At a publication all that waits is written: whole lines and whole groups of descriptors by the kind of store in use, what is
-//! left of a line or a group by regular stores. A fence follows if any store went past the cache. A line may then be half
-//! published; its second half is written later without touching the first (invariant 3 of ARCHITECTURE.md: no byte of a
-//! published record is stored again).
+//! A publication writes all pending bytes: whole lines and whole groups of descriptors by the
+//! current kind of store, the rest of a line or a group by regular stores. A fence follows if any
+//! store went past the cache. A line may then be half published. Its second half is written later
+//! without touching the first half (invariant 3 of ARCHITECTURE.md: no byte of a published record
+//! is stored again).
 #![expect(unsafe_code, reason = "writes into the region")]
 
 #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -33,27 +37,29 @@ use super::{
     Storage,
     descriptor::{self, CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, EXTENSION_BYTES},
     stream::{self, LINE_BYTES, Thread},
-    wide::Wide,
+    wide::Avx512Vbmi,
 };
 use crate::{Record, barrier::Barrier};
 
-/// Whenever a group or a piece is added, the buffer holds fewer payload bytes than this, in the bucket already or not.
+/// Whenever a group or a piece is added, the buffer contains fewer payload bytes than this, whether
+/// already in the bucket or not.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
-/// The last this many bytes stay in the buffer when older ones are written. A load of bytes that two recent stores wrote stalls
-/// until both have left the processor's store buffer, where they queue behind stores to memory. So a line is read some time after
-/// it was filled.
+/// The most recent bytes that stay in the buffer when older bytes are written. A load of bytes from
+/// two recent stores stalls until both stores have left the processor's store buffer, where they
+/// queue after stores to memory. A line is therefore read some time after it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
-/// At least so many of the older ones are written together.
+/// The minimum of older bytes that are written together.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
-/// Longer pieces pass by the buffer. Loom's stacks are small, and so are its records.
+/// Longer pieces bypass the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
-/// Descriptors of a group: they wait until it is complete or published.
+/// Descriptors of a group. They wait until the group is complete or published.
 pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
-/// The most that the short records of a group can have together.
+/// The maximum payload of a group of short records.
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
-/// From so many bytes after a publication on, stores go past the cache …
+/// Bytes after a publication from which on stores go past the cache.
 const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
-/// … and from the first on, if between the last two publications there were at least so many.
+/// If at least this many bytes were stored between the last two publications, all stores go past
+/// the cache.
 const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
@@ -61,36 +67,37 @@ const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES
 const _: () = assert!(PAYLOAD_BYTES.is_multiple_of(LINE_BYTES));
 const _: () = assert!(YOUNG_BYTES + AT_ONCE_BYTES <= PAYLOAD_BYTES);
 
-/// What was stored into the open bucket and is not in its memory yet. A producer has one and takes it from bucket to bucket. Offsets are bytes from the start of the bucket.
+/// Bytes stored into the open bucket that are not in its memory yet. Each producer has one buffer,
+/// for all its buckets in turn. Offsets are bytes from the start of the bucket.
 #[repr(C, align(64))]
 pub(super) struct WriteBuffer {
-    /// Payload from `base` on. Fewer than `PAYLOAD_BYTES` lie here when a group begins, and a group adds at most
-    /// `GROUP_BYTES`.
+    /// Payload from `base` on. Fewer than `PAYLOAD_BYTES` are used when a group begins, and a group
+    /// adds at most `GROUP_BYTES`.
     payload: [u8; PAYLOAD_BYTES + GROUP_BYTES],
-    /// The group of 32 that the next descriptor belongs to, in the order of memory: the first one last.
+    /// The current group of 32 descriptors in memory order: the first descriptor is last.
     descriptors: [Descriptor; DESCRIPTORS],
-    /// Offset of the first byte of `payload`; a multiple of a line.
+    /// Bucket offset of the first byte of `payload`; a multiple of a line.
     base: usize,
-    /// Payload before this is in the bucket; `base <= written`.
+    /// Payload before this offset is in the bucket; `base <= written`.
     written: usize,
-    /// Descriptors with smaller numbers are in memory.
+    /// Descriptors with smaller numbers are in the bucket.
     written_descriptors: usize,
-    /// Where the payload since the last publication begins.
+    /// Offset at which the payload since the last publication begins.
     run_start: usize,
     streaming: bool,
-    /// Non-temporal stores may have been made since the last fence, by `thread`.
+    /// Whether `thread` may have made non-temporal stores since the last fence.
     unfenced: bool,
     thread: Thread,
     barrier: Barrier,
-    pub(super) wide: Option<Wide>,
+    pub(super) wide: Option<Avx512Vbmi>,
 }
 
-/// What an open bucket holds so far. A value of its own so that a burst can keep it in registers.
+/// The contents of an open bucket. A separate value, so that a burst can keep it in registers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stored {
-    /// Records.
+pub(super) struct StoredRecords {
+    /// Number of records.
     pub(super) count: usize,
-    /// Bytes from the start that payloads use.
+    /// End of the payloads, bytes from the start of the bucket.
     pub(super) end: usize,
     /// Captured bytes.
     pub(super) bytes: u64,
@@ -98,50 +105,52 @@ pub(super) struct Stored {
     pub(super) max_ns: i64,
 }
 
-/// Why a burst came no further.
+/// Why a burst stopped.
 #[derive(Debug)]
-pub(crate) enum Stop<'a> {
-    /// It is all stored.
+pub(crate) enum BurstStop<'a> {
+    /// All records are stored.
     End,
-    /// So much is unpublished that it is to be published.
+    /// Enough records are unpublished for a publication.
     Publish,
-    /// This record was not stored: the way that was tried takes no such record (too short, too long, in several parts, or not of the
-    /// compact form), it may not fit the bucket, or no bucket is open.
+    /// This record was not stored. It does not suit the path that was tried (too short, too long,
+    /// in several parts, or not in the compact form). Or it may not fit the bucket, or no bucket is
+    /// open.
     Refused(Record<'a>),
 }
 
-/// How far a burst may go at once.
+/// How far a burst may go before it publishes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct BurstLimits {
     pub(super) bucket_bytes: usize,
-    /// From this payload offset on the burst stops at the next end of a group …
-    pub(super) until: usize,
-    /// … and from this one on after any record.
-    pub(super) longest: usize,
+    /// Soft limit, a payload offset: from here on the burst stops at the end of a group.
+    pub(super) soft_end: usize,
+    /// Hard limit, a payload offset: from here on the burst stops after any record.
+    pub(super) hard_end: usize,
 }
 
-/// Which bucket a buffer belongs to. The holder of an open bucket makes it, and is thereby the only writer there.
+/// The bucket that a buffer writes to. Only the owner of an open bucket makes this value, and is
+/// thereby its only writer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'s> {
+pub(super) struct BucketTarget<'s> {
     storage: &'s Storage,
     bucket: usize,
 }
 
-impl<'s> Target<'s> {
+impl<'s> BucketTarget<'s> {
     /// # Safety
-    /// The caller owns the bucket (open), and gives the target to its own buffer only, which is new or was
-    /// restarted ([`WriteBuffer::restart`]) for the bucket.
+    /// The caller owns the bucket (open), and gives the target only to its own buffer. The buffer
+    /// is new or was restarted ([`WriteBuffer::restart`]) for the bucket.
     pub(super) unsafe fn new(storage: &'s Storage, bucket: usize) -> Self {
         Self { storage, bucket }
     }
 
     fn write(self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the bucket is the caller's (`new`), and the buffer writes each offset once, in rising order for payload
-        // and numbers for descriptors, before it is committed.
+        // SAFETY: the caller owns the bucket (`new`). The buffer writes each offset once before the
+        // commit: payload in ascending offsets, descriptors in ascending numbers.
         unsafe { self.storage.copy_in(self.bucket, offset, bytes) };
     }
 
-    /// The address of a range, which lies inside the bucket.
+    /// The address of a range inside the bucket.
     #[inline(always)]
     fn range(self, offset: usize, length: usize) -> *mut u8 {
         self.storage.place(self.bucket, offset, length)
@@ -154,7 +163,7 @@ impl<'s> Target<'s> {
 }
 
 impl WriteBuffer {
-    /// For a producer's first bucket.
+    /// A buffer for a producer's first bucket.
     pub(super) fn new(barrier: Barrier) -> Self {
         Self {
             payload: [0; PAYLOAD_BYTES + GROUP_BYTES],
@@ -167,11 +176,12 @@ impl WriteBuffer {
             unfenced: false,
             thread: Thread::current(),
             barrier,
-            wide: Wide::detect(),
+            wide: Avx512Vbmi::detect(),
         }
     }
 
-    /// Goes on at the start of another bucket, after [`Self::drain`]. The kind of store stays.
+    /// Continues at the start of another bucket, after [`Self::drain`]. The kind of store stays the
+    /// same.
     pub(super) fn restart(&mut self) {
         assert!(!self.unfenced, "fenced before");
         self.base = 0;
@@ -180,27 +190,30 @@ impl WriteBuffer {
         self.run_start = 0;
     }
 
-    /// Adds records while they are short, in one part, and fit the compact form: at most `records_max` of them, and at most
-    /// to the end of the group of 32 that `stored.count` belongs to. So many fit the bucket, as the caller knows.
+    /// Adds records while they are short, in one part, and fit the compact form. Adds at most
+    /// `records_max`, and at most to the end of the group of 32 that contains `stored.count`. The
+    /// caller guarantees that this many short records fit the bucket.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
-        target: Target<'_>,
-        mut stored: Stored,
+        target: BucketTarget<'_>,
+        mut stored: StoredRecords,
         base_ns: i64,
         records_max: usize,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> (Stored, Option<Stop<'a>>) {
+    ) -> (StoredRecords, Option<BurstStop<'a>>) {
         let first = stored.count % DESCRIPTORS;
         let last = DESCRIPTORS.min(first + records_max);
         let begin = stored.end;
         let room = (last - first) * SHORT_BYTES;
-        // Regular stores go to the bucket at once; what is to go past the cache waits in the buffer.
+        // Regular stores go directly to the bucket. Bytes that will go past the cache wait in the
+        // buffer.
         let direct = !self.streaming;
         // Payload that waits before `begin` is written first.
         let mut settled = !direct || self.written == begin;
         let memory = target.range(begin, room).wrapping_sub(begin);
-        // The address to which a payload offset is added: the bucket's start, or where that would be if the buffer were part of the bucket.
+        // The address of payload offset 0: the bucket's start, or the address where the bucket
+        // would start if the buffer were part of the bucket.
         let origin = if direct {
             memory
         } else {
@@ -212,7 +225,7 @@ impl WriteBuffer {
         let mut slot = first;
         while slot < last {
             let Some(record) = records.next() else {
-                stop = Some(Stop::End);
+                stop = Some(BurstStop::End);
                 break;
             };
             let [data, second, third] = record.parts;
@@ -224,17 +237,19 @@ impl WriteBuffer {
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
             let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                stop = Some(Stop::Refused(record));
+                stop = Some(BurstStop::Refused(record));
                 break;
             };
             if !settled {
-                // Only when a short record has come. A long one would complete the line that waits, which is then written in one piece.
+                // Deferred until a short record arrives: a long record completes the pending cache
+                // line, and one store then writes the line.
                 self.settle(target, begin);
                 settled = true;
             }
-            // SAFETY: at most 32 pieces of at most `SHORT_BYTES` are added in one call, this one included. In the bucket,
-            // `room` bytes from `begin` on were checked by `range`, and are this writer's; in the buffer there is place for
-            // `GROUP_BYTES` behind the less than `PAYLOAD_BYTES` that waited.
+            // SAFETY: one call adds at most 32 pieces of at most `SHORT_BYTES`, this piece
+            // included. In the bucket, `range` checked `room` bytes from `begin` on, and they
+            // belong to this writer. In the buffer, `GROUP_BYTES` fit after the fewer than
+            // `PAYLOAD_BYTES` that waited.
             unsafe { copy_short(origin.wrapping_add(end), data) };
             end += length;
             descriptor.store(&mut self.descriptors[DESCRIPTORS - 1 - slot]);
@@ -256,19 +271,20 @@ impl WriteBuffer {
         (stored, stop)
     }
 
-    /// Adds records from `next` on while they are long, in one part, and fit the compact form and the bucket. It stops after a
-    /// record that ends at or beyond `room.until` and either completes a group or ends at or beyond `room.longest`. After every one
-    /// `stored` says what is there, because the iterator may panic.
+    /// Adds records from `next` on while they are long, in one part, and fit the compact form and
+    /// the bucket. Stops after a record that ends at or after `limits.soft_end` and either
+    /// completes a group or ends at or after `limits.hard_end`. Updates `stored` after every
+    /// record, because the iterator may panic.
     #[inline(always)]
     pub(super) fn put_longs<'a>(
         &mut self,
-        target: Target<'_>,
-        stored: &mut Stored,
+        target: BucketTarget<'_>,
+        stored: &mut StoredRecords,
         base_ns: i64,
-        room: Room,
+        limits: BurstLimits,
         mut next: Record<'a>,
         records: &mut impl Iterator<Item = Record<'a>>,
-    ) -> Option<Stop<'a>> {
+    ) -> Option<BurstStop<'a>> {
         loop {
             let [data, second, third] = next.parts;
             let (length, end) = (data.len(), stored.end);
@@ -278,26 +294,27 @@ impl WriteBuffer {
             )]
             let descriptor = descriptor::compact(&next, base_ns, end as u32, length);
             let fits = (SHORT_BYTES + 1..=CAPTURED_BYTES_MAX).contains(&length)
-                && needed(end, length, stored.count) <= room.bucket_bytes;
+                && needed(end, length, stored.count) <= limits.bucket_bytes;
             let plain = second.is_empty() && third.is_empty() && fits;
             let Some(descriptor) = descriptor.filter(|_| plain) else {
-                return Some(Stop::Refused(next));
+                return Some(BurstStop::Refused(next));
             };
             let end = self.put_long(target, end, data);
             self.put_descriptor(target, stored.count, descriptor);
             *stored = stored.with(next.time_ns, length, end);
             let is_group = stored.count.is_multiple_of(DESCRIPTORS);
-            if end >= room.until && (is_group || end >= room.longest) {
+            if end >= limits.soft_end && (is_group || end >= limits.hard_end) {
                 return None;
             }
             match records.next() {
                 Some(record) => next = record,
-                None => return Some(Stop::End),
+                None => return Some(BurstStop::End),
             }
         }
     }
 
-    /// To be called before every series of calls: this thread goes on with the producer. What another thread left unfenced is fenced.
+    /// Must be called before every series of calls: this thread continues with the producer. Fences
+    /// the unfenced stores of another thread.
     #[inline(always)]
     pub(super) fn enter(&mut self) {
         let here = Thread::current();
@@ -309,10 +326,11 @@ impl WriteBuffer {
         }
     }
 
-    /// The producer moved to this thread, whose own fence does not reach the stores of the one before.
+    /// The producer moved to this thread. A fence of this thread does not cover the stores of the
+    /// previous thread.
     ///
     /// If a seccomp filter has forbidden membarrier(2) since the start, all later stores are
-    /// regular stores. The hand-over itself then fences the earlier stores: the thread before
+    /// regular stores. The hand-over itself then fences the earlier stores: the previous thread
     /// released a mutex, sent into a channel or ended, each by a locked instruction. A locked
     /// instruction waits until the processor has written all buffered stores, non-temporal stores
     /// too (Intel SDM, volume 3A, "Strengthening or Weakening the Memory-Ordering Model"; AMD
@@ -325,9 +343,9 @@ impl WriteBuffer {
         }
     }
 
-    /// Brings the payload up to `end` into memory.
+    /// Writes the payload up to `end` to the bucket.
     #[inline(never)]
-    fn settle(&mut self, target: Target<'_>, end: usize) {
+    fn settle(&mut self, target: BucketTarget<'_>, end: usize) {
         if self.written < end {
             self.write_lines(target, end);
         }
@@ -338,9 +356,9 @@ impl WriteBuffer {
         }
     }
 
-    /// Adds payload at `end`, the offset behind what was added before, and returns the new end.
+    /// Adds payload at `end`, the end of the previous payload, and returns the new end.
     #[inline(always)]
-    pub(super) fn put(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+    pub(super) fn put(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let start = end - self.base;
         if bytes.len() > SHORT_BYTES {
             return self.put_long(target, end, bytes);
@@ -353,11 +371,11 @@ impl WriteBuffer {
         end
     }
 
-    /// Adds the descriptor with this number; they come in order.
+    /// Adds the descriptor with this number. Numbers must be consecutive.
     #[inline(always)]
     pub(super) fn put_descriptor(
         &mut self,
-        target: Target<'_>,
+        target: BucketTarget<'_>,
         number: usize,
         descriptor: Descriptor,
     ) {
@@ -367,15 +385,16 @@ impl WriteBuffer {
         }
     }
 
-    /// The next payload starts at `start`, not at `end`. Only loom leaves gaps.
+    /// The next payload starts at `start` instead of `end`. Only loom leaves gaps.
     pub(super) fn skip(&mut self, end: usize, start: usize) {
         if self.written == end {
             self.written = start;
         }
     }
 
-    /// Brings everything up to payload offset `end` and descriptor `count` into memory, before it is published.
-    pub(super) fn drain(&mut self, target: Target<'_>, end: usize, count: usize) {
+    /// Writes everything up to payload offset `end` and descriptor `count` to the bucket, before it
+    /// is published.
+    pub(super) fn drain(&mut self, target: BucketTarget<'_>, end: usize, count: usize) {
         self.settle(target, end);
         self.write_descriptors(target, count);
         self.fence();
@@ -384,8 +403,8 @@ impl WriteBuffer {
         self.run_start = end;
     }
 
-    /// Puts stores past the cache before all that follows. A burst that began after the last publication and stored no record may have
-    /// left some.
+    /// Orders stores past the cache before all later stores. A burst that began after the last
+    /// publication and stored no record may have left unfenced stores.
     pub(super) fn fence(&mut self) {
         if std::mem::take(&mut self.unfenced) {
             stream::fence();
@@ -398,9 +417,10 @@ impl WriteBuffer {
         end - self.written >= YOUNG_BYTES + AT_ONCE_BYTES || end - self.base >= PAYLOAD_BYTES
     }
 
-    /// Writes the whole lines before `end` but for the youngest, and sees to it that there is place for a group.
+    /// Writes the whole lines before `end` except the most recent bytes, and makes room for a
+    /// group.
     #[inline(never)]
-    fn write_older(&mut self, target: Target<'_>, end: usize) {
+    fn write_older(&mut self, target: BucketTarget<'_>, end: usize) {
         self.write_before(target, end.saturating_sub(YOUNG_BYTES), end);
         if end - self.base >= PAYLOAD_BYTES {
             let kept = self.written & !(LINE_BYTES - 1);
@@ -408,9 +428,9 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes the whole lines before `end`, and moves what is left to the front.
+    /// Writes the whole lines before `end`, and moves the rest to the front.
     #[inline(never)]
-    fn write_lines(&mut self, target: Target<'_>, end: usize) {
+    fn write_lines(&mut self, target: BucketTarget<'_>, end: usize) {
         let full = end & !(LINE_BYTES - 1);
         self.write_before(target, full, end);
         if full > self.base {
@@ -418,16 +438,16 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes what waits of the lines that end before `before`; payload was put up to `end`.
+    /// Writes the pending part of the lines that end before `before`, given payload up to `end`.
     #[inline(always)]
-    fn write_before(&mut self, target: Target<'_>, before: usize, end: usize) {
+    fn write_before(&mut self, target: BucketTarget<'_>, before: usize, end: usize) {
         let full = before & !(LINE_BYTES - 1);
         let base = self.base;
         if self.written >= full {
             return;
         }
         if !self.written.is_multiple_of(LINE_BYTES) {
-            // The rest of a line whose first part is in the bucket already.
+            // The rest of a line whose first part is already in the bucket.
             let line_end = self.written.next_multiple_of(LINE_BYTES);
             target.write(
                 self.written,
@@ -456,16 +476,17 @@ impl WriteBuffer {
         self.base = base;
     }
 
-    /// A piece longer than 512 bytes: ends the line that waits, goes to memory itself, and leaves its last line here.
+    /// Adds a piece longer than 512 bytes: completes the pending line, writes the whole lines
+    /// directly to memory, and keeps the last line in the buffer.
     #[inline]
-    fn put_long(&mut self, target: Target<'_>, end: usize, bytes: &[u8]) -> usize {
+    fn put_long(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let to_line = end.next_multiple_of(LINE_BYTES) - end;
         let (head, rest) = bytes.split_at(to_line);
         self.keep(end - self.base, head);
         let end = end + to_line;
         self.write_lines(target, end);
         let (lines, tail) = rest.split_at(rest.len() & !(LINE_BYTES - 1));
-        // Nothing waits: `written` and `base` are at `end`.
+        // Nothing is pending: `written` and `base` are at `end`.
         self.choose(end + lines.len());
         if self.streaming {
             target.stream(end, lines);
@@ -481,12 +502,12 @@ impl WriteBuffer {
 
     /// Writes the descriptors before `count`, which belong to one group.
     #[inline(never)]
-    fn write_descriptors(&mut self, target: Target<'_>, count: usize) {
+    fn write_descriptors(&mut self, target: BucketTarget<'_>, count: usize) {
         let first = self.written_descriptors;
         if first == count {
             return;
         }
-        // In memory the later ones come first.
+        // In memory, later descriptors come first.
         let group_end = count.next_multiple_of(DESCRIPTORS);
         let bytes = Descriptor::as_bytes(&self.descriptors[group_end - count..group_end - first]);
         let offset = target.storage.descriptor_offset(count - 1);
@@ -499,27 +520,27 @@ impl WriteBuffer {
         self.written_descriptors = count;
     }
 
-    /// Puts bytes into the buffer.
+    /// Copies bytes into the buffer.
     fn keep(&mut self, place: usize, bytes: &[u8]) {
         self.payload[place..place + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Past the cache from here on, if enough was stored since the last publication.
+    /// Switches to stores past the cache if enough was stored since the last publication.
     fn choose(&mut self, end: usize) {
         self.streaming |=
             end - self.run_start >= STREAM_AFTER_BYTES && self.barrier.reaches_others();
     }
 }
 
-/// Bytes of a bucket that one more record asks for. An extension is counted whether it is needed or not: the test is made
-/// for every packet, the loss is 16 bytes a bucket.
+/// Bytes of a bucket that one more record may need. An extension always counts, whether needed or
+/// not: the test runs for every packet, and the loss is 16 bytes a bucket.
 #[inline(always)]
 pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
 }
 
-impl Stored {
-    /// Nothing yet.
+impl StoredRecords {
+    /// An empty bucket.
     pub(super) const EMPTY: Self = Self {
         count: 0,
         end: 0,
@@ -528,7 +549,7 @@ impl Stored {
         max_ns: i64::MIN,
     };
 
-    /// With the time of one record more.
+    /// Includes the time of one more record.
     #[inline(always)]
     pub(super) fn seen(self, time_ns: i64) -> Self {
         Self {
@@ -538,7 +559,7 @@ impl Stored {
         }
     }
 
-    /// With one record more, whose payload ends at `end`.
+    /// Includes one more record, whose payload ends at `end`.
     #[inline(always)]
     pub(super) fn with(self, time_ns: i64, captured: usize, end: usize) -> Self {
         Self {
@@ -550,7 +571,7 @@ impl Stored {
     }
 }
 
-/// Without the bytes that wait: they are somebody's traffic, and many.
+/// Omits the pending bytes: they are captured traffic, and many.
 impl fmt::Debug for WriteBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteBuffer")
@@ -564,11 +585,8 @@ impl fmt::Debug for WriteBuffer {
     }
 }
 
-/// Copies a short piece. The shortest frames, with and without their checksum, are copied in two halves that may overlap: a
-/// call to `memcpy` costs as much as the copy.
-///
-/// # Safety
-/// `to` is valid for writes of `from.len()` bytes, and does not overlap `from`.
+/// Copies a short piece. The shortest frames, with and without their checksum, are copied in two
+/// halves that may overlap, because a call to `memcpy` costs as much as the copy.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     const HALF: usize = 32;
@@ -578,11 +596,11 @@ unsafe fn copy_short(to: *mut u8, from: &[u8]) {
         return unsafe { to.copy_from_nonoverlapping(from.as_ptr(), length) };
     }
     let (head, tail) = (&from[..HALF], &from[length - HALF..]);
-    // SAFETY: the first half of what the caller vouches for.
+    // SAFETY: the first half of the range that the caller guarantees.
     unsafe { to.copy_from_nonoverlapping(head.as_ptr(), HALF) };
-    // SAFETY: `length > HALF`, so this is inside, and so is its end.
+    // SAFETY: `length > HALF`, so the start and the end of the second half are inside the range.
     let second = unsafe { to.add(length - HALF) };
-    // SAFETY: as above; where the halves overlap, the same bytes are written again.
+    // SAFETY: as above. If the halves overlap, the same bytes are written twice.
     unsafe { second.copy_from_nonoverlapping(tail.as_ptr(), HALF) };
 }
 
@@ -596,7 +614,7 @@ mod tests {
         let from: Vec<u8> = (1..=251_u8).cycle().take(SHORT_BYTES).collect();
         for length in 0..=SHORT_BYTES {
             let mut to = vec![0; SHORT_BYTES + 64];
-            // SAFETY: the target is longer than 7 more than the source.
+            // SAFETY: the target is more than 7 bytes longer than the source.
             unsafe { copy_short(to[7..].as_mut_ptr(), &from[..length]) };
             assert_eq!(to[7..7 + length], from[..length]);
             let outside = to[..7].iter().chain(&to[7 + length..]);

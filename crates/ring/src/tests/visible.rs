@@ -1,13 +1,15 @@
-//! std's mutex and condition variable, so that ThreadSanitizer sees what they order.
+//! std's mutex and condition variable, with an order that ThreadSanitizer sees.
 //!
-//! The standard library comes compiled without the sanitizer. Of a lock it sees the part that is inlined here and not the
-//! contended one, so that whatever a mutex hands from thread to thread looks like a race. Here each hand-off is repeated
-//! on an atomic of our own: stored (Release) while the lock is still held, loaded (Acquire) when it is held again. The
-//! lock orders the two, hence the load reads the latest store. A condition variable orders nothing that its mutex does
-//! not order.
+//! The standard library is compiled without the sanitizer. The sanitizer sees the part of a lock
+//! that is inlined here, but not the contended part, so every hand-over through a mutex looks like
+//! a race. This module repeats each hand-over on a separate atomic: stored (Release) while the lock
+//! is still held, loaded (Acquire) when the lock is held again. The lock orders the two accesses,
+//! so the load reads the latest store. A condition variable orders nothing that its mutex does not
+//! order.
 //!
-//! Fences have no twin: the sanitizer knows none. None of ours hands over memory inside the process. F1 to F4 decide who
-//! looks again (Dekker), and what is then read is ordered by P1, P2 or a mutex; G is for readers in other processes.
+//! Fences have no such substitute, because the sanitizer does not support fences. No fence of this
+//! crate hands over memory inside the process. F1 to F4 decide who checks again (Dekker), and P1,
+//! P2 or a mutex order the data that is then read. G is for readers in other processes.
 
 use std::{
     fmt,
@@ -25,7 +27,7 @@ pub(crate) struct Mutex<T> {
 }
 
 pub(crate) struct MutexGuard<'m, T> {
-    /// `None` only after `wait` has taken it.
+    /// `None` only after `wait` has taken the guard.
     inner: Option<std::sync::MutexGuard<'m, T>>,
     handed_over: &'m AtomicBool,
 }

@@ -1,6 +1,6 @@
-//! After the start nothing allocates: not storing one by one or in bursts, publishing, reading, sleeping, waking, overwriting or
-//! being lapped, nor the work of a dump on its buckets. Allocations are counted by thread, so that the harness and the other tests do not
-//! disturb.
+//! Nothing allocates after the start. The tests cover storing (single records and bursts),
+//! publishing, reading, sleeping, waking, overwriting, being lapped, and the work of a dump on its
+//! buckets. Allocations are counted per thread, so that the harness and other tests do not disturb.
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{
@@ -20,11 +20,11 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is the one that is asked for here.
+        // SAFETY: the caller makes the same promise that this call requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -42,7 +42,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const BUCKET_BYTES: usize = 272 << 10;
 static FRAME: [u8; 1500] = [7; 1500];
 
-/// What this thread allocates meanwhile; `realloc` and `alloc_zeroed` come down to `alloc`.
+/// Counts the allocations of this thread in `work`. `realloc` and `alloc_zeroed` call `alloc`.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
@@ -107,7 +107,7 @@ fn storing_bursts_does_not_allocate() {
     let mut run = |rounds: usize| {
         let mut read = 0;
         for round in 0..rounds {
-            // Short and long ones, in one piece and in two: every way into the bucket.
+            // Short and long records, in one part and in two: every path into the bucket.
             let burst = (0..64_usize).map(|number| {
                 let (first, second) = match number % 16 {
                     5 => FRAME.split_at(700),
@@ -167,7 +167,7 @@ fn sleeping_and_waking_do_not_allocate() {
             producer.store(&Record::whole(1, 0, &FRAME)).unwrap();
             producer.publish();
             while positions.get(0) <= number {
-                thread::yield_now(); // it has read, and looks for more or sleeps
+                thread::yield_now(); // the reader has read, and polls or sleeps
             }
         }
     };
@@ -204,7 +204,8 @@ fn overwriting_around_reservations_does_not_allocate() {
         }
         assert!(read > 0);
     };
-    // A second one stands untouched in the way, for as long as the writer goes round it.
+    // The second reservation protects its buckets untouched while the writer overwrites the buckets
+    // around it.
     let (window, standing) = (ring.reserve(0, 0), ring.reserve(1, 500));
     let mut time = 0;
     run(20, &mut time, &window);
@@ -219,7 +220,8 @@ fn overwriting_around_reservations_does_not_allocate() {
     );
 }
 
-/// What a fallen reservation lost is told with copies of the log's entries, made when it asks.
+/// The report of a fallen reservation contains copies of log entries, which are made when the owner
+/// asks.
 #[test]
 fn a_reservation_that_falls_costs_the_writer_no_allocation() {
     let ring = ring(1, 1);

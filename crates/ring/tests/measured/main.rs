@@ -1,5 +1,5 @@
-//! What is counted and timed: allocations and processor time. A program of its own, because it has an allocator of its own and wants
-//! no other tests beside it.
+//! Tests that count and time: allocations and processor time. A separate program, because it has a
+//! special allocator and must not share the process with other tests.
 #![cfg(not(loom))]
 
 mod allocations;

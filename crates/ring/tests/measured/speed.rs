@@ -1,6 +1,7 @@
-//! The promises that are speeds, on whatever machine the tests run, and however busy it is: times are processor time, or have what
-//! the scheduler gave to others taken off, and the best of a few tries counts, because what a host takes from a virtual machine is in neither.
-//! How fast the ring is says `bench/`.
+//! Promises about speed, on any machine and under any load. Times are processor time, or exclude
+//! the time that the scheduler gave to other threads. The best of a few tries counts, because
+//! neither excludes the time that a host takes from a virtual machine. `bench/` measures the speed
+//! of the ring.
 
 use std::{
     fs,
@@ -12,12 +13,12 @@ use std::{
 use retroscope_ring::{GroupKind, Mode, Producer, Record, Ring, RingConfig};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What takes longer has failed.
+/// Anything that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Tries of a test: one good one is enough.
+/// Tries of a test. One good try is enough.
 const TRIES: usize = 5;
 
-/// What a thread looks like from /proc.
+/// A thread as seen in /proc.
 struct Task(String);
 
 impl Task {
@@ -26,8 +27,8 @@ impl Task {
         Self(format!("/proc/self/task/{id}"))
     }
 
-    /// For how long it could have run and did not, ns: the second figure of schedstat (the kernel's
-    /// Documentation/scheduler/sched-stats.rst).
+    /// How long the thread was runnable without running, ns: the second figure of schedstat (the
+    /// kernel's Documentation/scheduler/sched-stats.rst).
     fn waited_ns(&self) -> u64 {
         let text = fs::read_to_string(format!("{}/schedstat", self.0)).expect("proc");
         let figure = text.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -36,7 +37,7 @@ impl Task {
 
     fn sleeps(&self) -> bool {
         let text = fs::read_to_string(format!("{}/stat", self.0)).expect("proc");
-        // The name, in parentheses, may hold anything.
+        // The name, in parentheses, may contain anything.
         let rest = text.rsplit(')').next();
         rest.is_some_and(|rest| rest.starts_with(" S"))
     }
@@ -48,7 +49,8 @@ fn store(producer: &mut Producer, time_ns: i64) {
         .expect("record mode lets it");
 }
 
-/// Thesis and paper, "low latency": 99 of 100 lone packets are in the hands of a reader that slept within half a millisecond.
+/// Thesis and paper, "low latency": a reader that sleeps gets 99 of 100 lone packets within half a
+/// millisecond.
 #[test]
 fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
     const PACKETS: usize = 200;
@@ -107,7 +109,7 @@ fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
         best <= LIMIT_NS,
         "ns, half and 99 of 100, by try: {tries:?}"
     );
-    // The follower ends with the next packets, which it cannot tell anybody.
+    // The follower ends at the next packets, because its channel is closed.
     for number in 0.. {
         if following.is_finished() {
             break;
@@ -120,8 +122,8 @@ fn a_sleeping_reader_sees_a_packet_within_half_a_millisecond() {
     following.join().unwrap();
 }
 
-/// Nanoseconds of processor time for each packet of 64 bytes of the slowest of so many producers, which store at the same time into a
-/// ring that a reader follows.
+/// Nanoseconds of processor time for each 64-byte packet of the slowest producer. `producers`
+/// producers store at the same time into a ring that a reader follows.
 fn ns_of_a_packet(producers: usize) -> f64 {
     const PACKETS: u64 = 1 << 21;
     const BURST: u64 = 64;
@@ -172,8 +174,9 @@ fn ns_of_a_packet(producers: usize) -> f64 {
     slowest
 }
 
-/// Thesis R1: what a link of 10 Gbit/s brings of the smallest frames (60 bytes and the check sequence, 20 of preamble and gap), on one
-/// thread, and of four such links on four threads. Whether the memory carries so many is another matter.
+/// Thesis R1: one thread stores the smallest frames of a 10 Gbit/s link (60 bytes and the check
+/// sequence, 20 bytes of preamble and gap). Four threads store the frames of four links. The
+/// bandwidth of the memory is another matter.
 #[test]
 fn a_thread_stores_what_a_10_gbit_link_brings_alone_and_beside_three_others() {
     const LIMIT_NS: f64 = 84.0 * 8.0 / 10.0;

@@ -1,4 +1,4 @@
-//! Bursts: what `store_burst` stores is what `store` would have stored, whatever is published in between.
+//! `store_burst` stores the same records as `store`, whatever is published in between.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,7 +7,7 @@ use retroscope_ring::{
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// What one record is made of; the bytes are a window of [`noise`].
+/// A generated record.
 #[derive(Debug, Clone)]
 struct Made {
     time_ns: i64,
@@ -15,7 +15,7 @@ struct Made {
     interface: u16,
     shard: u8,
     data: Vec<u8>,
-    /// Where it is cut into parts.
+    /// Offsets at which the bytes are cut into parts.
     cuts: [usize; 2],
 }
 
@@ -103,7 +103,8 @@ fn bursts_store_what_single_stores_would() {
             if rng.u8(0..3) == 0 {
                 producer.store(&made[end - 1].record()).unwrap();
                 producer.publish();
-                // The copy stands for a published record whose line is still being filled.
+                // The copy of the last record ends a publication in a line that later records
+                // complete.
                 let again = &made[end - 1];
                 while let Some(batch) = reader.next() {
                     for packet in batch {
@@ -181,7 +182,7 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     };
     assert_eq!(error, StoreError::Full);
     assert!((2000..2300).contains(&stored), "{stored}");
-    // That one is lost; the iterator stands behind it.
+    // The refused record is lost, and the iterator continues after that record.
     assert_eq!(
         records.next().map(|record| record.time_ns),
         Some(stored as i64 + 1)
@@ -196,7 +197,7 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     assert_eq!(ring.statistics().stored_packets, stored as u64 + 10);
 }
 
-/// Long records are many bytes in few records: they are not kept back until a group of 32 is together.
+/// Few long records have many bytes: they are published without waiting for a group of 32.
 #[test]
 fn long_records_are_published_when_much_is_waiting() {
     let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
@@ -214,7 +215,7 @@ fn a_producer_may_change_threads_before_it_publishes() {
     let mut producer = ring.producer().unwrap();
     let frame = |number: i64| [number.to_ne_bytes()[0]; 100];
     for turn in 0..200 {
-        // Less than is published by itself, and enough that stores go past the cache.
+        // Fewer bytes than a store publishes by itself, and enough for stores past the cache.
         producer = std::thread::scope(|scope| {
             let mut producer = producer;
             let stored = scope.spawn(move || {
@@ -241,7 +242,7 @@ fn a_producer_may_change_threads_before_it_publishes() {
     }
 }
 
-/// A seccomp filter that the process gets after its start may forbid membarrier(2).
+/// A seccomp filter that the process installs after its start may forbid membarrier(2).
 #[test]
 fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
@@ -252,7 +253,7 @@ fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
         let records = frames.iter().map(|frame| Record::whole(0, 0, frame));
         producer.store_burst(records).unwrap();
     };
-    // Enough that stores go past the cache, and unpublished.
+    // Unpublished, and enough for stores past the cache.
     store(&mut producer);
     let went_on = std::thread::scope(|scope| {
         let elsewhere = scope.spawn(|| {
@@ -279,7 +280,7 @@ fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
     assert!([0, 200 * 11].contains(&seen), "{seen}");
 }
 
-/// Answers EPERM to this system call of the calling thread from now on.
+/// Makes this system call of the calling thread fail with EPERM from now on.
 fn forbid(call: i64) -> seccompiler::Result<()> {
     let filter = SeccompFilter::new(
         [(call, Vec::new())].into(),
@@ -291,7 +292,8 @@ fn forbid(call: i64) -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// What a burst's iterator gave before it panicked is stored but for the last, unfinished group of 32, and nothing else suffers.
+/// The records that a burst's iterator returned before it panicked are stored, except the last
+/// unfinished group of 32. Nothing else is lost.
 #[test]
 fn an_iterator_that_panics_costs_its_last_group_at_most() {
     static BYTES: [u8; 4096] = [0x6b; 4096];
@@ -317,7 +319,7 @@ fn an_iterator_that_panics_costs_its_last_group_at_most() {
             assert!(unwound.is_err());
             let before = stored.len();
             stored.extend(from..from + good);
-            // Past the cache or not, in a group that is half full or not.
+            // Past the cache or not, in a half-full group or not.
             let after = if good % 2 == 0 { 1 } else { 300 };
             let burst = (from + good..from + good + after).map(record);
             assert_eq!(producer.store_burst(burst), Ok(after));

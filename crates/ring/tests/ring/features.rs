@@ -1,5 +1,5 @@
-//! The features that the QQ thesis (2016) and the FlowScope paper (2017) ask of such a queue, one test for each that no other
-//! file holds. `docs/dev/features.md` is the matrix.
+//! The features that the QQ thesis (2016) and the FlowScope paper (2017) require of the queue, with
+//! one test for each feature that no other file tests. `docs/dev/features.md` is the matrix.
 
 use std::thread;
 
@@ -42,7 +42,8 @@ fn drain<T>(reader: &mut Reader, of: impl Fn(Packet<'_>) -> T) -> Vec<T> {
     all
 }
 
-/// Paper R1, thesis "multi-producer/-consumer": a record goes once to each group, and a producer's order is kept.
+/// Paper R1, thesis "multi-producer/-consumer": each group gets each record once, in the order of
+/// the producer.
 #[test]
 fn every_producer_reaches_every_group_in_its_order() {
     const PRODUCERS: u8 = 3;
@@ -70,7 +71,8 @@ fn every_producer_reaches_every_group_in_its_order() {
     assert_eq!(divided, whole, "each to one member");
 }
 
-/// Paper R2, thesis "variable length objects": any length, and no byte of the ring is lost to the longest.
+/// Paper R2, thesis "variable length objects": any length is allowed, and the longest length costs
+/// the other records no space.
 #[test]
 fn packets_of_every_length_lie_back_to_back() {
     let ring = ring(1, 1, Mode::Record);
@@ -93,7 +95,8 @@ fn packets_of_every_length_lie_back_to_back() {
     assert!(expected.is_empty());
 }
 
-/// Thesis R2: several million packets, with 16 bytes of description each and nothing else worth mentioning.
+/// Thesis R2: several million packets, each with a descriptor of 16 bytes and nearly no other
+/// overhead.
 #[test]
 fn millions_of_packets_are_retained_at_81_bytes_each() {
     let ring = Ring::new(&RingConfig::new(256 << 20, 1, 1), None).unwrap();
@@ -114,7 +117,7 @@ fn millions_of_packets_are_retained_at_81_bytes_each() {
     );
 }
 
-/// Paper R6, thesis "roles": who peeks takes nothing away, neither from other groups nor from dumps.
+/// Paper R6, thesis "roles": a reader that peeks takes no packet away from other groups or dumps.
 #[test]
 fn peeking_takes_nothing_away() {
     let ring = ring(1, 2, Mode::Record);
@@ -143,7 +146,7 @@ fn peeking_takes_nothing_away() {
     assert_eq!(dumped, peeked);
 }
 
-/// Paper R7, thesis "random access": every record of a bucket is one look away, from whichever end.
+/// Paper R7, thesis "random access": each record of a bucket can be read directly, in any order.
 #[test]
 fn any_record_is_one_look_away() {
     let ring = ring(1, 1, Mode::Record);
@@ -173,7 +176,8 @@ fn any_record_is_one_look_away() {
     }
 }
 
-/// Paper R7, thesis "context coherent storing": a time leads to the buckets that may hold it, and to no others.
+/// Paper R7, thesis "context coherent storing": a time leads to the buckets that may contain it,
+/// and to no other buckets.
 #[test]
 fn a_time_leads_to_its_bucket() {
     let ring = ring(1, 1, Mode::Record);
@@ -200,8 +204,8 @@ fn a_time_leads_to_its_bucket() {
     assert!((2..=200).contains(&evicted.packets), "{evicted:?}");
 }
 
-/// Thesis 6.4.3: there is no distance to keep. A reader at the writer's heels sees each record as it is published, from one
-/// bucket into the next, and the writer never finds it in its way.
+/// Thesis 6.4.3: no distance is needed. A reader directly after the writer sees each record as it
+/// is published, from bucket to bucket, and never obstructs the writer.
 #[test]
 fn a_reader_follows_at_no_distance() {
     let ring = ring(1, 1, Mode::Protect);
@@ -222,7 +226,7 @@ fn a_reader_follows_at_no_distance() {
     );
 }
 
-/// Thesis table 6.1, first line: on a queue that is not full everybody goes on.
+/// Thesis table 6.1, first row: on a queue that is not full every task succeeds.
 #[test]
 fn a_ring_that_is_not_full_stores_in_every_mode() {
     for mode in [Mode::Record, Mode::Protect, Mode::Wait] {
@@ -230,7 +234,7 @@ fn a_ring_that_is_not_full_stores_in_every_mode() {
         let mut producer = ring.producer().unwrap();
         let _window = ring.reserve(i64::MIN, i64::MAX);
         let frame = [3; 64 << 10];
-        // Four in each bucket, none overwritten.
+        // Four records in each bucket, none overwritten.
         let count = 4 * ring.buckets() as i64;
         for number in 0..count {
             store(&mut producer, number, &frame);
@@ -244,8 +248,8 @@ fn a_ring_that_is_not_full_stores_in_every_mode() {
     }
 }
 
-/// Thesis table 6.1, second line, and 6.4.2: who is not above the queue waits "until either condition changes". Here it is the
-/// mode that changes, as the priority of the queue did there.
+/// Thesis table 6.1, second row, and 6.4.2: a task that is not above the queue waits "until either
+/// condition changes". Here the mode changes, as the priority of the queue does in the thesis.
 #[test]
 fn a_waiting_writer_goes_on_when_the_mode_changes() {
     let ring = ring(1, 1, Mode::Wait);
@@ -257,7 +261,7 @@ fn a_waiting_writer_goes_on_when_the_mode_changes() {
         store(&mut producer, number, &frame);
     }
     thread::scope(|scope| {
-        // Whether it waits already or comes later, only the new mode lets it pass.
+        // Whether the writer already waits or arrives later, only the new mode lets it store.
         let writer = scope.spawn(|| store(&mut producer, count, &frame));
         ring.set_mode(Mode::Record);
         writer.join().unwrap();
@@ -267,8 +271,8 @@ fn a_waiting_writer_goes_on_when_the_mode_changes() {
     assert_eq!(fallen.len(), 1, "and what fell is told");
 }
 
-/// Thesis table 6.1, mode by mode: what a store on a full ring gets, by what is in its way. The ring is closed, so that one that
-/// would wait says [`StoreError::Closed`].
+/// Thesis table 6.1, for each mode: the result of a store on a full ring, by obstacle. The ring is
+/// closed, so that a store that would wait returns [`StoreError::Closed`].
 #[test]
 fn a_full_ring_answers_by_mode_and_obstacle() {
     const FULL: Result<(), StoreError> = Err(StoreError::Full);
@@ -308,23 +312,25 @@ fn a_full_ring_answers_by_mode_and_obstacle() {
 /// Why no bucket is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
-    /// One may be overwritten.
+    /// No obstacle: a bucket may be overwritten.
     None,
-    /// A dump wants them all.
+    /// A dump wants all buckets.
     Reserved,
-    /// They are all being read.
+    /// All buckets are being read.
     Held,
-    /// A gating group has passed none.
+    /// A gating group has passed no bucket.
     Unread,
 }
 
-/// A clock that is set back, or a producer with another clock, does not make new packets the oldest.
+/// A clock that is set back, or a producer with another clock, does not make new packets the
+/// oldest.
 #[test]
 fn buckets_go_in_the_order_in_which_they_closed() {
     let ring = Ring::new(&RingConfig::new(64 << 20, 2, 1), None).unwrap();
     let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
     let frame = [7; 250_000];
-    // The second producer's clock is a day behind, and the first one's is set back by an hour now and then.
+    // The second producer's clock is a day late, and the first producer's clock is set back by an
+    // hour now and then.
     let mut stored = Vec::new();
     for number in 0..2000_i64 {
         let back_ns = number / 300 * 3_600_000_000_000;
@@ -346,12 +352,12 @@ fn buckets_go_in_the_order_in_which_they_closed() {
     }
     let whole_since = ring.statistics().whole_since_mono_ns.unwrap();
     let since = &stored[usize::try_from(whole_since).unwrap() + 1..];
-    // 31 buckets of 8 packets, two of them open.
+    // The ring has 32 buckets of 8 packets, of which two are open.
     assert!(since.len() >= 29 * 8, "{}", since.len());
     assert!(since.iter().all(|packet| kept.contains(packet)));
 }
 
-/// The table of steps has a bound: a clock that jumps faster than buckets fill is told so.
+/// The table of steps is limited: a producer whose clock jumps faster than buckets fill is refused.
 #[test]
 fn steps_are_bounded() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
@@ -366,7 +372,7 @@ fn steps_are_bounded() {
     assert!((buckets..=buckets + 17).contains(&followed), "{followed}");
     assert_eq!(ring.steps_made(), followed);
     assert!(ring.steps().len() <= 1024);
-    // What records in the ring need is still there.
+    // The steps that records in the ring need are still in the table.
     producer.publish();
     let steps = ring.steps();
     let mut reader = ring.group(GroupKind::Lapped).unwrap();
@@ -375,7 +381,8 @@ fn steps_are_bounded() {
     assert!(needed > 0 && needed < batch.first.cast_signed());
 }
 
-/// A window has the buckets that it touches, where times rise and where they go back.
+/// A window contains the buckets that it touches, with increasing times and with times that go
+/// back.
 #[test]
 fn a_window_lists_the_buckets_that_touch_it() {
     let seed = 0x70c4;
@@ -384,7 +391,7 @@ fn a_window_lists_the_buckets_that_touch_it() {
     let mut producers: Vec<_> = (0..2).map(|_| ring.producer().unwrap()).collect();
     for number in 0..60 {
         let producer = &mut producers[random.usize(..2)];
-        // Some records are of long ago, and one is of a time far ahead.
+        // Some records are old, and one record is far ahead.
         let back = if random.u8(..4) == 0 {
             random.i64(0..30)
         } else {

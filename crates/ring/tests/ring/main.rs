@@ -1,5 +1,5 @@
-//! The ring through its public face. The models (`tests/loom.rs`) and what is counted and timed (`tests/measured/`) are programs of their
-//! own.
+//! Tests of the ring's public API. The models (`tests/loom.rs`) and the measured tests
+//! (`tests/measured/`) are separate programs.
 #![cfg(not(loom))]
 
 mod attach;

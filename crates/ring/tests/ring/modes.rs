@@ -1,4 +1,4 @@
-//! What happens on a full ring: modes, reservations, holds and gating groups, one thread at a time.
+//! Modes, reservations, holds and gating groups on a full ring, one thread at a time.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use retroscope_ring::{
     Reservation, Ring, RingConfig, RingError, StoreError,
 };
 
-/// Three such records fill a bucket of 512 KiB.
+/// Three of these records fill a bucket of 512 KiB.
 static FRAME: [u8; 150 << 10] = [7; 150 << 10];
 const PER_BUCKET: i64 = 3;
 
@@ -148,13 +148,15 @@ fn record_mode_lets_the_oldest_reservation_fall() {
     assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
 }
 
-/// 1,000 reservations want different parts of what is in the way: as many fall as must, from the oldest on, and no more.
+/// 1,000 reservations want different subsets of the blocking buckets. Only as many fall as needed,
+/// oldest first.
 #[test]
 fn as_many_reservations_fall_as_must() {
     let ring = ring(Mode::Record);
     let mut producer = ring.producer().unwrap();
     fill(&mut producer);
-    // Number 0 to 499 want all, 500 to 999 all but the bucket of 3..6, which 250 wants no more.
+    // Reservations 0 to 499 want all buckets, 500 to 999 all except the bucket of 3..6, which 250
+    // has given back.
     let news = ring.reservation_news();
     let reserve = |number| ring.reserve(if number < 500 { 0 } else { 6 }, i64::MAX);
     let mut reservations: Vec<_> = (0..1000).map(reserve).collect();
@@ -176,7 +178,8 @@ fn as_many_reservations_fall_as_must() {
         let expected = number + 1 - usize::from(number >= 250);
         assert_eq!(lost.len(), expected.min(499), "{number}");
     }
-    // Number 1000 keeps the first bucket, and when those between are gone, the others are free.
+    // The reservation `oldest` protects the first bucket. After reservations 500 to 999 are
+    // dropped, the other buckets are free.
     drop(reservations.drain(500..));
     for time in 25..51 {
         store(&mut producer, time).unwrap();
@@ -185,7 +188,7 @@ fn as_many_reservations_fall_as_must() {
     assert_eq!(listed(&oldest).len(), 1);
 }
 
-/// Before a fallen reservation is asked, the log forgets what it lost.
+/// The log forgets the losses of a fallen reservation before the owner asks for the losses.
 #[test]
 fn a_fallen_reservation_says_what_it_does_not_know() {
     let config = RingConfig {
@@ -349,7 +352,7 @@ fn a_lapped_reader_is_told() {
     );
     assert_eq!((batch.len(), batch.missed.packets), (2, 0));
     let batch = reader.next().unwrap();
-    // Eight buckets: the one that was held, and 39..60 in the seven others.
+    // Eight buckets: the held bucket, and 39..60 in the seven other buckets.
     assert_eq!((batch.first, batch.missed.packets), (39, 36));
     assert_eq!(batch.missed.bytes, 36 * FRAME.len() as u64);
     assert_eq!(positions.get(0), 39);
@@ -370,7 +373,7 @@ fn a_late_group_starts_with_what_is_there() {
     assert_eq!(reader.lapped().packets, 0);
 }
 
-/// A bucket that is held is skipped: then there is a hole in what is left.
+/// A held bucket is skipped, which leaves a gap after the held bucket.
 #[test]
 fn a_late_group_is_told_of_a_hole_that_is_older_than_itself() {
     for kind in [GroupKind::Lapped, GroupKind::Gating] {
@@ -457,7 +460,7 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     let waker = reader.waker();
     waker.wake();
     assert!(reader.doze(Duration::MAX), "at once");
-    // It leaves word with its producers, which must not count for a doze.
+    // The reader enters the wait sets of its producers, which must not end a doze.
     assert!(!reader.wait(Duration::ZERO));
     store(&mut producer, 7).unwrap();
     producer.publish();
@@ -477,7 +480,7 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     assert!(!reader.doze(Duration::ZERO), "nor by the end of a producer");
 }
 
-/// The control word of a bucket counts 16,383 holds.
+/// The control word of a bucket counts up to 16,383 holds.
 #[test]
 fn a_reader_waits_for_a_bucket_that_has_all_its_holds() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

@@ -1,4 +1,4 @@
-//! Single promises of the ring, through its public face.
+//! Single promises of the ring's public API.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use retroscope_ring::{GroupKind, InterfaceEntry, Record, Ring, RingConfig, RingError};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// What takes longer has failed.
+/// Anything that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -104,7 +104,7 @@ fn what_is_stored_is_published_at_128_kib_by_itself() {
     assert_eq!(ring.published(0), 128);
 }
 
-/// Of records without a captured byte (a snap length of 0 would make them) no number of bytes is ever waiting.
+/// Records without captured bytes (as with a snap length of 0) never reach the limit in bytes.
 #[test]
 fn empty_records_are_published_by_their_number() {
     const MANY: usize = 4096;
@@ -202,7 +202,8 @@ fn what_is_not_committed_cannot_be_read() {
     let _ = view.packet(1);
 }
 
-/// Whoever has sleepers left alone must not leave them so long that they are lapped, by all producers together.
+/// A producer that leaves sleepers alone must wake them before all producers together have lapped
+/// the sleepers.
 #[test]
 fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
     for producers in [1, 2, 16] {
@@ -222,7 +223,7 @@ fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
         });
         let id = its_id.recv_timeout(DEADLINE).unwrap();
         let stat = format!("/proc/self/task/{}/stat", id.as_raw_nonzero());
-        // Behind the name in parentheses stands what it does: S is asleep.
+        // The state follows the name in parentheses: S is asleep.
         let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
         while !sleeps() {
             thread::yield_now();

@@ -1,4 +1,4 @@
-//! Several threads, real memory. Every record says who wrote it, under which number, and carries a checksum.
+//! Several threads, real memory. Every record contains its producer, its number and a checksum.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use retroscope_ring::{
 const BUCKET_BYTES: usize = 272 << 10;
 /// Far beyond any pause of the machine: a wait this long is a lost wake-up.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Between the records of a producer.
+/// Time between the records of a producer.
 const STEP_NS: i64 = 1000;
 const JITTER_NS: i64 = 50_000;
 
@@ -40,7 +40,7 @@ fn ring(mode: Mode, producers: usize, readers: usize) -> Ring {
     Ring::new(&config, None).expect("some MiB")
 }
 
-/// Time of a record: a function of its name, so that everybody knows what a window should hold.
+/// Time of a record, as a function of its name, so that every thread knows the packets of a window.
 fn time_ns(producer: usize, number: u64) -> i64 {
     let hash = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ producer as u64) >> 40;
     number as i64 * STEP_NS + hash as i64 % JITTER_NS
@@ -90,7 +90,8 @@ fn check(packet: Packet<'_>, producer: usize, number: u64) {
     assert_eq!(packet.wire_len as usize, packet.data.len());
 }
 
-/// Stores `count` records, and tries again where there is no room. Returns how often there was none.
+/// Stores `count` records, and tries again if there is no room. Returns how often there was no
+/// room.
 fn produce(mut producer: Producer, count: u64, seed: u64) -> u64 {
     let mut rng = Rng::with_seed(seed);
     let mut frame = Vec::new();
@@ -116,7 +117,8 @@ fn produce(mut producer: Producer, count: u64, seed: u64) -> u64 {
     full
 }
 
-/// Reads, as one of so many members, until all records of its producers were seen or missed. Returns (read, missed).
+/// Reads as one of `members` members until all records of its producers were read or missed.
+/// Returns (read, missed).
 fn analyze(
     mut reader: Reader,
     (member, members): (usize, usize),
@@ -126,7 +128,7 @@ fn analyze(
     let mut next = vec![0; producers];
     let (mut read, mut missed) = (0, 0);
     let mut mine = (member..producers).step_by(members);
-    // What was missed last is in the position, and in no batch.
+    // The last missed records are in the position, but not in a batch.
     let unread = |next: &[u64], reader: &Reader, producer: usize| {
         next[producer].max(reader.positions().get(producer)) < count
     };
@@ -159,14 +161,15 @@ fn analyze(
     (read, lapped)
 }
 
-/// One window: reserves it, reads it as it comes, gives it back, and accounts for every packet of it.
+/// Dumps one window: reserves the window, reads its buckets while they fill, gives them back, and
+/// accounts for every packet of the window.
 fn dump(ring: &Ring, producers: usize, count: u64, from_ns: i64, to_ns: i64) -> (u64, u64) {
     let reservation = ring.reserve(from_ns, to_ns);
     let mut seen: HashMap<BucketRef, u32> = HashMap::new();
     let mut listed = Vec::new();
     let mut read = 0;
     loop {
-        // The watermarks first: what was stored before them is then listed.
+        // Loads the watermarks first, so that the list contains the records before the watermarks.
         let over =
             (0..producers).all(|producer| ring.watermark(producer).is_some_and(|ns| ns > to_ns));
         reservation.buckets(&mut listed);
@@ -313,7 +316,7 @@ fn wait_mode_with_gating_readers_loses_nothing() {
             })
             .collect();
         let lapped = scope.spawn(move || analyze(lapped, (0, 1), PRODUCERS, count));
-        // Short reservations, which make writers wait and let them go again.
+        // Short reservations, which make writers wait and let them continue.
         let reserver = scope.spawn(|| {
             let mut rng = Rng::with_seed(7);
             while !done.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use std::{fmt::Write, path::Path};
 use retroscope_recorder::{Clock, SystemClock, rfc3339};
 use retroscope_ring::{
     Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Pages,
-    Step, Writer,
+    RegionWriter, Step,
 };
 use serde::Serialize;
 
@@ -174,9 +174,9 @@ impl Report {
             writer: WriterJson {
                 process: info.process,
                 state: match writer {
-                    Writer::Running => "running",
-                    Writer::Ended => "ended",
-                    Writer::Killed => "killed",
+                    RegionWriter::Running => "running",
+                    RegionWriter::Ended => "ended",
+                    RegionWriter::Killed => "killed",
                 },
                 this_boot: info.this_boot,
             },
@@ -300,7 +300,7 @@ impl Report {
 /// All since when is there, ns since the epoch, and how long ago that is, ns. `None`: not told.
 fn history(
     attached: &Attached,
-    writer: Writer,
+    writer: RegionWriter,
     producers: &[AttachedProducer],
 ) -> Result<Option<(i64, i64)>, CopyError> {
     let info = attached.info();
@@ -308,7 +308,7 @@ fn history(
     let (Some(created_mono_ns), Some(last_ns)) = (info.created_mono_ns, last_ns) else {
         return Ok(None);
     };
-    let is_running = writer == Writer::Running && info.this_boot == Some(true);
+    let is_running = writer == RegionWriter::Running && info.this_boot == Some(true);
     let now_ns = if is_running {
         SystemClock.mono_ns()
     } else {

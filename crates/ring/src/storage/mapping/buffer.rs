@@ -1,4 +1,4 @@
-//! Memory of one owner in huge pages.
+//! A large buffer with one owner, in huge pages.
 
 use std::{
     io,
@@ -6,30 +6,31 @@ use std::{
     slice,
 };
 
-use super::{ALIGNMENT, Advice, Memory, READ_WRITE};
+use super::{ALIGNMENT, Advice, READ_WRITE, RegionMemory};
 use crate::RingError;
 
-/// Bytes that are zero at first, in transparent huge pages where the system has some to give, and left out of core dumps. For what is given to a disk in large
-/// writes that go past the page cache: each page is a place of its own to the disk.
+/// A zeroed buffer, in transparent huge pages if the system has free ones, and excluded from core
+/// dumps. Meant for large writes to a disk that bypass the page cache, because a disk write has one
+/// segment for each page.
 #[derive(Debug)]
-pub struct LargeBuffer(Memory);
+pub struct LargeBuffer(RegionMemory);
 
 impl LargeBuffer {
-    /// One of at least so many bytes, which are not touched yet. It begins on a boundary of 2 MiB, and is a multiple of that.
+    /// Makes a buffer of at least `bytes` untouched bytes. Start and length are multiples of 2 MiB.
     ///
     /// # Errors
-    /// The system has no such memory.
+    /// The system has not enough memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
             .ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Memory::aligned(bytes, READ_WRITE).map_err(|error| match error {
+        let memory = RegionMemory::aligned(bytes, READ_WRITE).map_err(|error| match error {
             RingError::System { error, .. } => error,
             other => io::Error::other(other),
         })?;
         for advice in [Advice::LinuxDontDump, Advice::LinuxHugepage] {
-            // Without it the bytes are the same.
+            // Advice only: without it the contents are the same.
             let _ = memory.advise(0, bytes, advice);
         }
         Ok(Self(memory))
@@ -41,7 +42,8 @@ impl Deref for LargeBuffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping has so many bytes, was zeroed by the kernel, lives as long as `self`, and nobody else knows its address.
+        // SAFETY: the mapping has this many bytes, was zeroed by the kernel, lives as long as
+        // `self`, and nobody else knows its address.
         unsafe { slice::from_raw_parts(self.0.base.as_ptr(), self.0.bytes) }
     }
 }

@@ -1,8 +1,10 @@
-//! The files that a region may live in: a memfd, or a file with a name. Only system calls through safe wrappers.
+//! The files that can contain a region: a memfd, or a named file. Uses only system calls through
+//! safe wrappers.
 //!
-//! A ring file is made anew (`O_EXCL`, 0600), so nobody has it open or mapped from before. It is locked with flock(2) while
-//! its ring lives. A name that is taken is freed only where it is a ring file of the same user that nobody has locked; a
-//! process that still reads the old one keeps it, unchanged, until it lets go.
+//! A ring file is created exclusively (`O_EXCL`, 0600), so no process has it open or mapped
+//! already. The ring locks the file with flock(2) while the ring lives. An existing file is removed
+//! only if it is a ring file of the same user that nobody has locked. A process that still reads
+//! the removed file keeps the file, unchanged, until it closes the file.
 
 use std::{
     fs::File,
@@ -28,14 +30,14 @@ use rustix::{
 
 use crate::{RingError, storage::layout::MAGIC};
 
-/// What is missing where the file system is too small.
+/// The error text if the file system is too small.
 const ROOM: &str = "room for all of it";
 /// The unit of `st_blocks`; see stat(3type).
 const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
 const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
-/// The pages that are wanted of a hugetlbfs, in bytes.
+/// The required page size of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// How long a new ring waits for readers that have the file locked.
@@ -46,35 +48,35 @@ const PAUSE: Timespec = Timespec {
     tv_nsec: 1_000_000,
 };
 
-/// An open file that holds a region, locked until it is dropped.
+/// An open file that contains a region, locked until it is dropped.
 #[derive(Debug)]
 pub(super) struct RegionFile {
     pub(super) fd: OwnedFd,
-    /// Its name, if it has one.
+    /// Path of the file; `None` for a memfd.
     pub(super) path: Option<PathBuf>,
     pub(super) medium: Medium,
 }
 
-/// What a region file stands on.
+/// The kind of file system of a region file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// hugetlbfs: the kernel sets pages aside when it maps.
+    /// hugetlbfs: the kernel reserves pages at mmap(2).
     HugePages,
-    /// tmpfs or memfd: a page is taken at the first touch.
+    /// tmpfs or memfd: the kernel takes a page at the first touch.
     Memory,
-    /// Anything else: blocks are to be set aside before.
+    /// Anything else: blocks must be reserved before use.
     Disk,
 }
 
 impl RegionFile {
-    /// A file without a name, of `bytes`, sealed.
+    /// An unnamed file of `bytes`, sealed.
     pub(super) fn memfd(bytes: usize, huge_pages: bool) -> Result<Self, Errno> {
         let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         if huge_pages {
             flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         }
         let make = |flags| memfd_create("retroscope-ring", flags);
-        // Before Linux 6.3 there is no flag against executing it.
+        // Linux before 6.3 has no flag against execution.
         let fd = match make(flags | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => make(flags)?,
             made => made?,
@@ -95,7 +97,7 @@ impl RegionFile {
         })
     }
 
-    /// A new file of `bytes` with a name.
+    /// A new named file of `bytes`.
     pub(super) fn create(path: &Path, bytes: usize) -> Result<Self, RingError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -126,25 +128,25 @@ impl RegionFile {
         }
         let system = fstatfs(&self.fd).map_err(|error| fail("fstatfs", error))?;
         self.medium = medium(&system, path)?;
-        // Said before memory is filled up to the last page.
+        // Reported before the ring fills memory up to the last page.
         if !has_room(&system, bytes, 0) {
             return Err(fail(ROOM, Errno::NOSPC));
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
-        // Whoever is killed while the ring is filled leaves a file that may be replaced. hugetlbfs has no write(2):
-        // `Memory::mark`.
+        // If the recorder is killed while it fills the ring, the marked file may be replaced.
+        // hugetlbfs has no write(2): `RegionMemory::mark`.
         if self.medium != Medium::HugePages {
             pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
         }
         Ok(())
     }
 
-    /// Sets blocks or pages aside, so that no later store into the mapping can fail.
+    /// Reserves blocks or pages, so that no later store into the mapping can fail.
     pub(super) fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         fallocate(&self.fd, FallocateFlags::empty(), 0, bytes as u64)
     }
 
-    /// The file among the descriptors of this process.
+    /// The path of the file among the descriptors of this process.
     pub(super) fn proc_path(&self) -> PathBuf {
         let (process, descriptor) = (std::process::id(), self.fd.as_raw_fd());
         PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
@@ -158,13 +160,13 @@ impl RegionFile {
         }
     }
 
-    /// Takes the name away from a file that did not become a ring.
+    /// Removes the name of a file that did not become a ring.
     pub(super) fn remove(&self) {
         if let Some(path) = &self.path
             && let (Ok(ours), Ok(named)) = (fstat(&self.fd), lstat(path))
             && same(&ours, &named)
         {
-            // What cannot be removed stays, and can be replaced by the next ring.
+            // If the name cannot be removed, it stays, and the next ring can replace the file.
             let _ = unlink(path);
         }
     }
@@ -205,23 +207,24 @@ fn block_bytes(system: &StatFs) -> u64 {
     (system.f_bsize as u64).max(1)
 }
 
-/// Whether a file system has place for `bytes` once `freed_bytes` are given back. 0 blocks: it has no limit.
+/// Whether a file system has space for `bytes` after `freed_bytes` are released. 0 blocks means no
+/// limit.
 fn has_room(system: &StatFs, bytes: usize, freed_bytes: u64) -> bool {
     let free = system.f_bfree.saturating_mul(block_bytes(system));
     system.f_blocks == 0 || bytes as u64 <= free.saturating_add(freed_bytes)
 }
 
-/// Removes a ring file of this user that nobody has locked, if a ring of `bytes` then has place; everything else stays and
-/// is an error.
+/// Removes a ring file of this user that nobody has locked, if a ring of `bytes` then fits. Any
+/// other file stays and is an error.
 fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     let foreign = || RingError::FileForeign(path.to_owned());
     let held = || RingError::FileHeld(path.to_owned());
     let fail = |call, error| failed(path, call, error);
-    // Not blocking: what has the name may be a pipe.
+    // Non-blocking, because the path may name a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
-        Err(Errno::NOENT) => return Ok(()), // gone meanwhile
+        Err(Errno::NOENT) => return Ok(()), // removed meanwhile
         Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => return Err(foreign()),
         Err(error) => return Err(fail("open", error)),
     };
@@ -238,12 +241,12 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     if !lock_abandoned(&file).map_err(|error| fail("flock", error))? {
         return Err(held());
     }
-    // Another recorder may have replaced it between open and lock.
+    // Another recorder may have replaced the file between open and lock.
     let named = lstat(path).map_err(|error| fail("lstat", error))?;
     if !same(&opened, &named) {
         return Err(held());
     }
-    // What it holds may be wanted still, if nothing can take its place.
+    // Keep the old file if the new file cannot fit: its packets may still be needed.
     let system = fstatfs(&file).map_err(|error| fail("fstatfs", error))?;
     let freed_bytes = u64::try_from(opened.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES;
     if !has_room(&system, bytes, freed_bytes) {
@@ -257,17 +260,17 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Ok(false),
-        // The attempt for the exclusive lock gives the shared lock up first: two recorders do not
+        // The attempt for the exclusive lock releases the shared lock first: two recorders do not
         // wait for each other (flock(2)).
         outcome => outcome.and_then(|()| lock_beside_readers(file)),
     }
 }
 
-/// Takes the exclusive lock, which a recorder has as long as it runs. `false`: others have a lock
-/// for longer than [`READERS_MAX`].
+/// Takes the exclusive lock, which a recorder has as long as it runs. `false`: other processes have
+/// a lock for longer than [`READERS_MAX`].
 ///
 /// A reader that asks whether the recorder runs has a shared lock for an instant
-/// ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers. A
+/// ([`Attached::writer`](crate::Attached::writer)): this function waits for these readers. A
 /// stopped reader may have the lock without end, so flock(2) must not block here.
 fn lock_beside_readers(file: impl AsFd) -> Result<bool, Errno> {
     let deadline = Instant::now() + READERS_MAX;

@@ -1,12 +1,14 @@
-//! The region's memory: one mapping, in the largest pages that the system gives, filled before first use.
+//! The region's memory: one mapping, in the largest pages that the system provides, filled before
+//! first use.
 //!
-//! | backing | explicit huge pages | else |
+//! | backing | explicit huge pages | otherwise `MADV_HUGEPAGE`, if allowed by |
 //! |---|---|---|
-//! | anonymous | `MAP_HUGETLB` | `MADV_HUGEPAGE`: transparent ones, where `transparent_hugepage/enabled` allows |
-//! | memfd | `MFD_HUGETLB` | the same, where `transparent_hugepage/shmem_enabled` allows |
-//! | file | a path on hugetlbfs | the same, on a tmpfs mounted with `huge=advise` or more; elsewhere 4 KiB |
+//! | anonymous | `MAP_HUGETLB` | `transparent_hugepage/enabled` |
+//! | memfd | `MFD_HUGETLB` | `transparent_hugepage/shmem_enabled` |
+//! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
-//! Which ones were got is read from the kernel, not concluded. A node is preferred before the first touch.
+//! Files elsewhere have pages of 4 KiB. The kernel reports the actual page size; this module does
+//! not infer the size. A node is preferred before the first touch.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
@@ -34,57 +36,59 @@ use rustix::{
 pub use self::buffer::LargeBuffer;
 use self::{
     file::{Medium, RegionFile},
-    populate::Progress,
+    populate::PopulateProgress,
 };
 use super::{MemoryObtained, layout::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
-/// Region and buckets start on this boundary.
+/// Alignment of the region and the buckets.
 pub(crate) const ALIGNMENT: usize = 2 << 20;
-/// The smallest page, in bytes. Before Linux 5.14, which has no call for it, one store into each
+/// The smallest page, in bytes. Before Linux 5.14, which has no call for this, one store into each
 /// page fills the region.
 const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, left out of core dumps.
+/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, excluded from core dumps.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct RegionMemory {
     base: NonNull<u8>,
     bytes: usize,
-    /// What is mapped, unless it is anonymous. Its lock lasts as long as the mapping.
+    /// The mapped file; `None` for anonymous memory. The lock lasts as long as the mapping.
     file: Option<RegionFile>,
 }
 
-// SAFETY: the mapping belongs to this value and is not tied to a thread; who may access which of its bytes is the
-// business of `Storage`, whose accessors are unsafe or exclusive.
-unsafe impl Send for Memory {}
-// SAFETY: as above; `&Memory` gives an address only.
-unsafe impl Sync for Memory {}
+// SAFETY: this value owns the mapping, which is not tied to a thread. `Storage` decides who may
+// access which bytes; its accessors are unsafe or exclusive.
+unsafe impl Send for RegionMemory {}
+// SAFETY: as above; `&RegionMemory` gives only an address.
+unsafe impl Sync for RegionMemory {}
 
-/// Asks for transparent huge pages where memory is touched from now on that lies between these addresses: for tables beside a ring that
-/// are read at random. Where the system has none to give, nothing changes.
+/// Asks for transparent huge pages for memory between these addresses that is touched later. Meant
+/// for tables next to a ring that are read at random. If the system has no huge pages, nothing
+/// changes.
 pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
     let start = addresses.start.addr().next_multiple_of(PAGE_BYTES);
     let end = addresses.end.addr() / PAGE_BYTES * PAGE_BYTES;
     if let Some(bytes) = end.checked_sub(start) {
         let start = addresses.start.with_addr(start).cast_mut();
-        // SAFETY: the advice changes no contents, whatever is mapped there, and the kernel refuses what is not.
+        // SAFETY: the advice changes no contents, whatever is mapped there, and the kernel refuses
+        // unmapped addresses.
         let _ = unsafe { madvise(start.cast::<c_void>(), bytes, Advice::LinuxHugepage) };
     }
 }
 
-impl Memory {
-    /// Maps and, with `config.prefault`, fills `bytes`, a multiple of [`ALIGNMENT`].
+impl RegionMemory {
+    /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`.
     ///
-    /// `progress` is called with (bytes filled, bytes in all) after each 64 MiB.
+    /// Calls `progress` with (bytes filled, total bytes) after each 64 MiB.
     pub(crate) fn new(
         bytes: usize,
         config: &RingConfig,
         progress: Option<&mut dyn FnMut(u64, u64)>,
     ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
-        let mut progress = Progress::new(bytes, progress);
+        let mut progress = PopulateProgress::new(bytes, progress);
         // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
         // refuse a page at its first touch: a store then raises SIGBUS. So a ring takes huge pages
         // only if the kernel fills all of them at once, and reports a refusal.
@@ -99,7 +103,7 @@ impl Memory {
         }
         let memory = Self::ordinary(bytes, &config.backing)?;
         let numa = memory.settle(config.numa_node);
-        // Advice only: without huge pages the ring works the same.
+        // Advice only: without huge pages the ring works all the same.
         let _ = memory.advise(0, bytes, Advice::LinuxHugepage);
         let marked = memory.mark();
         let filled = marked.and_then(|()| memory.fill(config.prefault, &mut progress));
@@ -114,13 +118,15 @@ impl Memory {
         self.base
     }
 
-    /// Where another process finds the region: its file, or the memfd among this process's descriptors.
+    /// The path where another process finds the region: its file, or the memfd among this process's
+    /// descriptors.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let file = self.file.as_ref()?;
         Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
     }
 
-    /// Pages set aside by the administrator, if enough of them are free: the kernel counts them when it maps.
+    /// Pages reserved by the administrator, if enough pages are free: the kernel counts them when
+    /// it maps.
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
         match backing {
             Backing::Anonymous => {
@@ -133,7 +139,7 @@ impl Memory {
                 })
             }
             Backing::Memfd => Self::shared(bytes, RegionFile::memfd(bytes, true).ok()?).ok(),
-            Backing::File(_) => None, // its file system decides
+            Backing::File(_) => None, // the file system decides
         }
     }
 
@@ -149,7 +155,7 @@ impl Memory {
         }
     }
 
-    /// Ordinary anonymous pages; what the alignment leaves over at both ends is given back.
+    /// Ordinary anonymous pages. The excess at both ends of the alignment is unmapped.
     fn aligned(bytes: usize, protection: ProtFlags) -> Result<Self, RingError> {
         let error = |error| system("mmap", bytes, error);
         let total = bytes
@@ -161,7 +167,8 @@ impl Memory {
         unmap(start, before);
         // SAFETY: `before <= ALIGNMENT`, so this stays inside the `bytes + ALIGNMENT` just mapped.
         let base = unsafe { start.add(before) };
-        // SAFETY: `before + bytes + after` is the length of the mapping, whose end this may at most reach.
+        // SAFETY: `before + bytes + after` is the length of the mapping, so this is at most its
+        // end.
         let end = unsafe { base.add(bytes) };
         unmap(end, after);
         Ok(Self {
@@ -173,7 +180,7 @@ impl Memory {
 
     /// A file of `bytes`, mapped at an aligned address.
     fn shared(bytes: usize, file: RegionFile) -> Result<Self, RingError> {
-        // hugetlbfs aligns by itself; elsewhere the file takes the place of addresses reserved without pages.
+        // hugetlbfs aligns by itself. Other files are mapped over addresses reserved without pages.
         let (reserved, flags) = if file.medium == Medium::HugePages {
             (None, MapFlags::empty())
         } else {
@@ -181,15 +188,16 @@ impl Memory {
             let reserved = reserved.inspect_err(|_| file.remove())?;
             (Some(reserved), MapFlags::FIXED)
         };
-        // A failed MAP_FIXED may have unmapped what was there, and another thread may have got the addresses: from here on
-        // they are the new mapping's, or nobody's.
+        // A failed MAP_FIXED may have unmapped the reservation, and another thread may have got the
+        // addresses. From here on the addresses belong to the new mapping, or to nobody.
         let reserved = reserved.map(ManuallyDrop::new);
         let wanted = reserved.as_ref().map_or(std::ptr::null_mut(), |memory| {
             memory.base.as_ptr().cast::<c_void>()
         });
         let (fd, flags) = (file.fd.as_fd(), MapFlags::SHARED | flags);
-        // SAFETY: at an address of the kernel's choice it touches no existing memory; else it replaces exactly the pages of
-        // `reserved`, which this function owns, nobody has touched, and nobody unmaps later but as the new mapping.
+        // SAFETY: at an address of the kernel's choice this touches no existing memory. Otherwise
+        // it replaces exactly the pages of `reserved`, which this function owns and nobody has
+        // touched, and which only the new mapping unmaps later.
         let mapped = unsafe { mmap(wanted, bytes, READ_WRITE, flags, fd, 0) };
         let base =
             mapped.and_then(|address| NonNull::new(address.cast::<u8>()).ok_or(Errno::NOMEM));
@@ -206,16 +214,17 @@ impl Memory {
         }
     }
 
-    /// What is to be said of the mapping before its first touch.
+    /// Gives the advice that must precede the first touch.
     fn settle(&self, numa_node: Option<u32>) -> Numa {
-        // Else a core dump would be as large as the ring, and hold other people's traffic.
+        // `MADV_DONTDUMP`: keeps captured traffic, and gigabytes, out of core dumps.
         let _ = self.advise(0, self.bytes, Advice::LinuxDontDump);
         numa_node.map_or(Numa::Unset, |node| {
             numa::prefer(self.base, self.bytes, node)
         })
     }
 
-    /// Marks a file on hugetlbfs, which has no write(2), as the others were marked when they were made.
+    /// Writes the magic to a file on hugetlbfs, which has no write(2). Other files got the magic at
+    /// creation.
     fn mark(&self) -> Result<(), RingError> {
         let named = |file: &&RegionFile| file.medium == Medium::HugePages && file.path.is_some();
         let Some(file) = self.file.as_ref().filter(named) else {
@@ -223,16 +232,18 @@ impl Memory {
         };
         let reserved = file.reserve(ALIGNMENT);
         reserved.map_err(|error| self.error("fallocate", error))?;
-        // SAFETY: the mapping is aligned, begins with the page just taken, and nobody else knows it yet.
+        // SAFETY: the mapping is aligned, begins with the page just reserved, and nobody else knows
+        // it yet.
         unsafe { self.base.cast::<u64>().write_volatile(MAGIC) };
         Ok(())
     }
 
-    /// Sets a file's room aside, unless filling takes it; with `prefault` fills all pages, else touches one.
-    fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
+    /// Reserves a file's space, unless filling reserves the space. With `prefault` fills all pages,
+    /// otherwise touches one page.
+    fn fill(&self, prefault: bool, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
             // Filling takes all pages of a file in memory, and reports a refusal. Without filling,
-            // and on a disk, a later store might find no room, which is SIGBUS.
+            // and on a disk, a later store might find no space, which raises SIGBUS.
             let by_filling = match file.medium {
                 Medium::HugePages => prefault,
                 Medium::Memory => prefault && self.populates(),
@@ -246,7 +257,7 @@ impl Memory {
         if prefault {
             return self.populate(progress);
         }
-        // This page shows which size the kernel gives; a file's first page exists already.
+        // This page shows which page size the kernel provides; a file's first page exists already.
         let last = self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES;
         let zero = Zero::new().map_err(|error| self.error("memfd_create", error))?;
         let touched = self.touch(&zero, last);
@@ -259,7 +270,7 @@ impl Memory {
     }
 
     /// Backs all of the mapping with pages, on all cores.
-    fn populate(&self, progress: &mut Progress<'_>) -> Result<(), RingError> {
+    fn populate(&self, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         let (zero, call) = if self.populates() {
             (None, "madvise(MADV_POPULATE_WRITE)")
         } else {
@@ -273,7 +284,7 @@ impl Memory {
         let helpers = populate::helpers(self.bytes);
         let filled = populate::in_parallel(self.bytes, helpers, progress, fill);
         filled.map_err(|error| {
-            // The kernel's word for "a store here would end the process": no room for the page.
+            // EFAULT means that a store here would end the process: no space for the page.
             let is_full = error == Errno::FAULT && self.file.is_some();
             let error = if is_full { Errno::NOSPC } else { error };
             self.error(call, error)
@@ -292,7 +303,8 @@ impl Memory {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: `offset` is inside the mapping, as asserted.
         let start = unsafe { self.base.add(offset) };
-        // SAFETY: the range is ours, as asserted, and no advice given here changes contents.
+        // SAFETY: this value owns the range, as asserted, and no advice given here changes
+        // contents.
         unsafe { madvise(start.as_ptr().cast::<c_void>(), bytes, advice) }
     }
 
@@ -312,7 +324,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What backs the mapping, of which `filled` bytes were touched.
+    /// The pages that back the mapping, of which `filled` bytes were touched.
     fn pages(&self, filled: usize) -> Pages {
         let is_hugetlbfs = |file: &RegionFile| file.medium == Medium::HugePages;
         if self.file.as_ref().is_some_and(is_hugetlbfs) {
@@ -328,13 +340,13 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         unmap(self.base, self.bytes);
     }
 }
 
-/// A zero that the kernel writes.
+/// A one-byte file from which the kernel copies a zero.
 #[derive(Debug)]
 struct Zero(OwnedFd);
 
@@ -359,7 +371,8 @@ impl Zero {
 }
 
 fn map(bytes: usize, protection: ProtFlags, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
-    // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: a new private mapping at an address of the kernel's choice touches no existing
+    // memory.
     let address = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -371,10 +384,11 @@ fn map(bytes: usize, protection: ProtFlags, flags: MapFlags) -> Result<NonNull<u
     NonNull::new(address.cast::<u8>()).ok_or(Errno::NOMEM)
 }
 
-/// Gives pages back. Callers in this file pass ranges that they mapped and that nobody uses any more.
+/// Unmaps pages. Callers in this file pass ranges that they mapped and that nobody uses any more.
 fn unmap(start: NonNull<u8>, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: see above; an error would mean a wrong range, and then the memory stays mapped, which is safe.
+        // SAFETY: the callers own the range. An error would mean a wrong range; the memory then
+        // stays mapped, which is safe.
         let _ = unsafe { munmap(start.as_ptr().cast::<c_void>(), bytes) };
     }
 }

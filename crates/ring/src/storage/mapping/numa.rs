@@ -1,16 +1,18 @@
-//! Asks the kernel to take the pages of a mapping from one NUMA node, as long as that node has some. See mbind(2).
+//! Asks the kernel to take the pages of a mapping from one NUMA node, as long as that node has free
+//! pages (mbind(2)).
 #![expect(unsafe_code, reason = "makes a system call on an address")]
 
 use std::{io, ptr::NonNull};
 
 use crate::Numa;
 
-/// Nodes that the mask has a bit for: more than any Linux is built with (`CONFIG_NODES_SHIFT` is at most 10).
+/// Number of bits in the node mask: more nodes than any Linux supports (`CONFIG_NODES_SHIFT` is at
+/// most 10).
 const NODES_MAX: u32 = 1024;
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 
-/// Prefers a node for all pages of a mapping that have not been touched yet. Refusals are told, not failed on: a ring on
-/// the other node is slower, and works.
+/// Prefers a node for all untouched pages of a mapping. A refusal is reported without failing: a
+/// ring on another node is slower, but works.
 pub(super) fn prefer(base: NonNull<u8>, bytes: usize, node: u32) -> Numa {
     let refused = |errno| Numa::Refused { node, errno };
     if node >= NODES_MAX {
@@ -19,8 +21,9 @@ pub(super) fn prefer(base: NonNull<u8>, bytes: usize, node: u32) -> Numa {
     let mut mask: [libc::c_ulong; (NODES_MAX / WORD_BITS) as usize] =
         [0; (NODES_MAX / WORD_BITS) as usize];
     mask[(node / WORD_BITS) as usize] = 1 << (node % WORD_BITS);
-    // SAFETY: the call reads `NODES_MAX` bits of `mask` (it takes one less than it is told) and changes no memory, only
-    // where pages of this range will come from; for a range that is not mapped it returns an error.
+    // SAFETY: the call reads `NODES_MAX` bits of `mask` (the kernel takes one bit less than the
+    // argument) and changes no memory, only the future origin of the pages of this range. For an
+    // unmapped range it returns an error.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,

@@ -1,11 +1,13 @@
-//! Which pages back a mapping, by the kernel's own account. See proc_pid_smaps(5).
+//! The pages that back a mapping, as the kernel reports them in proc_pid_smaps(5).
 
 use std::{fs, ops::Range};
 
-/// The lines that count transparent huge pages: of anonymous memory, of tmpfs and memfd, of other files.
+/// The lines that count transparent huge pages: of anonymous memory, of tmpfs and memfd, of other
+/// files.
 const HUGE_FIELDS: [&str; 3] = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
 
-/// Bytes of transparent huge pages in a range of addresses of this process; `None` where the kernel does not tell.
+/// Bytes of transparent huge pages in a range of addresses of this process. `None` if the kernel
+/// does not report huge pages.
 pub(super) fn transparent_bytes(addresses: Range<u64>) -> Option<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
     Some(transparent_in(&smaps, &addresses))

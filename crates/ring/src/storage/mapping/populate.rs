@@ -1,7 +1,8 @@
-//! Fills a mapping with pages, with all cores: the kernel zeroes each page, which one core does slower than memory can.
+//! Fills a mapping with pages, on all cores: the kernel zeroes each page, and one core does not use
+//! the full bandwidth of memory.
 //!
-//! Work goes in pieces of 64 MiB. Progress is reported by the calling thread only, and only upwards, also when a first
-//! attempt (explicit huge pages) is given up half way.
+//! Work is divided into pieces of 64 MiB. Only the calling thread reports progress, and progress
+//! never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
 
 use std::{
     ops::Range,
@@ -15,18 +16,18 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// The most that is filled between two reports of progress, in bytes.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
-/// More threads than this do not fill faster: a memory controller is busy with fewer.
+/// More threads than this do not fill faster: fewer threads already saturate a memory controller.
 const THREADS_MAX: usize = 16;
 
-/// Tells how much is filled, and never less than before.
-pub(super) struct Progress<'a> {
+/// Reports how many bytes are filled, and never reports a smaller number.
+pub(super) struct PopulateProgress<'a> {
     report: Option<&'a mut dyn FnMut(u64, u64)>,
     told: usize,
     bytes: usize,
 }
 
-impl<'a> Progress<'a> {
-    /// `report` gets (bytes filled, bytes in all).
+impl<'a> PopulateProgress<'a> {
+    /// `report` gets (bytes filled, total bytes).
     pub(super) fn new(bytes: usize, report: Option<&'a mut dyn FnMut(u64, u64)>) -> Self {
         Self {
             report,
@@ -45,22 +46,23 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// How many threads help to fill `bytes` bytes on this machine.
+/// Number of threads that help to fill `bytes` bytes on this machine.
 pub(super) fn helpers(bytes: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     cores.min(THREADS_MAX).min(bytes.div_ceil(PIECE_BYTES)) - 1
 }
 
-/// Calls `fill` for each piece of `0..bytes` once, on this thread and `helpers` others, until one fails.
+/// Calls `fill` once for each piece of `0..bytes`, on this thread and `helpers` other threads,
+/// until a call fails.
 pub(super) fn in_parallel(
     bytes: usize,
     helpers: usize,
-    progress: &mut Progress<'_>,
+    progress: &mut PopulateProgress<'_>,
     fill: impl Fn(Range<usize>) -> Result<(), Errno> + Sync,
 ) -> Result<(), Errno> {
     // Relaxed, both: a ticket, and a number for people.
     let (next, filled) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = |mut report: Option<&mut Progress<'_>>| {
+    let work = |mut report: Option<&mut PopulateProgress<'_>>| {
         loop {
             let start = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
             if start >= bytes {
@@ -68,7 +70,7 @@ pub(super) fn in_parallel(
             }
             let end = bytes.min(start + PIECE_BYTES);
             if let Err(error) = fill(start..end) {
-                next.store(bytes, Ordering::Relaxed); // nobody takes another
+                next.store(bytes, Ordering::Relaxed); // no thread takes another piece
                 return Err(error);
             }
             let before = filled.fetch_add(end - start, Ordering::Relaxed);
@@ -78,14 +80,14 @@ pub(super) fn in_parallel(
         }
     };
     scope(|scope| {
-        // Without a thread the others do its share.
+        // If a thread cannot start, the other threads do its share.
         let spawn = |_| {
             let helper = Builder::new().name("ring-fill".to_owned());
             helper.spawn_scoped(scope, || work(None)).ok()
         };
         let spawned: Vec<_> = (0..helpers).filter_map(spawn).collect();
         let mut result = work(Some(progress));
-        // The scope would wait as well, but ThreadSanitizer sees joins only.
+        // The scope would wait as well, but ThreadSanitizer sees only joins.
         for helper in spawned {
             result = result.and(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
@@ -109,7 +111,7 @@ mod tests {
             let pieces = Mutex::new(Vec::new());
             let mut told = Vec::new();
             let mut report = |done, all| told.push((done, all));
-            let mut progress = Progress::new(BYTES, Some(&mut report));
+            let mut progress = PopulateProgress::new(BYTES, Some(&mut report));
             in_parallel(BYTES, helpers, &mut progress, |piece| {
                 pieces.lock().unwrap().push(piece);
                 Ok(())
@@ -135,7 +137,7 @@ mod tests {
             _ => Ok(()),
         };
         for helpers in [0, 1, 3] {
-            let mut progress = Progress::new(BYTES, None);
+            let mut progress = PopulateProgress::new(BYTES, None);
             let error = in_parallel(BYTES, helpers, &mut progress, fill).unwrap_err();
             assert_eq!(error, Errno::NOMEM);
         }
@@ -145,7 +147,7 @@ mod tests {
     fn a_second_attempt_is_told_where_it_is_new() {
         let mut told = Vec::new();
         let mut report = |done, _| told.push(done);
-        let mut progress = Progress::new(9, Some(&mut report));
+        let mut progress = PopulateProgress::new(9, Some(&mut report));
         for filled in [3, 6, 3, 6, 9] {
             progress.at(filled);
         }

@@ -24,12 +24,12 @@ fn config(backing: Backing) -> RingConfig {
     }
 }
 
-fn memory(config: &RingConfig) -> Memory {
-    Memory::new(BYTES, config, None).unwrap().0
+fn memory(config: &RingConfig) -> RegionMemory {
+    RegionMemory::new(BYTES, config, None).unwrap().0
 }
 
 /// Reads a byte of a mapping.
-fn byte(memory: &Memory, offset: usize) -> u8 {
+fn byte(memory: &RegionMemory, offset: usize) -> u8 {
     assert!(offset < memory.bytes);
     // SAFETY: inside the mapping, as asserted.
     let place = unsafe { memory.base().add(offset) };
@@ -45,7 +45,7 @@ fn memory_is_aligned_zeroed_and_filled() {
     for backing in [Backing::Anonymous, Backing::Memfd, Backing::File(path)] {
         let mut told = Vec::new();
         let mut progress = |done, all| told.push((done, all));
-        let (memory, _) = Memory::new(bytes, &config(backing), Some(&mut progress)).unwrap();
+        let (memory, _) = RegionMemory::new(bytes, &config(backing), Some(&mut progress)).unwrap();
         assert_eq!(told.last(), Some(&(bytes as u64, bytes as u64)));
         assert!(memory.base().as_ptr().addr().is_multiple_of(ALIGNMENT));
         assert_eq!(byte(&memory, memory.bytes - 1), 0);
@@ -54,19 +54,19 @@ fn memory_is_aligned_zeroed_and_filled() {
 
 #[test]
 fn touching_fills_as_well() {
-    let memory = Memory::aligned(ALIGNMENT, READ_WRITE).unwrap();
+    let memory = RegionMemory::aligned(ALIGNMENT, READ_WRITE).unwrap();
     let zero = Zero::new().unwrap();
     memory.touch(&zero, 0..ALIGNMENT).unwrap();
     assert_eq!(byte(&memory, 0), 0);
 }
 
-/// The kernel refuses a page after the end of a file as it refuses a huge page beyond the limit of
-/// a cgroup: a store raises SIGBUS.
+/// The kernel refuses a page after the end of a file just as it refuses a huge page beyond the
+/// limit of a cgroup: a store raises SIGBUS.
 #[test]
 fn a_page_that_cannot_be_had_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = RegionFile::create(&directory.path().join("ring"), BYTES).unwrap();
-    let memory = Memory::shared(BYTES, file).unwrap();
+    let memory = RegionMemory::shared(BYTES, file).unwrap();
     let file = memory.file.as_ref().unwrap();
     ftruncate(&file.fd, ALIGNMENT as u64).unwrap();
     let zero = Zero::new().unwrap();
@@ -76,7 +76,7 @@ fn a_page_that_cannot_be_had_is_an_error() {
 
 #[test]
 fn a_size_beyond_memory_is_an_error() {
-    let error = Memory::aligned(1 << 62, READ_WRITE).unwrap_err();
+    let error = RegionMemory::aligned(1 << 62, READ_WRITE).unwrap_err();
     assert!(matches!(error, RingError::System { call: "mmap", .. }));
 }
 
@@ -142,7 +142,7 @@ fn only_an_abandoned_ring_file_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
     let config = config(Backing::File(path.clone()));
-    let again = || Memory::new(BYTES, &config, None).map(|_| ());
+    let again = || RegionMemory::new(BYTES, &config, None).map(|_| ());
 
     let running = memory(&config);
     assert!(matches!(again(), Err(RingError::FileHeld(_))));
@@ -186,7 +186,8 @@ fn only_an_abandoned_ring_file_is_replaced() {
     again().unwrap();
 }
 
-/// `retroscope status --ring-file` may ask whether a recorder lives just when the next one starts.
+/// `retroscope status --ring-file` may ask whether a recorder runs just when the next recorder
+/// starts.
 #[test]
 fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     let directory = tempfile::tempdir().unwrap();
@@ -196,7 +197,7 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     let (asked, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let ask = || {
         while !is_done.load(Ordering::Relaxed) {
-            // There is no file for a moment while one takes the place of another.
+            // While one file replaces another, no file exists for a moment.
             let Ok(reader) = open(&path, OFlags::RDONLY, Mode::empty()) else {
                 continue;
             };
@@ -216,7 +217,7 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
                 while asked.load(Ordering::Relaxed) == before {
                     thread::yield_now();
                 }
-                Memory::new(BYTES, &config, None).map(|_| ())
+                RegionMemory::new(BYTES, &config, None).map(|_| ())
             })
             .collect();
         is_done.store(true, Ordering::Relaxed);
@@ -225,7 +226,7 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     });
 }
 
-/// A reader that was stopped while it had the lock: a new ring gives up, and does not hang.
+/// A reader was stopped while it had the lock: a new ring fails, and does not hang.
 #[test]
 fn a_ring_waits_for_no_reader_without_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -234,7 +235,7 @@ fn a_ring_waits_for_no_reader_without_end() {
     drop(memory(&config));
     let reader = open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
     flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
-    let made = Memory::new(BYTES, &config, None).map(|_| ());
+    let made = RegionMemory::new(BYTES, &config, None).map(|_| ());
     assert!(matches!(made, Err(RingError::FileHeld(_))), "{made:?}");
     drop(reader);
     memory(&config);
@@ -248,14 +249,11 @@ fn a_ring_that_was_never_finished_is_replaced() {
     memory(&config(Backing::File(path)));
 }
 
-/// A hugetlbfs of its own, with pages set aside for it; both are given back.
-///
-/// It is mounted by calls, not by a program: until a forked child has become that program it holds every file of this process,
-/// and with it the locks whose end other tests wait for.
+/// A separate hugetlbfs, with reserved pages. Dropping this value removes the mount and the pages.
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
-    /// The number of pages is one for the whole machine.
+    /// Keeps other tests of this file out: the number of huge pages is global to the machine.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -263,7 +261,11 @@ const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl HugePages {
-    /// `None`, and says so: not root, or no pages to be had.
+    /// Prints a reason and returns `None` without root or free huge pages.
+    ///
+    /// Mounts with system calls, not with a program: until a forked child has executed the program,
+    /// the child has every file of this process open. It then also has the locks whose end other
+    /// tests await.
     fn mount(pages: u64) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +281,7 @@ impl HugePages {
             pages_before,
             _alone: alone,
         };
-        // The pages are its own from the mount on: other tests ask for huge pages too.
+        // The mount reserves the pages: other tests ask for huge pages too.
         let bytes = pages * HUGE_PAGE_BYTES;
         let options = CString::new(format!("pagesize=2M,min_size={bytes}")).unwrap();
         let mounted = got && mount_hugetlbfs(this.directory.path(), &options).is_ok();
@@ -294,7 +296,7 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Where something was not done there is nothing to be undone.
+        // Steps that were not done need not be undone.
         let _ = unmount(self.directory.path());
         let _ = fs::write(NR_HUGEPAGES, &self.pages_before);
     }
@@ -302,7 +304,7 @@ impl Drop for HugePages {
 
 fn mount_hugetlbfs(directory: &Path, options: &CStr) -> io::Result<()> {
     let directory = CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: four strings that end with a zero and outlive the call, which changes none of them.
+    // SAFETY: four zero-terminated strings that outlive the call, which changes none of them.
     let status = unsafe {
         libc::mount(
             c"none".as_ptr(),
@@ -317,7 +319,7 @@ fn mount_hugetlbfs(directory: &Path, options: &CStr) -> io::Result<()> {
 
 fn unmount(directory: &Path) -> io::Result<()> {
     let directory = CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: a string that ends with a zero and outlives the call, which does not change it.
+    // SAFETY: a zero-terminated string that outlives the call, which does not change it.
     succeeded(unsafe { libc::umount2(directory.as_ptr(), 0) })
 }
 
@@ -335,19 +337,20 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     };
     let path = mount.directory.path().join("ring");
     let config = config(Backing::File(path.clone()));
-    // While it is filled, and where a recorder is killed at that: marked, and no header yet.
+    // During filling, and after a recorder is killed meanwhile, the file is marked and has no
+    // header yet.
     let mut while_filling = Vec::new();
     let mut progress = |_, _| while_filling.push(crate::Attached::open(&path).unwrap_err());
-    drop(Memory::new(BYTES, &config, Some(&mut progress)).unwrap());
+    drop(RegionMemory::new(BYTES, &config, Some(&mut progress)).unwrap());
     let error = while_filling.first().expect("it tells at least once");
     assert!(matches!(error, AttachError::NotReady { .. }), "{error}");
-    let (memory, obtained) = Memory::new(BYTES, &config, None).unwrap();
+    let (memory, obtained) = RegionMemory::new(BYTES, &config, None).unwrap();
     assert_eq!(obtained.pages, Pages::Explicit);
     drop(memory);
     fs::remove_file(path).unwrap();
 }
 
-/// A page that is only promised may be refused later, which is SIGBUS.
+/// The kernel may later refuse a page that was not reserved, which raises SIGBUS.
 #[test]
 fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
     use std::os::unix::fs::MetadataExt;
@@ -359,9 +362,9 @@ fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
         prefault: false,
         ..config(Backing::File(path.clone()))
     };
-    // The first page and the last are touched in any case.
+    // The first page and the last page are touched in any case.
     let bytes = 4 * ALIGNMENT;
-    let (memory, _) = Memory::new(bytes, &config, None).unwrap();
+    let (memory, _) = RegionMemory::new(bytes, &config, None).unwrap();
     let blocks = fs::metadata(&path).unwrap().blocks();
     assert_eq!(blocks * 512, bytes as u64);
     drop(memory);
@@ -383,13 +386,13 @@ fn an_older_ring_stays_where_a_new_one_has_no_room() {
 fn a_file_system_without_room_is_an_error_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
-    let bytes = 1 << 50; // more than any file system that a test runs on has left
+    let bytes = 1 << 50; // more than any file system of a test has free
     for prefault in [true, false] {
         let config = RingConfig {
             prefault,
             ..config(Backing::File(path.clone()))
         };
-        let error = Memory::new(bytes, &config, None).unwrap_err();
+        let error = RegionMemory::new(bytes, &config, None).unwrap_err();
         let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         assert!(
             matches!(&error, RingError::File { error, .. } if is_full(error)),
@@ -398,7 +401,7 @@ fn a_file_system_without_room_is_an_error_at_the_start() {
         assert!(!path.exists(), "nothing is left behind");
     }
     let nowhere = config(Backing::File("/nonexistent/ring".into()));
-    let error = Memory::new(BYTES, &nowhere, None).unwrap_err();
+    let error = RegionMemory::new(BYTES, &nowhere, None).unwrap_err();
     assert!(
         error.to_string().contains("/nonexistent/ring: open"),
         "{error}"
@@ -412,7 +415,7 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
             numa_node: node,
             ..config(Backing::Memfd)
         };
-        Memory::new(BYTES, &config, None).unwrap().1.numa
+        RegionMemory::new(BYTES, &config, None).unwrap().1.numa
     };
     assert_eq!(place(None), Numa::Unset);
     match place(Some(0)) {
@@ -428,7 +431,8 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
     }
 }
 
-/// A MAP_FIXED that failed had unmapped its place already, and unmapping that again took it from whoever got it meanwhile.
+/// A failed MAP_FIXED has already unmapped its range. Unmapping the range again took it from its
+/// next owner.
 #[test]
 fn a_refused_mapping_takes_nothing_from_others() {
     let done = AtomicBool::new(false);
@@ -436,17 +440,17 @@ fn a_refused_mapping_takes_nothing_from_others() {
     thread::scope(|scope| {
         let other = scope.spawn(|| {
             for _ in 0..2000 {
-                // Refused where too few huge pages are set aside, which is nearly everywhere.
-                drop(Memory::explicit(1 << 30, &Backing::Memfd));
+                // Refused unless enough huge pages are reserved, which is rare.
+                drop(RegionMemory::explicit(1 << 30, &Backing::Memfd));
             }
             done.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
-            let memory = Memory::aligned(BYTES, READ_WRITE).unwrap();
+            let memory = RegionMemory::aligned(BYTES, READ_WRITE).unwrap();
             memory.touch(&zero, 0..BYTES).unwrap();
             assert_eq!(byte(&memory, BYTES - 1), 0);
         }
-        other.join().unwrap(); // by itself: ThreadSanitizer does not see how a scope ends
+        other.join().unwrap(); // explicit: ThreadSanitizer does not see how a scope ends
     });
 }
 
@@ -488,7 +492,8 @@ fn a_large_buffer_is_aligned_zeroed_writable_and_marked() {
     }
 }
 
-/// `VmFlags` of the mapping that holds an address (proc_pid_smaps(5)), and all that the kernel tells.
+/// `VmFlags` of the mapping that contains an address (proc_pid_smaps(5)), and the whole report of
+/// the kernel.
 fn flags_of(address: usize) -> (String, String) {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let inside = |line: &str| {

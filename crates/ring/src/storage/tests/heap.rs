@@ -1,4 +1,5 @@
-//! The region under loom: a few hundred bytes and its tables on the heap, made anew for every execution of a model.
+//! The region under loom: a few hundred bytes and the tables on the heap, new for every execution
+//! of a model.
 #![expect(unsafe_code, reason = "hands out the address of memory that it owns")]
 
 use std::{path::PathBuf, ptr::NonNull};
@@ -10,22 +11,22 @@ use super::{
 };
 use crate::{Numa, Pages, RingConfig, RingError};
 
-/// Region and buckets start on this boundary.
+/// Alignment of the region and the buckets.
 pub(crate) const ALIGNMENT: usize = 16;
 
 /// Owned memory, aligned to [`ALIGNMENT`] and zeroed.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct RegionMemory {
     base: NonNull<[u128]>,
 }
 
-// SAFETY: the memory belongs to this value and is not tied to a thread; who may access which of its bytes is the
-// business of `Storage`, whose accessors are unsafe or exclusive.
-unsafe impl Send for Memory {}
-// SAFETY: as above; `&Memory` gives an address only.
-unsafe impl Sync for Memory {}
+// SAFETY: this value owns the memory, which is not tied to a thread. `Storage` decides who may
+// access which bytes; its accessors are unsafe or exclusive.
+unsafe impl Send for RegionMemory {}
+// SAFETY: as above; `&RegionMemory` gives only an address.
+unsafe impl Sync for RegionMemory {}
 
-impl Memory {
+impl RegionMemory {
     pub(crate) fn new(
         bytes: usize,
         _config: &RingConfig,
@@ -53,9 +54,9 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box in `new`, and given back once.
+        // SAFETY: leaked from a box in `new`, and freed once.
         drop(unsafe { Box::from_raw(self.base.as_ptr()) });
     }
 }
@@ -67,7 +68,7 @@ fn table<T: Default>(length: usize) -> Table<T> {
 }
 
 impl Tables {
-    pub(crate) fn new(_memory: &Memory, header: &RegionHeader) -> Self {
+    pub(crate) fn new(_memory: &RegionMemory, header: &RegionHeader) -> Self {
         let geometry = header.layout.geometry;
         Self {
             state: table(1),

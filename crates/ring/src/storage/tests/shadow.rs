@@ -1,4 +1,5 @@
-//! Loom's eyes on the record bytes: one cell for every 16 bytes, which neighbouring records never share under loom.
+//! Lets loom check accesses to record bytes: one cell for every 16 bytes. Under loom neighboring
+//! records never share a cell.
 #![expect(unsafe_code, reason = "shares cells that hold nothing")]
 
 use crate::config::Geometry;
@@ -38,5 +39,5 @@ impl Shadow {
     }
 }
 
-// SAFETY: the cells hold nothing; loom itself watches who accesses them when, which is what they are for.
+// SAFETY: the cells are empty; loom itself checks who accesses them when.
 unsafe impl Sync for Shadow {}

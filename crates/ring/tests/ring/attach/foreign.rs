@@ -1,4 +1,4 @@
-//! Files that are not, or not quite, rings: an error or a sound answer, never a crash.
+//! Files that are not rings, or damaged rings: the result is an error or sound data, never a crash.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ use super::{
     role::small,
 };
 
-/// A ring's file, ended, with a few packets in several buckets.
+/// The file of a closed ring, with a few packets in several buckets.
 fn ring_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
@@ -45,7 +45,8 @@ fn ring_file() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Uses everything that a file offers; returns how many packets were copied, or `None` if it is refused.
+/// Calls everything that an attached ring offers. Returns the number of copied packets, or `None`
+/// if the file is refused.
 fn use_all(path: &Path, buffer: &mut Buffer) -> Option<usize> {
     let attached = Attached::open(path).ok()?;
     let info = attached.info();
@@ -80,7 +81,7 @@ fn every_byte_of_the_headers_may_be_wrong() {
     let good = use_all(&path, &mut buffer).unwrap();
     assert!(good > 60);
     let (mut refused, mut taken) = (0, 0);
-    // The header, its state, two producers, eight buckets, two interfaces.
+    // The header, its state, two producers, eight buckets, four steps.
     for offset in (0..256)
         .chain(1024..1152)
         .chain(4096..4096 + 10 * 128 + 128)
@@ -135,7 +136,7 @@ fn garbage_is_not_a_ring() {
         let mut bytes: Vec<u8> = (0..random.usize(0..20_000))
             .map(|_| random.u8(..))
             .collect();
-        // Half of them start as a ring does, with small numbers behind.
+        // Half of the files start like a ring, with small numbers after the magic.
         if round % 2 == 0 && bytes.len() > 2048 {
             bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"retroQQ\x01").to_ne_bytes());
             bytes[8..16].copy_from_slice(&3_u64.to_ne_bytes());

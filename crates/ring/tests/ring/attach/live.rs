@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+    Attached, AttachedState, Backing, Buffer, CopyError, RegionWriter, Ring, RingConfig,
 };
 
 use super::{
@@ -15,7 +15,8 @@ use super::{
     role::{line, small, start},
 };
 
-/// Writes as fast as it can while another process reads, and returns how many packets that one checked.
+/// Writes as fast as possible while another process reads. Returns the number of packets that the
+/// other process checked.
 fn overwrite_under_a_reader(backing: Backing) -> u64 {
     let config = RingConfig { backing, ..small() };
     let ring = Ring::new(&config, None).unwrap();
@@ -67,13 +68,13 @@ fn a_killed_writer_leaves_what_it_had_published() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     line(&mut out, "lapped");
     let attached = Attached::open(&path).unwrap();
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     assert_eq!(attached.info().process, u64::from(child.id()));
     child.kill().unwrap();
     child.wait().unwrap();
 
     for attached in [attached, Attached::open(&path).unwrap()] {
-        assert_eq!(attached.writer(), Ok(Writer::Killed));
+        assert_eq!(attached.writer(), Ok(RegionWriter::Killed));
         let published = attached.producers().unwrap()[0].published;
         assert!(published >= 99_000);
         let mut buffer = Buffer::new();
@@ -86,34 +87,35 @@ fn a_killed_writer_leaves_what_it_had_published() {
                 readable.push((bucket.first, bucket.first + bucket.packets));
             }
         }
-        // One after the other without a gap, up to the last packet published.
+        // The buckets follow each other without a gap, up to the last published packet.
         readable.sort_unstable();
         assert!(readable.windows(2).all(|pair| pair[0].1 == pair[1].0));
         assert!(readable.len() >= 7, "{}", readable.len());
         let end = readable.last().unwrap().1;
-        // Its end may be in the middle of a publication: first the bucket's mark, then the producer's.
+        // The writer may have been killed inside a publication, which stores the bucket's mark
+        // before the producer's count.
         assert!(
             (published..=published + 64).contains(&end),
             "{end} of {published}"
         );
     }
 
-    // And the next recorder takes its place.
+    // The next recorder replaces the file.
     let config = RingConfig {
         backing: Backing::File(path.clone()),
         ..small()
     };
     let ring = Ring::new(&config, None).unwrap();
     let attached = Attached::open(&path).unwrap();
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     let free = |bucket: &retroscope_ring::AttachedBucket| bucket.state == AttachedState::Free;
     assert!(attached.buckets().unwrap().iter().all(free));
     drop(ring);
-    assert_eq!(attached.writer(), Ok(Writer::Ended));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
 }
 
-/// A producer stores without atomics right after the records that are copied. ThreadSanitizer
-/// reports a copy that loads any of these bytes.
+/// A producer stores without atomics right after the copied records. ThreadSanitizer reports a copy
+/// that loads any of these bytes.
 #[test]
 fn an_open_bucket_is_copied_while_it_is_written() {
     let ring = Ring::new(&small(), None).unwrap();
@@ -183,7 +185,8 @@ fn a_name_of_a_bucket_dies_with_its_contents() {
     buffer.packets().for_each(|packet| check(&packet));
 }
 
-/// A ring of this process is read like a file, whatever its memory is made of, while it goes around; a bucket is never torn.
+/// A ring of this process can be read like a file, with any kind of memory, while it wraps around.
+/// A copied bucket is never torn.
 #[test]
 #[cfg_attr(
     retroscope_sanitize = "thread",
@@ -199,7 +202,7 @@ fn a_ring_of_this_process_is_read_while_it_goes_around() {
     let ring = Ring::new(&config, None).unwrap();
     let attached = ring.attached();
     assert_eq!(attached.info().buckets, ring.buckets());
-    assert_eq!(attached.writer().unwrap(), Writer::Running);
+    assert_eq!(attached.writer().unwrap(), RegionWriter::Running);
     let mut producer = ring.producer().unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Rings read from outside: what a file or memfd tells to whoever maps it, live, damaged, or left by a killed writer.
+//! Rings read from outside, through a file or memfd: live, damaged, or left by a killed writer.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(
     clippy::print_stdout,

@@ -1,11 +1,11 @@
-//! Records whose every byte follows from their time stamp, so that a torn one is found out.
+//! Records whose bytes all follow from their time stamp, so that a check detects torn records.
 
 use retroscope_ring::{Packet, Record};
 
-/// The longest frame that is made.
+/// The longest generated frame.
 pub(crate) const FRAME_BYTES_MAX: usize = 300;
 
-/// Fills `frame` and gives the record of a time stamp.
+/// Fills `frame` and returns the record of a time stamp.
 pub(crate) fn record(time_ns: i64, frame: &mut [u8; FRAME_BYTES_MAX]) -> Record<'_> {
     let length = length(time_ns);
     for (index, byte) in frame[..length].iter_mut().enumerate() {
@@ -20,7 +20,7 @@ pub(crate) fn record(time_ns: i64, frame: &mut [u8; FRAME_BYTES_MAX]) -> Record<
     }
 }
 
-/// Panics unless the packet is the one that was stored with its time stamp.
+/// Panics unless the packet equals the stored record of its time stamp.
 pub(crate) fn check(packet: &Packet<'_>) {
     let time_ns = packet.time_ns;
     assert_eq!(packet.data.len(), length(time_ns), "length at {time_ns}");
@@ -52,7 +52,7 @@ fn length(time_ns: i64) -> usize {
     usize::try_from(mixed(time_ns) % (FRAME_BYTES_MAX as u64 + 1)).unwrap()
 }
 
-/// Some need the extended form of a descriptor.
+/// Some records need the extended form of a descriptor.
 fn wire_len(time_ns: i64) -> u32 {
     let length = u32::try_from(length(time_ns)).unwrap();
     if time_ns % 17 == 0 {

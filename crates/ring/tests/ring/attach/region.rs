@@ -1,8 +1,8 @@
-//! What a region says about itself.
+//! The self-description of a region.
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, Ring, RingConfig, Step,
-    Writer,
+    Attached, AttachedState, Backing, Buffer, InterfaceEntry, Record, RegionWriter, Ring,
+    RingConfig, Step,
 };
 
 use super::role::small;
@@ -27,9 +27,9 @@ fn a_region_tells_what_its_ring_is() {
     assert_eq!(info.created_ns, Some(1_700_000_000_000_000_000));
     assert_eq!(info.process, u64::from(std::process::id()));
     assert_eq!(info.this_boot, Some(true));
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     drop(ring);
-    assert_eq!(attached.writer(), Ok(Writer::Ended));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Ended));
     let anonymous = Ring::new(&small(), None).unwrap();
     assert_eq!(anonymous.path(), None);
 }
@@ -91,14 +91,16 @@ fn what_finds_no_place_in_the_table_is_counted() {
     }
     assert!(ring.add_interface(entry(0)).is_err());
     let (listed, unlisted) = attached.interfaces().unwrap();
-    // 2 MiB less 4096 bytes, 128 for each of 1 producer and 8 buckets, and 32 for each of 1024 steps.
+    // 2 MiB less 4096 bytes, 128 for each of 1 producer and 8 buckets, and 32 for each of 1024
+    // steps.
     assert_eq!(listed.len(), ((2 << 20) - 4096 - 9 * 128 - 1024 * 32) / 64);
     assert_eq!(listed.len() as u64 + unlisted, 1 << 16);
     assert_eq!(ring.interfaces().last(), Some(&entry(65_535)));
     assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
 }
 
-/// Steps of clocks, the order of closing, and what was overwritten: what a later reader of a ring file needs for a verdict.
+/// A later reader of a ring file needs clock steps, the order of closing, and the overwritten
+/// records for its verdict.
 #[test]
 fn what_was_overwritten_and_stepped_stands_in_the_region() {
     const HOUR_NS: i64 = 3_600_000_000_000;
@@ -127,7 +129,7 @@ fn what_was_overwritten_and_stepped_stands_in_the_region() {
     buckets.retain(|bucket| bucket.state == AttachedState::Closed);
     buckets.sort_by_key(|bucket| bucket.closing);
     assert!(buckets.is_sorted_by_key(|bucket| (bucket.first, bucket.closed_mono_ns)));
-    // What is left begins behind what was overwritten, and was stored since then.
+    // The remaining buckets begin after the overwritten records, and were stored later.
     let oldest = buckets[0];
     assert_eq!(oldest.first, told.evicted_records);
     assert_eq!(oldest.first.cast_signed(), told.evicted_ns.unwrap() + 1);

@@ -1,6 +1,6 @@
-//! The other process: this test program once more, told by a variable what to be.
+//! The other process: this test program started again, with its role in an environment variable.
 //!
-//! `other_process` does nothing unless it is started with that variable, so it is ignored among the tests.
+//! `other_process` needs that variable, so a normal test run ignores this test.
 
 use std::{
     env, fs,
@@ -11,14 +11,14 @@ use std::{
 };
 
 use retroscope_ring::{
-    Attached, AttachedState, Backing, Buffer, CopyError, Ring, RingConfig, Writer,
+    Attached, AttachedState, Backing, Buffer, CopyError, RegionWriter, Ring, RingConfig,
 };
 
 use super::pattern::{FRAME_BYTES_MAX, check, record};
 
 const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
 const RING: &str = "RETROSCOPE_ATTACH_RING";
-/// Every `true` role ends well before this.
+/// Every role ends well before this.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Starts this program as `role` on a ring.
@@ -38,7 +38,8 @@ pub(crate) fn start(role: &str, ring: &Path) -> Child {
         .unwrap()
 }
 
-/// Reads what the other process says up to a line that starts with `word`, and returns the rest of that line.
+/// Reads the output of the other process up to a line that starts with `word`, and returns the rest
+/// of that line.
 pub(crate) fn line(out: &mut BufReader<ChildStdout>, word: &str) -> String {
     for line in out.lines() {
         if let Some(rest) = line.unwrap().strip_prefix(word) {
@@ -61,7 +62,7 @@ fn other_process() {
     }
 }
 
-/// Copies whatever it can and checks it, until the writer has gone round many times.
+/// Copies and checks all buckets until the writer has wrapped around many times.
 fn read(ring: &Path) {
     let attached = Attached::open(ring).unwrap();
     let mut buffer = Buffer::new();
@@ -82,7 +83,7 @@ fn read(ring: &Path) {
                 Ok(()) => {
                     assert!(buffer.len() as u64 >= bucket.packets, "a mark never falls");
                     let (min_ns, max_ns) = bucket.span_ns.unwrap();
-                    // The writer of this test counts its records in their stamps.
+                    // The writer of this test uses record numbers as stamps.
                     let stamps = (bucket.first.cast_signed()..).take(buffer.len());
                     for (packet, stamp) in buffer.packets().zip(stamps) {
                         assert_eq!(packet.time_ns, stamp);
@@ -104,7 +105,7 @@ fn read(ring: &Path) {
         assert!(published >= last);
         last = published;
     }
-    assert_eq!(attached.writer(), Ok(Writer::Running));
+    assert_eq!(attached.writer(), Ok(RegionWriter::Running));
     println!("\nchecked {packets}");
 }
 
@@ -126,7 +127,7 @@ fn write(path: &Path) {
         if stamp == 100_000 {
             println!("\nlapped");
         }
-        // Nobody may have killed it.
+        // Ends by itself if no other process ends this process.
         if stamp % 1024 == 0 && (start.elapsed() > DEADLINE || !path.exists()) {
             break;
         }

@@ -1,7 +1,7 @@
-//! The ring against the model, with generated operations, one thread.
+//! Compares the ring with the model under generated operations, in one thread.
 //!
-//! A failure prints its seed; `ORACLE_SEED=n cargo test -p retroscope-ring --test ring oracle` runs that one again, and with
-//! `ORACLE_SEEDS=m` the m seeds from there on.
+//! A failure prints its seed. `ORACLE_SEED=n cargo test -p retroscope-ring --test ring oracle`
+//! repeats that seed, and with `ORACLE_SEEDS=m` runs m seeds from there on.
 
 mod model;
 
@@ -24,7 +24,7 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..1 << 20).map(|_| rng.u8(..)).collect()
 });
 
-/// The ring and the model, side by side.
+/// The ring and the model.
 struct Pair {
     rng: Rng,
     ring: Ring,
@@ -35,13 +35,13 @@ struct Pair {
     views: Vec<(Key, BucketView, usize)>,
     reservations_max: usize,
     reservations_made: u64,
-    /// [`Ring::reservation_news`] when all was last asked what it lost.
+    /// [`Ring::reservation_news`] when all reservations were last asked for their losses.
     news: u64,
     clock_ns: i64,
     refused: u64,
 }
 
-/// What happened in one run; a rule that never applied was not tested.
+/// Counts of one run. A rule that never applied was not tested.
 #[derive(Debug, Default)]
 struct Happened {
     refused: u64,
@@ -301,7 +301,7 @@ impl Pair {
         }
     }
 
-    /// Lists a reservation's buckets and compares them.
+    /// Lists a reservation's buckets in both and compares the lists.
     fn list(&mut self, id: u64) -> Vec<(BucketRef, Key)> {
         let mut listed = Vec::new();
         self.reservations[&id].buckets(&mut listed);
@@ -316,7 +316,7 @@ impl Pair {
             .collect()
     }
 
-    /// Reads what held buckets have gained, and gives some back.
+    /// Reads the new records of held buckets, and releases a bucket.
     fn release_views(&mut self) {
         for (key, view, seen) in &mut self.views {
             let records = &self.model.buckets[key].records;
@@ -473,7 +473,7 @@ impl Pair {
         assert_eq!(statistics.stored_packets, published);
     }
 
-    /// Everybody leaves: the ledgers close.
+    /// Drops all roles and checks the final counts.
     fn end(mut self) -> Happened {
         self.check();
         for producer in 0..PRODUCERS {

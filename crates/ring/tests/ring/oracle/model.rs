@@ -1,4 +1,4 @@
-//! What a ring is, in the simplest words: maps and lists, no memory, no threads.
+//! A model of the ring as simple as possible: maps and lists, no memory, no threads.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use retroscope_ring::{Lapped, Mode, StoreError};
 
-/// Producer and the number of the first record: names a bucket for good.
+/// Producer and number of the first record, which identify a bucket for good.
 pub(crate) type Key = (usize, u64);
 
 /// Captured bytes after which a store publishes.
 const PUBLISH_BYTES: usize = 128 << 10;
 
-/// A record, its bytes as a range of the test's noise.
+/// A record. Its bytes are a range of the test's noise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) time_ns: i64,
@@ -30,10 +30,10 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 pub(crate) struct Bucket {
     pub(crate) records: Vec<Stored>,
-    /// Bytes of payload, extensions included.
+    /// Bytes of payload, including extensions.
     used: usize,
     base_ns: i64,
-    /// When it closed, among all closings.
+    /// Closing number of the bucket, once closed.
     pub(crate) closed: Option<u64>,
     pub(crate) holds: usize,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Writer {
     pub(crate) stored: u64,
     pub(crate) published: u64,
     unpublished_bytes: usize,
-    /// Captured bytes of all records, by number: `bytes[n]` is before record `n`.
+    /// `bytes[n]`: captured bytes of all records before record `n`.
     bytes: Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Writer {
 pub(crate) struct Reservation {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// Falls before those that do not.
+    /// Whether the reservation falls before reservations that do not yield.
     pub(crate) yields: bool,
     pub(crate) given: HashSet<Key>,
     pub(crate) stands: bool,
@@ -63,11 +63,11 @@ pub(crate) struct Reservation {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) gating: bool,
-    /// For each producer: what is done.
+    /// Finished position, by producer.
     pub(crate) done: Vec<u64>,
-    /// For each producer: what was handed out.
+    /// Next record to hand out, by producer.
     next: Vec<u64>,
-    /// For each producer: the bucket held.
+    /// Held bucket, by producer.
     at: Vec<Option<Key>>,
     missed: Vec<Lapped>,
     pub(crate) lapped: Lapped,
@@ -91,7 +91,7 @@ pub(crate) struct Model {
     free: usize,
     pub(crate) buckets: BTreeMap<Key, Bucket>,
     pub(crate) writers: Vec<Writer>,
-    /// By the number that the test gave it, oldest first.
+    /// Keyed by the number that the test assigned, oldest first.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) groups: Vec<Group>,
     pub(crate) evicted: Vec<Stored>,
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    /// The ring was closed before: who would wait gets `Closed`.
+    /// The ring was closed before: a store that would wait returns `Closed`.
     pub(crate) fn store(&mut self, producer: usize, record: Stored) -> Result<(), StoreError> {
         let open = self.writers[producer].open.map(|first| (producer, first));
         let fits = open.is_some_and(|key| self.buckets[&key].fits(&record, self.bucket_bytes));
@@ -210,7 +210,7 @@ impl Model {
         writer.unpublished_bytes = 0;
     }
 
-    /// The producer is dropped.
+    /// Drops the producer.
     pub(crate) fn leave(&mut self, producer: usize) {
         self.publish(producer);
         if let Some(first) = self.writers[producer].open.take() {
@@ -262,7 +262,8 @@ impl Model {
         self.reservations.insert(id, reservation);
     }
 
-    /// Buckets with published records that touch an interval: (key, published records, closed).
+    /// Buckets with published records that touch the interval of a reservation: (key, published
+    /// records, closed).
     pub(crate) fn touching(&self, id: u64) -> Vec<(Key, u32, bool)> {
         let reservation = &self.reservations[&id];
         let mut found = Vec::new();
@@ -297,13 +298,13 @@ impl Model {
         (self.free, self.buckets.len() - closed, closed, reserved)
     }
 
-    /// The number behind the last published record of a bucket.
+    /// The number after the last published record of a bucket.
     pub(crate) fn committed_end(&self, key: Key) -> u64 {
         let end = key.1 + self.buckets[&key].records.len() as u64;
         end.min(self.writers[key.0].published).max(key.1)
     }
 
-    /// The bucket that has records for a group, held by it from now on.
+    /// Finds the bucket with the next records for a group, and holds it for the group.
     fn find(&mut self, group: usize, producer: usize) -> Option<Key> {
         loop {
             let next = self.groups[group].next[producer];

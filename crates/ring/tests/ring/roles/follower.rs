@@ -19,23 +19,24 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Follower {
     reader: Reader,
     kind: GroupKind,
-    /// By producer.
+    /// Keyed by producer.
     ledgers: BTreeMap<usize, Ledger>,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
     start: u64,
-    /// What was published when the group was made. Of this, later buckets may have gone before earlier ones.
+    /// Records published when the group was made. Among these, later buckets may have been
+    /// overwritten before earlier buckets.
     old: u64,
     next: u64,
     read: u64,
     missed: u64,
-    /// The last promise that was seen, and the number from which on it holds.
+    /// The last promise seen: the number from which on it holds, and the watermark.
     promised: Option<(u64, i64)>,
 }
 
-/// Takes up the role for one step.
+/// Takes the role for one step.
 pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     if rng.u8(0..20) == 0 {
         enter(round, rng);
@@ -54,7 +55,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     }
     match rng.u8(0..8) {
         0 => follower.reader.finish(),
-        1 => round.stall(rng), // with a batch that is not done
+        1 => round.stall(rng), // with an unfinished batch
         _ => {}
     }
     if rng.u8(0..60) == 0 {
@@ -64,7 +65,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Makes a group of any kind, if the ring serves more readers.
+/// Makes a group of any kind, if the ring allows more readers.
 fn enter(round: &Round, rng: &mut Rng) {
     let kind = if rng.u8(0..3) == 0 {
         GroupKind::Gating
@@ -108,7 +109,8 @@ fn enter(round: &Round, rng: &mut Rng) {
 }
 
 impl Follower {
-    /// Watermarks first, then what is published: all that they promise must be there.
+    /// Loads the watermarks first, then the published counts: all promised records must be
+    /// published.
     fn look_for_promises(&mut self, round: &Round) {
         for (&producer, ledger) in &mut self.ledgers {
             let Some(watermark_ns) = round.ring.watermark(producer) else {
@@ -129,7 +131,7 @@ impl Follower {
         }
     }
 
-    /// Reads one batch and checks all of it; may stall in the middle where there is a generator.
+    /// Reads one batch and checks every record. May stall in the middle if given a generator.
     fn read_one(&mut self, round: &Round, mut rng: Option<&mut Rng>) -> bool {
         let Some(batch) = self.reader.next() else {
             return false;
@@ -167,22 +169,22 @@ impl Follower {
         true
     }
 
-    /// Sleeps for as long as it takes: a publication, a waker or the end must come.
+    /// Sleeps without a limit: a publication, a waker or the end of the round must wake the reader.
     fn sleep(&mut self, round: &Round) {
         round.happened.slept.add(1);
         assert!(self.reader.wait(DEADLINE), "FORBIDDEN lost_wake_up");
     }
 
-    /// Reads all that there is.
+    /// Reads all available records.
     pub(crate) fn drain(&mut self, round: &Round) {
         while self.read_one(round, None) {}
         self.reader.finish();
     }
 
-    /// Closes the ledger, wherever it is, and leaves the group.
+    /// Checks the ledger at its present position, and leaves the group.
     pub(crate) fn leave(self, round: &Round) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
-        // What was missed last is told with the next batch, which may never come.
+        // The next batch would report the last missed records, but it may never follow.
         forbidden::told_unfound(told, self.reader.lapped().packets);
         for (&producer, ledger) in &self.ledgers {
             let published = round.ring.published(producer);
@@ -191,7 +193,7 @@ impl Follower {
         }
     }
 
-    /// At the end, drained: nothing is unread.
+    /// At the end, after draining: no record is unread.
     pub(crate) fn check_end(&self, round: &Round) {
         let (mut stored, mut read) = (0, 0);
         for (&producer, ledger) in &self.ledgers {

@@ -1,4 +1,5 @@
-//! The outcomes that must never be, one function each. A failure names its function, and the line that called it.
+//! The forbidden outcomes, one function each. A failure names its function, and the line of the
+//! call.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +7,7 @@ use retroscope_ring::{BucketInfo, Packet, RingStatistics};
 
 use super::names::Names;
 
-/// A record is not what its name says: torn, overwritten while it was read, or another's.
+/// A record differs from its name: torn, overwritten while it was read, or another record.
 #[track_caller]
 pub(crate) fn torn_record(names: &Names, packet: &Packet<'_>, producer: usize, number: u64) {
     let named = names.record(producer, number);
@@ -29,7 +30,7 @@ pub(crate) fn early_record(producer: usize, number: u64, begun: u64) {
     );
 }
 
-/// A batch begins elsewhere than where the last one ended and what was missed says.
+/// A batch does not begin at the end of the last batch plus the missed records.
 #[track_caller]
 pub(crate) fn untold_gap(producer: usize, first: u64, expected: u64, missed: u64) {
     assert_eq!(
@@ -39,7 +40,7 @@ pub(crate) fn untold_gap(producer: usize, first: u64, expected: u64, missed: u64
     );
 }
 
-/// With batches more was told as missed than readers say that they found missing.
+/// Batches reported more missed records than the reader counted as lapped.
 #[track_caller]
 pub(crate) fn told_unfound(told: u64, lapped: u64) {
     assert!(
@@ -48,7 +49,7 @@ pub(crate) fn told_unfound(told: u64, lapped: u64) {
     );
 }
 
-/// Something was overwritten that a gating group had not passed.
+/// A record was overwritten that a gating group had not passed.
 #[track_caller]
 pub(crate) fn gating_loss(producer: usize, missed: u64) {
     assert_eq!(
@@ -57,7 +58,7 @@ pub(crate) fn gating_loss(producer: usize, missed: u64) {
     );
 }
 
-/// The name of a bucket in one generation stands for two different contents.
+/// The name of a bucket in one generation refers to two different contents.
 #[track_caller]
 pub(crate) fn stale_hold(held: &BucketInfo, producer: usize, first: u64) {
     assert_eq!(
@@ -68,7 +69,8 @@ pub(crate) fn stale_hold(held: &BucketInfo, producer: usize, first: u64) {
     );
 }
 
-/// A record's time is outside of what its bucket says, or a closed bucket says more than its records do.
+/// A record's time is outside of its bucket's range, or the range of a closed bucket is larger than
+/// its records need.
 #[track_caller]
 pub(crate) fn time_outside_bucket(info: &BucketInfo, min_ns: i64, max_ns: i64, all: bool) {
     assert!(
@@ -81,7 +83,7 @@ pub(crate) fn time_outside_bucket(info: &BucketInfo, min_ns: i64, max_ns: i64, a
     );
 }
 
-/// Packets of a window are neither read, nor known to be gone before, nor told as fallen: or are so twice.
+/// Packets of a window are counted never or twice among read, gone before, and reported as fallen.
 #[track_caller]
 pub(crate) fn lost_from_window(
     window: &RangeInclusive<i64>,
@@ -97,7 +99,7 @@ pub(crate) fn lost_from_window(
     );
 }
 
-/// A reservation that stands, because the ring was never in record mode, lost a bucket.
+/// An active reservation lost a bucket, although the ring was never in record mode.
 #[track_caller]
 pub(crate) fn overwritten_though_reserved(buckets: usize) {
     assert_eq!(
@@ -106,7 +108,7 @@ pub(crate) fn overwritten_though_reserved(buckets: usize) {
     );
 }
 
-/// A record is older than the watermark that was read before it was published.
+/// A record is older than the watermark that was read before the record was published.
 #[track_caller]
 pub(crate) fn older_than_watermark(producer: usize, number: u64, time_ns: i64, watermark_ns: i64) {
     assert!(
@@ -115,7 +117,7 @@ pub(crate) fn older_than_watermark(producer: usize, number: u64, time_ns: i64, w
     );
 }
 
-/// A watermark is seen before the records that it promises to be all.
+/// A watermark is seen before all records that it promises.
 #[track_caller]
 pub(crate) fn watermark_before_records(producer: usize, published: u64, promised: u64) {
     assert!(
@@ -124,7 +126,7 @@ pub(crate) fn watermark_before_records(producer: usize, published: u64, promised
     );
 }
 
-/// A count goes back, buckets vanish, or more is gone than was ever there.
+/// A count decreases, buckets vanish, or more records were evicted than stored.
 #[track_caller]
 pub(crate) fn impossible_counts(before: &RingStatistics, now: &RingStatistics, buckets: usize) {
     let monotone = now.stored_packets >= before.stored_packets
@@ -143,7 +145,7 @@ pub(crate) fn impossible_counts(before: &RingStatistics, now: &RingStatistics, b
     );
 }
 
-/// A group's position goes back, or beyond what was published.
+/// A group's position decreases, or exceeds the published records.
 #[track_caller]
 pub(crate) fn impossible_position(producer: usize, before: u64, now: u64, published: u64) {
     assert!(
@@ -152,7 +154,7 @@ pub(crate) fn impossible_position(producer: usize, before: u64, now: u64, publis
     );
 }
 
-/// At the end: what was stored is neither evicted nor there, or both.
+/// At the end, stored records are counted never or twice among evicted and present.
 #[track_caller]
 pub(crate) fn open_ledger_of_the_ring(stored: (u64, u64), evicted: (u64, u64), there: (u64, u64)) {
     assert_eq!(
@@ -162,7 +164,8 @@ pub(crate) fn open_ledger_of_the_ring(stored: (u64, u64), evicted: (u64, u64), t
     );
 }
 
-/// At the end: what was stored since a reader came is neither analyzed nor lapped nor unread, or is so twice.
+/// At the end, records stored since the reader's start are counted never or twice among analyzed,
+/// lapped and unread.
 #[track_caller]
 pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, unread: u64) {
     assert_eq!(
@@ -172,7 +175,7 @@ pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, u
     );
 }
 
-/// A burst tells another number of records than it stored: all of them, or fewer and why.
+/// The result of a burst does not match the stored records: all records, or fewer and an error.
 #[track_caller]
 pub(crate) fn miscounted_burst(records: u64, stored: u64, all: bool) {
     assert_eq!(

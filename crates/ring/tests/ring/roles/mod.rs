@@ -1,45 +1,50 @@
-//! Threads that change their roles at random, on a ring whose rules are random.
+//! Threads that change their roles at random, on a ring with random rules.
 //!
-//! A round is one ring: small or large buckets, as few of them as are allowed or many, one to six producers, some of the
-//! three modes. Three to six threads take up, for a step each, a role that lies ready in a pool, or a new one: they store
-//! and publish in all patterns, follow as members of gating and lapped groups that come and go, make windows, change them, give buckets back and keep holds, switch modes, close the ring, and look at counts. Now and then a thread
-//! stands still in the middle of a step with everything that it has, as one that is not scheduled.
+//! A round is one ring: small or large buckets, the minimum number of buckets or many, one to six
+//! producers, some of the three modes. Three to six threads each take a role for one step, either a
+//! role from a pool or a new role. They store and publish in all patterns. They read as members of
+//! gating and lapped groups that are made and dropped. They make windows, change windows, give
+//! buckets back and keep holds. They switch modes, close the ring, and check counts. Now and then a
+//! thread stops in the middle of a step with everything that it holds, like a thread that is not
+//! scheduled.
 //!
-//! Every record's contents are a function of its name (`names.rs`), and every reader compares all of them.
+//! The contents of every record are a function of its name (`names.rs`), and every reader compares
+//! all contents.
 //!
 //! # Forbidden outcomes
 //!
-//! Each is a function in `forbidden.rs` that fails under its own name:
+//! Each outcome is a function in `forbidden.rs` that fails under its own name:
 //!
-//! | | |
+//! | function | outcome |
 //! |---|---|
-//! | `torn_record` | bytes, time or fields read, held or re-read are not the record's |
-//! | `early_record` | a record is seen before its producer began it |
-//! | `untold_gap` | a batch does not begin where the last one and what it says it missed end |
-//! | `told_unfound` | batches tell of more missed records than readers found missing |
-//! | `gating_loss` | a gating group missed something |
-//! | `stale_hold` | one name of a bucket stands for two contents |
-//! | `time_outside_bucket` | smallest and largest time of a bucket do not cover its records, or, closed, are not theirs |
-//! | `lost_from_window` | in window ≠ read + gone before + told as fallen |
-//! | `overwritten_though_reserved` | a reserved bucket falls although nobody was in record mode |
-//! | `older_than_watermark` | a record breaks its producer's promise for the reader |
-//! | `watermark_before_records` | a promise is seen before what it promises |
-//! | `impossible_counts` | counts go back, or buckets vanish |
-//! | `impossible_position` | a group's position goes back, or beyond what is published |
-//! | `miscounted_burst` | of a burst another number is stored than is told |
+//! | `torn_record` | a record that was read, held or re-read has wrong bytes, time or fields |
+//! | `early_record` | a record is seen before its producer began to store it |
+//! | `untold_gap` | a batch does not begin at the end of the last batch plus its missed records |
+//! | `told_unfound` | batches report more missed records than readers count as lapped |
+//! | `gating_loss` | a gating group missed a record |
+//! | `stale_hold` | one name of a bucket refers to two contents |
+//! | `time_outside_bucket` | the time range of a bucket does not match its records |
+//! | `lost_from_window` | in window ≠ read + gone before + reported as fallen |
+//! | `overwritten_though_reserved` | a reserved bucket is lost without record mode |
+//! | `older_than_watermark` | a record is older than its producer's watermark |
+//! | `watermark_before_records` | a watermark is visible before the records that it promises |
+//! | `impossible_counts` | counts decrease, or buckets vanish |
+//! | `impossible_position` | a group's position decreases, or exceeds the published records |
+//! | `miscounted_burst` | a burst reports another number of records than it stored |
 //! | `uncounted_cut` | captures cut ≠ captures longer than 256 KiB |
-//! | `open_ledger_of_the_ring` | at the end stored ≠ evicted + there, in packets or bytes |
-//! | `open_ledger_of_a_reader` | stored since it came ≠ analyzed + lapped + unread |
-//! | `lost_wake_up` | a thread sleeps although what it waits for has come |
+//! | `open_ledger_of_the_ring` | at the end stored ≠ evicted + present, in packets or bytes |
+//! | `open_ledger_of_a_reader` | stored since its start ≠ analyzed + lapped + unread |
+//! | `lost_wake_up` | a thread sleeps although its condition holds |
 //!
-//! The last one shows as a round in which nothing moves any more. A supervisor then gives back whatever lies in the pools:
-//! it drains readers, drops windows, and wakes those who sleep without news. If that does not help within a minute, the seed
-//! is named and the test aborts.
+//! A lost wake-up shows as a round without progress. The supervisor then releases everything in the
+//! pools: it drains readers, drops windows, and wakes readers that sleep without news. If that does
+//! not help within a minute, the supervisor prints the seed and aborts the test.
 //!
 //! # Running
 //!
-//! `STRESS_SECONDS` (2) says how long, `STRESS_SEED` (0) which seed comes first; a failure prints its seed. A seed fixes rules and
-//! choices, not how threads are scheduled: run it for longer to see it again (`STRESS_ROUNDS=1` repeats it).
+//! `STRESS_SECONDS` (2) sets the duration, `STRESS_SEED` (0) the first seed; a failure prints its
+//! seed. A seed determines rules and choices, but not the scheduling of threads. Run a seed for
+//! longer to see a failure again (`STRESS_ROUNDS=1` repeats one round).
 
 mod follower;
 mod forbidden;
@@ -65,12 +70,13 @@ use retroscope_ring::Mode;
 use round::{Happened, Round, Rules, take};
 use sync::lock;
 
-/// Ticks without any step, although everything that lay ready was given back: a minute.
+/// Ticks without any step, although everything in the pools was released: a minute.
 const STUCK_TICKS: u32 = 6000;
 
-/// After so many rounds the usual rules have applied, and after ten times as many all of them.
+/// After this many rounds the usual rules have applied, and after ten times as many rounds all
+/// rules.
 const ROUNDS_FULL: u64 = 12;
-/// A run has at least as many, however short it is to be; under a sanitizer they are slow.
+/// Minimum number of rounds of a run, even a short run; with a sanitizer rounds are slow.
 const ROUNDS_MIN: u64 = if cfg!(retroscope_sanitize) {
     1
 } else {
@@ -125,7 +131,7 @@ fn run(seed: u64) -> Happened {
             })
             .collect();
         supervise(&round, seed, &description);
-        // Joined one by one: the sanitizer sees joins, but not how a scope ends.
+        // Joined individually: the sanitizer sees joins, but not how a scope ends.
         let failed = workers
             .into_iter()
             .filter_map(|worker| worker.join().err())
@@ -138,7 +144,7 @@ fn run(seed: u64) -> Happened {
     check_end(round)
 }
 
-/// A worker that fails must not leave the others behind.
+/// Ends the round if a worker fails, so that the other workers end too.
 struct EndOnPanic<'r>(&'r Round);
 
 impl Drop for EndOnPanic<'_> {
@@ -172,7 +178,7 @@ fn step(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Looks at counts and positions, as a status page would.
+/// Checks counts and positions, as a status page would.
 fn look(round: &Round, rng: &mut Rng) {
     let mut watched = lock(&round.watched);
     let now = round.ring.statistics();
@@ -192,7 +198,7 @@ fn look(round: &Round, rng: &mut Rng) {
         .retain(|(_, before)| before.first() != Some(&u64::MAX));
 }
 
-/// Sees to it that whoever waits can go on, and that it does.
+/// Ensures that every waiting thread can continue, and aborts if no thread does.
 #[expect(
     clippy::print_stderr,
     reason = "a panic could not end the threads that hang"
@@ -217,7 +223,7 @@ fn supervise(round: &Round, seed: u64, description: &str) {
     }
 }
 
-/// Gives back all that lies ready. A writer that waits then has what it waits for.
+/// Releases everything in the pools. A waiting writer then finds a bucket.
 fn relieve(round: &Round, rng: &mut Rng) {
     round.happened.relieved.add(1);
     round.relieve();
@@ -230,7 +236,7 @@ fn relieve(round: &Round, rng: &mut Rng) {
     if !round.never_records() {
         round.ring.set_mode(Mode::Record);
     }
-    // A reader with news was woken by who published it, or never will be.
+    // The publishing thread has woken a reader with news, or nobody ever will.
     for wakeable in lock(&round.wakers).iter() {
         if !wakeable.has_news(round) {
             wakeable.waker.wake();
@@ -238,7 +244,7 @@ fn relieve(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// All threads have ended, and everybody leaves: the ledgers close.
+/// All threads have ended: drops all roles and checks the final counts.
 fn check_end(round: Round) -> Happened {
     let mut rng = Rng::with_seed(0);
     while let Some(writer) = take(&round.writers, &mut rng) {

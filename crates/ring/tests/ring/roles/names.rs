@@ -1,4 +1,5 @@
-//! What a record is: a function of its name, which is (round, producer, number). So whoever reads one knows all of it.
+//! The contents of a record, as a function of its name: (round, producer, number). Every reader can
+//! therefore check every record completely.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "hashes are cut to size; numbers of records are small"
@@ -9,10 +10,10 @@ use std::{ops::Range, sync::LazyLock};
 use fastrand::Rng;
 use retroscope_ring::{Packet, Record};
 
-/// Between the records of a producer. A record is never older than its number says.
+/// Time between the records of a producer. A record is never older than its number times this.
 pub(crate) const STEP_NS: i64 = 1000;
 const JITTER_NS: u64 = 50_000;
-/// Beyond what 48 bits of nanoseconds hold.
+/// Beyond the range of 48 bits of nanoseconds.
 const FAR_NS: i64 = 1 << 50;
 /// The ring cuts longer captures.
 pub(crate) const CAPTURED_BYTES_MAX: usize = 256 << 10;
@@ -23,8 +24,8 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..1 << 20).map(|_| rng.u8(..)).collect()
 });
 
-/// Makes the bytes of which all records are cut. To be called before there are threads: ThreadSanitizer does not see how a
-/// `LazyLock` hands over what it made.
+/// Generates the bytes that all records are cut from. Must be called before threads start:
+/// ThreadSanitizer does not see how a `LazyLock` hands over its value.
 pub(crate) fn prepare() {
     LazyLock::force(&NOISE);
 }
@@ -33,15 +34,15 @@ pub(crate) fn prepare() {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) seed: u64,
-    /// Some stamps lie far ahead of their neighbours', which takes the escape form.
+    /// Whether some stamps are far ahead of their neighbors, which requires the extended form.
     pub(crate) far_ahead: bool,
-    /// Some lie far behind. Then nobody may promise anything by a watermark.
+    /// Whether some stamps are far in the past. No producer may then promise a watermark.
     pub(crate) far_behind: bool,
-    /// Of 1000 records, how many are longer than a frame of Ethernet.
+    /// Records longer than an Ethernet frame, per 1000 records.
     pub(crate) long_per_mille: u64,
 }
 
-/// All that a record's name says.
+/// The contents of a named record.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) time_ns: i64,
@@ -63,7 +64,7 @@ impl Names {
         let interface = hash.next();
         let one = hash.next() as usize % (length + 1);
         let two = one + hash.next() as usize % (length - one + 1);
-        // Most frames come in one piece, which has a shorter way into the ring.
+        // Most frames have one part, which has a shorter path into the ring.
         let whole = !hash.next().is_multiple_of(4);
         Named {
             time_ns: self.time_ns(producer, number),
@@ -85,7 +86,7 @@ impl Names {
         }
     }
 
-    /// The stamp alone: cheap enough to be asked for every record of a round.
+    /// The stamp alone: cheap enough for every record of a round.
     pub(crate) fn time_ns(&self, producer: usize, number: u64) -> i64 {
         let hash = Hash(self.name(producer, number) ^ 0x0071_3e5a).next();
         let near = number as i64 * STEP_NS + (hash >> 16) as i64 % JITTER_NS as i64;
@@ -132,7 +133,7 @@ impl Named {
         }
     }
 
-    /// The packet that the ring is to give back.
+    /// The packet that the ring must return.
     pub(crate) fn packet(&self) -> Packet<'static> {
         let captured = self.noise.len().min(CAPTURED_BYTES_MAX);
         Packet {
@@ -155,7 +156,7 @@ impl Named {
     }
 }
 
-/// Steele, Lea and Flood's SplitMix64: good bits from any counter.
+/// SplitMix64 of Steele, Lea and Flood: good bits from any counter.
 struct Hash(u64);
 
 impl Hash {

@@ -1,4 +1,4 @@
-//! One round: a ring, its rules, and the roles that lie ready for whoever takes them up.
+//! One round: a ring, its rules, and the pools of roles that any worker can take.
 
 use std::sync::{
     PoisonError,
@@ -16,33 +16,33 @@ use super::{
     writer::Writer,
 };
 
-/// The smallest bucket, and larger ones.
+/// The smallest bucket size, and larger sizes.
 const BUCKET_BYTES: [usize; 4] = [260 << 10, 260 << 10, 512 << 10, 2 << 20];
-/// A ring's memory is at most this.
+/// Maximum memory of a ring.
 const RING_BYTES_MAX: usize = 160 << 20;
-/// How often the supervisor looks whether anything moves.
+/// How often the supervisor checks for progress.
 pub(crate) const TICK: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// What is fixed for a round.
+/// The fixed settings of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) producers: usize,
     readers: usize,
     buckets: usize,
     bucket_bytes: usize,
-    /// What the mode may become.
+    /// The modes that the round may set.
     pub(crate) modes: Vec<Mode>,
-    /// The log knows every stamp, so that windows can be accounted for.
+    /// Whether the log keeps every stamp, so that windows can be accounted for.
     pub(crate) exact: bool,
     prefault: bool,
     pub(crate) workers: usize,
     pub(crate) steps: u64,
-    /// The step in which somebody closes the ring, if any.
+    /// The step in which a worker closes the ring, if any.
     pub(crate) close_at: Option<u64>,
     pub(crate) names: Names,
 }
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) rules: Rules,
@@ -52,34 +52,34 @@ pub(crate) struct Round {
     pub(crate) windows: Mutex<Vec<Window>>,
     pub(crate) wakers: Mutex<Vec<Wakeable>>,
     pub(crate) watched: Mutex<Watched>,
-    /// By producer: records that somebody began to store.
+    /// Number of records that a producer has begun to store, by producer.
     pub(crate) begun: Vec<AtomicU64>,
     pub(crate) happened: Happened,
     steps: AtomicU64,
-    /// Nobody moved for a tick: whoever keeps something gives it back. Counts such ticks.
+    /// Number of ticks without progress. When this count changes, every stalled worker continues.
     relief: AtomicU64,
     over: AtomicBool,
     ticks: (Mutex<u64>, Condvar),
 }
 
-/// How to wake a reader, and where it is.
+/// A reader's waker and positions.
 #[derive(Debug)]
 pub(crate) struct Wakeable {
     pub(crate) waker: Waker,
     pub(crate) positions: Positions,
-    /// Whose records it reads.
+    /// Numbers of the producers that the reader reads.
     pub(crate) producers: Vec<usize>,
 }
 
-/// What was seen of the counts before.
+/// The last observed counts and positions.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) statistics: RingStatistics,
-    /// Groups' positions, with what they were.
+    /// Positions of groups, each with its last observed values.
     pub(crate) positions: Vec<(Positions, Vec<u64>)>,
 }
 
-/// How often the rules applied: a rule that never applied was not tested.
+/// How often each rule applied. A rule that never applied was not tested.
 #[derive(Debug, Default)]
 pub(crate) struct Happened {
     pub(crate) stored: Count,
@@ -101,7 +101,7 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// What a dozen rounds see many times.
+    /// Counts that a dozen rounds increment many times.
     fn usual(&self) -> [&Count; 13] {
         [
             &self.stored,
@@ -120,7 +120,7 @@ impl Happened {
         ]
     }
 
-    /// What needs two threads to meet.
+    /// Counts that require two threads to meet.
     fn rare(&self) -> [&Count; 3] {
         [&self.closed, &self.relieved, &self.overwritten_before_held]
     }
@@ -141,7 +141,7 @@ impl Happened {
     }
 }
 
-/// A counter of the test's own.
+/// A counter of an event.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -230,12 +230,12 @@ impl Round {
         }
     }
 
-    /// Whether anybody may have overwritten what is reserved.
+    /// Whether reservations never fall, because no mode of the round is record mode.
     pub(crate) fn never_records(&self) -> bool {
         !self.rules.modes.contains(&Mode::Record)
     }
 
-    /// A worker has done something. Returns how many steps there were before.
+    /// Counts a step of a worker. Returns the number of earlier steps.
     pub(crate) fn step(&self) -> u64 {
         let steps = self.steps.fetch_add(1, Ordering::Relaxed); // a number, nothing else
         if steps + 1 == self.rules.steps {
@@ -258,7 +258,7 @@ impl Round {
         self.tick();
     }
 
-    /// The relief to be compared with later ones.
+    /// The current value of `relief`, for a comparison with a later value.
     pub(crate) fn relief(&self) -> u64 {
         self.relief.load(Ordering::Relaxed) // a number, nothing else
     }
@@ -267,7 +267,8 @@ impl Round {
         self.relief.fetch_add(1, Ordering::Relaxed); // as above
     }
 
-    /// Is not scheduled for a while, whatever it keeps meanwhile: until others have moved, or nothing moves any more.
+    /// Simulates a thread that is not scheduled, with all that it holds, until other workers have
+    /// made steps or a tick passes without progress.
     pub(crate) fn stall(&self, rng: &mut Rng) {
         self.happened.stalled.add(1);
         let until = self.steps() + rng.u64(1..60);
@@ -282,13 +283,13 @@ impl Round {
         }
     }
 
-    /// Wakes all that wait for a tick, and counts it.
+    /// Wakes all workers that wait for a tick, and counts the tick.
     pub(crate) fn tick(&self) {
         *lock(&self.ticks.0) += 1;
         self.ticks.1.notify_all();
     }
 
-    /// The supervisor's pause. Ends early when the round does.
+    /// The supervisor's pause. Ends early when the round ends.
     pub(crate) fn pause(&self) {
         let ticks = lock(&self.ticks.0);
         if !self.is_over() {
@@ -310,7 +311,8 @@ impl Round {
 }
 
 impl Wakeable {
-    /// Something was published that the reader has not read: somebody else must have woken it.
+    /// Whether records were published that the reader has not read. Their producer must have woken
+    /// the reader.
     pub(crate) fn has_news(&self, round: &Round) -> bool {
         self.producers
             .iter()
@@ -318,7 +320,7 @@ impl Wakeable {
     }
 }
 
-/// Takes one of a pool, any.
+/// Takes a random element of a pool.
 pub(crate) fn take<T>(pool: &Mutex<Vec<T>>, rng: &mut Rng) -> Option<T> {
     let mut pool = lock(pool);
     (!pool.is_empty()).then(|| {

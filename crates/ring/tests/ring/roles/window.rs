@@ -1,4 +1,4 @@
-//! The dumping role: a window of packet time, its reservation, and the buckets that are being read.
+//! The dumping role: a window of packet time, its reservation, and the held buckets.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::{
     sync::lock,
 };
 
-/// Buckets that a window keeps to itself beyond a step.
+/// Buckets that a window holds beyond a step.
 const KEPT_MAX: usize = 3;
 const WINDOWS_MAX: usize = 5;
 
@@ -20,7 +20,8 @@ pub(crate) struct Window {
     reservation: Reservation,
     from_ns: i64,
     to_ns: i64,
-    /// It asked for something else in between: what it missed then cannot be told from outside.
+    /// Whether the interval was changed. Its losses before the change cannot be determined from
+    /// outside.
     changed: bool,
     seen: HashMap<BucketRef, Seen>,
     fallen: Vec<EvictedBucket>,
@@ -37,7 +38,7 @@ struct Seen {
     max_ns: i64,
 }
 
-/// Takes up the role for one step.
+/// Takes the role for one step.
 pub(crate) fn dump(round: &Round, rng: &mut Rng) {
     let count = lock(&round.windows).len();
     if count == 0 || (count < WINDOWS_MAX && rng.u8(0..6) == 0) {
@@ -95,7 +96,7 @@ impl Window {
         self.changed = true;
     }
 
-    /// Reads what its buckets have gained. Gives back what is closed, or keeps it.
+    /// Reads the new records of its buckets. Gives closed buckets back, or keeps a hold.
     fn read(&mut self, round: &Round, rng: &mut Rng) {
         let mut listed = Vec::new();
         self.reservation.buckets(&mut listed);
@@ -139,7 +140,7 @@ impl Window {
         }
     }
 
-    /// What has been held since an earlier step must be what it was.
+    /// Checks that buckets held since an earlier step have not changed.
     fn look_at_kept(&mut self, round: &Round, rng: &mut Rng) {
         for view in &self.kept {
             let (now, seen) = (view.info(), self.seen[&view.info().bucket]);
@@ -169,9 +170,9 @@ impl Window {
         }
     }
 
-    /// Accounts for every packet of the window that was published before it is closed.
+    /// Accounts for every packet of the window that was published before the window is dropped.
     pub(crate) fn leave(mut self, round: &Round) {
-        // What is published now is read, told as fallen, or was gone before.
+        // A record published now is read, reported as fallen, or was gone before.
         let published: Vec<u64> = (0..round.rules.producers)
             .map(|producer| round.ring.published(producer))
             .collect();
@@ -221,7 +222,7 @@ impl Window {
         round.happened.gone_before.add(before);
     }
 
-    /// Records of a producer from number `first` to before `end` that lie in the window.
+    /// Records of a producer from number `first` to before `end` that are in the window.
     fn inside(&self, round: &Round, producer: usize, first: u64, end: u64) -> u64 {
         let names = &round.rules.names;
         let inside =
@@ -230,7 +231,8 @@ impl Window {
     }
 }
 
-/// At the end: everything that is still in the ring, read once more. Returns its packets and captured bytes.
+/// At the end: reads everything that is still in the ring once more. Returns packets and captured
+/// bytes.
 pub(crate) fn read_all(round: &Round) -> (u64, u64) {
     let reservation = round.ring.reserve(i64::MIN, i64::MAX);
     let mut listed = Vec::new();

@@ -1,4 +1,4 @@
-//! The writing role. It wanders from thread to thread with its producer.
+//! The writing role. It moves from thread to thread with its producer.
 
 use std::sync::atomic::Ordering;
 
@@ -15,15 +15,15 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Writer {
     producer: Producer,
-    /// Number of the next record: what was refused takes it again.
+    /// Number of the next record. A refused record's number is used again.
     next: u64,
     cut: u64,
 }
 
-/// Takes up the role for one step.
+/// Takes the role for one step.
 pub(crate) fn write(round: &Round, rng: &mut Rng) {
     let writer = take(&round.writers, rng).or_else(|| {
-        // Refused when all have been opened.
+        // Refused after all producers were opened.
         round.ring.producer().ok().map(|producer| Writer {
             producer,
             next: 0,
@@ -41,14 +41,14 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
     match rng.u8(0..6) {
         0..=2 => writer.producer.publish(),
         3 if !round.rules.names.far_behind => {
-            // No record is older than its number says.
+            // No record is older than its number times the step.
             writer.producer.set_watermark(promise_ns(writer.next));
             round.happened.promised.add(1);
         }
         4 => round.stall(rng), // with records that nobody sees yet
         _ => {}
     }
-    // The last producers leave late, so that there is something to write till then.
+    // The last producers are dropped late, so that records are written until then.
     let last = round.steps() > round.rules.steps / 2;
     if rng.u8(0..200) == 0 && (last || round.ring.producers() < round.rules.producers) {
         writer.leave();
@@ -57,7 +57,7 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Counts a record that the ring did not take.
+/// Counts a record that the ring refused.
 fn refused(round: &Round, rng: &mut Rng, error: StoreError) {
     match error {
         StoreError::Full => round.happened.refused.add(1),
@@ -68,7 +68,7 @@ fn refused(round: &Round, rng: &mut Rng, error: StoreError) {
     }
 }
 
-/// The watermark behind which all records from `number` on are.
+/// The watermark that all records from `number` on respect.
 pub(crate) fn promise_ns(number: u64) -> i64 {
     i64::try_from(number).expect("a round is short") * STEP_NS
 }
@@ -90,7 +90,7 @@ impl Writer {
     fn store(&mut self, round: &Round, rng: &mut Rng) -> Result<(), StoreError> {
         let id = self.producer.id();
         let named = round.rules.names.record(id, self.next);
-        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, as is what it publishes
+        round.begun[id].store(self.next + 1, Ordering::Relaxed); // before the store, whose publication orders this
         let stored = self.producer.store(&named.record());
         match stored {
             Ok(()) => self.has_stored(round, 1),
@@ -130,7 +130,7 @@ impl Writer {
         round.happened.cut.add(cut);
     }
 
-    /// Checks what the producer counted, and drops it.
+    /// Checks the producer's counts, and drops the producer.
     pub(crate) fn leave(self) {
         forbidden::uncounted_cut(self.producer.cut_records(), self.cut);
     }
