@@ -13,7 +13,7 @@
 //! | `reading.rs` | the pass over the buckets, once or again and again |
 //! | `contents.rs` | what a region says that it holds, and what must be missing |
 //! | `merge.rs`, `giving.rs`, `stream.rs` | packets of many buckets in one order, those of them that are given, and as pcapng |
-//! | `dumped.rs`, `dump_file.rs`, `shelf.rs` | what has left the ring, from dumps that hold it |
+//! | `dumped.rs`, `dump_file.rs`, `catalog.rs` | what has left the ring, from dumps that hold it |
 //! | `resume.rs` | going on behind a packet |
 //! | `seen.rs` | packets that are looked at rather than written |
 //! | `newest.rs` | the last so many packets |
@@ -21,9 +21,10 @@
 //! | `lost.rs`, `ending.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
 
 mod cancel;
+mod catalog;
 pub(crate) mod contents;
 mod dump_file;
-mod dumped;
+mod dump_reader;
 mod ending;
 mod giving;
 pub(crate) mod index;
@@ -35,11 +36,10 @@ mod open_files;
 mod reading;
 mod report;
 mod resume;
-mod seen;
-mod shelf;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod visitor;
 
 use std::{
     io,
@@ -53,19 +53,19 @@ use retroscope_ring::{Attached, CopyError};
 
 pub use self::{
     cancel::Cancel,
-    report::{DumpAnswer, Empty, FromDumps, IndexUse, QueryReport},
-    seen::Seen,
+    report::{AnswerDumps, DumpAnswer, Empty, IndexUse, QueryReport},
+    visitor::QueriedPacket,
 };
 
 use self::{
-    contents::{Contents, Window},
-    dumped::Dumped,
-    index::Index,
-    matching::Matching,
-    reading::Reading,
+    catalog::DumpCatalog,
+    contents::{QueryWindow, RegionContents},
+    dump_reader::DumpReader,
+    index::BucketIndex,
+    matching::PacketMatcher,
+    reading::AnswerReading,
     resume::Resume,
-    shelf::Shelf,
-    stream::Stream,
+    stream::AnswerStream,
 };
 pub use crate::control::packet_id::PacketId;
 use crate::{
@@ -104,7 +104,7 @@ pub struct Query {
     pub newest: bool,
     /// So many bytes of each packet (snap length).
     pub headers: Option<NonZeroU32>,
-    /// Goes on with the packets that come, until `to_ns`, a limit, the end of the recording, or [`Answer::until`].
+    /// Goes on with the packets that come, until `to_ns`, a limit, the end of the recording, or [`QueryAnswer::until`].
     pub follow: bool,
     /// Goes on behind these packets of an answer before: its last one, or the last of each producer ([`QueryReport::after`]), which is exact
     /// also where some were overwritten meanwhile. Nothing comes twice, and what is missing is told.
@@ -148,11 +148,11 @@ pub enum QueryError {
 
 /// A query of a ring, ready to be written. It keeps the ring's memory until it is dropped.
 #[derive(Debug)]
-pub struct Answer {
+pub struct QueryAnswer {
     attached: Arc<Attached>,
-    contents: Arc<Contents>,
-    window: Window,
-    matching: Matching,
+    contents: Arc<RegionContents>,
+    window: QueryWindow,
+    matching: PacketMatcher,
     recording: Recording,
     resume: Resume,
     query: Query,
@@ -161,9 +161,9 @@ pub struct Answer {
     /// Who records into the ring, and knows what was lost before it.
     recorder: Option<Weak<RecorderShared>>,
     /// Of the same recorder.
-    index: Option<Arc<Index>>,
+    index: Option<Arc<BucketIndex>>,
     /// Where its dumps are.
-    shelf: Option<Arc<dyn Shelf>>,
+    catalog: Option<Arc<dyn DumpCatalog>>,
 }
 
 impl Query {
@@ -171,16 +171,16 @@ impl Query {
     ///
     /// # Errors
     /// [`QueryError::Filter`], [`QueryError::Usage`], [`QueryError::Ring`].
-    pub fn of(&self, ring: impl Into<Arc<Attached>>) -> Result<Answer, QueryError> {
+    pub fn of(&self, ring: impl Into<Arc<Attached>>) -> Result<QueryAnswer, QueryError> {
         self.check()?;
         let attached = ring.into();
-        let contents = Arc::new(Contents::read(&attached)?);
-        let matching = Matching::new(self, &contents)?;
+        let contents = Arc::new(RegionContents::read(&attached)?);
+        let matching = PacketMatcher::new(self, &contents)?;
         let recording = Recording::of(&attached.info());
         let mut window = contents.window(self.from_ns, self.to_ns, self.last_ns);
         let resume = Resume::new(&self.after, recording, &attached, &contents)?;
         resume.narrow(&mut window, &contents);
-        Ok(Answer {
+        Ok(QueryAnswer {
             attached,
             contents,
             window,
@@ -192,7 +192,7 @@ impl Query {
             clock: Arc::new(SystemClock),
             recorder: None,
             index: None,
-            shelf: None,
+            catalog: None,
         })
     }
 
@@ -232,7 +232,7 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// Those of [`Query::of`]; [`QueryError::Ended`].
-    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+    pub fn query(&self, query: &Query) -> Result<QueryAnswer, QueryError> {
         let common = self.common().map_err(|_| QueryError::Ended)?;
         let answer = query.of(common.ring.attached())?;
         let answer = answer.with_losses_of(&common);
@@ -240,7 +240,7 @@ impl RecorderHandle {
     }
 }
 
-impl Answer {
+impl QueryAnswer {
     /// Tells what was lost before the ring too, of a query of this recorder's own ring.
     pub(crate) fn with_losses_of(self, common: &Arc<RecorderShared>) -> Self {
         Self {
@@ -252,28 +252,28 @@ impl Answer {
     }
 
     /// Lets dumps give what has left the ring.
-    fn with_dumps_of(self, shelf: Arc<dyn Shelf>) -> Self {
+    fn with_dumps_of(self, catalog: Arc<dyn DumpCatalog>) -> Self {
         let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
-        let shelf = Some(shelf).filter(|_| is_asked);
-        Self { shelf, ..self }
+        let catalog = Some(catalog).filter(|_| is_asked);
+        Self { catalog, ..self }
     }
 
     /// The dumps that may have what has left the ring; `None`: nothing has that is asked for.
-    fn dumped(&self) -> Option<Dumped> {
-        let shelf = self.shelf.as_ref()?;
+    fn dumped(&self) -> Option<DumpReader> {
+        let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);
         let is_live = recorder.is_some_and(|recorder| recorder.is_live());
         let begin_ns = self.attached.info().created_ns.filter(|_| is_live);
         let wanted = self.contents.before_the_ring(&self.window, begin_ns)?;
         let has_evicted = self.contents.evicted(&self.window).is_some();
         let known = (self.contents.first_ns(), self.recording);
-        let dumped = Dumped::new(shelf, wanted, has_evicted, known);
+        let dumped = DumpReader::new(catalog, wanted, has_evicted, known);
         Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 
     /// Lets an index tell which buckets need not be read.
     #[cfg(test)]
-    fn with_index(self, index: &Arc<Index>) -> Self {
+    fn with_index(self, index: &Arc<BucketIndex>) -> Self {
         let index = Some(Arc::clone(index));
         Self { index, ..self }
     }
@@ -298,17 +298,20 @@ impl Answer {
             headline = format!("{} community ID {id}", headline.trim_end());
         }
         let snaplen = self.query.headers.map(NonZeroU32::get);
-        let stream = Stream::new(out, headline.trim_end(), snaplen, self.recording);
+        let stream = AnswerStream::new(out, headline.trim_end(), snaplen, self.recording);
         let stream = stream.map_err(QueryError::Output)?;
-        Reading::new(self, Some(stream)).run()
+        AnswerReading::new(self, Some(stream)).run()
     }
 
     /// Shows the packets, in order, to `look`, which says whether it wants more.
     ///
     /// # Errors
     /// [`QueryError::Ring`].
-    pub fn each(self, mut look: impl FnMut(&Seen<'_>) -> bool) -> Result<QueryReport, QueryError> {
-        let reading = Reading::<io::Sink>::new(self, None);
+    pub fn each(
+        self,
+        mut look: impl FnMut(&QueriedPacket<'_>) -> bool,
+    ) -> Result<QueryReport, QueryError> {
+        let reading = AnswerReading::<io::Sink>::new(self, None);
         reading.shown_to(&mut look).run()
     }
 
@@ -317,6 +320,6 @@ impl Answer {
     /// # Errors
     /// [`QueryError::Ring`].
     pub fn count(self) -> Result<QueryReport, QueryError> {
-        Reading::<io::Sink>::new(self, None).run()
+        AnswerReading::<io::Sink>::new(self, None).run()
     }
 }

@@ -12,18 +12,18 @@ use retroscope_packet::FragmentKey;
 use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
-    alerted::Alerted,
+    dump_alerts::DumpAlerts,
     encode::InterfaceTotals,
-    ending::{Completion, Ending, Stage},
-    kept::Kept,
+    ending::{Completion, DumpEnding, Stage},
+    fragments::KeptFragments,
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
-    output::Written,
-    packet::{Key, PacketMeta},
+    output::WrittenTotals,
+    packet::{PacketKey, PacketMeta},
     pool::SinkQueue,
-    reading::{Lost, Reading},
+    reading::{OverwrittenBuckets, WindowReading},
     report::{DumpReport, Missing, Verdict},
     sidecar::{SidecarFacts, TriggerPacket},
-    sink::Gap,
+    sink::PacketGap,
 };
 use crate::{
     analysis::director::Clip,
@@ -42,10 +42,10 @@ use crate::{
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveDump {
     pub(super) order: DumpOrder,
     /// The alerts that it is of.
-    pub(super) alerted: Alerted,
+    pub(super) alerted: DumpAlerts,
     /// Where the flows of its packets are marked as exempt; `None`: they are not.
     pub(super) marks: Option<Arc<Marks>>,
     /// The end of its window, ns of ring time; of one that is full, the last time of which it has all that was read.
@@ -59,7 +59,7 @@ pub(super) struct Active {
     /// `None`: triggered by hand.
     pub(super) trigger_packet: Option<TriggerPacket>,
     /// What it has read by itself, while it catches up. `None`: it follows ([`Dumps`](super::dumps::Dumps)).
-    pub(super) reading: Option<Reading>,
+    pub(super) reading: Option<WindowReading>,
     /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
     /// waiting ones.
     pub(super) unread_ns: i64,
@@ -75,20 +75,20 @@ pub(super) struct Active {
     /// It is listed among those that changed in this round.
     pub(super) is_changed: bool,
     /// Later fragments whose first fragment has not come yet.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptFragments,
     /// What of its window was overwritten before it was written, from before it was opened on.
     pub(super) lost: Evicted,
     /// Whether any was before it was opened.
     pub(super) is_start_lost: bool,
     /// What was lost since the last packet that the sink was given; the time of the first of it, ns of ring time.
-    pub(super) gap: Option<(i64, Gap)>,
+    pub(super) gap: Option<(i64, PacketGap)>,
     /// Packets that belong before the last one, and were found when it was full.
-    pub(super) behind: u64,
+    pub(super) late_after_full: u64,
     /// Packets and bytes that the sink was given.
-    pub(super) taken: Written,
+    pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// Bytes of its files that were reported to the director.
-    pub(super) told_bytes: u64,
+    pub(super) reported_bytes: u64,
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
     pub(super) judge_by_ns: Option<i64>,
@@ -151,7 +151,7 @@ pub(super) fn verdict_line(report: &DumpReport) -> String {
 
 /// Where a packet was found.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found<'v> {
+pub(super) struct RecordLocation<'v> {
     pub(super) view: &'v Rc<BucketView>,
     pub(super) index: u32,
     pub(super) producer: usize,
@@ -160,7 +160,7 @@ pub(super) struct Found<'v> {
     pub(super) offset_ns: i64,
 }
 
-impl Active {
+impl ActiveDump {
     /// How many records of a bucket may be looked at: those within reach and before the dump's end.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
         let end = records_before(self.end(info.producer), info);
@@ -219,7 +219,7 @@ impl Active {
 
     fn wait(&mut self, packet: WaitingPacket) {
         if self.is_full() {
-            self.behind += 1;
+            self.late_after_full += 1;
             return;
         }
         self.oldest_ns = packet.meta.key.time_ns.min(self.oldest_ns);
@@ -235,7 +235,7 @@ impl Active {
     pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
     ) {
         let is_it = self.wants(packet.time_ns);
@@ -254,10 +254,10 @@ impl Active {
     fn meta(
         &self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
     ) -> PacketMeta {
-        let key = Key {
+        let key = PacketKey {
             time_ns: packet.time_ns,
             source: interface.source,
             producer: found.producer,
@@ -281,7 +281,7 @@ impl Active {
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
@@ -345,7 +345,7 @@ impl Active {
     }
 
     /// Buckets were overwritten: what of the window was not looked at is missing.
-    pub(super) fn lose(&mut self, lost: &Lost) {
+    pub(super) fn lose(&mut self, lost: &OverwrittenBuckets) {
         for (bucket, skip) in &lost.buckets {
             if self.end(bucket.producer) > bucket.first + u64::from(*skip) {
                 self.lose_of(bucket, *skip);
@@ -384,7 +384,7 @@ impl Active {
         lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
         lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
         let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
-        let here = Gap {
+        let here = PacketGap {
             packets: (packets > 0).then_some(packets),
             is_exact,
             from_ns: stamp(first_ns),
@@ -436,7 +436,7 @@ impl Active {
 
     /// Whether it has all that it was asked for.
     pub(super) fn is_full(&self) -> bool {
-        let Written { packets, bytes, .. } = self.taken;
+        let WrittenTotals { packets, bytes, .. } = self.taken;
         self.order.window.is_full(packets, bytes)
     }
 
@@ -460,7 +460,7 @@ impl Active {
     /// Hands over the packets in the sink's buffer, so that readers of the file see the packets.
     /// Returns the packets that the sink has got. If the sink has failed, returns the packets that
     /// are safely in the file. The flag is the result of [`SinkQueue::flush`].
-    pub(super) fn flush(&mut self) -> (Written, bool) {
+    pub(super) fn flush(&mut self) -> (WrittenTotals, bool) {
         let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();
         let written = fault.map_or(self.taken, |fault| fault.held.safe);
@@ -516,13 +516,13 @@ impl Active {
         stage: Stage,
         intake: &Intake,
         clock: &RingClock,
-    ) -> Ending {
+    ) -> DumpEnding {
         let mut draft = self.draft(&close, intake, clock);
         self.judge_alerts(&close, &mut draft);
         let offset_ns = self.order.offset_ns;
         let stamp = |ring_ns: &i64| ring_ns.saturating_add(offset_ns);
         let suppressed = close.suppressed;
-        Ending {
+        DumpEnding {
             rule_number: self.order.rule_number,
             stage,
             draft,
@@ -639,10 +639,10 @@ impl Active {
         missing.extend(intake.missing(window_ns, close.clock_ns, offset_ns, &close.ends));
         let after_close = close.late.as_ref();
         let after_close = after_close.map_or(0, |late| late.load(Ordering::Relaxed));
-        if self.behind + after_close > 0 {
-            let counted = (after_close == 0).then_some(self.behind);
+        if self.late_after_full + after_close > 0 {
+            let counted = (after_close == 0).then_some(self.late_after_full);
             let mut late = entry("late", order.from_ns, self.end_ns, counted);
-            late.at_most = (after_close > 0).then_some(self.behind + after_close);
+            late.at_most = (after_close > 0).then_some(self.late_after_full + after_close);
             missing.push(late);
         }
         let fragments = self.undecided_fragments();

@@ -8,11 +8,11 @@ use retroscope_pcapfile::CaptureReader;
 
 use super::{
     captures::Captures,
-    encode::{Format, InterfaceTotals},
+    encode::{DumpFormat, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
-    packet::{Key, PacketMeta},
-    sink::End,
+    packet::{PacketKey, PacketMeta},
+    sink::SinkEnd,
     stream::Heading,
     template::NameFacts,
 };
@@ -36,7 +36,7 @@ fn interface(id: u16) -> RecordedInterface {
 }
 
 /// All files of a dump of these packets, which come in this order, by name; where they are, and the interfaces in them.
-fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
+fn dump(format: DumpFormat, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), format);
     let facts = FileFacts {
@@ -74,7 +74,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         dropped: None,
         written: 0,
     };
-    let end = End {
+    let end = SinkEnd {
         verdict: "verdict: complete".to_owned(),
         totals: (0..INTERFACES).map(|id| (id, totals)).collect(),
     };
@@ -112,7 +112,7 @@ fn the_order_of_arrival_changes_nothing() {
                 let time_ns = random.i64(0..10);
                 let source = interface(id).source;
                 PacketMeta {
-                    key: Key {
+                    key: PacketKey {
                         time_ns,
                         source,
                         producer: 0,
@@ -127,9 +127,9 @@ fn the_order_of_arrival_changes_nothing() {
             })
             .collect();
         packets.sort_by_key(|meta| meta.key);
-        for format in [Format::PcapNg, Format::Pcap] {
+        for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
             let expected = dump(format, &packets);
-            if format == Format::PcapNg {
+            if format == DumpFormat::PcapNg {
                 check_ids(&expected.0);
             }
             for _ in 0..5 {

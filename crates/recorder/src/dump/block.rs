@@ -25,7 +25,7 @@ const SPARE_MAX: usize = 16;
 /// Bytes in memory that lies as their place in the file does, so that they can be written directly.
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    memory: Memory,
+    memory: BlockMemory,
     /// The bytes' position in `memory`. The address of the first byte is a multiple of [`UNIT`]
     /// plus `phase`.
     place: Range<usize>,
@@ -34,7 +34,7 @@ pub(super) struct Block {
 
 /// Memory of a block.
 #[derive(Debug)]
-enum Memory {
+enum BlockMemory {
     Small(Vec<u8>),
     Large(LargeBuffer),
 }
@@ -42,22 +42,22 @@ enum Memory {
 /// Huge pages of blocks that were written, for the next blocks: fresh ones cost a page fault each,
 /// in which the kernel clears 2 MiB.
 #[derive(Debug, Default)]
-pub(super) struct Spares(Mutex<SparesState>);
+pub(super) struct SpareBlocks(Mutex<SpareBlocksState>);
 
 #[derive(Debug, Default)]
-struct SparesState {
+struct SpareBlocksState {
     blocks: Vec<Block>,
-    /// The fewest blocks since [`Spares::trim`].
+    /// The fewest blocks since [`SpareBlocks::trim`].
     least: usize,
 }
 
-impl Default for Memory {
+impl Default for BlockMemory {
     fn default() -> Self {
         Self::Small(Vec::new())
     }
 }
 
-impl Memory {
+impl BlockMemory {
     /// Memory with room for N bytes, wherever in a [`UNIT`] the first byte is.
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.saturating_add(2 * UNIT);
@@ -68,7 +68,7 @@ impl Memory {
     }
 }
 
-impl Deref for Memory {
+impl Deref for BlockMemory {
     type Target = [u8];
 
     #[inline]
@@ -80,7 +80,7 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for BlockMemory {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
@@ -94,7 +94,7 @@ impl Block {
     /// With memory of a huge page.
     fn large() -> io::Result<Self> {
         Ok(Self {
-            memory: Memory::new(LARGE_BYTES - 2 * UNIT)?,
+            memory: BlockMemory::new(LARGE_BYTES - 2 * UNIT)?,
             ..Self::default()
         })
     }
@@ -137,7 +137,7 @@ impl Block {
     #[cold]
     fn grow(&mut self, bytes: usize) -> io::Result<()> {
         let mut larger = Self {
-            memory: Memory::new(bytes.max(2 * self.len()))?,
+            memory: BlockMemory::new(bytes.max(2 * self.len()))?,
             phase: self.phase,
             ..Self::default()
         };
@@ -165,7 +165,7 @@ impl Write for Block {
     }
 }
 
-impl Spares {
+impl SpareBlocks {
     /// An empty block. Its memory is a huge page if the system provides huge pages.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);

@@ -12,7 +12,7 @@ use std::{
 use retroscope_filter::{Filter, FilterMode};
 use retroscope_packet::LinkType;
 
-use super::{active::Active, dumps::Dumps, order::DumpOrder, scan::Scanner};
+use super::{active::ActiveDump, dumps::Dumps, order::DumpOrder, scan::Scanner};
 use crate::{
     analysis::prepared::context, control::unprivileged::without_capabilities,
     intake::interfaces::InterfaceCache,
@@ -23,14 +23,14 @@ use crate::{
 pub(super) struct DumpCompiler {
     /// False from files: there everything waits in any case, and no dump runs in real time.
     is_live: bool,
-    thread: Option<(mpsc::Sender<Work>, mpsc::Receiver<u64>)>,
+    thread: Option<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)>,
     /// How many link types open dumps are ready for.
     link_types: usize,
 }
 
 /// A filter to compile.
 #[derive(Debug)]
-struct Work {
+struct FilterCompilation {
     /// The number of its dump.
     id: u64,
     filter: Filter,
@@ -63,7 +63,7 @@ impl DumpCompiler {
         if self.thread.is_none() {
             self.thread = start().ok();
         }
-        let work = Work {
+        let work = FilterCompilation {
             id: order.id,
             filter: filter.clone(),
             link_types,
@@ -87,7 +87,7 @@ impl DumpCompiler {
                 Ok(id) => self.begin(id, dumps, scanner, link_types),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    let is_compiling = |dump: &&Active| dump.is_compiling;
+                    let is_compiling = |dump: &&ActiveDump| dump.is_compiling;
                     for id in ids(dumps.iter().filter(is_compiling)) {
                         self.begin(id, dumps, scanner, &[]);
                     }
@@ -150,13 +150,13 @@ impl DumpCompiler {
     }
 }
 
-fn ids<'d>(dumps: impl Iterator<Item = &'d Active>) -> Vec<u64> {
+fn ids<'d>(dumps: impl Iterator<Item = &'d ActiveDump>) -> Vec<u64> {
     dumps.map(|dump| dump.order.id).collect()
 }
 
 /// Starts the thread. It ends when nobody submits any more, after the filter that it is at.
-fn start() -> io::Result<(mpsc::Sender<Work>, mpsc::Receiver<u64>)> {
-    let (work_tx, work) = mpsc::channel::<Work>();
+fn start() -> io::Result<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)> {
+    let (work_tx, work) = mpsc::channel::<FilterCompilation>();
     let (done, done_rx) = mpsc::channel();
     let run = move || {
         for mut one in work {

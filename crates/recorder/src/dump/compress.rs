@@ -19,7 +19,7 @@ use zstd::{bulk::Compressor, zstd_safe::CParameter};
 use super::{
     disk::{DiskFile, file_changed_error, is_same_file},
     names::Directory,
-    stream::{Digests, Finished, hexadecimal},
+    stream::{DigestTime, FinishedFile, hexadecimal},
 };
 
 /// So long after somebody asked the recording to stop compressing may go on: at level 3 for some GB, at level 19 for some ten MB.
@@ -45,7 +45,7 @@ impl ZstdLevel {
 }
 
 /// A file that is made: what it has, where its frames are, and its digest.
-struct Frames<'d> {
+struct ZstdFrames<'d> {
     file: &'d dyn DiskFile,
     bytes: u64,
     digest: Option<Sha256>,
@@ -64,11 +64,11 @@ struct Frames<'d> {
 /// or was asked to stop [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
-    plain: &Finished,
+    plain: &FinishedFile,
     path: PathBuf,
     level: ZstdLevel,
     tell: &mut dyn FnMut(u64),
-) -> io::Result<Finished> {
+) -> io::Result<FinishedFile> {
     check_urgency(directory)?;
     let disk = directory.disk();
     let file = disk.create(&path)?;
@@ -77,7 +77,7 @@ pub(super) fn compress(
         Ok((frames, file.identity()?))
     });
     match made {
-        Ok(((bytes, sha256), identity)) => Ok(Finished {
+        Ok(((bytes, sha256), identity)) => Ok(FinishedFile {
             path,
             bytes,
             sha256,
@@ -100,7 +100,7 @@ fn check_urgency(directory: &Directory) -> io::Result<()> {
 /// Returns the bytes of the file, and its digest.
 fn make(
     directory: &Directory,
-    plain: &Finished,
+    plain: &FinishedFile,
     file: &dyn DiskFile,
     ZstdLevel(level): ZstdLevel,
     tell: &mut dyn FnMut(u64),
@@ -112,10 +112,10 @@ fn make(
     let mut reader = from.reader();
     // Another process may have changed the file in place since its sidecar was written.
     let mut plain_digest = plain.sha256.is_some().then(Sha256::new);
-    let mut frames = Frames {
+    let mut frames = ZstdFrames {
         file,
         bytes: 0,
-        digest: (directory.digests != Digests::Never).then(Sha256::new),
+        digest: (directory.digests != DigestTime::Never).then(Sha256::new),
         table: Vec::new(),
     };
     let mut buffer = Vec::with_capacity(FRAME_BYTES);
@@ -153,7 +153,7 @@ fn make(
     frames.end()
 }
 
-impl Frames<'_> {
+impl ZstdFrames<'_> {
     /// Writes a frame with so many bytes of the file in it.
     fn push(&mut self, frame: &[u8], content: usize) -> io::Result<()> {
         let bytes = [frame.len(), content].map(|it| u32::try_from(it).map_err(io::Error::other));
@@ -200,9 +200,9 @@ mod tests {
         dump::{
             block::Block,
             disk::Disk,
-            encode::Format,
-            output::Output,
-            stream::{FileDigests, Heading, Stream},
+            encode::DumpFormat,
+            output::CaptureOutput,
+            stream::{CaptureStream, FileDigests, Heading},
         },
         tests::fake_disk::FakeDisk,
     };
@@ -211,16 +211,17 @@ mod tests {
     const ZST: &str = "dumps/it.pcapng.zst.part";
 
     /// A file with `bytes` bytes after its header. Some of the bytes repeat.
-    fn finished(directory: &Directory, bytes: usize) -> Finished {
+    fn finished(directory: &Directory, bytes: usize) -> FinishedFile {
         let heading = Heading {
             headline: "a dump".to_owned(),
             recording: None,
             expected: "verdict: complete".to_owned(),
         };
-        let mut output = Output::new(Format::PcapNg, LinkType::ETHERNET, &heading).unwrap();
+        let mut output =
+            CaptureOutput::new(DumpFormat::PcapNg, LinkType::ETHERNET, &heading).unwrap();
         let first = output.take(Block::default());
         let expected = &heading.expected;
-        let mut stream = Stream::create(directory, PART.into(), &first).unwrap();
+        let mut stream = CaptureStream::create(directory, PART.into(), &first).unwrap();
         let body: Vec<u8> = (0..bytes)
             .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
             .collect();
@@ -261,9 +262,12 @@ mod tests {
     fn frames_have_the_file_whole_and_one_by_one() {
         for bytes in [0, 1, 5000, FRAME_BYTES, 2 * FRAME_BYTES + 17] {
             let disk = FakeDisk::default();
-            let directory =
-                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-                    .with_digests(Digests::AsWritten);
+            let directory = Directory::on(
+                Arc::new(disk.clone()),
+                Path::new("dumps"),
+                DumpFormat::PcapNg,
+            )
+            .with_digests(DigestTime::AsWritten);
             let plain = finished(&directory, bytes);
             let expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
@@ -284,7 +288,11 @@ mod tests {
     #[test]
     fn what_is_not_as_it_was_written_is_not_compressed() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 5000);
         let level = ZstdLevel::new(3).unwrap();
         let file = disk.open(Path::new(PART)).unwrap();
@@ -302,9 +310,12 @@ mod tests {
     fn a_file_that_is_changed_in_place_is_not_compressed() {
         for offset in [40, 5000] {
             let disk = FakeDisk::default();
-            let directory =
-                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-                    .with_digests(Digests::AsWritten);
+            let directory = Directory::on(
+                Arc::new(disk.clone()),
+                Path::new("dumps"),
+                DumpFormat::PcapNg,
+            )
+            .with_digests(DigestTime::AsWritten);
             let plain = finished(&directory, 5000);
             let file = disk.open(Path::new(PART)).unwrap();
             file.write_all_at(&[0xff], offset).unwrap();
@@ -319,7 +330,11 @@ mod tests {
     #[test]
     fn compression_ends_when_its_file_is_deleted() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let level = ZstdLevel::new(1).unwrap();
         let mut frames = 0;
@@ -336,7 +351,11 @@ mod tests {
     #[test]
     fn without_room_the_file_stays_as_it_is() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 3 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         disk.set_capacity(expected.len() + 5000);
@@ -352,8 +371,12 @@ mod tests {
     fn who_ends_the_recording_does_not_wait_for_compression() {
         let disk = FakeDisk::default();
         let control = Arc::<StopControl>::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-            .ended_by(&control);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        )
+        .ended_by(&control);
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         let level = ZstdLevel::new(1).unwrap();

@@ -32,16 +32,16 @@ use super::{
     active::WaitingPacket,
     compile::DumpCompiler,
     dumps::Dumps,
-    ending::{Ending, Stage},
-    kept::KeptBytes,
+    ending::{DumpEnding, Stage},
+    fragments::KeptBytes,
     names::Directory,
-    order::Message,
-    packet::Key,
-    pool::{Pool, Work},
+    order::DumperMessage,
+    packet::PacketKey,
+    pool::{Pool, SinkWork},
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
-    visit::Visit,
+    visit::BucketVisit,
 };
 use crate::{
     analysis::rules::Rules,
@@ -82,7 +82,7 @@ pub(crate) struct DumperParts {
     pub(crate) reproducible: bool,
     /// What all dumps come from.
     pub(crate) origin: Origin,
-    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) messages: mpsc::Receiver<DumperMessage>,
     pub(crate) events: Events,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Dumper {
     /// The dumps that still read the ring.
     active: Dumps,
     /// By number, dumps that no longer read the ring, but whose sinks still have work.
-    ending: BTreeMap<u64, Ending>,
+    ending: BTreeMap<u64, DumpEnding>,
     /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,
     /// By number, dumps whose sidecar could not be written.
-    lacking: BTreeMap<u64, Ending>,
+    lacking: BTreeMap<u64, DumpEnding>,
     /// The number of the one of them that was tried last.
     tried_last: u64,
     /// When the one behind it is tried, ns of the monotonic clock.
@@ -118,7 +118,7 @@ pub(crate) struct Dumper {
     stopped: String,
     /// The analyzer has ended.
     is_last: bool,
-    /// The analyzer waits for an answer ([`Message::Account`]).
+    /// The analyzer waits for an answer ([`DumperMessage::Account`]).
     asked: Option<Account>,
     pulse: ThreadPulse,
 }
@@ -274,7 +274,7 @@ impl Dumper {
             let id = dump.order.id;
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
             let ending = dump.into_ending(close, Stage::Stopping, intake, clock);
-            self.ask(id, ending, Stage::Stopping, Work::Flush);
+            self.ask(id, ending, Stage::Stopping, SinkWork::Flush);
         }
         while !self.ending.is_empty() {
             if let Some(news) = self.parts.pool.wait() {
@@ -283,20 +283,20 @@ impl Dumper {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: DumperMessage) {
         match message {
-            Message::Open(order, reservation) => self.open(*order, reservation),
-            Message::Close(close) => {
+            DumperMessage::Open(order, reservation) => self.open(*order, reservation),
+            DumperMessage::Close(close) => {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 self.active.close(*close, judge_by_ns);
             }
-            Message::Alert { id, alert, unread } => {
+            DumperMessage::Alert { id, alert, unread } => {
                 if let Some(dump) = self.active.get_mut(id) {
                     dump.alerted.add(alert, unread);
                 }
             }
-            Message::Wake => {}
-            Message::Account { ends, reply } => self.asked = Some((ends, reply)),
+            DumperMessage::Wake => {}
+            DumperMessage::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
     }
 
@@ -344,7 +344,7 @@ impl Dumper {
         holds_much(&mut self.views, self.parts.common.ring.buckets() / 8)
     }
 
-    fn scan(&mut self, visit: &Visit) {
+    fn scan(&mut self, visit: &BucketVisit) {
         self.pulse.beat();
         let bucket = visit.info.bucket;
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
@@ -377,8 +377,9 @@ impl Dumper {
             dump.waiting.sort_by_key(|w| w.meta.key);
             let frontier_ns = frontier_ns.min(dump.unread_ns);
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
-            let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
-            let is_ahead = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
+            let is_ready = |key: PacketKey| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
+            let is_ahead =
+                |key: PacketKey| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
             let mut ready = std::mem::take(&mut dump.waiting);
             // Most often all of them are, as the last one tells.
             if !ready.last().is_some_and(|last| is_ready(last.meta.key)) {
@@ -415,7 +416,7 @@ impl Dumper {
         }
         // The first packets of a dump do not wait for the rest of its past, of which there may be seconds to look through.
         let dump = self.active.get_mut(id);
-        if dump.is_some_and(|dump| dump.told_bytes == 0 && dump.taken.packets > 0) {
+        if dump.is_some_and(|dump| dump.reported_bytes == 0 && dump.taken.packets > 0) {
             self.flush(id);
         }
     }
@@ -426,7 +427,7 @@ impl Dumper {
         };
         let (written, is_flushed) = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
-        let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
+        let news = bytes.saturating_sub(std::mem::replace(&mut dump.reported_bytes, bytes));
         if news > 0 {
             let costs = &self.parts.common.costs;
             costs.add(dump.order.rule_number, news, 0);

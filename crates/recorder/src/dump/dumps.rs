@@ -1,7 +1,7 @@
 //! The open dumps, and which of them there is something to do for. A round costs what changed, however many dumps are open.
 //!
 //! A dump *catches up* at first: with its own reservation it reads the buckets of its window that are in the ring. Once it
-//! has read all within reach it *follows*: all that do share one [`Reading`], whose reservation is of everything that is not
+//! has read all within reach it *follows*: all that do share one [`WindowReading`], whose reservation is of everything that is not
 //! read yet, so that each new record is read, and each bucket given back, once for all of them. A dump that cannot go on, because
 //! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, which falls before those of dumps that
 //! go on, and catches up later.
@@ -14,10 +14,10 @@ use std::{
 use retroscope_ring::{BucketInfo, BucketRef, Ring};
 
 use super::{
-    active::Active,
+    active::ActiveDump,
     order::CloseOrder,
-    reading::{Lost, Reading},
-    visit::{Visit, Want},
+    reading::{OverwrittenBuckets, WindowReading},
+    visit::{BucketVisit, WantedRecords},
 };
 use crate::control::progress::Reach;
 
@@ -25,7 +25,7 @@ use crate::control::progress::Reach;
 #[derive(Debug)]
 pub(super) struct Dumps {
     ring: Ring,
-    by_id: BTreeMap<u64, Active>,
+    by_id: BTreeMap<u64, ActiveDump>,
     /// Those that catch up; all others follow.
     catching_up: BTreeSet<u64>,
     /// Those whose window is closed.
@@ -39,7 +39,7 @@ pub(super) struct Dumps {
     /// Those that follow, and came to have no room.
     full: Vec<u64>,
     /// `None`: no dump follows.
-    following: Option<Following>,
+    following: Option<SharedReading>,
     /// Dumps that a limit may end. Those that are full count until they are taken out.
     limited: usize,
     /// What those that follow have read.
@@ -55,8 +55,8 @@ pub(super) struct Dumps {
 
 /// What dumps that follow have in common.
 #[derive(Debug)]
-struct Following {
-    reading: Reading,
+struct SharedReading {
+    reading: WindowReading,
     /// What their filters look at lies between these ring times, ns.
     window: (i64, i64),
 }
@@ -102,18 +102,18 @@ impl Dumps {
     }
 
     /// All of them, in the order of their numbers.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Active> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ActiveDump> {
         self.by_id.values()
     }
 
     /// A dump, if it is open, for changes that concern no packets of it.
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Active> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ActiveDump> {
         self.count(1);
         self.by_id.get_mut(&id)
     }
 
-    /// Adds a dump, which catches up: its [`Active::reading`] is its own.
-    pub(super) fn insert(&mut self, dump: Active) {
+    /// Adds a dump, which catches up: its [`ActiveDump::reading`] is its own.
+    pub(super) fn insert(&mut self, dump: ActiveDump) {
         self.catching_up.insert(dump.order.id);
         self.limited += usize::from(dump.order.window.is_limited());
         self.by_id.insert(dump.order.id, dump);
@@ -123,7 +123,7 @@ impl Dumps {
     pub(super) fn change<R>(
         &mut self,
         id: u64,
-        change: impl FnOnce(&mut Active) -> R,
+        change: impl FnOnce(&mut ActiveDump) -> R,
     ) -> Option<R> {
         self.count(1);
         let dump = self.by_id.get_mut(&id)?;
@@ -159,7 +159,7 @@ impl Dumps {
     }
 
     /// Takes out the closed dumps that are `ready`, in the order of their numbers.
-    pub(super) fn take_ready(&mut self, ready: impl Fn(&Active) -> bool) -> Vec<Active> {
+    pub(super) fn take_ready(&mut self, ready: impl Fn(&ActiveDump) -> bool) -> Vec<ActiveDump> {
         let done = self.closed_that(ready);
         let done = done.into_iter().filter_map(|id| self.remove(id)).collect();
         if self.by_id.len() == self.catching_up.len() {
@@ -169,12 +169,12 @@ impl Dumps {
     }
 
     /// Takes out all.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Active> + use<> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = ActiveDump> + use<> {
         let all = std::mem::replace(self, Self::new(&self.ring));
         all.by_id.into_values()
     }
 
-    fn remove(&mut self, id: u64) -> Option<Active> {
+    fn remove(&mut self, id: u64) -> Option<ActiveDump> {
         let dump = self.by_id.remove(&id)?;
         self.limited -= usize::from(dump.order.window.is_limited());
         self.due.remove(&(dump.listed_ns, id));
@@ -184,7 +184,7 @@ impl Dumps {
         Some(dump)
     }
 
-    fn closed_that(&mut self, is_one: impl Fn(&Active) -> bool) -> Vec<u64> {
+    fn closed_that(&mut self, is_one: impl Fn(&ActiveDump) -> bool) -> Vec<u64> {
         self.count(self.closed.len());
         let closed = self.closed.iter().copied();
         let those = closed.filter(|id| self.by_id.get(id).is_some_and(&is_one));
@@ -206,7 +206,7 @@ impl Dumps {
     pub(super) fn without_room(&mut self) -> Vec<u64> {
         self.count(self.catching_up.len());
         let behind = self.catching_up.iter().copied();
-        let has_room = |id: &u64| self.by_id.get(id).is_none_or(Active::has_room);
+        let has_room = |id: &u64| self.by_id.get(id).is_none_or(ActiveDump::has_room);
         behind.filter(|id| !has_room(id)).collect()
     }
 
@@ -229,13 +229,13 @@ impl Dumps {
     /// The buckets with records within reach that some dump has not looked at, oldest first, and each producer's in order.
     /// `is_waited_for`: somebody waits for
     /// what can be given back.
-    pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<Visit> {
+    pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<BucketVisit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);
         self.catch_up(reach, &mut found);
-        let mut visits: Vec<Visit> = found.into_values().collect();
+        let mut visits: Vec<BucketVisit> = found.into_values().collect();
         // Oldest first, but each producer's in the order of its records: what a filter learns from them depends on it.
-        let place = |visit: &Visit| (visit.info.producer, visit.info.first);
+        let place = |visit: &BucketVisit| (visit.info.producer, visit.info.first);
         visits.sort_by_key(|visit| Reverse(place(visit)));
         let mut behind = (usize::MAX, i64::MAX);
         for visit in &mut visits {
@@ -259,10 +259,10 @@ impl Dumps {
         &mut self,
         reach: &Reach,
         is_waited_for: bool,
-        found: &mut HashMap<BucketRef, Visit>,
+        found: &mut HashMap<BucketRef, BucketVisit>,
     ) {
         self.listed.clear();
-        let Some(Following { reading, window }) = &mut self.following else {
+        let Some(SharedReading { reading, window }) = &mut self.following else {
             return;
         };
         for producer in 0..self.ring.producers() {
@@ -283,11 +283,11 @@ impl Dumps {
             }
             let visit = found
                 .entry(info.bucket)
-                .or_insert_with(|| Visit::new(*info));
+                .or_insert_with(|| BucketVisit::new(*info));
             visit.extend(*window);
             for id in &self.scripted {
-                let limit = |dump: &Active| records.end.min(dump.limit(info, reach));
-                visit.scripted.push(Want {
+                let limit = |dump: &ActiveDump| records.end.min(dump.limit(info, reach));
+                visit.scripted.push(WantedRecords {
                     id: *id,
                     records: records.start..self.by_id.get(id).map_or(0, limit),
                 });
@@ -297,7 +297,7 @@ impl Dumps {
     }
 
     /// Adds what dumps that catch up have not read.
-    fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, Visit>) {
+    fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, BucketVisit>) {
         self.count(self.catching_up.len());
         let mut infos = Vec::new();
         for id in &self.catching_up {
@@ -322,9 +322,9 @@ impl Dumps {
                 }
                 let visit = found
                     .entry(info.bucket)
-                    .or_insert_with(|| Visit::new(*info));
+                    .or_insert_with(|| BucketVisit::new(*info));
                 visit.extend((dump.order.looks_from_ns(), dump.end_ns));
-                let want = Want { id: *id, records };
+                let want = WantedRecords { id: *id, records };
                 if dump.order.predicate.script().is_some() {
                     visit.scripted.push(want.clone());
                 }
@@ -334,14 +334,14 @@ impl Dumps {
     }
 
     /// Dumps that have no room any more leave this bucket of a pass and the next ones unread.
-    pub(super) fn leave_out_full(&mut self, visit: &mut Visit, reach: &Reach) {
+    pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
         let full = std::mem::take(&mut self.full);
         self.leave(full, unread_ns);
         self.count(visit.wanted.len() + visit.scripted.len());
         let by_id = &mut self.by_id;
-        let mut reads = |want: &Want| {
+        let mut reads = |want: &WantedRecords| {
             let dump = by_id.get_mut(&want.id);
             dump.is_some_and(|dump| dump.reads_on(unread_ns))
         };
@@ -351,7 +351,7 @@ impl Dumps {
 
     /// The first `to` records of a visited bucket were looked at by all that wanted them. Those that catch up may be at it for long,
     /// and give it back at once.
-    pub(super) fn has_read(&mut self, visit: &Visit, to: u32) {
+    pub(super) fn has_read(&mut self, visit: &BucketVisit, to: u32) {
         let bucket = visit.info.bucket;
         if let Some(following) = &mut self.following
             && !visit.following.is_empty()
@@ -407,8 +407,8 @@ impl Dumps {
     }
 
     /// A reading that goes on where those that follow are, who are told what they lost so far.
-    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> Reading {
-        let mut fresh = Reading::behind(&self.ring, &self.passed, from_ns, to_ns);
+    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> WindowReading {
+        let mut fresh = WindowReading::resume_at(&self.ring, &self.passed, from_ns, to_ns);
         let lost = self.lost_by_followers();
         if let Some(following) = &self.following {
             fresh.has_read_as(&following.reading, &lost);
@@ -417,9 +417,11 @@ impl Dumps {
     }
 
     /// Tells those that follow what they lost.
-    fn lost_by_followers(&mut self) -> Lost {
+    fn lost_by_followers(&mut self) -> OverwrittenBuckets {
         let following = self.following.as_mut();
-        let lost = following.map_or_else(Lost::default, |following| following.reading.lost());
+        let lost = following.map_or_else(OverwrittenBuckets::default, |following| {
+            following.reading.lost()
+        });
         if !lost.is_none() {
             self.count(self.by_id.len());
             let followers = self.by_id.values_mut();
@@ -447,8 +449,8 @@ impl Dumps {
                 None
             } else {
                 // It stands before the dump's own is asked for the last time: it tells what is overwritten after that.
-                let following = self.following.get_or_insert_with(|| Following {
-                    reading: Reading::behind(&self.ring, &self.passed, i64::MIN, i64::MAX),
+                let following = self.following.get_or_insert_with(|| SharedReading {
+                    reading: WindowReading::resume_at(&self.ring, &self.passed, i64::MIN, i64::MAX),
                     window: (i64::MAX, i64::MIN),
                 });
                 Some(&mut following.window)

@@ -24,14 +24,14 @@ use crate::{control::packet_id::Recording, intake::interfaces::RecordedInterface
 
 /// How dumps are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum DumpFormat {
     /// pcapng: interfaces, comments, statistics, verdict.
     PcapNg,
     /// pcap with ns stamps: one link type a file; the verdict stands in the sidecar only.
     Pcap,
 }
 
-impl Format {
+impl DumpFormat {
     pub(super) fn extension(self) -> &'static str {
         match self {
             Self::PcapNg => "pcapng",
@@ -77,28 +77,32 @@ const BLOCK_START_BYTES: usize = 8;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    kind: Kind,
+    kind: EncoderKind,
     recording: Option<Recording>,
     /// Packets encoded so far.
     pub(super) packets: u64,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum EncoderKind {
     PcapNg(PcapNgWriter<Block>, VerdictField),
     Pcap(PcapWriter<Block>),
 }
 
 impl Encoder {
     /// Encodes the file header. `link_type` matters to pcap only.
-    pub(crate) fn new(format: Format, link_type: LinkType, heading: &Heading) -> io::Result<Self> {
+    pub(crate) fn new(
+        format: DumpFormat,
+        link_type: LinkType,
+        heading: &Heading,
+    ) -> io::Result<Self> {
         let kind = match format {
-            Format::Pcap => {
+            DumpFormat::Pcap => {
                 let mut options = PcapOptions::new(link_type);
                 options.snaplen = SNAPLEN;
-                Kind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
+                EncoderKind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
             }
-            Format::PcapNg => {
+            DumpFormat::PcapNg => {
                 let more = Some(field(UNFINISHED))
                     .into_iter()
                     .chain(heading.recording.map(comment));
@@ -106,7 +110,7 @@ impl Encoder {
                 let mut writer = PcapNgWriter::new(Block::default(), &options).map_err(plain)?;
                 let field = VerdictField::of(writer.inner_mut().bytes());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
-                Kind::PcapNg(writer, field)
+                EncoderKind::PcapNg(writer, field)
             }
         };
         Ok(Self {
@@ -118,7 +122,7 @@ impl Encoder {
 
     /// Encodes an interface block; pcap has none.
     pub(crate) fn interface(&mut self, interface: &RecordedInterface) -> io::Result<()> {
-        let Kind::PcapNg(writer, _) = &mut self.kind else {
+        let EncoderKind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let block = InterfaceBlock {
@@ -141,8 +145,8 @@ impl Encoder {
         let time_ns = meta.stamp_ns;
         self.packets += 1;
         match &mut self.kind {
-            Kind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
-            Kind::PcapNg(writer, _) => {
+            EncoderKind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
+            EncoderKind::PcapNg(writer, _) => {
                 let id = |recording: Recording| recording.id(meta.key.producer, meta.key.record).0;
                 let mut options = PacketOptions {
                     flags: (meta.direction != 0).then(|| u32::from(meta.direction)),
@@ -169,7 +173,7 @@ impl Encoder {
         interface: usize,
         totals: &InterfaceTotals,
     ) -> io::Result<()> {
-        let Kind::PcapNg(writer, _) = &mut self.kind else {
+        let EncoderKind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let statistics = InterfaceStatistics {
@@ -193,16 +197,16 @@ impl Encoder {
     /// What was encoded and not taken away yet.
     pub(super) fn buffer(&mut self) -> &mut Block {
         match &mut self.kind {
-            Kind::PcapNg(writer, _) => writer.inner_mut(),
-            Kind::Pcap(writer) => writer.inner_mut(),
+            EncoderKind::PcapNg(writer, _) => writer.inner_mut(),
+            EncoderKind::Pcap(writer) => writer.inner_mut(),
         }
     }
 
     /// The place for the verdict in the file's header; pcap has none.
     pub(crate) fn verdict_field(&self) -> Option<&VerdictField> {
         match &self.kind {
-            Kind::PcapNg(_, field) => Some(field),
-            Kind::Pcap(_) => None,
+            EncoderKind::PcapNg(_, field) => Some(field),
+            EncoderKind::Pcap(_) => None,
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    alerted::Alerted,
-    output::Written,
-    pool::{DISK, Fault, Outcome, STOPPED, SinkQueue, Work},
+    dump_alerts::DumpAlerts,
+    output::WrittenTotals,
+    pool::{DISK, STOPPED, SinkFault, SinkOutcome, SinkQueue, SinkWork},
     report::{DumpReport, Missing, PROGRAM, file_name},
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
 };
@@ -16,20 +16,20 @@ const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and s
 
 /// See the module. The ring may overwrite its window: what is not copied is not wanted.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct DumpEnding {
     pub(super) rule_number: usize,
     pub(super) stage: Stage,
     /// The report, except for what depends on the sink.
     pub(super) draft: DumpReport,
     /// What the sink was given.
-    pub(super) taken: Written,
+    pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
     pub(super) sink: SinkQueue,
     pub(super) completion: Completion,
     pub(super) facts: SidecarFacts,
-    pub(super) alerted: Alerted,
+    pub(super) alerted: DumpAlerts,
 }
 
 /// State of a dump between the end of its packets and the end of its sink's work.
@@ -54,20 +54,20 @@ pub(super) enum Stage {
     /// Write what the sink was given, and no more: nobody completes the dump.
     Stopping,
     /// Write the sidecar.
-    Telling,
+    WritingSidecar,
     /// Compress the complete files.
     Compressing,
     /// Replace the plain files and the sidecar by the compressed ones.
     Replacing,
     /// Try again to write the sidecar.
-    TellingAgain,
+    RetryingSidecar,
 }
 
-impl Ending {
+impl DumpEnding {
     /// Gives the sink work. False: the sink has failed, and can do no such work.
-    pub(super) fn submit(&mut self, stage: Stage, work: Work) -> bool {
+    pub(super) fn submit(&mut self, stage: Stage, work: SinkWork) -> bool {
         self.stage = stage;
-        let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell(_));
+        let can_do = self.sink.fault.is_none() || matches!(work, SinkWork::WriteSidecar(_));
         if can_do {
             self.sink.submit(work);
         }
@@ -76,26 +76,26 @@ impl Ending {
 
     /// The sink reports what became of its work. Returns what the user should know. `why`: why nobody
     /// completes the dump, if so.
-    pub(super) fn hear(&mut self, outcome: Outcome, why: &str) -> Vec<String> {
+    pub(super) fn hear(&mut self, outcome: SinkOutcome, why: &str) -> Vec<String> {
         let sink = &mut self.sink;
         let mut notices = Vec::new();
         match outcome {
-            Outcome::Failed(fault)
-            | Outcome::Done {
+            SinkOutcome::Failed(fault)
+            | SinkOutcome::Done {
                 failed: Some(fault),
                 ..
             } => {
                 sink.fault.get_or_insert(fault);
             }
-            Outcome::Done { held, .. } if self.stage == Stage::Stopping => {
-                sink.fault = Some(Fault {
+            SinkOutcome::Done { held, .. } if self.stage == Stage::Stopping => {
+                sink.fault = Some(SinkFault {
                     error: why.to_owned(),
                     cause: STOPPED,
                     held,
                 });
             }
-            Outcome::Done { held, .. } => sink.completed = held,
-            Outcome::Told { sidecar, held } => {
+            SinkOutcome::Done { held, .. } => sink.completed = held,
+            SinkOutcome::SidecarWritten { sidecar, held } => {
                 sink.completed = held;
                 let name = sink.held().locations.first();
                 let name = name.map_or_else(String::new, |path| path.display().to_string());

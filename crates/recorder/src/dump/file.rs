@@ -16,14 +16,14 @@ use super::{
     compress::{ZstdLevel, compress},
     disk::{Disk, file_changed_error, is_same_file},
     names::Directory,
-    output::{Piece, Written},
+    output::{EncodedPiece, WrittenTotals},
     report::file_name,
     sidecar::Sidecar,
-    sink::{End, Held},
+    sink::{SinkContents, SinkEnd},
     store::{
         COMPRESSED_END, PART_END, StoredFile, keeper::UnfinishedDump, second_copy::SecondCopy,
     },
-    stream::{FileDigests, Finished, Heading, Stream},
+    stream::{CaptureStream, FileDigests, FinishedFile, Heading},
     template::NameFacts,
 };
 
@@ -40,15 +40,15 @@ pub(crate) struct DumpFile {
     /// The common start of the names of the dump's files.
     stem: String,
     /// Files that are being written, in the order of [`Captures`].
-    streams: Vec<Stream>,
+    streams: Vec<CaptureStream>,
     /// Its capture files once they are complete.
-    captures: Vec<Finished>,
+    captures: Vec<FinishedFile>,
     interfaces: Vec<u16>,
     /// What the keeper was told that it is called.
-    told: Option<String>,
+    listed_id: Option<String>,
     has_sidecar: bool,
     /// The plain captures, while the sidecar lists them and `captures` has the compressed ones.
-    plain: Vec<Finished>,
+    plain: Vec<FinishedFile>,
     /// The plain captures as the sidecar listed them; empty as long as no compressed captures
     /// exist.
     replaced: Vec<StoredFile>,
@@ -83,7 +83,7 @@ impl DumpFile {
             streams: Vec::new(),
             captures: Vec::new(),
             interfaces: Vec::new(),
-            told: None,
+            listed_id: None,
             has_sidecar: false,
             plain: Vec::new(),
             replaced: Vec::new(),
@@ -112,19 +112,19 @@ impl DumpFile {
             files: self.paths(),
         };
         keeper.register_open(&id, dump);
-        self.told = Some(id);
+        self.listed_id = Some(id);
     }
 
     /// Tells it how far it is.
     pub(super) fn tell_bytes(&self) {
-        if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.listed_id) {
             keeper.update_files(id, self.paths());
         }
     }
 
     /// Tells it that nothing more is written.
     fn tell_over(&mut self) {
-        if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.told.take()) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.listed_id.take()) {
             keeper.register_finished(&id, &self.directory.id(&self.stem));
         }
     }
@@ -139,7 +139,7 @@ impl DumpFile {
     }
 
     /// Makes the first file under the first name that is free.
-    fn create_first(&mut self, piece: &Piece) -> io::Result<()> {
+    fn create_first(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
             match self.open(piece) {
@@ -196,7 +196,7 @@ impl DumpFile {
 
     /// Makes the file of a link type with its first piece. Fails with `AlreadyExists` if any name
     /// of the file is taken.
-    fn open(&mut self, piece: &Piece) -> io::Result<()> {
+    fn open(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let link_type = piece.link_type;
         let path = self.path(link_type);
         let disk = self.directory.disk();
@@ -204,7 +204,7 @@ impl DumpFile {
         if disk.exists(&path) || names.iter().any(|name| disk.exists(name)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let stream = Stream::create(&self.directory, part(&path), piece)?;
+        let stream = CaptureStream::create(&self.directory, part(&path), piece)?;
         let others = self.streams.get(1..).unwrap_or_default();
         let before = others.partition_point(|other| other.link_type.0 < link_type.0);
         let place = self.streams.len().min(1) + before;
@@ -227,12 +227,12 @@ impl DumpFile {
     ///
     /// # Errors
     /// See [`compress`]; another process has taken a name. No copy is left then.
-    fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<Finished>, Option<SecondCopy>)> {
+    fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<FinishedFile>, Option<SecondCopy>)> {
         let disk = self.directory.disk();
         let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();
         let keeper = self.directory.keeper();
         let mut second = keeper.map(|keeper| keeper.second_copy(plain_bytes));
-        let mut made: Vec<Finished> = Vec::new();
+        let mut made: Vec<FinishedFile> = Vec::new();
         let copied = self.captures.iter().try_for_each(|plain| {
             let before: u64 = made.iter().map(|copy| copy.bytes).sum();
             let mut tell = |bytes| {
@@ -430,7 +430,7 @@ impl Drop for DumpFile {
 /// error nothing more is written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before all other functions.
-    pub(super) fn create(&mut self, piece: &Piece) -> io::Result<()> {
+    pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let created = self.directory.make();
         let created = created.and_then(|()| self.create_first(piece));
         created.map_err(|error| {
@@ -440,7 +440,7 @@ impl DumpFile {
     }
 
     /// Writes a piece of a file, which is made with its first piece.
-    pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
+    pub(super) fn write(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut streams = self.streams.iter_mut();
         match streams.find(|it| it.link_type == piece.link_type) {
             Some(stream) => stream.write(&self.directory, piece),
@@ -452,7 +452,7 @@ impl DumpFile {
     /// [`Self::sidecar`] are called.
     pub(super) fn finish(
         &mut self,
-        end: &End,
+        end: &SinkEnd,
         encoded: Captures,
         digests: &mut FileDigests,
     ) -> io::Result<()> {
@@ -472,14 +472,14 @@ impl DumpFile {
             .directory
             .disk()
             .sync_directory(self.directory.openable_path());
-        let Held { interfaces, .. } = self.held();
+        let SinkContents { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.streams.clear();
         self.tell_bytes();
         Ok(())
     }
 
-    /// Makes compressed copies of the complete files. After success ([`Held::replaced`]), the next
+    /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]), the next
     /// [`Self::sidecar`] removes the plain files. May take hours.
     pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
@@ -522,7 +522,7 @@ impl DumpFile {
     }
 
     /// The files and what they hold. If no file could be made, the name that was tried is listed.
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> SinkContents {
         let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = self.streams.iter().map(|stream| stream.path().to_owned());
         let mut locations: Vec<PathBuf> = captures.chain(parts).collect();
@@ -531,8 +531,10 @@ impl DumpFile {
         }
         let streams = || self.streams.iter();
         let described = streams().flat_map(|stream| stream.interfaces.iter());
-        Held {
-            safe: streams().fold(Written::default(), |sum, stream| sum.with(stream.safe)),
+        SinkContents {
+            safe: streams().fold(WrittenTotals::default(), |sum, stream| {
+                sum.with(stream.safe)
+            }),
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
@@ -556,12 +558,12 @@ impl DumpFile {
 }
 
 /// Removes files; a file that cannot be removed stays.
-fn remove_all(disk: &dyn Disk, files: &[Finished]) {
+fn remove_all(disk: &dyn Disk, files: &[FinishedFile]) {
     files.iter().for_each(|file| _ = disk.remove(&file.path));
 }
 
 /// The sidecar's entry for a capture.
-fn stored(capture: &Finished) -> StoredFile {
+fn stored(capture: &FinishedFile) -> StoredFile {
     StoredFile {
         name: file_name(&capture.path).to_string_lossy().into_owned(),
         bytes: capture.bytes,

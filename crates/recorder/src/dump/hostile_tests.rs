@@ -14,13 +14,13 @@ use sha2::{Digest, Sha256};
 
 use super::{
     captures::Captures,
-    encode::{Format, InterfaceTotals},
+    encode::{DumpFormat, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
-    packet::{Key, PacketMeta},
+    packet::{PacketKey, PacketMeta},
     report::{PROGRAM, report_of_test},
     sidecar::{Origin, Sidecar, SidecarFacts},
-    sink::End,
+    sink::SinkEnd,
     stream::Heading,
     template::{NameFacts, NameTemplate},
 };
@@ -82,7 +82,7 @@ fn facts(headline: String) -> FileFacts {
 }
 
 /// A finished dump of packets with these times and payloads, in this order.
-fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
+fn dump(directory: &Path, format: DumpFormat, packets: &[(i64, Vec<u8>)]) -> DumpFile {
     let directory = Directory::open(directory, format).unwrap();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
     let facts = facts(headline);
@@ -93,7 +93,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
     }
     let mut digests = captures.create(&mut file);
     for (record, (time_ns, data)) in packets.iter().enumerate() {
-        let key = Key {
+        let key = PacketKey {
             time_ns: *time_ns,
             source: 0,
             producer: 0,
@@ -119,7 +119,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         dropped: None,
         written: 0,
     };
-    let end = End {
+    let end = SinkEnd {
         verdict: COMPLETE.to_owned(),
         totals: [(0, totals)].into(),
     };
@@ -163,12 +163,12 @@ fn packets_stay_as_they_are() {
     // The last of them comes first and the others late: a merge writes a new file.
     let mut disordered = in_order.clone();
     disordered.rotate_right(1);
-    for format in [Format::PcapNg, Format::Pcap] {
+    for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
         for arriving in [&in_order, &disordered] {
             let dir = tempfile::tempdir().unwrap();
             let mut file = dump(dir.path(), format, arriving);
             let path = path(&file);
-            let is_told = format == Format::PcapNg;
+            let is_told = format == DumpFormat::PcapNg;
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
             assert_digest(&mut file);
@@ -190,7 +190,11 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
     // Another file of the same bytes, under its name.
     let dir = tempfile::tempdir().unwrap();
-    let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
+    let mut file = dump(
+        dir.path(),
+        DumpFormat::PcapNg,
+        std::slice::from_ref(&packet),
+    );
     let sidecar = sidecar();
     assert!(file.sidecar(&sidecar).unwrap());
     let (capture, bytes) = (path(&file), fs::read(path(&file)).unwrap());
@@ -208,9 +212,9 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
 #[test]
 fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::Pcap);
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), DumpFormat::Pcap);
     let mut file = DumpFile::new(&directory, facts(String::new()));
-    let mut captures = Captures::new(Format::Pcap, Heading::default());
+    let mut captures = Captures::new(DumpFormat::Pcap, Heading::default());
     for (id, link_type) in [(0, LinkType::ETHERNET), (1, LinkType::RAW)] {
         let interface = RecordedInterface {
             source: 0,
@@ -223,7 +227,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     }
     let mut digests = captures.create(&mut file);
     for interface in [0, 1] {
-        let key = Key {
+        let key = PacketKey {
             time_ns: 1,
             source: 0,
             producer: 0,
@@ -242,7 +246,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     captures.write_to(&mut file, &mut digests);
     let id = file.held().id;
     disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));
-    file.finish(&End::default(), captures, &mut digests)
+    file.finish(&SinkEnd::default(), captures, &mut digests)
         .unwrap_err();
     file.close_files();
     assert!(file.sidecar(&sidecar()).unwrap());
@@ -295,11 +299,11 @@ fn a_name_of_many_dumps_is_found_soon() {
             fs::write(dir.path().join(format!("{}.{extension}", name(again))), "").unwrap();
         }
         let template = NameTemplate::new("all").unwrap();
-        let directory = Directory::open(dir.path(), Format::PcapNg).unwrap();
+        let directory = Directory::open(dir.path(), DumpFormat::PcapNg).unwrap();
         let directory = directory.with_names(&template, "here");
         let facts = facts(String::new());
         let tries = Arc::clone(&facts.next_number);
-        let mut captures = Captures::new(Format::PcapNg, facts.heading.clone());
+        let mut captures = Captures::new(DumpFormat::PcapNg, facts.heading.clone());
         let mut file = DumpFile::new(&directory, facts);
         captures.create(&mut file);
         assert_eq!(file.held().id, name(taken + 1));

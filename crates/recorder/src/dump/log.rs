@@ -61,10 +61,10 @@ pub struct DumpTotals {
 
 /// See the module. The dumper writes it, whoever sums up reads it.
 #[derive(Debug, Default)]
-pub(crate) struct DumpLog(Mutex<Logged>);
+pub(crate) struct DumpLog(Mutex<DumpLogState>);
 
 #[derive(Debug, Default)]
-struct Logged {
+struct DumpLogState {
     /// The last dumps, in the order in which they were finished.
     last: VecDeque<Arc<DumpReport>>,
     before: DumpCounts,

@@ -8,17 +8,17 @@ use retroscope_dumpstore::{
     template::NameTemplate,
 };
 
-use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::Format, stream::Digests};
+use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::DumpFormat, stream::DigestTime};
 use crate::control::progress::StopControl;
 
 /// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     place: directory::DumpDirectory,
-    pub(super) format: Format,
+    pub(super) format: DumpFormat,
     /// How hard complete files are compressed; `None`: they stay plain.
     pub(super) zstd: Option<ZstdLevel>,
-    pub(super) digests: Digests,
+    pub(super) digests: DigestTime,
     /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
     /// Says that the recording is to end.
@@ -35,13 +35,13 @@ impl Deref for Directory {
 
 impl Directory {
     /// As [`directory::DumpDirectory::open`].
-    pub(crate) fn open(path: &Path, format: Format) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, format: DumpFormat) -> io::Result<Self> {
         let place = directory::DumpDirectory::open(path)?;
-        Ok(Self::of(place, format).with_digests(Digests::here()))
+        Ok(Self::of(place, format).with_digests(DigestTime::here()))
     }
 
     /// The working directory, which may or may not be writable.
-    pub(crate) fn untried(format: Format) -> Self {
+    pub(crate) fn untried(format: DumpFormat) -> Self {
         Self::of(directory::DumpDirectory::untried(), format)
     }
 
@@ -50,24 +50,24 @@ impl Directory {
     pub(crate) fn on(
         disk: Arc<dyn retroscope_dumpstore::disk::Disk>,
         path: &Path,
-        format: Format,
+        format: DumpFormat,
     ) -> Self {
         Self::of(directory::DumpDirectory::on(disk, path), format)
     }
 
-    fn of(place: directory::DumpDirectory, format: Format) -> Self {
+    fn of(place: directory::DumpDirectory, format: DumpFormat) -> Self {
         Self {
             place,
             format,
             zstd: None,
-            digests: Digests::Never,
+            digests: DigestTime::Never,
             block_bytes: BLOCK_BYTES,
             control: Arc::default(),
         }
     }
 
     /// This directory, with digests at another time.
-    pub(crate) fn with_digests(self, digests: Digests) -> Self {
+    pub(crate) fn with_digests(self, digests: DigestTime) -> Self {
         Self { digests, ..self }
     }
 

@@ -28,7 +28,7 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 
 /// To the dumper.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum DumperMessage {
     /// Start a dump, whose window is reserved.
     Open(Box<DumpOrder>, Reservation),
     /// One more alert belongs to a dump. It marks its frame if the record is `unread` or later, and
@@ -55,14 +55,14 @@ const BEHIND_MAX: usize = 1024;
 /// The way to the dumper. Live the analyzer never waits for a disk that holds the dumper up: what does not fit waits here. That is
 /// bounded by the limits on open dumps, whose files are not finished then: a message or two for each.
 #[derive(Debug)]
-pub(crate) struct Messages {
-    queue: SyncSender<Message>,
-    pub(crate) unsent: VecDeque<Message>,
+pub(crate) struct DumperMessages {
+    queue: SyncSender<DumperMessage>,
+    pub(crate) unsent: VecDeque<DumperMessage>,
     live: bool,
 }
 
-impl Messages {
-    pub(crate) fn new(live: bool) -> (Self, Receiver<Message>) {
+impl DumperMessages {
+    pub(crate) fn new(live: bool) -> (Self, Receiver<DumperMessage>) {
         let (queue, messages) = sync_channel(BEHIND_MAX);
         let unsent = VecDeque::new();
         let sender = Self {
@@ -75,7 +75,7 @@ impl Messages {
 
     /// Sends a message behind all before it; from files it may wait until the dumper took some. If the dumper has ended, the
     /// message is dropped: it was told to end, or it failed, which shows when it is joined.
-    pub(crate) fn send(&mut self, message: Message) {
+    pub(crate) fn send(&mut self, message: DumperMessage) {
         if self.live {
             self.unsent.push_back(message);
             self.push();

@@ -2,7 +2,7 @@
 
 /// The place of a packet in a dump: ring time, then source in the order the user gave, then queue, then record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct PacketKey {
     pub(crate) time_ns: i64,
     pub(crate) source: usize,
     pub(crate) producer: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Key {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketMeta {
     /// Its place, in ring time.
-    pub(crate) key: Key,
+    pub(crate) key: PacketKey,
     /// What it is written with, ns since the epoch.
     pub(crate) stamp_ns: i64,
     pub(crate) wire_len: u32,

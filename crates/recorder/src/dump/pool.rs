@@ -42,14 +42,14 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 
 use self::{
-    budget::Limits,
-    work::{Body, Lane, Shared, Slot},
+    budget::PoolLimits,
+    work::{Lane, PoolShared, SinkBody, SinkSlot},
 };
 pub(super) use self::{
-    queue::{DISK, Fault, STOPPED, SinkQueue},
-    work::{Outcome, Work},
+    queue::{DISK, STOPPED, SinkFault, SinkQueue},
+    work::{SinkOutcome, SinkWork},
 };
-use super::{block::Spares, captures::Captures, file::DumpFile, names::Directory};
+use super::{block::SpareBlocks, captures::Captures, file::DumpFile, names::Directory};
 use crate::control::{common::RecorderShared, lock};
 
 /// Workers of a live recorder.
@@ -108,15 +108,15 @@ impl PoolConfig {
 /// See the module. The dumper has it.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
-    news: mpsc::Receiver<(u64, Outcome)>,
+    shared: Arc<PoolShared>,
+    news: mpsc::Receiver<(u64, SinkOutcome)>,
     writers: Vec<JoinHandle<()>>,
     /// As in [`PoolConfig`].
     waits: bool,
 }
 
 /// Ends the work of all when a worker panics: nobody waits for it then.
-struct Watch(Arc<Shared>);
+struct Watch(Arc<PoolShared>);
 
 impl Drop for Watch {
     fn drop(&mut self) {
@@ -132,13 +132,13 @@ impl Pool {
     pub(crate) fn start(config: PoolConfig, common: &RecorderShared) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
         let at_work = FILES_AT_WORK * config.writers + FILES_COMPRESSING * config.compressors;
-        let shared = Arc::new(Shared {
-            limits: Arc::new(Limits {
+        let shared = Arc::new(PoolShared {
+            limits: Arc::new(PoolLimits {
                 budget_bytes: config.budget_bytes,
                 files_kept: config.files_max.saturating_sub(at_work),
                 queued: Arc::clone(&common.counters.copied_bytes),
                 files: AtomicUsize::new(0),
-                spares: Spares::default(),
+                spares: SpareBlocks::default(),
             }),
             slow_max: config.writers.saturating_sub(NEVER_SLOW).max(1),
             state: Mutex::default(),
@@ -161,7 +161,7 @@ impl Pool {
         &mut self,
         count: usize,
         (lane, name): (Lane, &str),
-        news: &mpsc::Sender<(u64, Outcome)>,
+        news: &mpsc::Sender<(u64, SinkOutcome)>,
     ) -> io::Result<()> {
         for number in 0..count {
             let (watch, news) = (Watch(Arc::clone(&self.shared)), news.clone());
@@ -179,16 +179,18 @@ impl Pool {
         (captures, directory): (Captures, &Directory),
         file: Box<DumpFile>,
     ) -> SinkQueue {
-        let body = Body::new(file, &self.shared.limits);
+        let body = SinkBody::new(file, &self.shared.limits);
         let sink = (body.file.held(), self.waits);
-        lock(&self.shared.state).slots.insert(id, Slot::new(body));
+        lock(&self.shared.state)
+            .slots
+            .insert(id, SinkSlot::new(body));
         let mut queue = SinkQueue::new(id, (captures, directory), sink, &self.shared);
         queue.begin();
         queue
     }
 
     /// What became of earlier work, if anything is told.
-    pub(super) fn outcome(&self) -> Option<(u64, Outcome)> {
+    pub(super) fn outcome(&self) -> Option<(u64, SinkOutcome)> {
         let outcome = self.news.try_recv().ok();
         if outcome.is_none() {
             self.look();
@@ -197,7 +199,7 @@ impl Pool {
     }
 
     /// Waits for that.
-    pub(super) fn wait(&self) -> Option<(u64, Outcome)> {
+    pub(super) fn wait(&self) -> Option<(u64, SinkOutcome)> {
         match self.news.recv_timeout(WRITERS_WAIT) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {

@@ -115,7 +115,7 @@ impl PostCommand {
     }
 
     /// The words for a dump.
-    fn words(&self, dump: &Finished) -> Vec<String> {
+    fn words(&self, dump: &PostJob) -> Vec<String> {
         let lossy = |path: &Path| path.to_string_lossy().into_owned();
         let first = dump
             .files
@@ -154,7 +154,7 @@ impl PostCommand {
 
 /// A dump that waits for its command.
 #[derive(Debug)]
-struct Finished {
+struct PostJob {
     number: u64,
     id: String,
     rule: String,
@@ -167,7 +167,7 @@ struct Finished {
 /// What became of a dump's command.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Posted {
+pub struct PostResult {
     /// The dump's number, as in [`DumpReport::number`].
     #[serde(rename = "dump")]
     pub number: u64,
@@ -228,10 +228,10 @@ pub struct PostCounts {
 
 /// How many commands ended how, for anyone.
 #[derive(Debug, Clone)]
-pub(crate) struct PostCounter(Arc<Shared>);
+pub(crate) struct PostCounter(Arc<PostShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct PostShared {
     config: PostConfig,
     is_aborted: AtomicBool,
     counts: Mutex<PostCounts>,
@@ -241,15 +241,15 @@ struct Shared {
 /// The threads.
 #[derive(Debug)]
 pub(crate) struct Post {
-    shared: Arc<Shared>,
+    shared: Arc<PostShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// Where finished dumps are given to them; they end when all of these are gone.
 #[derive(Debug, Clone)]
 pub(crate) struct PostQueue {
-    shared: Arc<Shared>,
-    queue: SyncSender<Finished>,
+    shared: Arc<PostShared>,
+    queue: SyncSender<PostJob>,
     events: Events,
 }
 
@@ -261,7 +261,7 @@ impl Post {
     ) -> Result<(Self, PostQueue), Box<dyn Error + Send + Sync>> {
         let (queue, waiting) = sync_channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PostShared {
             config: config.clone(),
             is_aborted: AtomicBool::new(false),
             counts: Mutex::default(),
@@ -327,7 +327,7 @@ impl PostQueue {
             .chain(&report.more_files)
             .map(named)
             .collect();
-        let finished = Finished {
+        let finished = PostJob {
             number: report.number,
             id: report.id.clone(),
             rule: report.rule.clone(),
@@ -353,7 +353,7 @@ impl PostQueue {
     }
 }
 
-impl Shared {
+impl PostShared {
     fn counts(&self) -> PostCounts {
         PostCounts {
             to_be_done: self.to_be_done.load(Ordering::Relaxed),
@@ -361,7 +361,7 @@ impl Shared {
         }
     }
 
-    fn run(&self, waiting: &Mutex<Receiver<Finished>>, events: &Events) {
+    fn run(&self, waiting: &Mutex<Receiver<PostJob>>, events: &Events) {
         loop {
             // Whoever waits for the next one waits with the lock; the others wait for it.
             let next = lock(waiting).recv();
@@ -378,7 +378,7 @@ impl Shared {
         }
     }
 
-    fn tell(&self, events: &Events, dump: &Finished, outcome: PostOutcome, took: Duration) {
+    fn tell(&self, events: &Events, dump: &PostJob, outcome: PostOutcome, took: Duration) {
         let mut counts = lock(&self.counts);
         *match outcome {
             PostOutcome::Done => &mut counts.done,
@@ -389,7 +389,7 @@ impl Shared {
         } += 1;
         drop(counts);
         self.to_be_done.fetch_sub(1, Ordering::Relaxed);
-        events.tell(RecorderEvent::Posted(Posted {
+        events.tell(RecorderEvent::Posted(PostResult {
             number: dump.number,
             id: dump.id.clone(),
             outcome,
@@ -397,7 +397,7 @@ impl Shared {
         }));
     }
 
-    fn run_for(&self, dump: &Finished) -> PostOutcome {
+    fn run_for(&self, dump: &PostJob) -> PostOutcome {
         let ended = self.start(dump).and_then(|mut child| {
             let waited = self.wait(&child);
             if !matches!(waited, Ok(true)) {
@@ -417,7 +417,7 @@ impl Shared {
     }
 
     /// What the command prints goes to stderr: stdout may carry data of ours.
-    fn start(&self, dump: &Finished) -> io::Result<Child> {
+    fn start(&self, dump: &PostJob) -> io::Result<Child> {
         let words = self.config.command.words(dump);
         let stderr = || io::stderr().as_fd().try_clone_to_owned().map(Stdio::from);
         Command::new(&words[0])

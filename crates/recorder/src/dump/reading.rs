@@ -8,7 +8,7 @@ use crate::control::progress::Reach;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct WindowReading {
     /// Of what is not read yet.
     reservation: Reservation,
     yields: bool,
@@ -18,20 +18,20 @@ pub(super) struct Reading {
 
 /// What was overwritten before it was read.
 #[derive(Debug, Default)]
-pub(super) struct Lost {
+pub(super) struct OverwrittenBuckets {
     /// Buckets, and how many records of each were looked at: not all.
     pub(super) buckets: Vec<(EvictedBucket, u32)>,
     /// More may have been overwritten that nobody remembers: packets of ring times up to this one, ns.
     pub(super) unknown_before_ns: Option<i64>,
 }
 
-impl Lost {
+impl OverwrittenBuckets {
     pub(super) fn is_none(&self) -> bool {
         self.buckets.is_empty() && self.unknown_before_ns.is_none()
     }
 }
 
-impl Reading {
+impl WindowReading {
     /// Nothing was read yet.
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Reading {
 
     /// All records within `reach` were read; later ones are wanted from buckets that touch `from_ns..=to_ns`. Visits the unread buckets
     /// only.
-    pub(super) fn behind(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
+    pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {
             // The last record that was read shows the bucket that is read in part.
@@ -99,7 +99,7 @@ impl Reading {
     }
 
     /// It goes on where another one is, whose losses are told already: they are not told again.
-    pub(super) fn has_read_as(&mut self, other: &Self, lost: &Lost) {
+    pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
         self.scanned.extend(&other.scanned);
         let lost = lost.buckets.iter();
         self.scanned
@@ -122,7 +122,7 @@ impl Reading {
     }
 
     /// What was overwritten although it was wanted, since this was last asked.
-    pub(super) fn lost(&mut self) -> Lost {
+    pub(super) fn lost(&mut self) -> OverwrittenBuckets {
         let mut fallen = Vec::new();
         let unknown_before_ns = self.reservation.fallen(&mut fallen);
         let mut buckets = Vec::new();
@@ -132,7 +132,7 @@ impl Reading {
                 buckets.push((bucket, skip));
             }
         }
-        Lost {
+        OverwrittenBuckets {
             buckets,
             unknown_before_ns,
         }

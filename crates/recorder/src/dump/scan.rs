@@ -9,10 +9,10 @@ use retroscope_packet::LinkType;
 use retroscope_ring::BucketView;
 
 use super::{
-    active::{Active, Found},
+    active::{ActiveDump, RecordLocation},
     dumps::Dumps,
     order::DumpOrder,
-    visit::{Visit, Want},
+    visit::{BucketVisit, WantedRecords},
 };
 use crate::{
     analysis::{chunk::Chunk, rules::Rules, trigger_scripts::shown},
@@ -30,9 +30,9 @@ pub(super) struct Scanner {
 }
 
 /// Some records of a bucket, all of one interface.
-struct Run<'a> {
+struct RecordRun<'a> {
     view: &'a Rc<BucketView>,
-    visit: &'a Visit,
+    visit: &'a BucketVisit,
     interface: &'a RecordedInterface,
     chunk: &'a Chunk<'a>,
     /// Where in the chunk they are.
@@ -75,7 +75,7 @@ impl Scanner {
     pub(super) fn scan(
         &mut self,
         view: &Rc<BucketView>,
-        visit: &Visit,
+        visit: &BucketVisit,
         dumps: &mut Dumps,
         names: &mut InterfaceCache,
         stamps: &mut StampRestorer,
@@ -104,7 +104,7 @@ impl Scanner {
                 let frames = chunk.frames(range.clone());
                 self.reader
                     .match_many(interface.link_type, id, frames, &mut self.matches);
-                let run = Run {
+                let run = RecordRun {
                     view,
                     visit,
                     interface: &interface,
@@ -113,7 +113,7 @@ impl Scanner {
                     range,
                 };
                 run.give(&self.matches, dumps, names, stamps);
-                for Want { id, records } in &visit.scripted {
+                for WantedRecords { id, records } in &visit.scripted {
                     dumps.change(*id, |dump| run.give_scripted(records, dump, stamps));
                 }
             }
@@ -133,7 +133,7 @@ impl Scanner {
     }
 }
 
-impl Run<'_> {
+impl RecordRun<'_> {
     /// Gives the dumps what they take.
     fn give(
         &self,
@@ -159,7 +159,12 @@ impl Run<'_> {
     }
 
     /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, records: &Range<u32>, dump: &mut Active, stamps: &mut StampRestorer) {
+    fn give_scripted(
+        &self,
+        records: &Range<u32>,
+        dump: &mut ActiveDump,
+        stamps: &mut StampRestorer,
+    ) {
         let Some(script) = dump.order.predicate.script() else {
             return;
         };
@@ -193,10 +198,10 @@ impl Run<'_> {
     }
 
     /// Where a record stands.
-    fn found(&self, index: u32, stamps: &mut StampRestorer) -> Found<'_> {
+    fn found(&self, index: u32, stamps: &mut StampRestorer) -> RecordLocation<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);
-        Found {
+        RecordLocation {
             view: self.view,
             index,
             producer: info.producer,

@@ -5,7 +5,7 @@ use std::io;
 use retroscope_packet::{LinkType, community_id, parse, summary};
 use serde::{Serialize, Serializer};
 
-use super::{alerted::AlertEntry, report::DumpReport, store::StoredFile};
+use super::{dump_alerts::AlertEntry, report::DumpReport, store::StoredFile};
 use crate::control::{hits::Suppressions, packet_id::Recording, time::rfc3339};
 
 /// See the module.
@@ -27,7 +27,7 @@ pub(crate) struct Sidecar {
 }
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct SidecarDocument<'a> {
     #[serde(flatten)]
     sidecar: &'a Sidecar,
     /// The directory that it lies in, below that of the dumps.
@@ -39,7 +39,7 @@ struct Whole<'a> {
 impl Sidecar {
     /// What the file holds.
     pub(super) fn json(&self, files: &[StoredFile], into: Option<&str>) -> io::Result<Vec<u8>> {
-        let whole = Whole {
+        let whole = SidecarDocument {
             sidecar: self,
             into,
             files,
@@ -134,7 +134,7 @@ fn times<S: Serializer>(times_ns: &[i64], serializer: S) -> Result<S::Ok, S::Err
 
 impl Origin {
     /// What the first comment of a file says of it, in its end.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let filter = self.capture_filter.as_ref();
         let filter = filter.map(|filter| format!(", of packets that {filter:?} takes"));
         let host = self.host.as_ref().map(|host| format!(", on {host}"));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use super::{
     encode::InterfaceTotals,
-    output::Written,
+    output::WrittenTotals,
     report::{UNKNOWN, packets},
     store::StoredFile,
 };
@@ -12,9 +12,9 @@ use crate::control::time::rfc3339;
 
 /// What a sink holds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
+pub(super) struct SinkContents {
     /// Packets that are wholly there, whatever happens next.
-    pub(super) safe: Written,
+    pub(super) safe: WrittenTotals,
     /// Where they are: paths, under their `.part` names as long as it is not complete. At least one.
     pub(super) locations: Vec<PathBuf>,
     /// What it is called among the dumps.
@@ -31,7 +31,7 @@ pub(super) struct Held {
 
 /// The end of a dump.
 #[derive(Debug, Clone, Default)]
-pub(super) struct End {
+pub(super) struct SinkEnd {
     /// The verdict's line.
     pub(super) verdict: String,
     /// By ring-wide identifier, of all interfaces that may be described.
@@ -40,7 +40,7 @@ pub(super) struct End {
 
 /// Packets of a window that were overwritten in the ring while the dump was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Gap {
+pub(super) struct PacketGap {
     /// Before the dump's filter; `None`: unknown.
     pub(super) packets: Option<u64>,
     /// `false`: `packets` is an upper bound.
@@ -50,7 +50,7 @@ pub(super) struct Gap {
     pub(super) to_ns: i64,
 }
 
-impl Gap {
+impl PacketGap {
     /// Both.
     pub(super) fn with(self, other: Self) -> Self {
         let packets = self.packets.zip(other.packets);
@@ -63,7 +63,7 @@ impl Gap {
     }
 }
 
-impl fmt::Display for Gap {
+impl fmt::Display for PacketGap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up_to = if self.is_exact { "" } else { "up to " };
         let packets = self

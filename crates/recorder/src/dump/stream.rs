@@ -24,7 +24,7 @@ use super::{
     disk::{DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
-    output::{Piece, Written},
+    output::{EncodedPiece, WrittenTotals},
 };
 use crate::control::packet_id::Recording;
 
@@ -45,16 +45,16 @@ pub(crate) struct Heading {
 
 /// When digests are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Digests {
+pub(crate) enum DigestTime {
     /// As files are written.
     AsWritten,
     /// When they are complete.
-    Behind,
+    AfterClose,
     #[default]
     Never,
 }
 
-impl Digests {
+impl DigestTime {
     /// What is best on this processor.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -66,7 +66,7 @@ impl Digests {
         if is_quick {
             Self::AsWritten
         } else {
-            Self::Behind
+            Self::AfterClose
         }
     }
 }
@@ -74,13 +74,13 @@ impl Digests {
 /// A file of a dump that is being written. After an error the file holds the bytes that were
 /// [written](Self::len) before.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CaptureStream {
     /// The link type of the file, which identifies the file among those of the dump.
     pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
     /// Packets that are wholly in the file: what a failed dump still has.
-    pub(super) safe: Written,
+    pub(super) safe: WrittenTotals,
     /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
     pub(super) interfaces: Vec<u16>,
     field: Option<VerdictField>,
@@ -89,7 +89,7 @@ pub(super) struct Stream {
 /// Digests of the captures of a dump, up to the newest piece that was added.
 #[derive(Debug, Default)]
 pub(super) struct FileDigests {
-    when: Digests,
+    when: DigestTime,
     /// The verdict that the files have if nothing goes wrong.
     expected: String,
     /// By link type.
@@ -98,7 +98,7 @@ pub(super) struct FileDigests {
 
 /// A file that is complete.
 #[derive(Debug, Clone)]
-pub(super) struct Finished {
+pub(super) struct FinishedFile {
     pub(super) path: PathBuf,
     /// What tells it from others, whatever their names.
     pub(super) identity: (u64, u64),
@@ -107,14 +107,18 @@ pub(super) struct Finished {
     pub(super) sha256: Option<String>,
 }
 
-impl Stream {
+impl CaptureStream {
     /// Creates a file, which must not exist, and writes its first piece.
-    pub(super) fn create(directory: &Directory, path: PathBuf, first: &Piece) -> io::Result<Self> {
+    pub(super) fn create(
+        directory: &Directory,
+        path: PathBuf,
+        first: &EncodedPiece,
+    ) -> io::Result<Self> {
         let mut stream = Self {
             link_type: first.link_type,
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
-            safe: Written::default(),
+            safe: WrittenTotals::default(),
             interfaces: Vec::new(),
             field: first.field.clone(),
         };
@@ -161,7 +165,7 @@ impl Stream {
     }
 
     /// Writes the next piece. Returns after the write call, without a sync.
-    pub(super) fn write(&mut self, directory: &Directory, piece: &Piece) -> io::Result<()> {
+    pub(super) fn write(&mut self, directory: &Directory, piece: &EncodedPiece) -> io::Result<()> {
         let bytes = piece.block.bytes();
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
@@ -182,7 +186,7 @@ impl Stream {
         directory: &Directory,
         verdict: &str,
         digests: &mut FileDigests,
-    ) -> io::Result<Finished> {
+    ) -> io::Result<FinishedFile> {
         let file = self.file.get(directory.disk())?;
         if let Some(field) = &mut self.field {
             field.write(file, verdict)?;
@@ -192,7 +196,7 @@ impl Stream {
         let digest = digests.of.remove(&self.link_type.0);
         let digest = digest.filter(|_| is_expected);
         let identity = file.identity()?;
-        Ok(Finished {
+        Ok(FinishedFile {
             identity,
             path: self.file.path.clone(),
             bytes: self.len,
@@ -202,7 +206,7 @@ impl Stream {
 }
 
 impl FileDigests {
-    pub(super) fn new(when: Digests, expected: &str) -> Self {
+    pub(super) fn new(when: DigestTime, expected: &str) -> Self {
         Self {
             when,
             expected: expected.to_owned(),
@@ -212,11 +216,11 @@ impl FileDigests {
 
     /// Whether pieces go into the digests.
     pub(super) fn are_on(&self) -> bool {
-        self.when == Digests::AsWritten
+        self.when == DigestTime::AsWritten
     }
 
     /// Adds the next piece of a file.
-    pub(super) fn update(&mut self, piece: &Piece) {
+    pub(super) fn update(&mut self, piece: &EncodedPiece) {
         if !self.are_on() {
             return;
         }
@@ -229,16 +233,16 @@ impl FileDigests {
     }
 
     /// Begins anew with the first piece of another file.
-    pub(super) fn restart(&mut self, first: &Piece) {
+    pub(super) fn restart(&mut self, first: &EncodedPiece) {
         self.of.remove(&first.link_type.0);
         self.update(first);
     }
 }
 
-impl Finished {
+impl FinishedFile {
     /// Computes the digest, if that was not done. A file that cannot be read has none.
     pub(super) fn digest(&mut self, directory: &Directory) {
-        if self.sha256.is_none() && directory.digests != Digests::Never {
+        if self.sha256.is_none() && directory.digests != DigestTime::Never {
             let file = directory.disk().open_to_read(&self.path);
             self.sha256 = file.and_then(|file| sha256_of(&*file, directory)).ok();
         }

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use retroscope_ring::BucketInfo;
 
-use super::active::Active;
+use super::active::ActiveDump;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct BucketVisit {
     pub(super) info: BucketInfo,
     /// The records that those dumps want which follow, each as far as its window goes. Records are counted from the start of the bucket.
     pub(super) following: Range<u32>,
     /// What those dumps want which catch up, in the order of their numbers.
-    pub(super) wanted: Vec<Want>,
+    pub(super) wanted: Vec<WantedRecords>,
     /// Of both, what is shown to the scripts that decide for some of them.
-    pub(super) scripted: Vec<Want>,
+    pub(super) scripted: Vec<WantedRecords>,
     /// What the filters of all these dumps look at lies between these ring times, ns.
     pub(super) window: (i64, i64),
     /// From here on packets will still be read in buckets visited later, ns.
@@ -24,13 +24,13 @@ pub(super) struct Visit {
 
 /// What a dump wants of a bucket.
 #[derive(Debug, Clone)]
-pub(super) struct Want {
+pub(super) struct WantedRecords {
     /// Its number.
     pub(super) id: u64,
     pub(super) records: Range<u32>,
 }
 
-impl Visit {
+impl BucketVisit {
     /// Nobody wants anything of it yet.
     pub(super) fn new(info: BucketInfo) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Visit {
     }
 
     /// Whether a dump wants a record.
-    pub(super) fn is_for(&self, dump: &Active, index: u32) -> bool {
+    pub(super) fn is_for(&self, dump: &ActiveDump, index: u32) -> bool {
         if dump.reading.is_none() {
             let record = self.info.first + u64::from(index);
             return self.following.contains(&index) && record < dump.end(self.info.producer);

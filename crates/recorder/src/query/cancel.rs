@@ -12,10 +12,10 @@ use crate::control::lock;
 
 /// Ends an answer early, from any thread: who asked is gone. Clones end the same answers.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<Called>);
+pub struct Cancel(Arc<CancelState>);
 
 #[derive(Debug, Default)]
-struct Called {
+struct CancelState {
     /// Set under the mutex, so that who is about to wait sees it; read for each packet without. It carries no data.
     is_cancelled: AtomicBool,
     /// Why it was called, if that was said.
@@ -24,7 +24,7 @@ struct Called {
 }
 
 impl Cancel {
-    /// Ends the answers that [`Answer::until`](crate::Answer::until) was given it for: before the next packet or look.
+    /// Ends the answers that [`QueryAnswer::until`](crate::QueryAnswer::until) was given it for: before the next packet or look.
     pub fn cancel(&self) {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);

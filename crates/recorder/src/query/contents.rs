@@ -12,26 +12,26 @@ use retroscope_ring::{
 
 use super::{
     Empty,
-    shelf::{Stretch, uncovered},
+    catalog::{StampRange, uncovered},
 };
 use crate::Missing;
 
 /// The region at one moment.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(super) struct RegionContents {
     pub(super) interfaces: Vec<InterfaceEntry>,
     pub(super) steps: Vec<Step>,
     /// Buckets with records, by their smallest ring time.
-    pub(super) buckets: Vec<Candidate>,
+    pub(super) buckets: Vec<CandidateBucket>,
     /// A bucket's header contradicts itself.
     is_damaged: bool,
-    producers: Vec<Stored>,
+    producers: Vec<ProducerContents>,
     pub(super) writer: Writer,
 }
 
 /// A bucket with records, which may be those that are asked for.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct CandidateBucket {
     pub(super) bucket: AttachedBucket,
     /// Smallest and largest ring time, ns.
     pub(super) span_ns: (i64, i64),
@@ -42,7 +42,7 @@ pub(super) struct Candidate {
 
 /// What a producer that was used has stored. Times are ring time.
 #[derive(Debug)]
-struct Stored {
+struct ProducerContents {
     /// Its number.
     id: usize,
     /// The number behind its last record.
@@ -68,7 +68,7 @@ struct Stored {
 
 /// What is asked for, ns: both ends included.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct QueryWindow {
     /// Nobody named its start, which is where the ring is whole.
     is_movable: bool,
     /// Ring time from here on: what is said of the ring rather than of the stamps in it.
@@ -77,14 +77,14 @@ pub(super) struct Window {
     pub(super) from_ns: i64,
     pub(super) to_ns: i64,
     /// Stamps as they are told: `None` where the ring is empty and nobody named them.
-    pub(super) told: (Option<i64>, Option<i64>),
+    pub(super) reported_ns: (Option<i64>, Option<i64>),
 }
 
 /// What is missing: one entry a cause, in however many places.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Losses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
+pub(super) struct QueryLosses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
 
-impl Contents {
+impl RegionContents {
     pub(super) fn read(attached: &Attached) -> Result<Self, CopyError> {
         // In this order: what had been published when the writer was looked at is in buckets looked at later, or overwritten by then,
         // and interfaces and steps are there before the records behind them.
@@ -102,13 +102,13 @@ impl Contents {
             let span_ns = bucket.span_ns?;
             // A bucket that was opened since is no part of this moment: the one before it may have been overlooked.
             let is_later = bucket.first >= before[bucket.producer].published;
-            (!is_later || writer != Writer::Running).then_some(Candidate {
+            (!is_later || writer != Writer::Running).then_some(CandidateBucket {
                 bucket,
                 span_ns,
                 reach_ns: span_ns,
             })
         });
-        let mut buckets: Vec<Candidate> = candidates.collect();
+        let mut buckets: Vec<CandidateBucket> = candidates.collect();
         for own in buckets.chunk_by_mut(|a, b| a.bucket.producer == b.bucket.producer) {
             let mut latest_ns = i64::MIN;
             for candidate in &mut *own {
@@ -129,7 +129,13 @@ impl Contents {
             let is_used = before.published > 0 || before.watermark_ns.is_some() || !own.is_empty();
             // Of a recorder that was killed nobody knows whether it was about to use it.
             if is_used || writer == Writer::Killed {
-                producers.push(Stored::new(id, (before, after), own, is_claimed, &steps));
+                producers.push(ProducerContents::new(
+                    id,
+                    (before, after),
+                    own,
+                    is_claimed,
+                    &steps,
+                ));
             }
         }
         buckets.sort_by_key(|candidate| candidate.span_ns); // stable
@@ -150,13 +156,14 @@ impl Contents {
         from_ns: Option<i64>,
         to_ns: Option<i64>,
         last_ns: Option<i64>,
-    ) -> Window {
+    ) -> QueryWindow {
         let producers = self.producers.iter();
-        let newest = |stored: &Stored| Some((stored.newest_ns?, stored.latest_offset_ns));
+        let newest = |stored: &ProducerContents| Some((stored.newest_ns?, stored.latest_offset_ns));
         let newest = producers.clone().filter_map(newest).max();
-        let whole_from = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let whole_from =
+            |stored: &ProducerContents| Some((stored.whole_from_ns?, stored.whole_offset_ns));
         let oldest = producers.clone().filter_map(whole_from).min();
-        let is_lacking = |stored: &&Stored| stored.evicted > 0 || stored.lost > 0;
+        let is_lacking = |stored: &&ProducerContents| stored.evicted > 0 || stored.lost > 0;
         let whole = producers
             .clone()
             .filter(is_lacking)
@@ -181,12 +188,12 @@ impl Contents {
         let oldest = oldest.filter(|oldest| !is_before(*oldest));
         let told_from_ns = from_ns.or(from.or(oldest).map(stamp)).or(to_ns);
         let told_to_ns = known_ns.or(newest.map(stamp)).max(told_from_ns);
-        Window {
+        QueryWindow {
             is_movable: from_ns.is_none() && last_ns.is_none(),
             from_ring_ns: from.map_or(i64::MIN, |(ring_ns, _)| ring_ns),
             from_ns: from_ns.unwrap_or(i64::MIN),
             to_ns: to_ns.unwrap_or(i64::MAX),
-            told: (told_from_ns, to_ns.or(told_to_ns)),
+            reported_ns: (told_from_ns, to_ns.or(told_to_ns)),
         }
     }
 
@@ -222,7 +229,7 @@ impl Contents {
 
     /// Nothing will come any more.
     pub(super) fn is_over(&self) -> bool {
-        let has_ended = |stored: &Stored| stored.watermark_ns == i64::MAX;
+        let has_ended = |stored: &ProducerContents| stored.watermark_ns == i64::MAX;
         let all = !self.producers.is_empty() && self.producers.iter().all(has_ended);
         all || self.writer != Writer::Running
     }
@@ -235,8 +242,9 @@ impl Contents {
 
     /// The stamp of the newest packet.
     fn newest_ns(&self) -> Option<i64> {
-        let stamp =
-            |stored: &Stored| Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns));
+        let stamp = |stored: &ProducerContents| {
+            Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns))
+        };
         self.producers.iter().filter_map(stamp).max()
     }
 
@@ -247,7 +255,7 @@ impl Contents {
     }
 
     /// Why there is nothing at all to be found in a window, if that is so.
-    pub(super) fn emptiness(&self, window: &Window) -> Option<Empty> {
+    pub(super) fn emptiness(&self, window: &QueryWindow) -> Option<Empty> {
         let stamp = |(ns, offset_ns): (i64, i64)| ns.saturating_add(offset_ns);
         let newest_ns = self.newest_ns();
         let end_ns = self.end_ns().max(newest_ns);
@@ -256,7 +264,8 @@ impl Contents {
             return Some(Empty::NotYet { ns });
         }
         let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
-        let oldest = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let oldest =
+            |stored: &ProducerContents| Some((stored.whole_from_ns?, stored.whole_offset_ns));
         let oldest_ns = evicted.filter_map(oldest).map(stamp).min();
         if oldest_ns.is_some_and(|oldest_ns| window.to_ns < oldest_ns) {
             let ns = oldest_ns.unwrap_or_default().abs_diff(window.to_ns);
@@ -279,7 +288,7 @@ impl Contents {
 
     /// No packet in the ring has a stamp before this one, ns.
     pub(super) fn first_ns(&self) -> i64 {
-        let first = |it: &Candidate| {
+        let first = |it: &CandidateBucket| {
             let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
             it.span_ns.0.saturating_add(least_ns)
         };
@@ -290,9 +299,9 @@ impl Contents {
     /// that is known. Among them are what was overwritten, and what was before the recording.
     pub(super) fn before_the_ring(
         &self,
-        window: &Window,
+        window: &QueryWindow,
         begin_ns: Option<i64>,
-    ) -> Option<Stretch> {
+    ) -> Option<StampRange> {
         let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
         let evicted_ns = evicted.map(|stored| stored.evicted_to_ns).max();
         let is_ranged = window.from_ring_ns != i64::MIN;
@@ -300,7 +309,7 @@ impl Contents {
             return None; // it begins where the ring is whole
         }
         let from_ns = match window.from_ns {
-            i64::MIN if is_ranged => window.told.0,
+            i64::MIN if is_ranged => window.reported_ns.0,
             i64::MIN => begin_ns,
             from_ns => Some(from_ns),
         };
@@ -315,7 +324,7 @@ impl Contents {
     }
 
     /// The stamps of a window of which records were overwritten, ns.
-    pub(super) fn evicted(&self, window: &Window) -> Option<Stretch> {
+    pub(super) fn evicted(&self, window: &QueryWindow) -> Option<StampRange> {
         let producers = self.producers.iter();
         let parts = producers.filter_map(|stored| stored.evicted_in(window));
         parts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
@@ -324,11 +333,11 @@ impl Contents {
     /// What the region itself shows to be missing of a window, but for stamps that others have. What of these producers is, somebody else tells.
     pub(super) fn missing(
         &self,
-        window: &Window,
+        window: &QueryWindow,
         without: impl Fn(usize) -> bool,
-        covered: &[Stretch],
-    ) -> Losses {
-        let mut losses = Losses::default();
+        covered: &[StampRange],
+    ) -> QueryLosses {
+        let mut losses = QueryLosses::default();
         for stored in self.producers.iter().filter(|stored| !without(stored.id)) {
             let stamps = stored.evicted_in(window);
             let left = stamps.map(|stamps| uncovered(stamps, covered));
@@ -348,7 +357,7 @@ impl Contents {
     }
 
     /// What may be missing of a window because the recorder had not shown it.
-    pub(super) fn add_unpublished(&self, window: &Window, losses: &mut Losses) {
+    pub(super) fn add_unpublished(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let known_ns = self
             .known_to_ns()
             .filter(|known_ns| window.to_ns > *known_ns);
@@ -365,12 +374,12 @@ impl Contents {
     }
 }
 
-impl Stored {
+impl ProducerContents {
     /// Of producer `id`: what it said before and after its buckets, `own`, were looked at. `is_claimed`: some bucket was being overwritten.
     fn new(
         id: usize,
         (before, after): (&AttachedProducer, &AttachedProducer),
-        own: &[Candidate],
+        own: &[CandidateBucket],
         is_claimed: bool,
         steps: &[Step],
     ) -> Self {
@@ -403,7 +412,7 @@ impl Stored {
         }
         let behind_evicted_ns = after.evicted_ns.map(|ns| ns.saturating_add(1));
         let whole_from_ns = oldest
-            .map(|candidate: &Candidate| candidate.span_ns.0)
+            .map(|candidate: &CandidateBucket| candidate.span_ns.0)
             .max(behind_evicted_ns);
         Self {
             id,
@@ -426,9 +435,9 @@ impl Stored {
     }
 }
 
-impl Stored {
+impl ProducerContents {
     /// The stamps of a window of which records were overwritten, ns.
-    fn evicted_in(&self, window: &Window) -> Option<Stretch> {
+    fn evicted_in(&self, window: &QueryWindow) -> Option<StampRange> {
         let evicted_ns = (i64::MIN, self.evicted_to_ns);
         let is_any = self.evicted > 0 && window.touches(evicted_ns, self.offsets);
         let (from_ns, to_ns) = window.part(evicted_ns, self.offsets);
@@ -437,13 +446,13 @@ impl Stored {
     }
 }
 
-impl Window {
+impl QueryWindow {
     /// Begins behind `ring_ns`, whose stamp is so far ahead, if it may: records up to then are gone.
     pub(super) fn begin_behind(&mut self, ring_ns: i64, offset_ns: i64) -> bool {
         if self.is_movable && ring_ns >= self.from_ring_ns {
             self.from_ring_ns = ring_ns.saturating_add(1);
-            self.told.0 = Some(self.from_ring_ns.saturating_add(offset_ns));
-            self.told.1 = self.told.1.max(self.told.0);
+            self.reported_ns.0 = Some(self.from_ring_ns.saturating_add(offset_ns));
+            self.reported_ns.1 = self.reported_ns.1.max(self.reported_ns.0);
         }
         self.is_movable
     }
@@ -454,34 +463,36 @@ impl Window {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
         if let Some(ring_ns) = ring_ns {
-            self.told.0 = Some(ring_ns.saturating_add(offset_ns).max(self.from_ns));
-            self.told.1 = self.told.1.max(self.told.0);
+            self.reported_ns.0 = Some(ring_ns.saturating_add(offset_ns).max(self.from_ns));
+            self.reported_ns.1 = self.reported_ns.1.max(self.reported_ns.0);
         }
     }
 
     /// Ends with this stamp: there is no more in the answer.
     pub(super) fn end_with(&mut self, stamp_ns: i64) {
         self.to_ns = self.to_ns.min(stamp_ns);
-        self.told.1 = Some(stamp_ns);
-        self.told.0 = self.told.0.min(self.told.1);
+        self.reported_ns.1 = Some(stamp_ns);
+        self.reported_ns.0 = self.reported_ns.0.min(self.reported_ns.1);
     }
 
     /// Ends, for now, with this stamp, up to which all is known; `None`: nothing is there.
     pub(super) fn end_with_known(&mut self, stamp_ns: Option<i64>) {
-        let end_ns = stamp_ns.or(self.told.0);
-        self.told.1 = end_ns.map(|end_ns| end_ns.min(self.to_ns)).max(self.told.0);
-        self.to_ns = self.told.1.unwrap_or(self.to_ns);
+        let end_ns = stamp_ns.or(self.reported_ns.0);
+        self.reported_ns.1 = end_ns
+            .map(|end_ns| end_ns.min(self.to_ns))
+            .max(self.reported_ns.0);
+        self.to_ns = self.reported_ns.1.unwrap_or(self.to_ns);
     }
 
     /// Begins no later than this stamp, which is in the answer.
     pub(super) fn begin_by(&mut self, stamp_ns: i64) {
-        self.told.0 = self.told.0.map(|from_ns| from_ns.min(stamp_ns));
+        self.reported_ns.0 = self.reported_ns.0.map(|from_ns| from_ns.min(stamp_ns));
     }
 
     /// Begins with this stamp: what is older was not asked for.
     pub(super) fn begin_with(&mut self, stamp_ns: i64) {
         self.from_ns = self.from_ns.max(stamp_ns);
-        self.told.0 = Some(stamp_ns);
+        self.reported_ns.0 = Some(stamp_ns);
     }
 
     /// Whether all records of these ring times are in it.
@@ -515,12 +526,12 @@ impl Window {
 
     /// As it is told, for something of unknown time.
     pub(super) fn all(&self) -> (i64, i64) {
-        let (from_ns, to_ns) = self.told;
+        let (from_ns, to_ns) = self.reported_ns;
         (from_ns.unwrap_or(self.from_ns), to_ns.unwrap_or(self.to_ns))
     }
 }
 
-impl Losses {
+impl QueryLosses {
     /// No more than so many packets are missing of these stamps, ns; `None`: nobody knows how many.
     pub(super) fn add(
         &mut self,

@@ -16,11 +16,11 @@ use super::Cancel;
 use crate::{control::lock, dump::stream::hexadecimal};
 
 /// A packet, its bytes and its interface.
-type Record<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
+type CapturedPacket<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
 /// See the module.
-pub(super) struct DumpFile {
-    reader: CaptureReader<Hashed>,
+pub(super) struct CheckedCaptureFile {
+    reader: CaptureReader<HashedFile>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
     /// Its bytes, and how many were read.
@@ -38,19 +38,19 @@ const MEMORY_BYTES: usize = 64 << 10;
 pub(super) const CANCELLED: &str = "the query was cancelled";
 
 /// Adds up what is read.
-struct Hashed {
+struct HashedFile {
     file: Box<dyn Read + Send>,
     digest: Arc<Mutex<Sha256>>,
     read: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for DumpFile {
+impl fmt::Debug for CheckedCaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DumpFile").finish_non_exhaustive()
+        f.debug_struct("CheckedCaptureFile").finish_non_exhaustive()
     }
 }
 
-impl Read for Hashed {
+impl Read for HashedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         lock(&self.digest).update(&buffer[..read]);
@@ -59,7 +59,7 @@ impl Read for Hashed {
     }
 }
 
-impl DumpFile {
+impl CheckedCaptureFile {
     /// Begins a file of so many `bytes`, whose SHA-256 should be `expected`, where that is known.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl DumpFile {
     ) -> Result<Self, String> {
         let digest = Arc::<Mutex<Sha256>>::default();
         let read = Arc::<AtomicU64>::default();
-        let hashed = Hashed {
+        let hashed = HashedFile {
             read: Arc::clone(&read),
             file,
             digest: Arc::clone(&digest),
@@ -91,7 +91,7 @@ impl DumpFile {
     ///
     /// # Errors
     /// The file is damaged, or cannot be read on, or the query is cancelled.
-    pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
+    pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<CapturedPacket<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
                 return Err(CANCELLED.to_owned());

@@ -44,9 +44,9 @@ const ENTRIES_STEP: usize = 1024;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct BucketIndex {
     /// By the position of the bucket; empty: there is none.
-    buckets: Vec<Mutex<Filters>>,
+    buckets: Vec<Mutex<BucketFilters>>,
     bucket_bytes: usize,
     keys: RandomState,
     seeds: [u64; 2],
@@ -54,17 +54,17 @@ pub(crate) struct Index {
 
 /// What is kept of a bucket.
 #[derive(Debug, Default)]
-struct Filters {
+struct BucketFilters {
     generation: u64,
     /// How frames were read.
     mode: Option<FilterMode>,
-    hosts: Part,
-    ids: Part,
+    hosts: FilterPart,
+    ids: FilterPart,
 }
 
 /// One of the filters.
 #[derive(Debug, Default)]
-enum Part {
+enum FilterPart {
     #[default]
     Unmade,
     Made(Box<BloomFilter>),
@@ -74,27 +74,27 @@ enum Part {
 
 /// What a query needs of a packet.
 #[derive(Debug, Clone)]
-pub(super) struct Needed {
-    pub(super) part: NeededPart,
+pub(super) struct IndexQuestion {
+    pub(super) part: AskedFilter,
     /// How the query's program reads frames.
     pub(super) mode: FilterMode,
 }
 
 /// The filter that a query asks.
 #[derive(Debug, Clone)]
-pub(super) enum NeededPart {
+pub(super) enum AskedFilter {
     Hosts(NeededHosts),
     Id(String),
 }
 
 /// What the index says of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum IndexAnswer {
     /// The bucket has nothing that the query asks for.
     Nothing,
     /// The bucket may have it.
     Perhaps,
-    /// No filter can tell: see [`Part::Useless`].
+    /// No filter can tell: see [`FilterPart::Useless`].
     Useless,
     /// The query has to make the filter.
     Unknown,
@@ -108,7 +108,7 @@ pub(crate) fn ring_bytes(asked: u64) -> u64 {
     asked - asked.div_ceil(PARTS)
 }
 
-impl Index {
+impl BucketIndex {
     /// Of a ring whose size is what [`ring_bytes`] left; `is_offline`: its packets are files', and it has none.
     pub(crate) fn of(ring: &Ring, is_offline: bool) -> Self {
         let least = ring_bytes(RING_BYTES_MIN) - ring.bucket_bytes() as u64;
@@ -135,35 +135,35 @@ impl Index {
     /// Bytes that filters take now.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = |part: &Part| match part {
-            Part::Made(filter) => filter.num_bits() as u64 / 8,
-            Part::Unmade | Part::Useless => 0,
+        let bytes = |part: &FilterPart| match part {
+            FilterPart::Made(filter) => filter.num_bits() as u64 / 8,
+            FilterPart::Unmade | FilterPart::Useless => 0,
         };
         let filters = self.buckets.iter().map(lock);
         filters.map(|it| bytes(&it.hosts) + bytes(&it.ids)).sum()
     }
 
     /// Whether a closed bucket may have what is needed.
-    pub(super) fn asks(&self, bucket: BucketRef, needed: &Needed) -> Says {
+    pub(super) fn asks(&self, bucket: BucketRef, needed: &IndexQuestion) -> IndexAnswer {
         let Some(place) = self.buckets.get(bucket.index as usize) else {
-            return Says::Useless;
+            return IndexAnswer::Useless;
         };
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            return Says::Unknown;
+            return IndexAnswer::Unknown;
         }
         let has = |filter: &BloomFilter| match &needed.part {
-            NeededPart::Hosts(hosts) => {
+            AskedFilter::Hosts(hosts) => {
                 let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
                 hosts.alternatives.iter().any(|hosts| hosts.iter().all(has))
             }
-            NeededPart::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
+            AskedFilter::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
         };
         match filters.part(needed) {
-            Part::Unmade => Says::Unknown,
-            Part::Useless => Says::Useless,
-            Part::Made(filter) if has(filter) => Says::Perhaps,
-            Part::Made(_) => Says::Nothing,
+            FilterPart::Unmade => IndexAnswer::Unknown,
+            FilterPart::Useless => IndexAnswer::Useless,
+            FilterPart::Made(filter) if has(filter) => IndexAnswer::Perhaps,
+            FilterPart::Made(_) => IndexAnswer::Nothing,
         }
     }
 
@@ -171,7 +171,7 @@ impl Index {
     pub(super) fn make<'p>(
         &self,
         bucket: BucketRef,
-        needed: &Needed,
+        needed: &IndexQuestion,
         interfaces: &[InterfaceEntry],
         packets: impl Iterator<Item = Packet<'p>>,
     ) {
@@ -182,25 +182,25 @@ impl Index {
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
             // A query that is late may bring an older generation: no bucket has it any more.
-            *filters = Filters {
+            *filters = BucketFilters {
                 generation: bucket.generation,
                 mode: Some(needed.mode),
-                ..Filters::default()
+                ..BucketFilters::default()
             };
         }
-        *filters.part(needed) = part.map_or(Part::Useless, Part::Made);
+        *filters.part(needed) = part.map_or(FilterPart::Useless, FilterPart::Made);
     }
 
     /// `None`: a packet cannot be read, or the filter is full.
     fn made<'p>(
         &self,
-        needed: &Needed,
+        needed: &IndexQuestion,
         interfaces: &[InterfaceEntry],
         packets: impl Iterator<Item = Packet<'p>>,
     ) -> Option<Box<BloomFilter>> {
-        let mut filling = Filling::new(match needed.part {
-            NeededPart::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
-            NeededPart::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
+        let mut filling = BloomBuilder::new(match needed.part {
+            AskedFilter::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
+            AskedFilter::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
         });
         // To make an identifier takes longer than to find its flow here.
         let mut known = HashSet::new();
@@ -208,11 +208,11 @@ impl Index {
             let entry = interfaces.get(usize::from(packet.interface))?;
             let link_type = LinkType(entry.link_type);
             let hashes = match needed.part {
-                NeededPart::Hosts(_) => {
+                AskedFilter::Hosts(_) => {
                     let hosts = hosts_of(link_type, needed.mode, packet.data)?;
                     hosts.map(|host| Some(self.of_host(&host?)))
                 }
-                NeededPart::Id(_) => {
+                AskedFilter::Id(_) => {
                     let id = new_id(&mut known, link_type, packet.data);
                     [id.map(|id| self.keys.hash_one(id)), None]
                 }
@@ -239,11 +239,11 @@ impl Index {
     }
 }
 
-impl Filters {
-    fn part(&mut self, needed: &Needed) -> &mut Part {
+impl BucketFilters {
+    fn part(&mut self, needed: &IndexQuestion) -> &mut FilterPart {
         match needed.part {
-            NeededPart::Hosts(_) => &mut self.hosts,
-            NeededPart::Id(_) => &mut self.ids,
+            AskedFilter::Hosts(_) => &mut self.hosts,
+            AskedFilter::Id(_) => &mut self.ids,
         }
     }
 }
@@ -268,12 +268,12 @@ fn fold(a: u128, b: u128) -> u64 {
 }
 
 /// A filter that is being made.
-struct Filling {
+struct BloomBuilder {
     filter: BloomFilter,
     entries: usize,
 }
 
-impl Filling {
+impl BloomBuilder {
     fn new(bits: usize) -> Self {
         let builder: BuilderWithBits = BloomFilter::with_num_bits(bits.max(64));
         Self {
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_filter_is_given_up_when_it_is_full() {
         for (entries, is_made, added) in [(50_000, false, 41_000), (30_000, true, 30_000)] {
-            let mut filling = Filling::new(200_000);
+            let mut filling = BloomBuilder::new(200_000);
             let hashes = 1..=entries;
             let hashes = hashes.map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let fits = hashes.map_while(|hash| filling.add(hash)).count();

@@ -1,13 +1,13 @@
 //! What a live recorder lost before its ring: in the NIC, in the kernel, for want of a free bucket.
 
-use super::contents::{Contents, Window};
+use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
 
 /// What it lost of the window, and up to when it knows that: at most to the window's end `to`; `None`: not at all.
 pub(super) fn lost_before_the_ring(
     recorder: &RecorderShared,
-    contents: &Contents,
-    window: &Window,
+    contents: &RegionContents,
+    window: &QueryWindow,
     to: Option<&String>,
 ) -> (Vec<Missing>, Option<String>) {
     let offset_ns = contents.latest_offset_ns();

@@ -11,8 +11,8 @@ use retroscope_ring::{InterfaceEntry, Packet};
 
 use super::{
     Query, QueryError,
-    contents::Contents,
-    index::{Needed, NeededPart},
+    contents::RegionContents,
+    index::{AskedFilter, IndexQuestion},
 };
 use crate::analysis::prepared::{LinkTypes, PreparedFilter, mode, view};
 
@@ -25,14 +25,14 @@ const INSTRUCTIONS_MAX: usize = 2048;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Matching {
+pub(super) struct PacketMatcher {
     /// `None`: every packet.
     filter: Option<PreparedFilter>,
     /// The same of [`Query::within`].
     within: Option<PreparedFilter>,
     tried_bytes: usize,
     tried_headers: bool,
-    community: Option<Community>,
+    community: Option<CommunityMatcher>,
     names: Vec<String>,
     /// By number of an interface, whether its packets are asked for.
     interfaces: Vec<bool>,
@@ -40,15 +40,15 @@ pub(super) struct Matching {
 
 /// Packets of one Community ID.
 #[derive(Debug)]
-struct Community {
+struct CommunityMatcher {
     id: String,
     /// Whether flows that were met are it.
     known: HashMap<FlowKey, bool>,
 }
 
-impl Matching {
+impl PacketMatcher {
     /// Compiles what is asked for, for the interfaces that are there.
-    pub(super) fn new(query: &Query, contents: &Contents) -> Result<Self, QueryError> {
+    pub(super) fn new(query: &Query, contents: &RegionContents) -> Result<Self, QueryError> {
         let compile = |text: &str| match text.trim() {
             "" => Ok(None),
             expression => {
@@ -67,7 +67,7 @@ impl Matching {
             }
         };
         let (filter, within) = (compile(&query.expression)?, compile(&query.within)?);
-        let community = query.community_id.as_deref().map(Community::new);
+        let community = query.community_id.as_deref().map(CommunityMatcher::new);
         let mut matching = Self {
             filter,
             within,
@@ -150,7 +150,7 @@ impl Matching {
     }
 
     /// What every packet that matches has, for an index.
-    pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<Needed> {
+    pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
             return None; // how many packets there are of an interface, no index tells
         }
@@ -158,15 +158,15 @@ impl Matching {
         let hosts = || {
             let needed = NeededHosts::of(self.filter.as_ref()?.filter.filled())?;
             let is_certain = !needed.is_of_ethernet || entries.iter().all(is_ethernet);
-            is_certain.then_some(NeededPart::Hosts(needed))
+            is_certain.then_some(AskedFilter::Hosts(needed))
         };
         let part = match &self.community {
-            Some(community) => NeededPart::Id(community.id.clone()),
+            Some(community) => AskedFilter::Id(community.id.clone()),
             None => hosts()?,
         };
         let filter = self.filter.as_ref();
         let mode = filter.map_or(FilterMode::Live, |filter| filter.mode);
-        Some(Needed { part, mode })
+        Some(IndexQuestion { part, mode })
     }
 
     /// Sentences about link types that nothing is taken of.
@@ -179,7 +179,7 @@ impl Matching {
     }
 }
 
-impl Community {
+impl CommunityMatcher {
     fn new(id: &str) -> Result<Self, QueryError> {
         if !is_community_id(id) {
             return Err(QueryError::Usage(format!(

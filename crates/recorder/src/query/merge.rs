@@ -19,7 +19,7 @@ const WAITING_BUCKETS: u64 = 6;
 
 /// A packet that the filter took.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct MatchedPacket {
     /// Ring time, ns: what the order goes by.
     pub(super) time_ns: i64,
     pub(super) stamp_ns: i64,
@@ -38,43 +38,43 @@ pub(super) struct Found {
     data: Range<usize>,
 }
 
-impl Found {
+impl MatchedPacket {
     /// Its ID in the answer; `None`: it is of another recording.
     pub(super) fn id(&self, recording: Recording) -> Option<PacketId> {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
     /// Its place in the order of packets. No two packets have the same place.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> AnswerPlace {
         (self.time_ns, self.recording, self.producer, self.record)
     }
 }
 
 /// The place of a packet: time, recording, producer, record.
-pub(super) type Place = (i64, u32, usize, u64);
+pub(super) type AnswerPlace = (i64, u32, usize, u64);
 
 /// The packets of one bucket, or those of one time in a dump.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
-    packets: Vec<Found>,
+pub(super) struct PacketBatch {
+    packets: Vec<MatchedPacket>,
     data: Vec<u8>,
     next: usize,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Merge {
+pub(super) struct AnswerMerge {
     /// By the place of the next packet, and by the piece's number: a damaged ring may have a record
     /// twice.
-    pieces: BTreeMap<(Place, u64), Piece>,
+    pieces: BTreeMap<(AnswerPlace, u64), PacketBatch>,
     /// The piece whose packet was returned last, and its number.
-    taken: Option<(Piece, u64)>,
+    taken: Option<(PacketBatch, u64)>,
     /// Pieces of the ring so far.
     made: u64,
     /// Bytes of the ring's pieces.
     waiting_bytes: u64,
     pub(super) waiting_bytes_max: u64,
-    last: Option<Place>,
+    last: Option<AnswerPlace>,
     last_ns: Option<i64>,
     /// Packets that came out behind younger ones.
     pub(super) disordered: u64,
@@ -85,7 +85,7 @@ pub(super) struct Merge {
 const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
 
-impl Piece {
+impl PacketBatch {
     /// Adds a record of a producer, of which no more bytes than `snaplen` are to be in the answer, and so many are `kept` until then.
     pub(super) fn push(
         &mut self,
@@ -98,7 +98,7 @@ impl Piece {
         let captured = packet.data.len().min(snaplen);
         let kept = packet.data.len().min(kept);
         self.data.extend_from_slice(&packet.data[..kept]);
-        self.packets.push(Found {
+        self.packets.push(MatchedPacket {
             time_ns: packet.time_ns,
             stamp_ns,
             wire_len: packet.wire_len,
@@ -119,7 +119,7 @@ impl Piece {
 
     /// Puts the packets in their order; so many records are missing before the first one.
     pub(super) fn sort(&mut self, dropped: u64) {
-        self.packets.sort_by_key(Found::place);
+        self.packets.sort_by_key(MatchedPacket::place);
         // A piece may wait for long, and vectors grow to twice their length.
         self.packets.shrink_to_fit();
         self.data.shrink_to_fit();
@@ -129,11 +129,11 @@ impl Piece {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.data.capacity() + self.packets.capacity() * size_of::<Found>()
+        self.data.capacity() + self.packets.capacity() * size_of::<MatchedPacket>()
     }
 }
 
-impl Merge {
+impl AnswerMerge {
     /// Of a ring of so many producers and buckets of this size.
     pub(super) fn new(producers: usize, bucket_bytes: usize) -> Self {
         let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
@@ -144,7 +144,7 @@ impl Merge {
     }
 
     /// Adds packets of a bucket, in order.
-    pub(super) fn add(&mut self, piece: Piece) {
+    pub(super) fn add(&mut self, piece: PacketBatch) {
         self.waiting_bytes += piece.bytes() as u64;
         self.made += 1;
         self.wait(piece, self.made);
@@ -154,7 +154,7 @@ impl Merge {
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);
-        self.pieces.insert((first, number), Piece::default());
+        self.pieces.insert((first, number), PacketBatch::default());
     }
 
     /// Takes the next packet out: nothing of `until_ns` or later comes before it, or too many bytes
@@ -163,8 +163,8 @@ impl Merge {
     pub(super) fn next(
         &mut self,
         until_ns: Option<i64>,
-        mut fill: impl FnMut(usize) -> Piece,
-    ) -> Option<(&Found, &[u8], Option<usize>)> {
+        mut fill: impl FnMut(usize) -> PacketBatch,
+    ) -> Option<(&MatchedPacket, &[u8], Option<usize>)> {
         if let Some((mut piece, number)) = self.taken.take() {
             piece.next += 1;
             self.wait_or_fill(piece, number, &mut fill);
@@ -196,9 +196,9 @@ impl Merge {
     /// Puts a piece at its place. If no packets are left in it, reads the next one of a dump.
     fn wait_or_fill(
         &mut self,
-        mut piece: Piece,
+        mut piece: PacketBatch,
         number: u64,
-        fill: &mut impl FnMut(usize) -> Piece,
+        fill: &mut impl FnMut(usize) -> PacketBatch,
     ) {
         match dump_of(number) {
             Some(dump) if piece.next >= piece.packets.len() => piece = fill(dump),
@@ -207,7 +207,7 @@ impl Merge {
         self.wait(piece, number);
     }
 
-    fn wait(&mut self, piece: Piece, number: u64) {
+    fn wait(&mut self, piece: PacketBatch, number: u64) {
         match piece.packets.get(piece.next) {
             Some(next) => _ = self.pieces.insert((next.place(), number), piece),
             None if number < OWN_DUMPS => self.waiting_bytes -= piece.bytes() as u64,
@@ -226,8 +226,8 @@ mod tests {
     use super::*;
 
     /// A bucket of 2 MiB that is full of packets of `bytes`, and begins at `time_ns`.
-    fn piece(time_ns: i64, bytes: usize) -> Piece {
-        let (mut piece, data) = (Piece::default(), vec![7; bytes]);
+    fn piece(time_ns: i64, bytes: usize) -> PacketBatch {
+        let (mut piece, data) = (PacketBatch::default(), vec![7; bytes]);
         for number in 0..(2_u64 << 20) / (16 + bytes as u64) {
             let packet = Packet {
                 time_ns: time_ns + i64::from(number > 0),
@@ -248,11 +248,11 @@ mod tests {
     #[test]
     fn packets_of_all_producers_may_wait() {
         for (producers, bytes) in [(1, 14), (1, 64), (12, 14), (12, 1500)] {
-            let mut merge = Merge::new(producers, 2 << 20);
+            let mut merge = AnswerMerge::new(producers, 2 << 20);
             for _ in 0..2 * producers {
                 merge.add(piece(0, bytes));
             }
-            let first = merge.next(Some(0), |_| Piece::default());
+            let first = merge.next(Some(0), |_| PacketBatch::default());
             assert!(first.is_none(), "{producers} producers, {bytes} bytes");
         }
     }
@@ -261,16 +261,16 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         for (producers, most) in [(1, 64 << 20), (12, 144 << 20)] {
-            let mut merge = Merge::new(producers, 2 << 20);
+            let mut merge = AnswerMerge::new(producers, 2 << 20);
             assert_eq!(merge.waiting_bytes_max, most);
             let mut taken = 0;
             for _ in 0..100 {
                 merge.add(piece(0, 64));
-                let held: usize = merge.pieces.values().map(Piece::bytes).sum();
+                let held: usize = merge.pieces.values().map(PacketBatch::bytes).sum();
                 let held = held as u64;
                 assert_eq!(merge.waiting_bytes, held);
                 assert!(held <= most + (5 << 20), "{held}");
-                while merge.next(Some(0), |_| Piece::default()).is_some() {
+                while merge.next(Some(0), |_| PacketBatch::default()).is_some() {
                     taken += 1;
                 }
                 assert!(merge.waiting_bytes <= most);

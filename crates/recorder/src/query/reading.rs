@@ -9,14 +9,14 @@ use std::{io, sync::Arc, time::Duration};
 use retroscope_ring::{AttachedState, Buffer, CopyError, Step};
 
 use super::{
-    Answer, IndexUse, PacketId, QueryError, QueryReport,
-    contents::{Candidate, Contents, Losses, offset_ns, offsets},
-    dumped::Dumped,
-    index::{Needed, Says},
-    merge::{Merge, Piece},
-    newest::{Last, Newest},
-    seen::{Looker, Seen},
-    stream::{Statistics, Stream},
+    IndexUse, PacketId, QueryAnswer, QueryError, QueryReport,
+    contents::{CandidateBucket, QueryLosses, RegionContents, offset_ns, offsets},
+    dump_reader::DumpReader,
+    index::{IndexAnswer, IndexQuestion},
+    merge::{AnswerMerge, PacketBatch},
+    newest::{LastPackets, NewestStart},
+    stream::{AnswerStatistics, AnswerStream},
+    visitor::{PacketVisitor, QueriedPacket},
 };
 use crate::intake::InterfaceCounts;
 
@@ -31,30 +31,30 @@ const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 
 /// An answer that is being written.
 #[derive(Debug)]
-pub(super) struct Reading<'v, W: io::Write> {
-    pub(super) answer: Answer,
+pub(super) struct AnswerReading<'v, W: io::Write> {
+    pub(super) answer: QueryAnswer,
     /// As the answer began.
-    pub(super) start: Arc<Contents>,
+    pub(super) start: Arc<RegionContents>,
     /// As it was looked at last.
-    pub(super) latest: Arc<Contents>,
+    pub(super) latest: Arc<RegionContents>,
     pub(super) buffer: Buffer,
-    pub(super) merge: Merge,
+    pub(super) merge: AnswerMerge,
     /// What has left the ring, where it is asked for.
-    pub(super) dumped: Option<Dumped>,
+    pub(super) dumped: Option<DumpReader>,
     /// `None`: packets are counted only.
-    pub(super) stream: Option<Stream<W>>,
+    pub(super) stream: Option<AnswerStream<W>>,
     /// Who looks at packets that are not written.
-    pub(super) looker: Option<Looker<'v>>,
-    pub(super) losses: Losses,
+    pub(super) visitor: Option<PacketVisitor<'v>>,
+    pub(super) losses: QueryLosses,
     /// By producer.
-    pub(super) progress: Vec<Progress>,
+    pub(super) progress: Vec<ProducerProgress>,
     /// `None`: no packet of the window is left out.
-    pub(super) newest: Option<Newest>,
+    pub(super) newest: Option<NewestStart>,
     /// Where the newest packets may begin, while the answer is counted.
-    pub(super) last: Option<Last>,
+    pub(super) last: Option<LastPackets>,
     /// What a bucket must have for the index; `None`: there is none, or it does not help.
-    pub(super) needed: Option<Needed>,
-    pub(super) tally: Tally,
+    pub(super) needed: Option<IndexQuestion>,
+    pub(super) tally: QueryTally,
     /// Passes before this one.
     pub(super) passes: u64,
     /// A follow: the stamp up to which all that was asked for is written, ns. One that is ended in the middle of a pass has what comes before its last packet.
@@ -63,7 +63,7 @@ pub(super) struct Reading<'v, W: io::Write> {
 
 /// How far a producer was read.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Progress {
+pub(super) struct ProducerProgress {
     /// Behind the last record that was looked for; `None`: none was.
     pub(super) end: Option<u64>,
     /// Records before this one were read.
@@ -76,7 +76,7 @@ pub(super) struct Progress {
 
 /// What was counted.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct QueryTally {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) looked_at: u64,
@@ -96,17 +96,17 @@ pub(super) struct Tally {
 
 /// A bucket to be read.
 #[derive(Debug)]
-pub(super) struct Visit<'c> {
-    pub(super) candidate: &'c Candidate,
+pub(super) struct BucketRead<'c> {
+    pub(super) candidate: &'c CandidateBucket,
     /// Its records that were read before.
     pub(super) skip: u64,
     /// Records that are missing before it.
     hole: u64,
 }
 
-impl<'c> Visit<'c> {
+impl<'c> BucketRead<'c> {
     /// All records of a bucket.
-    pub(super) fn of(candidate: &'c Candidate) -> Self {
+    pub(super) fn of(candidate: &'c CandidateBucket) -> Self {
         Self {
             candidate,
             skip: 0,
@@ -115,13 +115,13 @@ impl<'c> Visit<'c> {
     }
 }
 
-impl<'v, W: io::Write> Reading<'v, W> {
-    pub(super) fn new(answer: Answer, stream: Option<Stream<W>>) -> Self {
+impl<'v, W: io::Write> AnswerReading<'v, W> {
+    pub(super) fn new(answer: QueryAnswer, stream: Option<AnswerStream<W>>) -> Self {
         let info = answer.attached.info();
         let start = Arc::clone(&answer.contents);
-        let progress = |producer| Progress {
+        let progress = |producer| ProducerProgress {
             end: answer.resume.end_of(producer),
-            ..Progress::default()
+            ..ProducerProgress::default()
         };
         // What was in an answer before, only records tell.
         let has_index = answer.index.is_some() && answer.query.after.is_empty();
@@ -130,16 +130,16 @@ impl<'v, W: io::Write> Reading<'v, W> {
             latest: Arc::clone(&start),
             start,
             buffer: Buffer::new(),
-            merge: Merge::new(info.producers, info.bucket_bytes),
+            merge: AnswerMerge::new(info.producers, info.bucket_bytes),
             dumped: None,
             stream,
-            looker: None,
-            losses: Losses::default(),
+            visitor: None,
+            losses: QueryLosses::default(),
             progress: (0..info.producers).map(progress).collect(),
             newest: None,
             last: None,
             needed: needed.flatten(),
-            tally: Tally::default(),
+            tally: QueryTally::default(),
             passes: 0,
             written_to_ns: None,
             answer,
@@ -147,9 +147,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// Shows the packets to somebody.
-    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&Seen<'_>) -> bool) -> Self {
-        let looker = Some(Looker::new(look));
-        Self { looker, ..self }
+    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
+        let visitor = Some(PacketVisitor::new(look));
+        Self { visitor, ..self }
     }
 
     pub(super) fn run(mut self) -> Result<QueryReport, QueryError> {
@@ -188,7 +188,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 .is_some_and(|it| it.strong_count() == 0);
             let contents = match self.passes {
                 0 => Arc::clone(&self.start),
-                _ => Arc::new(Contents::read(&self.answer.attached)?),
+                _ => Arc::new(RegionContents::read(&self.answer.attached)?),
             };
             self.latest = Arc::clone(&contents);
             self.answer.matching.learn(&contents.interfaces);
@@ -240,7 +240,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// What there is to be read, by time: buckets with records that were not read before.
-    pub(super) fn visits<'c>(&mut self, contents: &'c Contents) -> Vec<Visit<'c>> {
+    pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
             let bucket = &contents.buckets[*index].bucket;
@@ -269,7 +269,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 .saturating_sub(bucket.first)
                 .min(bucket.packets);
             if skip < bucket.packets || hole > 0 {
-                let visit = Visit {
+                let visit = BucketRead {
                     candidate,
                     skip,
                     hole,
@@ -291,8 +291,8 @@ impl<'v, W: io::Write> Reading<'v, W> {
     /// Reads these buckets and writes what comes before `until_ns` of ring time; `None`: all.
     pub(super) fn pass(
         &mut self,
-        contents: &Contents,
-        visits: &[Visit<'_>],
+        contents: &RegionContents,
+        visits: &[BucketRead<'_>],
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
         if let Some(dumped) = self.dumped.as_mut().filter(|_| self.passes == 0) {
@@ -322,11 +322,11 @@ impl<'v, W: io::Write> Reading<'v, W> {
     /// Reads a bucket, if it may have packets of the window, and writes those of buckets before it.
     fn bucket(
         &mut self,
-        contents: &Contents,
-        visit: &Visit<'_>,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
-        let Candidate {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let producer = bucket.producer;
@@ -351,14 +351,14 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let says = self.ask_index(contents, visit);
         let index = &mut self.tally.index;
         match says {
-            Some(Says::Nothing) => {
+            Some(IndexAnswer::Nothing) => {
                 index.ruled_out += 1;
                 self.tally.looked_at += bucket.packets;
                 return Ok(());
             }
-            Some(Says::Perhaps) => index.read += 1,
-            Some(Says::Useless) => index.useless += 1,
-            Some(Says::Unknown) => index.made += 1,
+            Some(IndexAnswer::Perhaps) => index.read += 1,
+            Some(IndexAnswer::Useless) => index.useless += 1,
+            Some(IndexAnswer::Unknown) => index.made += 1,
             None => {}
         }
         // Of those that were in the answer before, none is missing.
@@ -397,8 +397,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// What the index says of a bucket; `None`: it is not asked.
-    pub(super) fn ask_index(&self, contents: &Contents, visit: &Visit<'_>) -> Option<Says> {
-        let Candidate {
+    pub(super) fn ask_index(
+        &self,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
+    ) -> Option<IndexAnswer> {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let needed = self.needed.as_ref()?;
@@ -410,14 +414,19 @@ impl<'v, W: io::Write> Reading<'v, W> {
         // How many of its packets are in the window, only they tell.
         let is_whole = self.answer.window.holds_all(*span_ns, offsets);
         Some(match says {
-            Says::Nothing if !is_whole => Says::Perhaps,
+            IndexAnswer::Nothing if !is_whole => IndexAnswer::Perhaps,
             says => says,
         })
     }
 
     /// Gives the index what it lacks of the copied bucket.
-    fn fill_index(&self, contents: &Contents, visit: &Visit<'_>, says: Option<Says>) {
-        if says == Some(Says::Unknown)
+    fn fill_index(
+        &self,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
+        says: Option<IndexAnswer>,
+    ) {
+        if says == Some(IndexAnswer::Unknown)
             && let (Some(index), Some(needed)) = (&self.answer.index, &self.needed)
         {
             let bucket = visit.candidate.bucket.bucket;
@@ -427,12 +436,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// Keeps the packets of the copied bucket that are asked for. `false`: the bucket does not hold what its header says.
-    fn take(&mut self, contents: &Contents, visit: &Visit<'_>) -> bool {
-        let Candidate {
+    fn take(&mut self, contents: &RegionContents, visit: &BucketRead<'_>) -> bool {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let lengths = self.lengths();
-        let mut piece = Piece::default();
+        let mut piece = PacketBatch::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let place = (0, bucket.producer, record);
             piece.push(packet, place, stamp_ns, lengths);
@@ -455,16 +464,16 @@ impl<'v, W: io::Write> Reading<'v, W> {
     /// Calls `take` with each packet of the copied bucket that is asked for, its number and its stamp.
     pub(super) fn each_match(
         &mut self,
-        contents: &Contents,
-        visit: &Visit<'_>,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
         mut take: impl FnMut(&retroscope_ring::Packet<'_>, u64, i64),
     ) -> FoundInBucket {
         let bucket = &visit.candidate.bucket;
-        let Contents {
+        let RegionContents {
             interfaces, steps, ..
         } = contents;
         let offsets = offsets(steps, bucket.producer);
-        let Answer {
+        let QueryAnswer {
             window,
             matching,
             resume,
@@ -501,14 +510,14 @@ impl<'v, W: io::Write> Reading<'v, W> {
     fn lengths(&self) -> (usize, usize) {
         let headers = self.answer.query.headers;
         let snaplen = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
-        let is_shown = self.stream.is_some() || self.looker.is_some();
+        let is_shown = self.stream.is_some() || self.visitor.is_some();
         (snaplen, if is_shown { snaplen } else { 0 })
     }
 
     /// Writes packets, in order, that nothing of `until_ns` or later comes before.
     fn write_before(
         &mut self,
-        contents: &Contents,
+        contents: &RegionContents,
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
         let before = self.tally.packets;
@@ -517,7 +526,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         while let Some((packet, data, dump)) = merge.next(until_ns, |dump| {
             let dumped = self.dumped.as_mut();
             let answer = &mut self.answer;
-            dumped.map_or_else(Piece::default, |it| {
+            dumped.map_or_else(PacketBatch::default, |it| {
                 it.fill(dump, answer, contents, lengths)
             })
         }) {
@@ -530,7 +539,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let other = dumped.and_then(|dumped| dumped.entry(packet.interface));
             let entry = contents.interfaces.get(usize::from(packet.interface));
             let Some(entry) = entry.or(other.as_deref()) else {
-                continue; // never: `Dumped` made one for each packet
+                continue; // never: `DumpReader` made one for each packet
             };
             let goes_on = self.give(entry, packet, data, dump);
             if !goes_on.map_err(QueryError::Output)? {
@@ -578,10 +587,10 @@ impl<'v, W: io::Write> Reading<'v, W> {
             .as_ref()
             .and_then(std::sync::Weak::upgrade);
         let recorder = recorder.filter(|recorder| recorder.is_live());
-        let statistics = Statistics {
+        let statistics = AnswerStatistics {
             report: &report.comment(),
             start_ns: self.answer.attached.info().created_ns,
-            span_ns: window.told,
+            span_ns: window.reported_ns,
         };
         let counts = |number| match &recorder {
             Some(recorder) => recorder.intake.interface_counts(number),

@@ -41,7 +41,7 @@ pub struct QueryReport {
     pub losses_known_to: Option<String>,
     /// What dumps gave of the time that has left the ring; absent where no dump was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dumps: Option<FromDumps>,
+    pub dumps: Option<AnswerDumps>,
     /// What the index did; `None`: it was not asked, or who asks sees a part of the packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexUse>,
@@ -57,7 +57,7 @@ pub struct QueryReport {
 /// What dumps gave to an answer whose window begins before the ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FromDumps {
+pub struct AnswerDumps {
     /// Dumps that were looked into.
     pub read: u64,
     /// Those that are not in the answer as they should be: deleted, damaged, or unreadable.
@@ -187,7 +187,7 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
 }
 
 /// `; 12 packets from 2 dumps, 1 of them not read whole`; nothing, where there was none.
-impl fmt::Display for FromDumps {
+impl fmt::Display for AnswerDumps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.unlisted {
             write!(f, "; dumps not looked into: {why}")?;
@@ -224,7 +224,7 @@ impl QueryReport {
             [] => String::new(),
             by => format!(" (ended by: {})", by.join(", ")),
         };
-        let dumps = self.dumps.as_ref().map(FromDumps::to_string);
+        let dumps = self.dumps.as_ref().map(AnswerDumps::to_string);
         let dumps = dumps.unwrap_or_default();
         format!("{verdict}{separator}{missing}{losses}{empty}{dumps}{clipped}")
     }

@@ -8,24 +8,24 @@ use retroscope_ring::{Attached, Buffer};
 
 use super::{
     PacketId, QueryError, Recording,
-    contents::{Contents, Window},
+    contents::{QueryWindow, RegionContents},
 };
 
 /// The order of packets: ring time in ns, producer, record.
-pub(super) type Position = (i64, usize, u64);
+pub(super) type RecordPosition = (i64, usize, u64);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
     /// By producer.
-    own: Vec<Option<Place>>,
+    own: Vec<Option<ResumePlace>>,
     /// Packets of other producers before this position were in the answer before.
-    begin: Option<Position>,
+    begin: Option<RecordPosition>,
 }
 
 /// A packet of a producer.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ResumePlace {
     record: u64,
     /// Ring time, ns; `None`: it was overwritten.
     time_ns: Option<i64>,
@@ -36,7 +36,7 @@ impl Resume {
         after: &[PacketId],
         recording: Recording,
         attached: &Attached,
-        contents: &Contents,
+        contents: &RegionContents,
     ) -> Result<Self, QueryError> {
         let mut resume = Self::default();
         let producers = attached.info().producers;
@@ -66,7 +66,7 @@ impl Resume {
             }
             let known = &mut resume.own[producer];
             if known.is_none_or(|known| (known.time_ns, known.record) < (time_ns, record)) {
-                *known = Some(Place { record, time_ns });
+                *known = Some(ResumePlace { record, time_ns });
             }
             let behind = time_ns.map(|time_ns| (time_ns, producer, record + 1));
             resume.begin = resume.begin.max(behind);
@@ -75,7 +75,7 @@ impl Resume {
     }
 
     /// Begins a window where the packets before may end.
-    pub(super) fn narrow(&self, window: &mut Window, contents: &Contents) {
+    pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;
         }
@@ -86,18 +86,18 @@ impl Resume {
     }
 
     /// Leaves out all packets before `position`.
-    pub(super) fn begin_with(&mut self, position: Position) {
+    pub(super) fn begin_with(&mut self, position: RecordPosition) {
         self.begin = Some(position);
     }
 
     /// Whether a packet was in the answer before.
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
-            Some(Place {
+            Some(ResumePlace {
                 record: last,
                 time_ns: Some(last_ns),
             }) => (time_ns, record) <= (last_ns, last),
-            Some(Place { record: last, .. }) => record <= last,
+            Some(ResumePlace { record: last, .. }) => record <= last,
             None => (self.begin).is_some_and(|begin| (time_ns, producer, record) < begin),
         }
     }
@@ -107,7 +107,7 @@ impl Resume {
         self.place(producer).map(|place| place.record + 1)
     }
 
-    fn place(&self, producer: usize) -> Option<Place> {
+    fn place(&self, producer: usize) -> Option<ResumePlace> {
         self.own.get(producer).copied().flatten()
     }
 }

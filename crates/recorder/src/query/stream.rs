@@ -13,7 +13,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{FileInterface, InterfaceStatistics, PacketOptions, PcapNgWriter};
 use retroscope_ring::InterfaceEntry;
 
-use super::{Recording, merge::Found};
+use super::{Recording, merge::MatchedPacket};
 use crate::{
     dump::encode::{SNAPLEN, comment, plain, section},
     intake::InterfaceCounts,
@@ -21,19 +21,19 @@ use crate::{
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Stream<W: io::Write> {
+pub(super) struct AnswerStream<W: io::Write> {
     writer: PcapNgWriter<W>,
     recording: Recording,
     snaplen: u32,
     /// By number in the ring, or what stands for it, the number in the file and the packets.
     interfaces: BTreeMap<u16, (u32, u64)>,
-    last: Option<(u32, Found, Vec<u8>)>,
+    last: Option<(u32, MatchedPacket, Vec<u8>)>,
     is_flushed: bool,
 }
 
 /// What all interfaces' statistics have in common.
 #[derive(Debug)]
-pub(super) struct Statistics<'a> {
+pub(super) struct AnswerStatistics<'a> {
     /// The report as JSON.
     pub(super) report: &'a str,
     /// When the recording began, ns.
@@ -42,7 +42,7 @@ pub(super) struct Statistics<'a> {
     pub(super) span_ns: (Option<i64>, Option<i64>),
 }
 
-impl<W: io::Write> Stream<W> {
+impl<W: io::Write> AnswerStream<W> {
     /// Begins at once: whoever reads sees that it comes.
     pub(super) fn new(
         out: W,
@@ -67,7 +67,7 @@ impl<W: io::Write> Stream<W> {
     pub(super) fn packet(
         &mut self,
         entry: &InterfaceEntry,
-        packet: &Found,
+        packet: &MatchedPacket,
         data: &[u8],
     ) -> io::Result<()> {
         let mut memory = self.write_last(&[])?;
@@ -103,7 +103,7 @@ impl<W: io::Write> Stream<W> {
     /// Writes statistics of each interface that has a block; `counts` tells what the recorder knows of one.
     pub(super) fn statistics(
         &mut self,
-        all: &Statistics<'_>,
+        all: &AnswerStatistics<'_>,
         counts: impl Fn(u16) -> InterfaceCounts,
     ) -> io::Result<()> {
         let numbered = self.interfaces.iter();

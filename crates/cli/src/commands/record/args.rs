@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
 use retroscope_flow::Cutoff;
-use retroscope_recorder::{ClassCutoff, Config, Format, Scripts, SubDirectory, TriggerRequest};
+use retroscope_recorder::{ClassCutoff, Config, DumpFormat, Scripts, SubDirectory, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -322,8 +322,8 @@ impl Args {
             history_goal: self.history_goal,
             directory: Some(self.directory.clone()),
             format: match self.format {
-                FormatName::Pcapng => Format::PcapNg,
-                FormatName::Pcap => Format::Pcap,
+                FormatName::Pcapng => DumpFormat::PcapNg,
+                FormatName::Pcap => DumpFormat::Pcap,
             },
             alerts: self.alerts.config(of_input.offline)?,
             reproducible: self.reproducible,

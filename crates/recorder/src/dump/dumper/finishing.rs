@@ -7,11 +7,11 @@ use super::{Dumper, DumperParts};
 use crate::{
     control::{events::RecorderEvent, progress::Reach, time::rfc3339},
     dump::{
-        active::{Active, verdict_line},
-        ending::{Ending, Stage},
-        pool::{Outcome, Work},
+        active::{ActiveDump, verdict_line},
+        ending::{DumpEnding, Stage},
+        pool::{SinkOutcome, SinkWork},
         report::DumpReport,
-        sink::End,
+        sink::SinkEnd,
     },
 };
 
@@ -27,14 +27,14 @@ impl Dumper {
     /// Finishes the dumps whose window is closed and wholly read.
     pub(super) fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
-        let is_done = |dump: &Active| is_ready(parts, dump, reach);
+        let is_done = |dump: &ActiveDump| is_ready(parts, dump, reach);
         for dump in self.active.take_ready(is_done) {
             self.finish(dump);
         }
     }
 
     /// A dump has read all packets that it needs: its sink completes it.
-    fn finish(&mut self, mut dump: Active) {
+    fn finish(&mut self, mut dump: ActiveDump) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
         if let Some(marks) = &dump.marks {
@@ -52,12 +52,12 @@ impl Dumper {
         let totals = dump.totals(&close, intake);
         let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
         let verdict = verdict_line(&ending.report());
-        let end = Box::new((End { verdict, totals }, ending.sink.end()));
-        self.ask(id, ending, Stage::Finishing, Work::Finish(end));
+        let end = Box::new((SinkEnd { verdict, totals }, ending.sink.end()));
+        self.ask(id, ending, Stage::Finishing, SinkWork::Finish(end));
     }
 
     /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
-    pub(super) fn ask(&mut self, id: u64, mut ending: Ending, stage: Stage, work: Work) {
+    pub(super) fn ask(&mut self, id: u64, mut ending: DumpEnding, stage: Stage, work: SinkWork) {
         if ending.submit(stage, work) {
             self.ending.insert(id, ending);
         } else {
@@ -73,9 +73,9 @@ impl Dumper {
         }
     }
 
-    pub(super) fn hear(&mut self, (id, outcome): (u64, Outcome)) {
+    pub(super) fn hear(&mut self, (id, outcome): (u64, SinkOutcome)) {
         if let Some(dump) = self.active.get_mut(id) {
-            if let Outcome::Failed(fault) = outcome {
+            if let SinkOutcome::Failed(fault) = outcome {
                 dump.sink.fault = Some(fault);
             }
             return;
@@ -83,7 +83,7 @@ impl Dumper {
         let Some(mut ending) = self.ending.remove(&id) else {
             return;
         };
-        let is_answer = !matches!(outcome, Outcome::Failed(_));
+        let is_answer = !matches!(outcome, SinkOutcome::Failed(_));
         for notice in ending.hear(outcome, &self.stopped) {
             self.tell(RecorderEvent::Notice(notice));
         }
@@ -95,7 +95,7 @@ impl Dumper {
     }
 
     /// The sink of a dump has answered.
-    fn go_on(&mut self, id: u64, mut ending: Ending) {
+    fn go_on(&mut self, id: u64, mut ending: DumpEnding) {
         match ending.stage {
             Stage::Finishing => {
                 ending.note_link_types(&mut self.names);
@@ -104,10 +104,10 @@ impl Dumper {
                     ending.draft.notes.push(note);
                     ending.completion.stays_plain = true;
                 }
-                self.write_sidecar(Stage::Telling, id, ending);
+                self.write_sidecar(Stage::WritingSidecar, id, ending);
             }
             Stage::Stopping => self.tell(RecorderEvent::Finished(ending.report())),
-            Stage::Telling => {
+            Stage::WritingSidecar => {
                 let common = &self.parts.common;
                 let finished = &common.counters.finished_dumps;
                 finished.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Dumper {
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
                     self.tell(RecorderEvent::Finished(report));
-                    ending.submit(Stage::Compressing, Work::Compress);
+                    ending.submit(Stage::Compressing, SinkWork::Compress);
                     self.ending.insert(id, ending);
                     return;
                 }
@@ -150,7 +150,7 @@ impl Dumper {
                 self.parts.common.log.replace(&ending.report());
                 self.compressed_or_not(id, ending);
             }
-            Stage::TellingAgain => {
+            Stage::RetryingSidecar => {
                 self.try_again_ns = match ending.completion.lacks_sidecar {
                     true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
                     // There is room now.
@@ -170,7 +170,7 @@ impl Dumper {
     }
 
     /// The compression of a dump has ended: its files are compressed, or plain because of an error.
-    fn compressed_or_not(&mut self, id: u64, ending: Ending) {
+    fn compressed_or_not(&mut self, id: u64, ending: DumpEnding) {
         let report = ending.report();
         let note = ending.sink.held().note.clone();
         // A dump that was deleted during the compression needs no event and no command.
@@ -206,10 +206,10 @@ impl Dumper {
 
     /// A dump is done with, unless its sidecar could not be written: the disk is full, for example. No
     /// list has files without a sidecar.
-    fn put_by(&mut self, id: u64, ending: Ending) {
+    fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
-            if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
+            if self.lacking.is_empty() && ending.stage != Stage::RetryingSidecar {
                 self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
             }
             self.lacking.insert(id, ending);
@@ -226,13 +226,13 @@ impl Dumper {
         let next = next.map(|(id, _)| *id);
         if let Some((id, ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
             self.tried_last = id;
-            self.write_sidecar(Stage::TellingAgain, id, ending);
+            self.write_sidecar(Stage::RetryingSidecar, id, ending);
             self.take_outcomes();
         }
     }
 
     /// Has the sidecar written.
-    fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: Ending) {
+    fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: DumpEnding) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;
             ending.completion.created = Some(rfc3339(now_ns));
@@ -240,14 +240,14 @@ impl Dumper {
         // If a replacement sidecar cannot be written, the old sidecar stays.
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
-        let work = Work::Tell(Box::new(sidecar));
+        let work = SinkWork::WriteSidecar(Box::new(sidecar));
         ending.submit(stage, work);
         self.ending.insert(id, ending);
     }
 }
 
 /// Whether the window of a dump is closed and wholly read, and its losses are known.
-fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
+fn is_ready(parts: &DumperParts, dump: &ActiveDump, reach: &Reach) -> bool {
     let Some(close) = &dump.close else {
         return false;
     };

@@ -9,14 +9,14 @@ use retroscope_ring::Reservation;
 
 use super::{
     super::{
-        active::Active,
-        alerted::Alerted,
+        active::ActiveDump,
         captures::Captures,
+        dump_alerts::DumpAlerts,
         file::{DumpFile, FileFacts},
-        kept::Kept,
+        fragments::KeptFragments,
         order::DumpOrder,
-        output::Written,
-        reading::Reading,
+        output::WrittenTotals,
+        reading::WindowReading,
         report::PROGRAM,
         sidecar::{Origin, TriggerPacket},
         stream::Heading,
@@ -76,8 +76,8 @@ impl Dumper {
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
         }
-        self.active.insert(Active {
-            alerted: Alerted::new(order.alert.as_ref(), &self.written_bytes),
+        self.active.insert(ActiveDump {
+            alerted: DumpAlerts::new(order.alert.as_ref(), &self.written_bytes),
             end_ns: order.to_ns,
             order,
             marks,
@@ -85,7 +85,7 @@ impl Dumper {
             sink,
             interface,
             trigger_packet,
-            reading: Some(Reading::new(reservation)),
+            reading: Some(WindowReading::new(reservation)),
             unread_ns: i64::MIN,
             reached_ns: i64::MIN,
             waiting: Vec::new(),
@@ -93,14 +93,14 @@ impl Dumper {
             listed_ns: i64::MAX,
             is_changed: false,
             is_stalled: false,
-            kept: Kept::new(&self.kept_bytes),
+            kept: KeptFragments::new(&self.kept_bytes),
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
             lost,
             gap: None,
-            behind: 0,
-            taken: Written::default(),
+            late_after_full: 0,
+            taken: WrittenTotals::default(),
             per_interface: BTreeMap::new(),
-            told_bytes: 0,
+            reported_bytes: 0,
             close: None,
             judge_by_ns: None,
         });
@@ -123,7 +123,7 @@ fn headline(order: &DumpOrder, origin: &Origin) -> String {
         stamp(order.from_ns),
         stamp(order.to_ns),
         order.expression,
-        origin.told(),
+        origin.description(),
     )
 }
 

@@ -8,7 +8,7 @@ use std::{
 use retroscope_ring::Positions;
 
 use super::{Bounds, Dumper};
-use crate::{control::progress::DumperProgress, dump::order::Message};
+use crate::{control::progress::DumperProgress, dump::order::DumperMessage};
 
 impl Dumper {
     /// Dumps that wait for their filters.
@@ -47,7 +47,7 @@ impl Dumper {
         self.parts.progress = DumperProgress::Follow { positions, hold_ns };
         let (reply, told) = sync_channel(1);
         let ends = vec![end];
-        self.take(Message::Account { ends, reply });
+        self.take(DumperMessage::Account { ends, reply });
         self.step();
         told.recv().unwrap();
         self.step();

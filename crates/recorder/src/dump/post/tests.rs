@@ -24,7 +24,7 @@ fn words_are_split_as_a_shell_does() {
 
 #[test]
 fn what_a_dump_has_is_filled_in_once() {
-    let dump = Finished {
+    let dump = PostJob {
         number: 7,
         id: "x".to_owned(),
         rule: "{file} $(reboot) 'x'".to_owned(),
@@ -46,7 +46,7 @@ fn what_a_dump_has_is_filled_in_once() {
 #[test]
 fn no_value_of_a_dump_starts_an_option() {
     let hostile = "-esh -c reboot";
-    let mut dump = Finished {
+    let mut dump = PostJob {
         number: 7,
         id: hostile.to_owned(),
         rule: hostile.to_owned(),
@@ -56,7 +56,7 @@ fn no_value_of_a_dump_starts_an_option() {
         sidecar: hostile.into(),
     };
     for name in ["{file}", "{sidecar}", "{id}", "{rule}"] {
-        let fill = |dump: &Finished, word: String| {
+        let fill = |dump: &PostJob, word: String| {
             let command = PostCommand::new(&format!("rsync {word} {{file}}")).unwrap();
             command.words(dump)[1].clone()
         };

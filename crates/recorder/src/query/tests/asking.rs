@@ -382,7 +382,7 @@ fn who_looks_sees_what_a_file_has() {
         ..Query::default()
     };
     let (report, out) = asked(&path, &query);
-    let mut expected = Found::read(&out, report.clone()).packets;
+    let mut expected = ParsedAnswer::read(&out, report.clone()).packets;
     let look = |most: usize| {
         let mut seen = Vec::new();
         let attached = Attached::open(&path).unwrap();

@@ -15,7 +15,7 @@ use retroscope_ring::Record;
 use sha2::{Digest, Sha256};
 
 use super::{
-    super::shelf::{Shelf, Shelved, Stretch},
+    super::catalog::{CatalogDump, DumpCatalog, StampRange},
     *,
 };
 use crate::{StoredFile, dump::stream::hexadecimal};
@@ -61,7 +61,7 @@ pub(super) const EXPRESSIONS: [&str; 3] = ["", "len > 1000", "ether[7] & 1 = 0"]
 /// A dump, and what becomes of it.
 #[derive(Debug, Clone)]
 pub(super) struct Dump {
-    pub(super) shelved: Shelved,
+    pub(super) shelved: CatalogDump,
     file: Vec<u8>,
     pub(super) is_deleted: bool,
 }
@@ -77,7 +77,7 @@ pub(super) struct Shelves {
     opens: AtomicUsize,
     /// The client goes while a file is opened.
     cancelled_by_open: Option<Cancel>,
-    lists: Mutex<Vec<Stretch>>,
+    lists: Mutex<Vec<StampRange>>,
 }
 
 struct Counted(io::Cursor<Vec<u8>>, Arc<AtomicUsize>);
@@ -90,15 +90,15 @@ impl Read for Counted {
     }
 }
 
-impl Shelf for Shelves {
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+impl DumpCatalog for Shelves {
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String> {
         self.lists.lock().unwrap().push(wanted);
         let dumps = self.dumps.iter().map(|dump| dump.shelved.clone());
-        let touches = |it: &Shelved| it.span.0 <= wanted.1 && it.span.1 >= wanted.0;
+        let touches = |it: &CatalogDump| it.span.0 <= wanted.1 && it.span.1 >= wanted.0;
         Ok(dumps.filter(touches).collect())
     }
 
-    fn open(&self, shelved: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+    fn open(&self, shelved: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
         self.opens.fetch_add(1, Ordering::SeqCst);
         self.cancelled_by_open.iter().for_each(Cancel::cancel);
         let mut dumps = self.dumps.iter();
@@ -114,7 +114,7 @@ impl Shelf for Shelves {
 /// A complete dump of this recording, of these packets in this order.
 pub(super) fn dump<'s>(
     id: &str,
-    span: Stretch,
+    span: StampRange,
     expression: &'static str,
     packets: impl IntoIterator<Item = &'s Sent>,
 ) -> Dump {
@@ -123,7 +123,7 @@ pub(super) fn dump<'s>(
 
 pub(super) fn dump_cut<'s>(
     id: &str,
-    span: Stretch,
+    span: StampRange,
     expression: &'static str,
     packets: impl IntoIterator<Item = &'s Sent>,
     snaplen: usize,
@@ -155,7 +155,7 @@ pub(super) fn dump_cut<'s>(
     let file = writer.finish().unwrap();
     let digest = Sha256::new_with_prefix(&file);
     Dump {
-        shelved: Shelved {
+        shelved: CatalogDump {
             id: id.to_owned(),
             from: rfc3339(span.0),
             to: rfc3339(span.1),
@@ -273,7 +273,7 @@ impl Past {
     }
 
     /// Those of a window.
-    pub(super) fn those(&self, (from_ns, to_ns): Stretch) -> impl Iterator<Item = &Sent> {
+    pub(super) fn those(&self, (from_ns, to_ns): StampRange) -> impl Iterator<Item = &Sent> {
         let window = from_ns..=to_ns;
         self.all
             .iter()
@@ -291,7 +291,7 @@ impl Past {
         self.shelves.deleted.lock().unwrap().insert(id.to_owned());
     }
 
-    pub(super) fn answer(&self, query: &Query) -> Answer {
+    pub(super) fn answer(&self, query: &Query) -> QueryAnswer {
         let attached = Attached::open(&self.written.folder.path().join("ring")).unwrap();
         let shelves = Arc::clone(&self.shelves);
         query.of(attached).unwrap().with_dumps_of(shelves)

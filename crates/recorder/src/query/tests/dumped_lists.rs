@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    super::shelf::{Stretch, uncovered},
+    super::catalog::{StampRange, uncovered},
     dumped::{EXPRESSIONS, Given, Past, Sent, dump, given, named},
     *,
 };
@@ -59,10 +59,10 @@ fn answers_are_what_lists_say() {
             let expression = EXPRESSIONS[random.usize(..3) * random.usize(..2)];
             let lost_ns = random.i64(span.0..=span.1);
             let lost = (lost_ns, lost_ns + random.i64(0..3000));
-            let lost: Vec<Stretch> = Vec::from_iter((random.u32(..4) == 0).then_some(lost));
+            let lost: Vec<StampRange> = Vec::from_iter((random.u32(..4) == 0).then_some(lost));
             let claims = uncovered(span, &lost);
             let is_there = |it: &&Sent| {
-                let has = |(from_ns, to_ns): &Stretch| (*from_ns..=*to_ns).contains(&it.time_ns);
+                let has = |(from_ns, to_ns): &StampRange| (*from_ns..=*to_ns).contains(&it.time_ns);
                 claims.iter().any(has) && it.is_taken(expression)
             };
             let packets: Vec<&Sent> = sorted.iter().filter(is_there).collect();
@@ -169,7 +169,7 @@ fn answers_are_what_lists_say() {
             let is_clipped = !report.clipped.is_empty();
             let lacks = report.missing.iter().any(|it| it.cause == "evicted");
             assert!(lacks || is_clipped || report.packets >= whole, "{what}");
-            let sure: Vec<Stretch> = has
+            let sure: Vec<StampRange> = has
                 .iter()
                 .filter(|(_, taken, _)| taken.is_empty() || *taken == expression)
                 .flat_map(|(_, _, claims)| claims.clone().unwrap_or_default())

@@ -6,7 +6,7 @@ use retroscope_filter::{FilterMode, hosts_of};
 use retroscope_packet::{community_id, parse};
 
 use super::{
-    index::{Index, ring_bytes},
+    index::{BucketIndex, ring_bytes},
     *,
 };
 
@@ -14,7 +14,7 @@ use super::{
 struct Indexed {
     ring: Ring,
     producer: Producer,
-    index: Arc<Index>,
+    index: Arc<BucketIndex>,
     next_ns: i64,
 }
 
@@ -28,7 +28,7 @@ impl Indexed {
         let ring = Ring::new(&config, None).unwrap();
         Self {
             producer: ring.producer().unwrap(),
-            index: Arc::new(Index::new(ring.buckets(), bucket_bytes)),
+            index: Arc::new(BucketIndex::new(ring.buckets(), bucket_bytes)),
             ring,
             next_ns: 1000,
         }
@@ -334,7 +334,7 @@ fn one_flow_is_found_ten_times_faster() {
         let mut did = None;
         for run in 0..15 {
             if run % 3 == 1 {
-                let index = Index::new(indexed.ring.buckets(), indexed.ring.bucket_bytes());
+                let index = BucketIndex::new(indexed.ring.buckets(), indexed.ring.bucket_bytes());
                 indexed.index = Arc::new(index);
             }
             let start = Instant::now();

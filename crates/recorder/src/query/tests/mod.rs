@@ -40,7 +40,7 @@ struct Written {
 }
 
 /// What an answer holds.
-struct Found {
+struct ParsedAnswer {
     report: QueryReport,
     /// Stamp, interface and number of each packet.
     packets: Vec<(i64, u16, u64)>,
@@ -106,14 +106,14 @@ impl Written {
     }
 }
 
-fn answer(path: &Path, query: &Query) -> Result<Found, QueryError> {
+fn answer(path: &Path, query: &Query) -> Result<ParsedAnswer, QueryError> {
     let attached = Attached::open(path).unwrap();
     let mut out = Vec::new();
     let report = query.of(attached)?.write_to(&mut out)?;
-    Ok(Found::read(&out, report))
+    Ok(ParsedAnswer::read(&out, report))
 }
 
-impl Found {
+impl ParsedAnswer {
     fn read(out: &[u8], report: QueryReport) -> Self {
         let mut reader = CaptureReader::new(out).unwrap();
         let mut packets = Vec::new();
@@ -154,7 +154,7 @@ impl Found {
     }
 }
 
-fn causes(answer: &Found) -> Vec<&'static str> {
+fn causes(answer: &ParsedAnswer) -> Vec<&'static str> {
     answer
         .report
         .missing
@@ -359,7 +359,7 @@ fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
         written.fill(5500, 200);
         let mut out = Vec::new();
         let report = answer.write_to(&mut out).unwrap();
-        let found = Found::read(&out, report);
+        let found = ParsedAnswer::read(&out, report);
         let all = named.is_some().then_some("evicted");
         assert_eq!(causes(&found), Vec::from_iter(all));
         let from = found.report.from.as_deref();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    super::{reading::Reading, shelf::Stretch, stream::Stream},
+    super::{catalog::StampRange, reading::AnswerReading, stream::AnswerStream},
     dumped::{Given, Past, Sent, dump, given, named, packets},
     *,
 };
@@ -13,11 +13,11 @@ fn ask(
     past: &mut Past,
     query: &Query,
     between: impl FnOnce(&mut Past),
-) -> (QueryReport, Vec<Given>, Option<Stretch>) {
+) -> (QueryReport, Vec<Given>, Option<StampRange>) {
     let answer = past.answer(query);
     let mut out = Vec::new();
-    let stream = Stream::new(&mut out, "", None, answer.recording).unwrap();
-    let mut reading = Reading::new(answer, Some(stream));
+    let stream = AnswerStream::new(&mut out, "", None, answer.recording).unwrap();
+    let mut reading = AnswerReading::new(answer, Some(stream));
     reading.dumped = reading.answer.dumped();
     let wanted = reading.dumped.as_ref().map(|dumped| dumped.wanted);
     let mut reading = reading.find_newest().unwrap();

@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::{
-    Format,
+    DumpFormat,
     control::events::Events,
     dump::{
         disk::Disk,
         names::Directory,
         store::keeper::{KeeperConfig, StoreThreads},
-        stream::{Digests, hexadecimal},
+        stream::{DigestTime, hexadecimal},
     },
     tests::{
         fake_disk::FakeDisk,
@@ -36,9 +36,13 @@ impl Bench {
     fn new(plan: &RigConfig<'_>) -> Self {
         let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
         let names = crate::NameTemplate::new("{number}").unwrap();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-            .with_names(&names, "sensor")
-            .with_digests(Digests::here());
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        )
+        .with_names(&names, "sensor")
+        .with_digests(DigestTime::here());
         let config = KeeperConfig::default();
         let keeper = StoreThreads::start(
             (*directory).clone(),

@@ -5,11 +5,11 @@ use std::fmt;
 use retroscope_packet::LinkType;
 use retroscope_ring::InterfaceEntry;
 
-use super::{PacketId, Recording, merge::Found};
+use super::{PacketId, Recording, merge::MatchedPacket};
 
 /// A packet of an answer, while it is looked at.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct QueriedPacket<'a> {
     /// Its stamp, ns since the epoch.
     pub stamp_ns: i64,
     /// Its name in the answers of this ring.
@@ -27,16 +27,16 @@ pub struct Seen<'a> {
 }
 
 /// Who looks at them, and whether they want more.
-pub(super) struct Looker<'v>(&'v mut dyn FnMut(&Seen<'_>) -> bool);
+pub(super) struct PacketVisitor<'v>(&'v mut dyn FnMut(&QueriedPacket<'_>) -> bool);
 
-impl fmt::Debug for Looker<'_> {
+impl fmt::Debug for PacketVisitor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Looker").finish_non_exhaustive()
+        f.debug_tuple("PacketVisitor").finish_non_exhaustive()
     }
 }
 
-impl<'v> Looker<'v> {
-    pub(super) fn new(look: &'v mut dyn FnMut(&Seen<'_>) -> bool) -> Self {
+impl<'v> PacketVisitor<'v> {
+    pub(super) fn new(look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
         Self(look)
     }
 
@@ -44,11 +44,11 @@ impl<'v> Looker<'v> {
     pub(super) fn look(
         &mut self,
         entry: &InterfaceEntry,
-        packet: &Found,
+        packet: &MatchedPacket,
         data: &[u8],
         recording: Recording,
     ) -> bool {
-        (self.0)(&Seen {
+        (self.0)(&QueriedPacket {
             stamp_ns: packet.stamp_ns,
             id: packet.id(recording),
             interface: &entry.name,

@@ -17,36 +17,36 @@ use crate::{
 };
 
 /// Stamps, ns: both ends included.
-pub(super) type Stretch = (i64, i64);
+pub(super) type StampRange = (i64, i64);
 
 /// A place where dumps lie. It is asked from the query's thread.
-pub(super) trait Shelf: fmt::Debug + Send + Sync {
+pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
     /// The finished dumps whose windows touch these stamps, and those of this recording that should be there and are not.
     ///
     /// # Errors
     /// Why there is no list, in words.
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String>;
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String>;
 
     /// Opens the only capture file of a dump. The dump may have been compressed after it was
     /// listed.
     ///
     /// # Errors
     /// Why it cannot be read, in words, or its sidecar is not as it was written.
-    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
+    fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
 }
 
 /// A dump that may be read.
 #[derive(Debug, Clone)]
-pub(super) struct Shelved {
+pub(super) struct CatalogDump {
     pub(super) id: String,
     /// Its window, as it tells it, …
     pub(super) from: String,
     pub(super) to: String,
     /// … and in ns.
-    pub(super) span: Stretch,
+    pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
     /// The stamps of which it has all that its filter takes of this recording; `None`: it is of another one.
-    pub(super) claims: Option<Vec<Stretch>>,
+    pub(super) claims: Option<Vec<StampRange>>,
     /// Its filter, as the recorder knows it; of other recordings empty.
     pub(super) expression: String,
     /// The UUID of its recording; `None`: its packets have no IDs.
@@ -55,7 +55,7 @@ pub(super) struct Shelved {
     pub(super) gone: Option<String>,
 }
 
-impl Shelved {
+impl CatalogDump {
     /// Why it cannot be read, if that is known before it is opened.
     pub(super) fn fault(&self) -> Option<String> {
         let is_pcapng = matches!(self.files.as_slice(), [file] if file.is_pcapng());
@@ -65,10 +65,10 @@ impl Shelved {
     }
 }
 
-impl Shelf for RecorderHandle {
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+impl DumpCatalog for RecorderHandle {
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String> {
         let common = self.common().map_err(|error| error.to_string())?;
-        let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
+        let touches = |(from_ns, to_ns): StampRange| from_ns <= wanted.1 && to_ns >= wanted.0;
         let own = || {
             let mut own = common.log.last();
             own.retain(|dump| span(&dump.from, &dump.to).is_some_and(touches));
@@ -97,7 +97,7 @@ impl Shelf for RecorderHandle {
                 continue;
             };
             let is_changed = (report.as_ref()).is_some_and(|it| !is_as_written(it, &dump.files));
-            shelved.push(Shelved {
+            shelved.push(CatalogDump {
                 id: dump.id.clone(),
                 from: dump.from.clone(),
                 to: dump.to.clone(),
@@ -114,7 +114,7 @@ impl Shelf for RecorderHandle {
             before.contains(id) && report.sidecar && report.verdict != Verdict::Failed
         });
         shelved.extend(own.into_values().filter_map(|report| {
-            Some(Shelved {
+            Some(CatalogDump {
                 span: span(&report.from, &report.to)?,
                 id: report.id.clone(),
                 from: report.from.clone(),
@@ -129,21 +129,21 @@ impl Shelf for RecorderHandle {
         Ok(shelved)
     }
 
-    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+    fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
         opened(|| self.open_now(dump))
     }
 }
 
 /// Why a capture file cannot be read.
 #[derive(Debug)]
-enum NotOpened {
+enum CaptureOpenError {
     /// The dump or its file is missing, or is not as it was listed.
     Changed(String),
     /// Another reason, in words.
     Failed(String),
 }
 
-impl From<CommandError> for NotOpened {
+impl From<CommandError> for CaptureOpenError {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::Refused(why) => Self::Changed(why),
@@ -155,17 +155,20 @@ impl From<CommandError> for NotOpened {
 /// Opens a file. If the file was changed, opens it once more: between two requests a compressed
 /// file may have replaced the plain file, which happens once. A disk that does not answer is not
 /// asked again.
-fn opened<T>(mut open: impl FnMut() -> Result<T, NotOpened>) -> Result<T, String> {
+fn opened<T>(mut open: impl FnMut() -> Result<T, CaptureOpenError>) -> Result<T, String> {
     let first = match open() {
-        Err(NotOpened::Changed(_)) => open(),
+        Err(CaptureOpenError::Changed(_)) => open(),
         first => first,
     };
-    first.map_err(|(NotOpened::Changed(why) | NotOpened::Failed(why))| why)
+    first.map_err(|(CaptureOpenError::Changed(why) | CaptureOpenError::Failed(why))| why)
 }
 
 impl RecorderHandle {
-    fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), NotOpened> {
-        let changed = |why: &str| NotOpened::Changed(why.to_owned());
+    fn open_now(
+        &self,
+        dump: &CatalogDump,
+    ) -> Result<(Box<dyn Read + Send>, StoredFile), CaptureOpenError> {
+        let changed = |why: &str| CaptureOpenError::Changed(why.to_owned());
         let told = self.dump(&dump.id)?;
         let (stored, told) = told.ok_or_else(|| changed("it was deleted meanwhile"))?;
         if dump.claims.is_some() {
@@ -179,7 +182,7 @@ impl RecorderHandle {
             }
         }
         let [file] = <[StoredFile; 1]>::try_from(stored.files)
-            .map_err(|files| NotOpened::Failed(format!("it has {} files", files.len())))?;
+            .map_err(|files| CaptureOpenError::Failed(format!("it has {} files", files.len())))?;
         let opened = self.open_dump_file(&dump.id, &file.name)?;
         Ok((Box::new(opened.into_reader()), file))
     }
@@ -193,13 +196,17 @@ fn is_as_written(report: &DumpReport, listed: &[StoredFile]) -> bool {
     report.files == listed || !report.replaced.is_empty() && report.replaced == listed
 }
 
-fn span(from: &str, to: &str) -> Option<Stretch> {
+fn span(from: &str, to: &str) -> Option<StampRange> {
     let (from_ns, to_ns) = (parse_time(from).ok()?, parse_time(to).ok()?);
     (from_ns <= to_ns).then_some((from_ns, to_ns))
 }
 
 /// The stamps of which a dump of this recording has all that its filter takes. What was lost before the ring, a live recorder tells itself.
-fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> Vec<Stretch> {
+fn claims(
+    report: &DumpReport,
+    (from_ns, to_ns): StampRange,
+    common: &RecorderShared,
+) -> Vec<StampRange> {
     let is_clipped = |by: &str| report.clipped.contains(&by);
     let is_less = is_clipped("limit") || is_clipped("flow");
     if report.verdict == Verdict::Failed
@@ -219,14 +226,14 @@ fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShare
     };
     let missing = report.missing.iter();
     let missing = missing.filter(|missing| missing.source.is_none() || !common.is_live());
-    let without: Vec<Stretch> = missing
+    let without: Vec<StampRange> = missing
         .map(|missing| span(&missing.from, &missing.to).unwrap_or((i64::MIN, i64::MAX)))
         .collect();
     uncovered((from_ns, to_ns), &without)
 }
 
 /// Whether the clocks showed the stamps of a dump's window then, and never again.
-fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> bool {
+fn is_once(report: &DumpReport, (from_ns, to_ns): StampRange, common: &RecorderShared) -> bool {
     if !common.is_live() {
         return common.ring.steps().is_empty();
     }
@@ -237,7 +244,7 @@ fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShar
 }
 
 /// What of `whole` none of the others has, in order.
-pub(super) fn uncovered(whole: Stretch, covered: &[Stretch]) -> Vec<Stretch> {
+pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampRange> {
     let mut covered = covered.to_vec();
     covered.sort_unstable();
     let mut left = Vec::new();
@@ -407,7 +414,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_stretch() {
-        const ALL: Stretch = (i64::MIN, i64::MAX);
+        const ALL: StampRange = (i64::MIN, i64::MAX);
         for (whole, covered, left) in [
             ((0, 9), &[][..], &[(0, 9)][..]),
             ((0, 9), &[(0, 9)], &[]),

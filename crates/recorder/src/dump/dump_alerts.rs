@@ -16,8 +16,8 @@ use retroscope_packet::LinkType;
 use serde::Serialize;
 
 use super::{
-    active::Active,
-    kept::KeptBytes,
+    active::ActiveDump,
+    fragments::KeptBytes,
     order::CloseOrder,
     packet::PacketMeta,
     report::{DumpReport, Missing},
@@ -38,11 +38,11 @@ const LISTED_MAX: usize = 1000;
 
 /// The alerts of one dump, and the written packets in which it looks for their frames.
 #[derive(Debug)]
-pub(super) struct Alerted {
+pub(super) struct DumpAlerts {
     /// The alert that opened the dump.
     first: Option<Arc<Alert>>,
     /// All alerts, by stamp, µs, and then in the order of arrival.
-    alerts: BTreeMap<(i64, usize), Known>,
+    alerts: BTreeMap<(i64, usize), TrackedAlert>,
     /// The newest written packets.
     written: VecDeque<WrittenPacket>,
     /// Written packets that are no longer remembered, and the latest ring time of them, ns.
@@ -56,7 +56,7 @@ pub(super) struct Alerted {
 
 /// An alert, and whether the dump has its frame.
 #[derive(Debug)]
-struct Known {
+struct TrackedAlert {
     alert: Arc<Alert>,
     /// Only records from this number on are marked.
     unread: u64,
@@ -88,7 +88,7 @@ pub(crate) struct AlertEntry {
     pub(super) packet: Option<u64>,
 }
 
-impl Alerted {
+impl DumpAlerts {
     pub(super) fn new(first: Option<&Arc<Alert>>, bytes: &KeptBytes) -> Self {
         let mut alerted = Self {
             first: first.cloned(),
@@ -108,7 +108,7 @@ impl Alerted {
     /// Adds an alert. `unread`: only records from this number on are marked.
     pub(super) fn add(&mut self, alert: Arc<Alert>, unread: u64) {
         let key = (micros(alert.time_ns), self.alerts.len());
-        let known = Known {
+        let known = TrackedAlert {
             alert,
             unread,
             is_found: false,
@@ -175,7 +175,7 @@ impl Alerted {
 
     /// Whether the frame of an alert is in the dump. `None`: there is no such frame, or it is not
     /// known.
-    fn has_frame(&self, known: &Known) -> Option<bool> {
+    fn has_frame(&self, known: &TrackedAlert) -> Option<bool> {
         let is_known = known.is_found || self.forgotten.0 == 0;
         (known.alert.is_on_wire && is_known).then_some(known.is_found)
     }
@@ -183,7 +183,7 @@ impl Alerted {
     /// For the sidecar.
     pub(super) fn entries(&self) -> Vec<AlertEntry> {
         let listed = self.alerts.values().take(LISTED_MAX);
-        let entry = |known: &Known| AlertEntry {
+        let entry = |known: &TrackedAlert| AlertEntry {
             identity: Arc::clone(&known.alert.identity),
             frame: self.has_frame(known),
             packet: known.packet,
@@ -246,9 +246,9 @@ impl Alerted {
 
 /// The alerts about a frame on the wire with this stamp, µs.
 fn of_stamp(
-    alerts: &mut BTreeMap<(i64, usize), Known>,
+    alerts: &mut BTreeMap<(i64, usize), TrackedAlert>,
     stamp_us: i64,
-) -> impl Iterator<Item = &mut Known> {
+) -> impl Iterator<Item = &mut TrackedAlert> {
     let of_stamp = alerts.range_mut((stamp_us, 0)..=(stamp_us, usize::MAX));
     let known = of_stamp.map(|(_, known)| known);
     known.filter(|known| known.alert.is_on_wire)
@@ -258,7 +258,7 @@ fn micros(ns: i64) -> i64 {
     ns.div_euclid(1000)
 }
 
-impl Active {
+impl ActiveDump {
     /// Adds notes about alerts to the report. A dump of alerts without a packet is never complete.
     pub(super) fn judge_alerts(&mut self, close: &CloseOrder, report: &mut DumpReport) {
         let Some(alert) = &self.alerted.first else {
@@ -309,7 +309,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        dump::packet::Key,
+        dump::packet::PacketKey,
         tests::rig::{MS, udp},
     };
 
@@ -331,9 +331,9 @@ mod tests {
     }
 
     /// Writes a packet of port 5 to port 9. Returns whether it is marked.
-    fn write(alerted: &mut Alerted, time_ns: i64, record: u64) -> bool {
+    fn write(alerted: &mut DumpAlerts, time_ns: i64, record: u64) -> bool {
         let meta = PacketMeta {
-            key: Key {
+            key: PacketKey {
                 time_ns,
                 source: 0,
                 producer: 0,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     /// Whether the frame of each alert is in the dump, and its number.
-    fn frames(alerted: &mut Alerted) -> Vec<(Option<bool>, Option<u64>)> {
+    fn frames(alerted: &mut DumpAlerts) -> Vec<(Option<bool>, Option<u64>)> {
         alerted.number();
         let entries = alerted.entries().into_iter();
         entries.map(|entry| (entry.frame, entry.packet)).collect()
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn alerts_mark_what_is_not_written_and_number_the_rest() {
-        let mut alerted = Alerted::new(Some(&alert(3 * MS, false)), &KeptBytes::new(true));
+        let mut alerted = DumpAlerts::new(Some(&alert(3 * MS, false)), &KeptBytes::new(true));
         assert!(!write(&mut alerted, 2 * MS, 0));
         assert!(write(&mut alerted, 3 * MS + 999, 1));
         alerted.add(alert(2 * MS, false), 0);
@@ -379,7 +379,7 @@ mod tests {
     fn written_packets_are_remembered_within_a_budget() {
         let all = KeptBytes::new(true);
         let mut dumps: Vec<_> = (0..3)
-            .map(|_| Alerted::new(Some(&alert(0, false)), &all))
+            .map(|_| DumpAlerts::new(Some(&alert(0, false)), &all))
             .collect();
         let packets = WRITTEN_MAX as i64 + 10;
         for alerted in &mut dumps {
