@@ -1,4 +1,4 @@
-//! The captures of a dump while they are encoded: one file, or as pcap one for each link type.
+//! The captures of a dump while they are encoded: one file, or for pcap one for each link type.
 
 use std::{io, sync::Arc};
 
@@ -22,7 +22,7 @@ pub(crate) struct Captures {
     format: DumpFormat,
     heading: Heading,
     pub(super) known: KnownInterfaces,
-    /// The first one before all others, which are in the order of link types.
+    /// The first file comes first. The other files are in the order of link types.
     pub(super) outputs: Vec<CaptureOutput>,
 }
 

@@ -1,7 +1,8 @@
-//! A capture file that is complete, as zstd: in frames that are read one by one.
+//! Compresses a complete capture file with zstd, in frames that can be read separately.
 //!
-//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames, a table has the length of each frame (Zstandard Seekable
-//! Format, in a skippable frame, which other programs pass over): a reader of a part of the file reads only the frames that contain it.
+//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames comes
+//! a table of their lengths (Zstandard Seekable Format), in a skippable frame that other programs
+//! ignore. So a reader that needs a part of the file reads only the frames with that part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Late packets and marks
 //! are only sorted in then, and no other dump waits for minutes of compression. Afterwards the
@@ -22,34 +23,35 @@ use super::{
     stream::{DigestTime, FinishedFile, hexadecimal},
 };
 
-/// So long after somebody asked the recording to stop compressing may go on: at level 3 for some GB, at level 19 for some ten MB.
+/// Time that compression may take after a request to stop the recording: enough for some GB at
+/// level 3, for some ten MB at level 19.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Bytes of the file in a frame: who wants one packet decompresses so many.
+/// Bytes of the file in a frame: a reader decompresses at least this much for one packet.
 const FRAME_BYTES: usize = 2 << 20;
-/// So many frames are read before the page cache is told that they are not wanted again.
+/// Number of frames after which the kernel may drop the pages that were read from its page cache.
 const FRAMES_KEPT: usize = 4;
-/// Of the skippable frame that has the table, and of the table's end.
+/// Magic number of the skippable frame that has the table. [`TABLE_END_MAGIC`] ends the table.
 const TABLE_MAGIC: u32 = 0x184d_2a5e;
 const TABLE_END_MAGIC: u32 = 0x8f92_eab1;
 
-/// How hard zstd tries: 1 to 19.
+/// Compression level of zstd, from 1 to 19.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZstdLevel(i32);
 
 impl ZstdLevel {
-    /// `None`: outside 1 to 19. Higher ones take more memory than a recorder should.
+    /// `None`: outside of 1 to 19. Higher levels take more memory than a recorder should.
     #[must_use]
     pub fn new(level: i32) -> Option<Self> {
         (1..=19).contains(&level).then_some(Self(level))
     }
 }
 
-/// A file that is made: what it has, where its frames are, and its digest.
+/// A compressed file that is being written: its length, its digest and the table of its frames.
 struct ZstdFrames<'d> {
     file: &'d dyn DiskFile,
     bytes: u64,
     digest: Option<Sha256>,
-    /// Bytes of each frame, and of what it has.
+    /// Compressed and plain bytes of each frame.
     table: Vec<[u32; 2]>,
 }
 
@@ -97,7 +99,7 @@ fn check_urgency(directory: &Directory) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes of the file, and its digest.
+/// Returns the length of the file in bytes, and its digest.
 fn make(
     directory: &Directory,
     plain: &FinishedFile,
@@ -154,7 +156,7 @@ fn make(
 }
 
 impl ZstdFrames<'_> {
-    /// Writes a frame with so many bytes of the file in it.
+    /// Writes a frame that holds `content` bytes of the plain file.
     fn push(&mut self, frame: &[u8], content: usize) -> io::Result<()> {
         let bytes = [frame.len(), content].map(|it| u32::try_from(it).map_err(io::Error::other));
         let [frame_bytes, content_bytes] = bytes;
@@ -176,7 +178,7 @@ impl ZstdFrames<'_> {
         let count = u32::try_from(self.table.len()).map_err(io::Error::other)?;
         let entries = self.table.iter().flatten();
         let entries = entries.flat_map(|bytes| bytes.to_le_bytes());
-        // Without checksums: each frame has its own.
+        // The table has no checksums: each frame has its own.
         let end = (count.to_le_bytes().into_iter())
             .chain([0])
             .chain(TABLE_END_MAGIC.to_le_bytes());
@@ -236,7 +238,7 @@ mod tests {
             .unwrap()
     }
 
-    /// What the frames of the table have, each read alone.
+    /// The plain bytes of each frame of the table. Each frame is decompressed alone.
     fn by_frames(file: &[u8]) -> Vec<Vec<u8>> {
         let number = |from: usize| u32::from_le_bytes(*file[from..].first_chunk().unwrap());
         let end = file.len();
@@ -305,7 +307,8 @@ mod tests {
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
-    /// A change in place keeps the length and the inode. Only the published digest tells.
+    /// A change in place keeps the length and the inode. Only the published digest shows the
+    /// change.
     #[test]
     fn a_file_that_is_changed_in_place_is_not_compressed() {
         for offset in [40, 5000] {
@@ -380,7 +383,7 @@ mod tests {
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         let level = ZstdLevel::new(1).unwrap();
-        // Of a recording that was just asked to stop it goes on.
+        // After a request to stop, compression goes on for the grace time.
         control.ask_to_stop();
         assert!(!control.is_urgent(STOP_GRACE) && control.is_urgent(Duration::ZERO));
         let mut frames = 0;

@@ -54,32 +54,32 @@ pub(super) struct DumpAlerts {
     unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// An alert, and whether the dump has its frame.
+/// An alert, and whether its frame is in the dump.
 #[derive(Debug)]
 struct TrackedAlert {
     alert: Arc<Alert>,
     /// Only records from this number on are marked.
     unread: u64,
     is_found: bool,
-    /// The number of its frame in the file, from 1.
+    /// The number of the alert's frame in the file, from 1.
     packet: Option<u64>,
 }
 
 #[derive(Debug)]
 struct WrittenPacket {
-    /// Its place in the file is by ring time, ns, and then by source.
+    /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether it has the direction of the first alert.
+    /// Whether the packet has the direction of the first alert.
     is_forward: bool,
 }
 
-/// An alert as a sidecar lists it.
+/// An alert in a sidecar.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<AlertIdentity>,
-    /// Whether the frame that it is about is in the dump. `None`: it is about no frame on the wire,
+    /// Whether the alert's frame is in the dump. `None`: the alert is about no frame on the wire,
     /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
@@ -117,7 +117,7 @@ impl DumpAlerts {
         self.alerts.insert(key, known);
     }
 
-    /// Takes note of a packet that is written next. Returns whether the packet is an alert's frame.
+    /// Notes a packet that is written next. Returns whether the packet is an alert's frame.
     pub(super) fn write(&mut self, meta: &PacketMeta, link_type: LinkType, data: &[u8]) -> bool {
         let Some(first) = &self.first else {
             return false;
@@ -173,14 +173,14 @@ impl DumpAlerts {
         }
     }
 
-    /// Whether the frame of an alert is in the dump. `None`: there is no such frame, or it is not
-    /// known.
+    /// Whether the frame of an alert is in the dump. `None`: the alert is about no frame, or the
+    /// dump no longer knows.
     fn has_frame(&self, known: &TrackedAlert) -> Option<bool> {
         let is_known = known.is_found || self.forgotten.0 == 0;
         (known.alert.is_on_wire && is_known).then_some(known.is_found)
     }
 
-    /// For the sidecar.
+    /// The entries for the sidecar.
     pub(super) fn entries(&self) -> Vec<AlertEntry> {
         let listed = self.alerts.values().take(LISTED_MAX);
         let entry = |known: &TrackedAlert| AlertEntry {
@@ -191,7 +191,7 @@ impl DumpAlerts {
         listed.map(entry).collect()
     }
 
-    /// A sentence about frames that are not in a dump that has packets.
+    /// A sentence about alert frames that a dump with packets lacks.
     fn note(&self) -> Option<String> {
         let all = self.alerts.values();
         let mut missing = all.filter(|known| self.has_frame(known) == Some(false));
@@ -207,9 +207,9 @@ impl DumpAlerts {
         ))
     }
 
-    /// Counts what a finished dump has of its alerts, and forgets the alerts: the dump may be
-    /// compressed for long. Returns news of those that it has nothing of.
-    /// `is_whole`: all packets that it was given are in its files.
+    /// Counts the alerts of a finished dump by result, and forgets them: compression may take long.
+    /// Returns news about alerts for which the dump has no packet. `is_whole`: all packets that the
+    /// dump got are in its files.
     pub(super) fn count(
         &mut self,
         counters: &AlertCounters,
@@ -296,7 +296,7 @@ impl ActiveDump {
     }
 }
 
-/// What is odd about an alert: a sentence.
+/// A sentence about a suspicious property of the alert.
 pub(crate) fn oddity(alert: &Alert) -> Option<&'static str> {
     (alert.has_community_id_of_tuple() == Some(false)).then_some(
         "its community_id is not that of its addresses and ports: either the IDS has another seed than 0, or it wrote other addresses than were on the wire (xff overwrite)",
@@ -313,7 +313,7 @@ mod tests {
         tests::rig::{MS, udp},
     };
 
-    /// About a packet at a time, ns, from port 5 to port 9, or back.
+    /// An alert about a packet at a time, ns, from port 5 to port 9, or back.
     fn alert(time_ns: i64, is_back: bool) -> Arc<Alert> {
         let mut ends = [("10.0.0.1", 5), ("10.0.0.2", 9)];
         if is_back {
@@ -364,7 +364,7 @@ mod tests {
         alerted.add(alert(5 * MS, true), 0);
         // The third packet came late: in the file it is the first.
         assert!(!write(&mut alerted, MS, 2));
-        // From files: a record that was analyzed before the alert.
+        // From files: the record was analyzed before the alert.
         alerted.add(alert(4 * MS, false), 4);
         assert!(!write(&mut alerted, 4 * MS, 3));
         assert!(!write(&mut alerted, 5 * MS, 4), "of the other direction");
@@ -374,7 +374,8 @@ mod tests {
         assert!(alerted.note().unwrap().contains("is not in it"));
     }
 
-    /// Many dumps of many packets: each remembers its newest packets, within a budget of all dumps.
+    /// Many dumps of many packets: each dump remembers its newest packets, within a budget for all
+    /// dumps.
     #[test]
     fn written_packets_are_remembered_within_a_budget() {
         let all = KeptBytes::new(true);
