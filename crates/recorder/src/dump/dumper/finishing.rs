@@ -15,10 +15,12 @@ use crate::{
     },
 };
 
-/// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
+/// Interval at which missing sidecars are tried again, one dump at a time, ns of the monotonic
+/// clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
+/// Dumps that wait for another try to write their sidecar.
 const LACKING_MAX: usize = 1000;
-/// Dumps that wait to be compressed, or are being compressed; others stay plain.
+/// Dumps that wait to be compressed, or are being compressed. Further dumps stay plain.
 const COMPRESSED_MAX: usize = 1000;
 /// A disk without room for a sidecar has no room for a second copy.
 const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
@@ -33,7 +35,7 @@ impl Dumper {
         }
     }
 
-    /// A dump has read all packets that it needs: its sink completes it.
+    /// A dump has read all packets that it needs: its sink completes the files.
     fn finish(&mut self, mut dump: ActiveDump) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
@@ -44,7 +46,8 @@ impl Dumper {
             return;
         };
         if let Some(received) = &close.received {
-            // Of other link types the rule set may have learned, for other dumps: that depends on how far it has come.
+            // The rule set may have learned other link types for other dumps: that depends on its
+            // progress.
             let link_types = self.names.link_types_of(received);
             dump.order.predicate.tell_refused(&link_types);
         }
@@ -56,7 +59,8 @@ impl Dumper {
         self.ask(id, ending, Stage::Finishing, SinkWork::Finish(end));
     }
 
-    /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
+    /// Submits work to the sink of a dump. If the sink cannot do the work, goes on with the next
+    /// stage of the dump at once.
     pub(super) fn ask(&mut self, id: u64, mut ending: DumpEnding, stage: Stage, work: SinkWork) {
         if ending.submit(stage, work) {
             self.ending.insert(id, ending);
@@ -66,7 +70,7 @@ impl Dumper {
         self.take_outcomes();
     }
 
-    /// Hears what became of the sinks' work.
+    /// Handles the results of the sinks' work.
     pub(super) fn take_outcomes(&mut self) {
         while let Some(news) = self.parts.pool.outcome() {
             self.hear(news);
@@ -94,7 +98,7 @@ impl Dumper {
         }
     }
 
-    /// The sink of a dump has answered.
+    /// The sink of a dump has answered: starts the next stage.
     fn go_on(&mut self, id: u64, mut ending: DumpEnding) {
         match ending.stage {
             Stage::Finishing => {
@@ -153,13 +157,13 @@ impl Dumper {
             Stage::RetryingSidecar => {
                 self.try_again_ns = match ending.completion.lacks_sidecar {
                     true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
-                    // There is room now.
+                    // The disk has room now.
                     false => i64::MIN,
                 };
                 if !ending.completion.lacks_sidecar {
                     let report = ending.report();
                     self.parts.common.log.replace(&report);
-                    // That of a complete dump has run.
+                    // The command of a complete dump has run already.
                     if report.error.is_some() {
                         self.post(&report);
                     }
@@ -192,7 +196,7 @@ impl Dumper {
         self.parts.directory.zstd.is_some()
     }
 
-    /// Dumps that are being compressed, or wait for that.
+    /// Number of dumps that are being compressed, or wait for compression.
     fn compressed(&self) -> usize {
         let ending = self.ending.values();
         ending.filter(|it| it.stage == Stage::Compressing).count()
@@ -204,7 +208,7 @@ impl Dumper {
         }
     }
 
-    /// A dump is done with, unless its sidecar could not be written: the disk is full, for example. No
+    /// Forgets a dump, unless its sidecar could not be written: the disk is full, for example. No
     /// list has files without a sidecar.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
@@ -231,7 +235,7 @@ impl Dumper {
         }
     }
 
-    /// Has the sidecar written.
+    /// Lets the sink write the sidecar.
     fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: DumpEnding) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;

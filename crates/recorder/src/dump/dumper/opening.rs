@@ -1,4 +1,4 @@
-//! A dump begins.
+//! Opens a dump.
 
 use std::{
     collections::BTreeMap,
@@ -71,7 +71,7 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // What takes everything singles out no flow.
+        // A dump without an expression singles out no flow.
         let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
@@ -107,7 +107,7 @@ impl Dumper {
     }
 }
 
-/// The first comment of a dump's file: what it is, and where it comes from.
+/// The first comment of a dump's file: the trigger, the window and the origin.
 fn headline(order: &DumpOrder, origin: &Origin) -> String {
     let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
     let told = |what: &str, text: &Option<Arc<str>>| {
@@ -127,7 +127,7 @@ fn headline(order: &DumpOrder, origin: &Origin) -> String {
     )
 }
 
-/// What a file says in the end, if nothing is known to be missing.
+/// The final verdict, if no loss is known.
 fn expected_verdict(unknown: &[String]) -> String {
     let unknown = unknown.iter().map(|unknown| format!("; {unknown}"));
     format!("verdict: complete{}", unknown.collect::<String>())
