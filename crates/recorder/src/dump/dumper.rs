@@ -1,16 +1,16 @@
 //! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! The dumper reads no clock to order packets. A [`DumperProgress`] says how far it may read (offline: as
-//! far as the analyzer has got, so that a dump sees the same packets in every run). It also says
-//! which packets are final in order: those older than every watermark. Each round visits the
-//! buckets with records that some dump has not read ([`Dumps`] knows the buckets), oldest first.
-//! Each bucket is visited once for all dumps. Then the round emits the packets that no older packet
-//! can precede any more.
+//! The dumper reads no clock to order packets. A [`DumperProgress`] says how far it may read
+//! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run). It
+//! also says which packets are final in order: those older than every watermark. Each round visits
+//! the buckets with records that some dump has not read ([`Dumps`] knows the buckets), oldest
+//! first. Each bucket is visited once for all dumps. Then the round emits the packets that no older
+//! packet can precede any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
 //! reads no further meanwhile. Its reservation may fall.
 //!
-//! A bucket with packets that wait for their turn stays held. Such buckets are few, because only
+//! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
 //! the packets of the last milliseconds wait. If they become too many (a queue without watermark),
 //! the dumper emits their packets at once, and the file is sorted at its end. Packets that still
 //! wait then, because a sink has no room, are lost.
@@ -317,8 +317,8 @@ impl Dumper {
     /// Scans the new records within `reach` for all dumps. `is_waited_for`: as in
     /// [`Dumps::visits`]. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
-        // Dumps that have room again read on in this pass. The packets that they have read are complete up to
-        // the end of the last pass.
+        // Dumps that have room again read on in this pass. The packets that they have read are
+        // complete up to the end of the last pass.
         let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
             self.emit(dump, passed_ns, reach);

@@ -1,4 +1,4 @@
-//! A dump that has read all packets that it needs, while its sink finishes it.
+//! A dump that has read all packets that it needs, while its sink finishes the files.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,18 @@ use super::{
 };
 use crate::intake::interfaces::InterfaceCache;
 
-/// Said of a pcapng file that Wireshark reads and tcpdump refuses.
+/// Note about a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 
-/// See the module. The ring may overwrite its window: what is not copied is not wanted.
+/// A dump whose sink finishes its files. The ring may overwrite its window: packets that were not
+/// copied are not needed.
 #[derive(Debug)]
 pub(super) struct DumpEnding {
     pub(super) rule_number: usize,
     pub(super) stage: Stage,
-    /// The report, except for what depends on the sink.
+    /// The report, without the parts that depend on the sink.
     pub(super) draft: DumpReport,
-    /// What the sink was given.
+    /// Packets and bytes that the sink got.
     pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
@@ -35,7 +36,7 @@ pub(super) struct DumpEnding {
 /// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// A sidecar of it could not be written, and is tried again.
+    /// The dump's sidecar could not be written, and is tried again.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
@@ -64,7 +65,7 @@ pub(super) enum Stage {
 }
 
 impl DumpEnding {
-    /// Gives the sink work. False: the sink has failed, and can do no such work.
+    /// Gives the sink work. Returns false if the sink has failed and cannot do the work.
     pub(super) fn submit(&mut self, stage: Stage, work: SinkWork) -> bool {
         self.stage = stage;
         let can_do = self.sink.fault.is_none() || matches!(work, SinkWork::WriteSidecar(_));
@@ -74,8 +75,8 @@ impl DumpEnding {
         can_do
     }
 
-    /// The sink reports what became of its work. Returns what the user should know. `why`: why nobody
-    /// completes the dump, if so.
+    /// Handles the result of the sink's work. Returns messages for the user. `why`: the reason why
+    /// dumps are not completed, if the recording was abandoned.
     pub(super) fn hear(&mut self, outcome: SinkOutcome, why: &str) -> Vec<String> {
         let sink = &mut self.sink;
         let mut notices = Vec::new();
@@ -127,7 +128,7 @@ impl DumpEnding {
         !self.sink.held().replaced.is_empty()
     }
 
-    /// A file that is complete may hold several link types: a remark for the user.
+    /// Adds a note for the user if one complete file has several link types.
     pub(super) fn note_link_types(&mut self, names: &mut InterfaceCache) {
         let held = self.sink.held();
         let described = held.interfaces.iter();
@@ -139,7 +140,7 @@ impl DumpEnding {
         }
     }
 
-    /// What is known by now.
+    /// The report with all that is known up to now.
     pub(super) fn report(&self) -> DumpReport {
         let mut report = self.draft.clone();
         let (fault, held) = (self.sink.fault.as_ref(), self.sink.held());
@@ -177,7 +178,7 @@ impl DumpEnding {
         report
     }
 
-    /// The sidecar is next to its files: it names them without a directory, so the names stay true when
+    /// The sidecar of the dump. It names the files without a directory, so the names stay true when
     /// the directory moves.
     pub(super) fn sidecar(&self, names: &mut InterfaceCache, origin: &Origin) -> Sidecar {
         let mut report = self.report();

@@ -1,4 +1,5 @@
-//! The files of one dump: its captures, one or (as pcap, with several link types) more, and its sidecar.
+//! The files of one dump: its sidecar and its captures. A pcap dump with several link types has
+//! more than one capture.
 
 use std::{
     io,
@@ -27,12 +28,12 @@ use super::{
     template::NameFacts,
 };
 
-/// Numbers tried for a name that is taken before giving up.
+/// Numbers that are tried if a file name is taken.
 const NAME_TRIES: u64 = 100_000;
-/// Of them, those that are tried one by one.
+/// The first numbers of [`NAME_TRIES`] are tried individually.
 const NAME_TRIES_EACH: u64 = 32;
 
-/// A dump as files `NAME.EXTENSION`, with `.part` behind it until they are complete.
+/// A dump as files `NAME.EXTENSION`. Files that are not complete have `.part` appended.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
     directory: Directory,
@@ -41,10 +42,10 @@ pub(crate) struct DumpFile {
     stem: String,
     /// Files that are being written, in the order of [`Captures`].
     streams: Vec<CaptureStream>,
-    /// Its capture files once they are complete.
+    /// The capture files, after they are complete.
     captures: Vec<FinishedFile>,
     interfaces: Vec<u16>,
-    /// What the keeper was told that it is called.
+    /// The ID under which the keeper lists this dump as open.
     listed_id: Option<String>,
     has_sidecar: bool,
     /// The plain captures, while the sidecar lists them and `captures` has the compressed ones.
@@ -58,23 +59,23 @@ pub(crate) struct DumpFile {
     not_compressed: Option<String>,
 }
 
-/// What names of files, and their headers, say of a dump.
+/// Facts about a dump for its file names and file headers.
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
-    /// That by which it is known since it was triggered.
+    /// The number that the dump has since its trigger.
     pub(crate) number: u64,
-    /// That of its name, …
+    /// The number in the file name.
     pub(crate) name_number: u64,
-    /// … and further ones where that name is taken.
+    /// The source of further numbers if a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
-    /// What its rule is called; `None`: it has none.
+    /// The name of the dump's rule; `None`: the rule has no name.
     pub(crate) rule_name: Option<Arc<str>>,
 }
 
 impl DumpFile {
-    /// Touches no disk yet.
+    /// A dump without files. Makes no system call.
     pub(crate) fn new(directory: &Directory, facts: FileFacts) -> Self {
         Self {
             directory: directory.clone(),
@@ -92,12 +93,12 @@ impl DumpFile {
         }
     }
 
-    /// Digests of its files, of which no piece was written yet.
+    /// The digests of the files before the first piece is written.
     pub(super) fn digests(&self) -> FileDigests {
         FileDigests::new(self.directory.digests, &self.facts.heading.expected)
     }
 
-    /// Tells the keeper that it is being written.
+    /// Registers the dump as open at the keeper.
     fn tell_open(&mut self) {
         let Some(keeper) = self.directory.keeper() else {
             return;
@@ -115,21 +116,21 @@ impl DumpFile {
         self.listed_id = Some(id);
     }
 
-    /// Tells it how far it is.
+    /// Tells the keeper how many bytes the files have.
     pub(super) fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.listed_id) {
             keeper.update_files(id, self.paths());
         }
     }
 
-    /// Tells it that nothing more is written.
+    /// Tells the keeper that nothing more is written.
     fn tell_over(&mut self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.listed_id.take()) {
             keeper.register_finished(&id, &self.directory.id(&self.stem));
         }
     }
 
-    /// Its captures, and how many bytes of each are there.
+    /// The paths of the captures, and how many bytes of each are written.
     fn paths(&self) -> Vec<(PathBuf, u64)> {
         let captures = self.captures.iter();
         let captures = captures.map(|capture| (capture.path.clone(), capture.bytes));
@@ -138,7 +139,7 @@ impl DumpFile {
         captures.chain(streams).collect()
     }
 
-    /// Makes the first file under the first name that is free.
+    /// Makes the first file under the first free name.
     fn create_first(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
@@ -161,8 +162,9 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Where one name is for all dumps, and so many of its numbers are taken already that looking at each would take long: one that is free,
-    /// found by halves. Those behind it may be taken.
+    /// A free number if the template gives all dumps the same name, and too many numbers are taken
+    /// that to try each would take long. The number is found by bisection. Higher numbers may be
+    /// taken.
     fn first_free(&self) -> u64 {
         let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);
         let facts = &self.facts;
@@ -253,7 +255,7 @@ impl DumpFile {
             remove_all(disk, &made);
             return Err(error);
         }
-        // The names must be on disk before a sidecar lists them. A directory that cannot be
+        // The names must be on disk before a sidecar lists the files. A directory that cannot be
         // synced does not fail the dump.
         let _ = disk.sync_directory(self.directory.openable_path());
         Ok((made, second))
@@ -277,7 +279,7 @@ impl DumpFile {
         let disk = self.directory.disk();
         // The new sidecar must be on disk first.
         let _ = disk.sync_directory(self.directory.openable_path());
-        // A plain file that cannot be removed stays, and no sidecar lists it.
+        // A plain file that cannot be removed stays without a sidecar.
         remove_all(disk, &self.plain);
         self.plain.clear();
         self.second = None;
@@ -294,7 +296,7 @@ impl DumpFile {
         format!("{}: not compressed: {error}", name.display())
     }
 
-    /// The name of a file with this extension.
+    /// The path of a file with this extension.
     fn named(&self, extension: &str) -> PathBuf {
         let name = format!("{}.{extension}", self.stem);
         self.directory.path().join(name)
@@ -334,14 +336,14 @@ impl DumpFile {
         })
     }
 
-    /// Of those files that have none.
+    /// Computes the digests that files still lack.
     pub(super) fn compute_digests(&mut self) {
         for capture in &mut self.captures {
             capture.digest(&self.directory);
         }
     }
 
-    /// Its capture files, as the sidecar lists them.
+    /// The sidecar's list of the capture files.
     pub(super) fn files(&self) -> Vec<StoredFile> {
         let name = |path: &Path| file_name(path).to_string_lossy().into_owned();
         let captures = self.captures.iter().map(stored);
@@ -353,7 +355,7 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
-    /// Writes the sidecar, and replaces an older sidecar. False: the dump was deleted.
+    /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
             // A file of this name is another process's file.
@@ -425,9 +427,9 @@ impl Drop for DumpFile {
     }
 }
 
-/// Except [`DumpFile::interface`], [`DumpFile::held`] and the two about open files, each of these may
-/// take as long as the disk takes. Errors are what the system said, in words for the user. After an
-/// error nothing more is written.
+/// Operations of a worker. Except [`DumpFile::held`] and the two functions
+/// about open files, each may take as long as the disk takes. Errors have the system's text, in
+/// words for the user. After an error nothing more is written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before all other functions.
     pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {
@@ -439,7 +441,7 @@ impl DumpFile {
         })
     }
 
-    /// Writes a piece of a file, which is made with its first piece.
+    /// Writes a piece of a file. The first piece creates the file.
     pub(super) fn write(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut streams = self.streams.iter_mut();
         match streams.find(|it| it.link_type == piece.link_type) {
@@ -467,7 +469,8 @@ impl DumpFile {
             // If the next rename fails, the report must have the new name of this file.
             self.streams[place].rename(&capture.path);
         }
-        // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
+        // The files are complete and named. If the directory cannot be synced, they are not called
+        // failed.
         let _ = self
             .directory
             .disk()
@@ -479,8 +482,8 @@ impl DumpFile {
         Ok(())
     }
 
-    /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]), the next
-    /// [`Self::sidecar`] removes the plain files. May take hours.
+    /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]),
+    /// the next [`Self::sidecar`] removes the plain files. May take hours.
     pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
             return;
@@ -497,9 +500,9 @@ impl DumpFile {
         }
     }
 
-    /// Writes the sidecar through a `.part` file. False: no capture file exists, or the dump was
-    /// deleted. If the sidecar of a compressed dump cannot be written, the plain files and the
-    /// old sidecar stay.
+    /// Writes the sidecar through a `.part` file. Returns false if no capture file exists, or the
+    /// dump was deleted. If the sidecar of a compressed dump cannot be written, the plain files and
+    /// the old sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
@@ -521,7 +524,7 @@ impl DumpFile {
         written
     }
 
-    /// The files and what they hold. If no file could be made, the name that was tried is listed.
+    /// The files and their contents. If no file could be made, the name that was tried is listed.
     pub(super) fn held(&self) -> SinkContents {
         let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = self.streams.iter().map(|stream| stream.path().to_owned());

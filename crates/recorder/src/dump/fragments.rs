@@ -119,7 +119,7 @@ impl Drop for KeptFragments {
     }
 }
 
-/// Bytes of memory of a fragment. A fragment that is still in its bucket only takes an entry here.
+/// Bytes of memory of a fragment. A fragment that is still in its bucket takes only an entry here.
 fn bytes_of(packet: &WaitingPacket) -> usize {
     let copied = match &packet.bytes {
         Bytes::Copied(data) => data.len(),

@@ -1,4 +1,4 @@
-//! Packets that imitate what a dump file says of itself.
+//! Packets that imitate the texts of a dump file.
 
 use std::{
     fs,
@@ -43,12 +43,12 @@ fn payloads() -> Vec<Vec<u8>> {
         payloads.push([&[0; 42], field.as_slice(), field].concat());
         payloads.push(field.repeat(20));
     }
-    // A section header, as it begins and as a whole.
+    // A section header: its first bytes, and a whole header.
     payloads.push([&[0x0a, 0x0d, 0x0d, 0x0a], fields[0].as_slice()].concat());
     payloads
 }
 
-/// Interface 0.
+/// The cache with interface 0.
 fn names() -> InterfaceCache {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let interfaces = Interfaces::default();
@@ -127,7 +127,7 @@ fn dump(directory: &Path, format: DumpFormat, packets: &[(i64, Vec<u8>)]) -> Dum
     file
 }
 
-/// Its capture file.
+/// The path of the dump's capture file.
 fn path(file: &DumpFile) -> PathBuf {
     file.held().locations.swap_remove(0)
 }
@@ -148,7 +148,7 @@ fn comments(path: &Path) -> String {
     String::from_utf8_lossy(&bytes[..length as usize]).into_owned()
 }
 
-/// Whether the field of the verdict holds this, and nothing else.
+/// Whether the verdict's field has exactly this text.
 fn says(path: &Path, verdict: &str) -> bool {
     let comments = comments(path);
     let field = comments.rfind("verdict: ").unwrap();
@@ -160,7 +160,7 @@ fn packets_stay_as_they_are() {
     let payloads = payloads();
     let at = |index: usize| (10 + i64::try_from(index).unwrap(), payloads[index].clone());
     let in_order: Vec<_> = (0..payloads.len()).map(at).collect();
-    // The last of them comes first and the others late: a merge writes a new file.
+    // The last packet comes first and the other packets late: a merge writes a new file.
     let mut disordered = in_order.clone();
     disordered.rotate_right(1);
     for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
@@ -176,7 +176,7 @@ fn packets_stay_as_they_are() {
     }
 }
 
-/// The digest that its sidecar tells is that of the file.
+/// Checks that the digest in the sidecar is the digest of the file.
 fn assert_digest(file: &mut DumpFile) {
     file.compute_digests();
     let digest = Sha256::digest(fs::read(path(file)).unwrap());
@@ -188,7 +188,7 @@ fn assert_digest(file: &mut DumpFile) {
 #[test]
 fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
-    // Another file of the same bytes, under its name.
+    // Another file with the same bytes and the same name.
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(
         dir.path(),
@@ -266,7 +266,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     assert_eq!(disk.names(), there, "both stay, as of any failed dump");
 }
 
-/// One that says nothing in particular.
+/// A sidecar with arbitrary content.
 pub(super) fn sidecar() -> Sidecar {
     Sidecar {
         report: report_of_test(),
@@ -285,7 +285,8 @@ pub(super) fn sidecar() -> Sidecar {
     }
 }
 
-/// Where one name is for all dumps, the next free number is found without trying them one by one.
+/// If the template gives all dumps the same name, the next free number is found without trying
+/// each.
 #[test]
 fn a_name_of_many_dumps_is_found_soon() {
     for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {

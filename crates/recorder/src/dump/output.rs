@@ -1,9 +1,9 @@
 //! Encodes the packets of one capture file. Touches no disk.
 //!
 //! The encoder knows where in the file each block goes, so what it makes is written as it is. The
-//! packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`] merges the
-//! runs into a new file, which is in order by ring time and source. Packets of one time and source
-//! keep the order in which they arrived.
+//! packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`]
+//! merges the runs into a new file, which is in order by ring time and source. Packets of one time
+//! and source keep the order in which they arrived.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,21 +29,22 @@ use crate::{control::packet_id::PacketId, intake::interfaces::RecordedInterface}
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type KnownInterfaces = BTreeMap<u16, Arc<RecordedInterface>>;
 
-/// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
+/// Longest comment of one packet, bytes: a few gaps. An option of the file cannot be longer than 64
+/// KiB.
 const COMMENT_BYTES: usize = 1000;
 
-/// What was written of a dump, or is to be.
+/// Sums over packets of a dump that were written, or are to be written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WrittenTotals {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) first_ns: Option<i64>,
     pub(crate) last_ns: Option<i64>,
-    /// Packets whose time stamp the format cannot hold: they have another one.
+    /// Packets whose time stamp the format cannot store: they have another stamp in the file.
     pub(crate) restamped: u64,
 }
 
-/// Bytes on their way to a file, whole pcapng blocks or pcap records.
+/// Bytes on their way to a file: whole pcapng blocks or pcap records.
 #[derive(Debug)]
 pub(crate) struct EncodedPiece {
     /// The link type of the file, which identifies the file among those of the dump.
@@ -69,15 +70,15 @@ pub(crate) struct CaptureOutput {
     offset: u64,
     /// Packets that were encoded.
     encoded: WrittenTotals,
-    /// Place of the last packet.
+    /// Sort key of the last packet.
     last: Option<SortKey>,
     /// The packets are one run.
     is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
-    /// How many of `interfaces` were described without a packet.
+    /// Number of `interfaces` that were described without a packet.
     interfaces_first: usize,
-    /// The number of `interfaces` that the pieces up to now describe.
+    /// Number of `interfaces` that the pieces up to now describe.
     interfaces_taken: usize,
     /// The interface of each packet of a pcap file with several interfaces: pcap records have no
     /// interface.
@@ -85,11 +86,11 @@ pub(crate) struct CaptureOutput {
     /// By source: the number of a packet in the file, and the difference of stamp and ring time
     /// from that packet on, ns.
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
-    /// Which packets of the file are marked.
+    /// Numbers of the marked packets in the file.
     marked: BTreeSet<u64>,
-    /// What the next packet of the file is to say of a gap before it, …
+    /// The comment of the next packet, about a gap before the packet.
     comment: Option<String>,
-    /// … and what packets say, by their place.
+    /// The comments of packets, by the packet's number in the file.
     comments: BTreeMap<u64, String>,
 }
 
@@ -120,7 +121,8 @@ impl CaptureOutput {
         })
     }
 
-    /// Encodes a packet after those before. A packet that belongs before one of them begins a run.
+    /// Encodes a packet after all earlier packets. A packet that belongs before an earlier packet
+    /// begins a run.
     pub(crate) fn push(
         &mut self,
         meta: &PacketMeta,
@@ -136,7 +138,7 @@ impl CaptureOutput {
             None => self.describe(meta.interface, known)?,
         };
         if self.format == DumpFormat::Pcap && self.interfaces.len() > 1 {
-            // All before the second one are of the first.
+            // All packets before the second interface are of the first interface.
             let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
             self.origins.resize(before, self.interfaces[0]);
             self.origins.push(meta.interface);
@@ -159,7 +161,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// The next packet is to say this; what an earlier call said stands before it.
+    /// Adds a text to the comment of the next packet, after the texts of earlier calls.
     pub(crate) fn comment(&mut self, text: &str) {
         let comment = self.comment.get_or_insert_default();
         if !comment.is_empty() {
@@ -177,7 +179,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Encodes an interface block; its index is returned.
+    /// Encodes an interface block, and returns its index.
     fn describe(&mut self, id: u16, known: &KnownInterfaces) -> io::Result<usize> {
         self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
@@ -200,7 +202,7 @@ impl CaptureOutput {
         Some(block)
     }
 
-    /// Takes what was encoded. `next`: an empty block for what follows.
+    /// Takes the encoded bytes. `next`: an empty block for the next bytes.
     pub(crate) fn take(&mut self, next: Block) -> EncodedPiece {
         let field = match self.offset {
             0 => self.encoder.verdict_field().cloned(),
@@ -255,7 +257,8 @@ impl CaptureOutput {
     ) -> io::Result<Self> {
         let path = stream.path().with_extension("merge.part");
         let mut merged = Self::new(self.format, self.link_type, &self.heading)?;
-        // The others come with their first packets, in whatever run these are.
+        // The other interfaces are described with their first packets, in whatever run these
+        // packets are.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
@@ -351,7 +354,7 @@ impl CaptureOutput {
         origin.copied().unwrap_or_default()
     }
 
-    /// Stamp less ring time of packet `index` of the file, ns.
+    /// Stamp minus ring time of packet `index` of the file, ns.
     fn offset_ns(&self, source: usize, index: u64) -> i64 {
         let offsets = self.offsets.get(&source).map_or(&[][..], Vec::as_slice);
         let before = offsets.partition_point(|(from, _)| *from <= index);

@@ -16,7 +16,7 @@ impl Dumper {
         self.active.iter().filter(|dump| dump.is_compiling).count()
     }
 
-    /// Number of dumps that rounds have inspected so far. A dump counts once for each inspection.
+    /// Number of dumps that rounds have inspected. A dump counts once for each inspection.
     pub(crate) fn looks(&self) -> usize {
         self.active.looks
     }
