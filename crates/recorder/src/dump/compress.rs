@@ -30,8 +30,9 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const FRAME_BYTES: usize = 2 << 20;
 /// Number of frames after which the kernel may drop the pages that were read from its page cache.
 const FRAMES_KEPT: usize = 4;
-/// Magic number of the skippable frame that has the table. [`TABLE_END_MAGIC`] ends the table.
+/// Magic number of the skippable frame that has the table.
 const TABLE_MAGIC: u32 = 0x184d_2a5e;
+/// Magic number at the end of the table.
 const TABLE_END_MAGIC: u32 = 0x8f92_eab1;
 
 /// Compression level of zstd, from 1 to 19.

@@ -414,8 +414,8 @@ impl Dumps {
         }
     }
 
-    /// A new reading at the position of the following dumps. These dumps first get their losses so
-    /// far.
+    /// A new reading at the position of the following dumps. These dumps first get their losses up
+    /// to now.
     fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> WindowReading {
         let mut fresh = WindowReading::resume_at(&self.ring, &self.passed, from_ns, to_ns);
         let lost = self.lost_by_followers();

@@ -1,4 +1,4 @@
-//! The threads that do what a disk may take long for.
+//! The threads for work that may wait for a disk.
 //!
 //! Live each dump has a sink (its [files](super::file)), and each sink has a queue of work: the
 //! packets that the dumper encoded, then the end of the dump. One worker at a time works on a sink,
@@ -52,39 +52,42 @@ pub(super) use self::{
 use super::{block::SpareBlocks, captures::Captures, file::DumpFile, names::Directory};
 use crate::control::{common::RecorderShared, lock};
 
-/// Workers of a live recorder.
+/// Writing workers of a live recorder.
 const WRITERS: usize = 4;
-/// Workers that do no slow work, where there are so many and one more.
+/// Workers that do no slow work, if there is at least one more worker.
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;
-/// Bytes of packets that are copied and not written yet, of all dumps together. A disk of 1 GB/s that stands still for 20 ms needs
-/// a third of them.
+/// Bytes of packets of all dumps that are copied and not written yet. A disk of 1 GB/s that stalls
+/// for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Descriptors that a worker may open beyond those that were open before: a capture, its late packets, and both merged.
+/// Descriptors that a worker may open in addition: a capture, its late packets, and the merged
+/// file.
 const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;
-/// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.
+/// Time that the dumper waits for news of workers before it checks whether they still run. Workers
+/// report everything, so the check is only for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
-/// How much a pool may use.
+/// Resources of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolConfig {
-    /// Threads that write.
+    /// Number of threads that write.
     pub(crate) writers: usize,
-    /// Threads that compress.
+    /// Number of threads that compress.
     pub(crate) compressors: usize,
     /// The dumper waits for the threads.
     pub(crate) waits: bool,
-    /// Bytes of copies.
+    /// Bytes that may be encoded and not written, for all sinks.
     pub(crate) budget_bytes: usize,
-    /// Descriptors that sinks may have open; a few more where sinks have several files each.
+    /// Descriptors that sinks may have open. If sinks have several files each, a few more are open.
     pub(crate) files_max: usize,
 }
 
 impl PoolConfig {
-    /// Of a recorder of live sources, or of files. Half of the descriptors that this process may have are for dumps.
+    /// Resources for live sources, or for files. Dumps may use half of the descriptors of this
+    /// process.
     pub(crate) fn new(is_live: bool) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
@@ -105,17 +108,17 @@ impl PoolConfig {
     }
 }
 
-/// See the module. The dumper has it.
+/// The dumper's end of the worker threads.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<PoolShared>,
     news: mpsc::Receiver<(u64, SinkOutcome)>,
     writers: Vec<JoinHandle<()>>,
-    /// As in [`PoolConfig`].
+    /// The dumper waits for the threads, as in [`PoolConfig`].
     waits: bool,
 }
 
-/// Ends the work of all when a worker panics: nobody waits for it then.
+/// Ends the work of all workers when a worker panics, so that no thread waits for that worker.
 struct Watch(Arc<PoolShared>);
 
 impl Drop for Watch {
@@ -189,7 +192,7 @@ impl Pool {
         queue
     }
 
-    /// What became of earlier work, if anything is told.
+    /// The result of earlier work, if one has arrived.
     pub(super) fn outcome(&self) -> Option<(u64, SinkOutcome)> {
         let outcome = self.news.try_recv().ok();
         if outcome.is_none() {
@@ -198,7 +201,7 @@ impl Pool {
         outcome
     }
 
-    /// Waits for that.
+    /// Waits for the result of earlier work.
     pub(super) fn wait(&self) -> Option<(u64, SinkOutcome)> {
         match self.news.recv_timeout(WRITERS_WAIT) {
             Ok(outcome) => Some(outcome),
@@ -209,12 +212,13 @@ impl Pool {
         }
     }
 
-    /// Frees memory that nobody needed since the last call.
+    /// Frees memory that was not used since the last call.
     pub(super) fn rest(&self) {
         self.shared.limits.spares.trim();
     }
 
-    /// Workers end with the pool. One that is gone before has panicked: what it had will never be told.
+    /// Panics if a worker has ended. Workers end only with the pool, or when they panic, and a
+    /// worker that panicked never reports its work.
     fn look(&self) {
         let is_gone = self.writers.iter().any(JoinHandle::is_finished);
         assert!(!is_gone, "a thread that writes dumps panicked");
@@ -230,13 +234,13 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Workers finish the piece of work that they are at; the rest is given up.
+    /// Workers finish their current piece of work. All further work is dropped.
     fn drop(&mut self) {
         lock(&self.shared.state).is_over = true;
         self.shared.work.notify_all();
         self.shared.compressions.notify_all();
         for writer in self.writers.drain(..) {
-            // It told its panic itself.
+            // The panic was printed when it happened.
             let _ = writer.join();
         }
     }

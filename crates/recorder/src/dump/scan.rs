@@ -1,6 +1,7 @@
-//! One bucket, looked at for all dumps that want it, 64 records at a time: the windows by their descriptors, then all filters
-//! at once as one rule set. So the number of open dumps makes little difference. What is left, packets that some dump takes
-//! and those that its filter must be asked about, is looked at one by one.
+//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan first
+//! compares the windows with the record descriptors, then runs all filters at once as one rule set.
+//! So the number of open dumps makes little difference. Only packets that some dump's filter
+//! matches, or may match, are handled separately.
 
 use std::{ops::Range, rc::Rc};
 
@@ -20,10 +21,10 @@ use crate::{
     intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
-/// What the open dumps take, as one rule set.
+/// The filters of the open dumps, as one rule set.
 #[derive(Debug)]
 pub(super) struct Scanner {
-    /// Under the numbers of the dumps.
+    /// The filters, under the numbers of their dumps.
     pub(super) rules: Rules,
     reader: RuleReader,
     matches: Matches,
@@ -35,9 +36,9 @@ struct RecordRun<'a> {
     visit: &'a BucketVisit,
     interface: &'a RecordedInterface,
     chunk: &'a Chunk<'a>,
-    /// Where in the chunk they are.
+    /// The records' positions in the chunk.
     range: Range<usize>,
-    /// The first of them, counted from the start of the bucket.
+    /// The first record, counted from the start of the bucket.
     first: u32,
 }
 
@@ -50,7 +51,7 @@ impl Scanner {
         }
     }
 
-    /// A dump was opened.
+    /// Adds the filter of a dump that was opened.
     pub(super) fn add(&mut self, order: &mut DumpOrder) {
         let predicate = &mut order.predicate;
         let Some(filter) = predicate.filter() else {
@@ -71,7 +72,8 @@ impl Scanner {
         }
     }
 
-    /// Gives the dumps what they take of a bucket. Returns the first record that was not looked at.
+    /// Gives the dumps the packets that they match in a bucket. Returns the first record that was
+    /// not read.
     pub(super) fn scan(
         &mut self,
         view: &Rc<BucketView>,
@@ -121,20 +123,20 @@ impl Scanner {
         }
     }
 
-    /// Takes up new dumps, and prepares for the packets of a link type.
+    /// Loads new filters, and compiles all filters for a link type.
     fn learn(&mut self, link_type: LinkType, dumps: &mut Dumps) {
         if !self.rules.knows(link_type) {
             for (id, error) in self.rules.add_link_type(link_type) {
                 dumps.change(id, |dump| dump.order.predicate.refuse(link_type, &error));
             }
         }
-        // This thread changes the rules itself: nobody else holds them.
+        // Only this thread changes the rules, so the call never waits for another thread.
         self.reader.refresh_blocking();
     }
 }
 
 impl RecordRun<'_> {
-    /// Gives the dumps what they take.
+    /// Gives the dumps the packets that their filters match.
     fn give(
         &self,
         matches: &Matches,
@@ -145,7 +147,7 @@ impl RecordRun<'_> {
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
             dumps.change(id, |dump| {
-                // Dumps that have looked at it before match too.
+                // Dumps that have read the record before match too.
                 if !self.visit.is_for(dump, index) {
                     return;
                 }
@@ -158,7 +160,8 @@ impl RecordRun<'_> {
         }
     }
 
-    /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
+    /// Runs the script of a dump once on each record of its window, and gives the dump the packets
+    /// that the script matches.
     fn give_scripted(
         &self,
         records: &Range<u32>,
@@ -197,7 +200,7 @@ impl RecordRun<'_> {
         }
     }
 
-    /// Where a record stands.
+    /// The place of a record in the ring.
     fn found(&self, index: u32, stamps: &mut StampRestorer) -> RecordLocation<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);
@@ -211,7 +214,7 @@ impl RecordRun<'_> {
     }
 }
 
-/// A place in a chunk, which has at most 64.
+/// A position in a chunk, which has at most 64 records.
 fn offset(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(0)
 }

@@ -28,34 +28,34 @@ use super::{
 };
 use crate::control::packet_id::Recording;
 
-/// Bytes that are read at once.
+/// Bytes of one read call.
 const READ_BYTES: usize = 256 * 1024;
-/// So often the page cache is told that what was read is not wanted again.
+/// Number of reads after which the kernel may drop the pages from its page cache.
 const READS_KEPT: usize = 32;
 
-/// What a file says of itself in its header.
+/// The header comments of a file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heading {
     pub(crate) headline: String,
     /// The recording that the IDs of packets belong to. `None`: packets have no IDs.
     pub(crate) recording: Option<Recording>,
-    /// The verdict that it will have if nothing goes wrong.
+    /// The final verdict if nothing goes wrong.
     pub(crate) expected: String,
 }
 
 /// When digests are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DigestTime {
-    /// As files are written.
+    /// While the files are written.
     AsWritten,
-    /// When they are complete.
+    /// After the files are complete.
     AfterClose,
     #[default]
     Never,
 }
 
 impl DigestTime {
-    /// What is best on this processor.
+    /// The best time on this processor.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_quick = std::arch::is_x86_feature_detected!("sha");
@@ -71,7 +71,7 @@ impl DigestTime {
     }
 }
 
-/// A file of a dump that is being written. After an error the file holds the bytes that were
+/// A file of a dump that is being written. After an error the file has the bytes that were
 /// [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct CaptureStream {
@@ -79,7 +79,7 @@ pub(super) struct CaptureStream {
     pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
-    /// Packets that are wholly in the file: what a failed dump still has.
+    /// Packets that are wholly in the file: a failed dump still has these packets.
     pub(super) safe: WrittenTotals,
     /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
     pub(super) interfaces: Vec<u16>,
@@ -92,7 +92,7 @@ pub(super) struct FileDigests {
     when: DigestTime,
     /// The verdict that the files have if nothing goes wrong.
     expected: String,
-    /// By link type.
+    /// Digests by link type.
     of: BTreeMap<u16, Sha256>,
 }
 
@@ -100,10 +100,10 @@ pub(super) struct FileDigests {
 #[derive(Debug, Clone)]
 pub(super) struct FinishedFile {
     pub(super) path: PathBuf,
-    /// What tells it from others, whatever their names.
+    /// Identifies the file, whatever its name.
     pub(super) identity: (u64, u64),
     pub(super) bytes: u64,
-    /// Lower-case hexadecimal digits. `None`: it is not computed yet, or was not to be.
+    /// Lower-case hexadecimal digits. `None`: not computed yet, or not at all.
     pub(super) sha256: Option<String>,
 }
 
@@ -123,28 +123,28 @@ impl CaptureStream {
             field: first.field.clone(),
         };
         stream.write(directory, first).inspect_err(|_| {
-            // Nobody would know of it.
+            // A file without a dump would remain.
             let _ = directory.disk().remove(stream.path());
         })?;
         Ok(stream)
     }
 
-    /// Where it is now.
+    /// The current path.
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// What tells it from others, whatever their names.
+    /// Identifies the file, whatever its name.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.file.identity
     }
 
-    /// It was renamed.
+    /// Notes the file's new path.
     pub(super) fn rename(&mut self, path: &Path) {
         path.clone_into(&mut self.file.path);
     }
 
-    /// Bytes of the file that are there.
+    /// Bytes that are written.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -154,12 +154,12 @@ impl CaptureStream {
         self.file.is_open()
     }
 
-    /// Gives its descriptor back until it is needed again.
+    /// Closes the descriptor until it is needed again.
     pub(super) fn close(&mut self) {
         self.file.close();
     }
 
-    /// The file, to be read.
+    /// The file, for reading.
     pub(super) fn take(&mut self, directory: &Directory) -> io::Result<Arc<dyn DiskFile>> {
         self.file.take(directory.disk())
     }
@@ -170,7 +170,8 @@ impl CaptureStream {
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
-            // Leave whole blocks behind; failing at that too changes nothing for the caller.
+            // Truncates the file to whole blocks. If that fails too, the result for the caller is
+            // the same.
             let _ = file.set_len(self.len);
             return Err(error);
         }
@@ -180,7 +181,7 @@ impl CaptureStream {
         Ok(())
     }
 
-    /// Puts the verdict in its place, and has all of it stored.
+    /// Writes the verdict into its field, and syncs the file.
     pub(super) fn finish(
         &mut self,
         directory: &Directory,
@@ -232,7 +233,7 @@ impl FileDigests {
         }
     }
 
-    /// Begins anew with the first piece of another file.
+    /// Begins again with the first piece of another file.
     pub(super) fn restart(&mut self, first: &EncodedPiece) {
         self.of.remove(&first.link_type.0);
         self.update(first);
@@ -240,7 +241,7 @@ impl FileDigests {
 }
 
 impl FinishedFile {
-    /// Computes the digest, if that was not done. A file that cannot be read has none.
+    /// Computes the digest if the file lacks a digest. A file that cannot be read gets no digest.
     pub(super) fn digest(&mut self, directory: &Directory) {
         if self.sha256.is_none() && directory.digests != DigestTime::Never {
             let file = directory.disk().open_to_read(&self.path);
@@ -249,7 +250,7 @@ impl FinishedFile {
     }
 }
 
-/// Reads a file through, unless the recording is to end at once.
+/// Reads a whole file, unless the recording is aborted.
 fn sha256_of(file: &dyn DiskFile, directory: &Directory) -> io::Result<String> {
     let (mut digest, mut reader) = (Sha256::new(), file.reader());
     let mut buffer = vec![0; READ_BYTES];

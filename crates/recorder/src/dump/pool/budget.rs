@@ -36,7 +36,7 @@ impl PoolLimits {
 #[derive(Debug)]
 pub(in crate::dump) struct Charge {
     bytes: usize,
-    /// All bytes of the sink.
+    /// Counter for all bytes of the sink.
     queued: Arc<AtomicUsize>,
     limits: Arc<PoolLimits>,
 }

@@ -23,13 +23,13 @@ use crate::{
 /// Upper bound of the header, the options and the padding of a packet, bytes.
 const AROUND_PACKET_BYTES: usize = 64;
 
-/// The dumper's end of a sink. Dropped, it gives up what was not written yet.
+/// The dumper's end of a sink. Dropping the queue drops the work that is not done yet.
 #[derive(Debug)]
 pub(in crate::dump) struct SinkQueue {
     id: u64,
     pub(in crate::dump) format: DumpFormat,
     shared: Arc<PoolShared>,
-    /// Encodes the packets.
+    /// The encoders of the sink's files.
     captures: Captures,
     /// Counts the bytes that are encoded and not handed over.
     open: Charge,
@@ -40,28 +40,28 @@ pub(in crate::dump) struct SinkQueue {
     /// From files: the dumper waits until the sink has done its work, so that results do not depend
     /// on the speed of a disk.
     waits: bool,
-    /// Why it has failed.
+    /// The failure of the sink, if it has failed.
     pub(in crate::dump) fault: Option<SinkFault>,
-    /// What it held when it was complete, or where it was to be.
+    /// The contents of the sink when it was complete; before that, the name that it should get.
     pub(in crate::dump) completed: SinkContents,
-    /// A test says that it has no room.
+    /// Tests: the sink has no room.
     #[cfg(test)]
     pub(in crate::dump) is_full: bool,
 }
 
-/// Why a sink failed, and what it holds all the same.
+/// The failure of a sink, and the contents that it has nevertheless.
 #[derive(Debug, Clone)]
 pub(in crate::dump) struct SinkFault {
     pub(in crate::dump) error: String,
-    /// As `missing` names it: [`DISK`] or [`STOPPED`].
+    /// The cause in the report's `missing`: [`DISK`] or [`STOPPED`].
     pub(in crate::dump) cause: &'static str,
     pub(in crate::dump) held: SinkContents,
 }
 
-/// The file system refused what was to be written.
+/// Cause of a loss: the file system refused the bytes.
 pub(in crate::dump) const DISK: &str = "disk";
 
-/// The dump was not to be completed.
+/// Cause of a loss: the dump was not completed because the recording was abandoned.
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
@@ -97,7 +97,7 @@ impl SinkQueue {
         self.wait();
     }
 
-    /// What the sink holds, as far as it was told.
+    /// The contents of the sink, as it reported them last.
     pub(in crate::dump) fn held(&self) -> &SinkContents {
         let failed = self.fault.as_ref().map(|fault| &fault.held);
         failed.unwrap_or(&self.completed)
@@ -133,7 +133,7 @@ impl SinkQueue {
         self.write(piece);
     }
 
-    /// As in [`Captures::interface`].
+    /// Describes an interface, as [`Captures::interface`] does.
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.captures.interface(id, interface);
     }

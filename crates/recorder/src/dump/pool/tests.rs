@@ -45,7 +45,7 @@ fn captures() -> Captures {
     Captures::new(DumpFormat::PcapNg, Heading::default())
 }
 
-/// The beginning of a file.
+/// The first piece of a file.
 fn header(limits: &Arc<PoolLimits>) -> Arc<Load> {
     let output = CaptureOutput::new(DumpFormat::PcapNg, LinkType::ETHERNET, &Heading::default());
     Arc::new(Load {
@@ -54,7 +54,7 @@ fn header(limits: &Arc<PoolLimits>) -> Arc<Load> {
     })
 }
 
-/// A file that is to be created there.
+/// A file that is to be created in this directory.
 fn body(directory: &Directory, limits: &Arc<PoolLimits>) -> SinkBody {
     let facts = FileFacts {
         names: NameFacts::default(),
@@ -67,7 +67,7 @@ fn body(directory: &Directory, limits: &Arc<PoolLimits>) -> SinkBody {
     SinkBody::new(Box::new(DumpFile::new(directory, facts)), limits)
 }
 
-/// A sink with this work, to be created on a disk of its own.
+/// A sink with this work, on a separate disk.
 fn slot(limits: &Arc<PoolLimits>, has_begun: bool, work: SinkWork) -> SinkSlot {
     let disk = Arc::new(FakeDisk::default());
     let directory = Directory::on(disk, Path::new("dumps"), DumpFormat::PcapNg);
@@ -76,8 +76,8 @@ fn slot(limits: &Arc<PoolLimits>, has_begun: bool, work: SinkWork) -> SinkSlot {
     slot
 }
 
-/// First packets come first; one worker is at slow work where there is any, more only where nothing is to be written, and never
-/// more than may be.
+/// First packets come first. One worker does slow work if there is any. More workers do slow work
+/// only if nothing is to be written, and never more than the limit.
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
@@ -128,7 +128,7 @@ fn limits() -> PoolLimits {
     }
 }
 
-/// Queues that grow as far as they may, in any order: how many bytes each.
+/// Lets queues grow in random order, each as far as it may. Returns the bytes of each queue.
 fn grown(queues: usize, random: &mut fastrand::Rng) -> Vec<usize> {
     let limits = limits();
     let mut queued = vec![0; queues];
@@ -154,7 +154,7 @@ fn queues_share_the_budget_and_leave_some() {
     let mut random = fastrand::Rng::with_seed(16);
     for queues in [1, 2, 10] {
         let queued = grown(queues, &mut random);
-        // Each has about half of what is left in the end.
+        // In the end each queue has about half of the rest of the budget.
         let share = BUDGET / (queues + 2);
         for bytes in &queued {
             let near = share * 3 / 4..share * 5 / 4;
@@ -224,7 +224,8 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
-    // Some are of large packets, some of small ones; in some nearly all are as most packets are.
+    // Some files have large packets, some small packets. In some nearly all packets have the common
+    // size.
     let longest = [100, 1514, 9000, 262_000][(seed % 4) as usize];
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
@@ -301,7 +302,7 @@ fn a_queue_makes_the_same_files_as_writing_at_once() {
     }
 }
 
-/// A dump that the disk has no room for holds the whole packets that it says it does.
+/// A dump on a full disk has exactly the whole packets that it reports.
 #[test]
 fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;

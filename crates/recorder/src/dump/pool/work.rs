@@ -28,31 +28,31 @@ pub(in crate::dump) enum SinkWork {
     Create(Arc<Load>),
     /// Write the next piece of a file.
     Write(Arc<Load>),
-    /// The packets could not be encoded.
+    /// Fail the sink: the packets could not be encoded.
     Fail(io::Error),
-    /// Answer when all that came is written.
+    /// Answer when all earlier work is done.
     Flush,
-    /// Complete it, and answer.
+    /// Complete the files, and answer.
     Finish(Box<(SinkEnd, Captures)>),
-    /// Compress what is complete, and answer.
+    /// Compress the complete files, and answer.
     Compress,
     /// Write the sidecar, and answer.
     WriteSidecar(Box<Sidecar>),
-    /// Close it: nobody needs it any more.
+    /// Close the sink, which is no longer needed.
     Close,
 }
 
 /// The result of a piece of work.
 #[derive(Debug)]
 pub(in crate::dump) enum SinkOutcome {
-    /// It failed, and takes nothing more. Told once.
+    /// The sink failed, and accepts nothing more. Sent once.
     Failed(SinkFault),
-    /// To [`SinkWork::Flush`], [`SinkWork::Finish`] and [`SinkWork::Compress`].
+    /// The answer to [`SinkWork::Flush`], [`SinkWork::Finish`] and [`SinkWork::Compress`].
     Done {
         failed: Option<SinkFault>,
         held: SinkContents,
     },
-    /// To [`SinkWork::WriteSidecar`]: whether there is a sidecar now.
+    /// The answer to [`SinkWork::WriteSidecar`]: whether the sidecar exists now.
     SidecarWritten {
         sidecar: io::Result<bool>,
         held: SinkContents,
@@ -62,7 +62,7 @@ pub(in crate::dump) enum SinkOutcome {
 #[derive(Debug)]
 pub(super) struct PoolShared {
     pub(super) limits: Arc<PoolLimits>,
-    /// Workers that may do slow work at a time.
+    /// Number of workers that may do slow work at a time.
     pub(super) slow_max: usize,
     pub(super) state: Mutex<PoolState>,
     /// Wakes the workers of [`Lane::Write`].
@@ -76,7 +76,7 @@ pub(super) struct PoolShared {
 /// Kinds of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Does all work but compression.
+    /// Does all work except compression.
     Write,
     /// Only compresses.
     Compress,
@@ -85,10 +85,10 @@ pub(super) enum Lane {
 #[derive(Debug, Default)]
 pub(super) struct PoolState {
     pub(super) slots: HashMap<u64, SinkSlot>,
-    /// Sinks that have work and no worker, by the [class](WorkClass) of the next work. A sink may also
-    /// be listed for a digest.
+    /// Sinks that have work and no worker, by the [class](WorkClass) of the next work. A sink may
+    /// also be listed for a digest.
     ready: [VecDeque<u64>; 5],
-    /// Workers at slow work.
+    /// Number of workers that do slow work.
     pub(super) slow: usize,
     pub(super) is_over: bool,
 }
@@ -99,7 +99,7 @@ pub(super) struct SinkSlot {
     /// `None`: a worker works on the sink.
     pub(super) body: Option<SinkBody>,
     pub(super) work: VecDeque<SinkWork>,
-    /// Whether it is listed with its next work.
+    /// Whether the sink is listed with its next work.
     is_listed: bool,
     /// The recorder computes digests.
     has_digests: bool,
@@ -116,12 +116,12 @@ pub(super) struct SinkSlot {
 pub(super) struct SinkBody {
     pub(super) file: Box<DumpFile>,
     pub(super) has_failed: Option<SinkFault>,
-    /// Its descriptors, as they are counted in `limits`.
+    /// The sink's open descriptors, as counted in `limits`.
     pub(super) files: usize,
     pub(super) limits: Arc<PoolLimits>,
 }
 
-/// Kinds of work.
+/// Kinds of work, by urgency and by the threads that do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkClass {
     First,
@@ -138,15 +138,15 @@ pub(super) enum SinkTask {
     Digest(u64, FileDigests, Arc<Load>),
 }
 
-/// A piece of work, taken.
+/// A piece of work that a worker has taken.
 pub(super) struct WorkTask {
     pub(super) id: u64,
     pub(super) body: SinkBody,
     pub(super) work: SinkWork,
-    /// For [`SinkWork::Finish`].
+    /// The digests for [`SinkWork::Finish`].
     pub(super) digests: FileDigests,
     pub(super) class: WorkClass,
-    /// No packets follow at once.
+    /// No further packets are queued.
     pub(super) is_last: bool,
 }
 
@@ -157,7 +157,7 @@ impl PoolShared {
         let (ready, given_up) = state.submit(id, work);
         drop(state);
         if is_load {
-            // For the digest.
+            // One worker writes, another may update the digest.
             self.work.notify_one();
         }
         if let Some(class) = ready {
@@ -215,8 +215,8 @@ impl PoolShared {
         } else {
             let done = (task.body).perform(task.work, task.digests, task.is_last);
             if let Some(outcome) = done {
-                // Before another worker can take the sink, so that its news arrive in order. The
-                // dumper may have ended.
+                // The news is sent before another worker can take the sink, so that the sink's news
+                // arrive in order. The dumper may have ended.
                 let _ = news.send((task.id, outcome));
             }
             Some(task.body)
@@ -224,7 +224,7 @@ impl PoolShared {
         let mut state = lock(&self.state);
         if task.class == WorkClass::Slow {
             state.slow -= 1;
-            // Others may have waited for that.
+            // Other slow work may have waited for this.
             self.work.notify_one();
         }
         let ready = state.put_back(task.id, body);
@@ -297,7 +297,7 @@ impl PoolState {
         let class = work.class(slot.has_begun);
         let ready = &mut self.ready[class as usize];
         if matches!(work, SinkWork::WriteSidecar(_)) {
-            // A dump is done with before others are begun to be completed.
+            // Dumps get their sidecars before the files of other dumps are completed.
             ready.push_front(id);
         } else {
             ready.push_back(id);
@@ -305,9 +305,9 @@ impl PoolState {
         Some(class)
     }
 
-    /// The most urgent piece of work but compression, with its sink.
+    /// The most urgent piece of work except compression, with its sink.
     pub(super) fn next(&mut self, slow_max: usize) -> Option<SinkTask> {
-        // However much there is to write, dumps are completed too.
+        // Dumps are completed however much there is to write.
         let order = match self.slow {
             0 => [
                 WorkClass::First,
@@ -360,7 +360,7 @@ impl PoolState {
     /// The next piece that goes into a digest.
     fn take_digest(&mut self) -> Option<SinkTask> {
         while let Some(id) = self.ready[WorkClass::Digest as usize].pop_front() {
-            // The dumper may have left the sink since.
+            // The dumper may have closed the sink since.
             if let Some(slot) = self.slots.get_mut(&id)
                 && let Some(load) = slot.loads.pop_front()
                 && let Some(digests) = slot.digests.take()
@@ -371,7 +371,7 @@ impl PoolState {
         None
     }
 
-    /// The digests of a sink are free again.
+    /// Makes the digests of a sink available again.
     pub(super) fn put_digests_back(&mut self, id: u64, digests: FileDigests) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return;
@@ -383,7 +383,7 @@ impl PoolState {
         self.list(id);
     }
 
-    /// The sink is free again. Returned is the class of its next work.
+    /// Makes the sink available again. Returns the class of its next work.
     pub(super) fn put_back(&mut self, id: u64, body: Option<SinkBody>) -> Option<WorkClass> {
         self.slots.get_mut(&id)?.body = body;
         self.list(id)
@@ -492,7 +492,7 @@ impl SinkBody {
         outcome
     }
 
-    /// Does something with the files, unless they have failed before. Returns why that fails.
+    /// Runs an operation on the files, unless they have failed before. Returns the failure, if any.
     pub(super) fn attempt(
         &mut self,
         act: impl FnOnce(&mut DumpFile) -> io::Result<()>,
@@ -517,7 +517,7 @@ impl SinkBody {
         }
     }
 
-    /// Counts its descriptors, and gives them back where there are too many.
+    /// Counts the sink's descriptors, and closes its files if too many are open.
     pub(super) fn count_files(&mut self) {
         let (files, limits) = (self.file.open_files(), &self.limits);
         if files == self.files {
