@@ -1,9 +1,9 @@
 //! Encodes packets as bytes of a capture file.
 //!
 //! The encoders write into memory. The caller moves the bytes to the file, and so knows which
-//! blocks the file has completely. The first comment of a pcapng file is the dump's headline. The second
-//! comment is the verdict, a field of fixed length that says `unfinished` and is overwritten in
-//! place at the end. The third comment is the UUID of the recording.
+//! blocks the file has completely. The first comment of a pcapng file is the dump's headline. The
+//! second comment is the verdict, a field of fixed length that says `unfinished` and is overwritten
+//! in place at the end. The third comment is the UUID of the recording.
 
 use std::io;
 

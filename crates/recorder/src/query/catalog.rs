@@ -1,7 +1,8 @@
-//! Where finished dumps are found, and what one of them is sure to have.
+//! Finds finished dumps, and the stamps of which a dump is sure to have all packets.
 //!
-//! Dumps of this recording are those that its log has: their reports tell which stamps they have all of, as far as their filter goes. What dumps of
-//! other recordings lack of a time nobody here knows.
+//! Dumps of this recording are in the recorder's log. Their reports say of which stamps they have
+//! all packets that match their filters. For dumps of other recordings, the losses are unknown
+//! here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,22 +17,23 @@ use crate::{
     parse_time,
 };
 
-/// Stamps, ns: both ends included.
+/// First and last stamp, ns, both included.
 pub(super) type StampRange = (i64, i64);
 
-/// A place where dumps lie. It is asked from the query's thread.
+/// A place with dumps. The query's thread calls its methods.
 pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
-    /// The finished dumps whose windows touch these stamps, and those of this recording that should be there and are not.
+    /// The finished dumps whose windows touch these stamps. Dumps of this recording that should
+    /// exist and do not are in the list too.
     ///
     /// # Errors
-    /// Why there is no list, in words.
+    /// The reason why there is no list, in words.
     fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String>;
 
     /// Opens the only capture file of a dump. The dump may have been compressed after it was
     /// listed.
     ///
     /// # Errors
-    /// Why it cannot be read, in words, or its sidecar is not as it was written.
+    /// The reason, in words: the file cannot be read, or the sidecar was changed.
     fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
 }
 
@@ -39,24 +41,26 @@ pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub(super) struct CatalogDump {
     pub(super) id: String,
-    /// Its window, as it tells it, …
+    /// Start of the window, in the dump's format.
     pub(super) from: String,
+    /// End of the window, in the dump's format.
     pub(super) to: String,
-    /// … and in ns.
+    /// The window in ns.
     pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
-    /// The stamps of which it has all that its filter takes of this recording; `None`: it is of another one.
+    /// The stamps of which the dump has all packets of this recording that match its filter.
+    /// `None`: the dump is of another recording.
     pub(super) claims: Option<Vec<StampRange>>,
-    /// Its filter, as the recorder knows it; of other recordings empty.
+    /// The dump's filter in the recorder's log. Empty for other recordings.
     pub(super) expression: String,
-    /// The UUID of its recording; `None`: its packets have no IDs.
+    /// The UUID of the dump's recording; `None`: the packets have no IDs.
     pub(super) recording: Option<String>,
-    /// It is not there, and why.
+    /// The reason if the dump does not exist as it was written.
     pub(super) gone: Option<String>,
 }
 
 impl CatalogDump {
-    /// Why it cannot be read, if that is known before it is opened.
+    /// The reason why the dump cannot be read, if that is known before it is opened.
     pub(super) fn fault(&self) -> Option<String> {
         let is_pcapng = matches!(self.files.as_slice(), [file] if file.is_pcapng());
         let why = "pcap tells neither interfaces nor directions";
@@ -77,16 +81,16 @@ impl DumpCatalog for RecorderHandle {
         // A dump that is finished before the directory is listed should be in the list.
         let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
         let listed = match RecorderHandle::dumps(self) {
-            // Nothing is dumped.
+            // This recorder has no dumps.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
-        // A dump of the list may be finished since.
+        // A dump of the list may have been finished meanwhile.
         let own = own().into_iter().map(|it| (it.id.clone(), it));
         let mut own: HashMap<String, Arc<DumpReport>> = own.collect();
         let mut shelved = Vec::new();
         for dump in listed.iter() {
-            // Another dump may have its name by now.
+            // Another dump may have the same ID by now.
             let is_it = |report: &DumpReport| {
                 (&report.from, &report.to, report.packets) == (&dump.from, &dump.to, dump.packets)
             };
@@ -109,7 +113,7 @@ impl DumpCatalog for RecorderHandle {
                 gone: is_changed.then(|| OTHER_FILES.to_owned()),
             });
         }
-        // Without a sidecar it is in no list.
+        // A dump without a sidecar is in no list.
         own.retain(|id, report| {
             before.contains(id) && report.sidecar && report.verdict != Verdict::Failed
         });
@@ -134,10 +138,10 @@ impl DumpCatalog for RecorderHandle {
     }
 }
 
-/// Why a capture file cannot be read.
+/// The reason why a capture file cannot be read.
 #[derive(Debug)]
 enum CaptureOpenError {
-    /// The dump or its file is missing, or is not as it was listed.
+    /// The dump or its file is missing, or differs from the list.
     Changed(String),
     /// Another reason, in words.
     Failed(String),
@@ -201,7 +205,8 @@ fn span(from: &str, to: &str) -> Option<StampRange> {
     (from_ns <= to_ns).then_some((from_ns, to_ns))
 }
 
-/// The stamps of which a dump of this recording has all that its filter takes. What was lost before the ring, a live recorder tells itself.
+/// The stamps of which a dump of this recording has all packets that match its filter. A live
+/// recorder reports losses before the ring itself.
 fn claims(
     report: &DumpReport,
     (from_ns, to_ns): StampRange,
@@ -217,7 +222,7 @@ fn claims(
     {
         return Vec::new();
     }
-    // Of a clock that was never set, what is older than the recording is not of it.
+    // If the clock was never set, stamps before the recording are not of this recording.
     let is_steady = common.ring.steps().is_empty() && common.clock.count() == 0;
     let from_ns = if is_clipped("start") && is_steady {
         i64::MIN
@@ -232,7 +237,7 @@ fn claims(
     uncovered((from_ns, to_ns), &without)
 }
 
-/// Whether the clocks showed the stamps of a dump's window then, and never again.
+/// Whether the clocks showed the stamps of a dump's window only once.
 fn is_once(report: &DumpReport, (from_ns, to_ns): StampRange, common: &RecorderShared) -> bool {
     if !common.is_live() {
         return common.ring.steps().is_empty();
@@ -243,7 +248,7 @@ fn is_once(report: &DumpReport, (from_ns, to_ns): StampRange, common: &RecorderS
     times == [(ring_ns(from_ns), ring_ns(to_ns))]
 }
 
-/// What of `whole` none of the others has, in order.
+/// The parts of `whole` that no range of `covered` has, in order.
 pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampRange> {
     let mut covered = covered.to_vec();
     covered.sort_unstable();
@@ -268,11 +273,13 @@ pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampR
     left
 }
 
-/// Whether a filter is sure to take all that a query asks for: it takes everything, is what the query asks for, or stands at its head, with `and`
-/// behind it and no `or` beside. An expression with names of hosts may mean others today: see the caller.
+/// Whether a filter is sure to match every packet that a query asks for. The filter matches
+/// everything, or is the query's expression, or begins the expression, followed by `and` and
+/// without any `or`. Host names may have had other addresses at the time of the dump: the caller
+/// checks that.
 pub(super) fn takes_all_of(filter: &str, query: &Query) -> bool {
     let filter = filter.trim();
-    // What is tried on a part of each packet may take more than on the whole.
+    // An expression may match more on a part of each packet than on the whole packet.
     let is_whole = query.tried_bytes.is_none() && !query.tried_headers;
     let asked = Some(query.expression.trim()).filter(|_| is_whole);
     let asked: Vec<&str> = asked.into_iter().chain([query.within.trim()]).collect();
@@ -296,7 +303,7 @@ fn is_head(filter: &str, asked: &str) -> bool {
     rest.is_some_and(|rest| !has_or(rest))
 }
 
-/// Whether an `or` may stand outside of parentheses. Quotes and patterns may hold anything.
+/// Whether the text may have an `or` outside of parentheses. Quotes and patterns may have any text.
 fn has_or(text: &str) -> bool {
     let mut depth = 0_i32;
     let mut outside = String::new();
@@ -359,7 +366,7 @@ mod tests {
             },
         ];
         less.iter().for_each(|it| assert_eq!(claimed(it), []));
-        // What was lost before the ring, the recorder tells itself.
+        // The recorder itself reports losses before the ring.
         let mut lacking = report();
         let missing = Missing::new("evicted", window.0, window.0 + 9, None);
         let before = Missing {
@@ -368,7 +375,8 @@ mod tests {
         };
         lacking.missing = vec![missing, before];
         assert_eq!(claimed(&lacking), [(window.0 + 10, window.1)]);
-        // Stamps that a clock shows again are not all in it; those of long before are.
+        // The dump does not have all packets with stamps that a clock shows again. Stamps from long
+        // before are complete.
         rig.clock.wall_ns.fetch_sub(3 * S, Ordering::SeqCst);
         rig.common.clock.now();
         assert_eq!(claimed(&report()), []);

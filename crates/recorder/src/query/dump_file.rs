@@ -1,4 +1,4 @@
-//! A dump's capture file, packet by packet, and whether it is as it was written.
+//! Reads a dump's capture file packet by packet, and checks that the file is as it was written.
 
 use std::{
     fmt,
@@ -18,13 +18,14 @@ use crate::{control::lock, dump::stream::hexadecimal};
 /// A packet, its bytes and its interface.
 type CapturedPacket<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
-/// See the module.
+/// A capture file whose length and SHA-256 are checked at its end.
 pub(super) struct CheckedCaptureFile {
     reader: CaptureReader<HashedFile>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
-    /// Its bytes, and how many were read.
+    /// Length of the file that the sidecar lists, bytes.
     bytes: u64,
+    /// Bytes that were read.
     read: Arc<AtomicU64>,
     /// The next packet of the burst.
     at: usize,
@@ -34,10 +35,10 @@ pub(super) struct CheckedCaptureFile {
 /// window of its decompressor, 2 MiB, in addition.
 const MEMORY_BYTES: usize = 64 << 10;
 
-/// Why a file is not read, or not to its end.
+/// Error: a file is not opened, or not read to its end.
 pub(super) const CANCELLED: &str = "the query was cancelled";
 
-/// Adds up what is read.
+/// Computes the digest and the length of the bytes that are read.
 struct HashedFile {
     file: Box<dyn Read + Send>,
     digest: Arc<Mutex<Sha256>>,
@@ -60,10 +61,10 @@ impl Read for HashedFile {
 }
 
 impl CheckedCaptureFile {
-    /// Begins a file of so many `bytes`, whose SHA-256 should be `expected`, where that is known.
+    /// Begins a file of `bytes` bytes. `expected`: its SHA-256, if known.
     ///
     /// # Errors
-    /// It is no capture, or cannot be read.
+    /// The file is no capture, or cannot be read.
     pub(super) fn new(
         file: Box<dyn Read + Send>,
         bytes: u64,
@@ -87,10 +88,11 @@ impl CheckedCaptureFile {
         })
     }
 
-    /// The next packet, with its bytes and interface, until [`Self::step`]; `None`: there is none, and the file is as it was written.
+    /// The next packet, with its bytes and interface, until [`Self::step`]. `None`: the file has no
+    /// more packets, and is as it was written.
     ///
     /// # Errors
-    /// The file is damaged, or cannot be read on, or the query is cancelled.
+    /// The file is damaged or cannot be read, or the query is cancelled.
     pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<CapturedPacket<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
@@ -109,12 +111,12 @@ impl CheckedCaptureFile {
         Ok(Some((meta, data, interface)))
     }
 
-    /// Goes on behind the packet that was peeked at.
+    /// Moves to the packet after the current packet.
     pub(super) fn step(&mut self) {
         self.at += 1;
     }
 
-    /// At its end.
+    /// Checks length and digest at the end of the file.
     fn check(&self) -> Result<(), String> {
         let read = self.read.load(Relaxed);
         if read != self.bytes {

@@ -1,12 +1,12 @@
-//! Packets that have left the ring, from dumps that hold them.
+//! Reads packets that left the ring from dumps.
 //!
-//! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]), next to the buckets of the
-//! ring. The query opens a dump when the merge reaches the dump's window, and reads the packets of
-//! one time at once. A packet has a name: its ID and the UUID of its recording. The merge gives a
-//! packet once, whether the ring or several dumps have it.
+//! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]), next to the buckets
+//! of the ring. The query opens a dump when the merge reaches the dump's window, and reads the
+//! packets of one time at once. A packet has a name: its ID and the UUID of its recording. The
+//! merge gives a packet once, even if the ring and several dumps have the packet.
 //!
-//! The query cannot match packets without IDs, which older programs and `--reproducible` write.
-//! A dump of such packets gives only the time before the ring and before all dumps with IDs. If
+//! The query cannot match packets without IDs, which older programs and `--reproducible` write. A
+//! dump of such packets gives only the time before the ring and before all dumps with IDs. If
 //! several such dumps overlap, the first one gives their common time.
 //!
 //! The query reads a file to its end, for its checksum, unless a limit ends the answer before.
@@ -48,24 +48,24 @@ const CUT: &str =
 /// Interfaces of an answer.
 const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
-/// Dumps that are told by name, and stretches that no dump covers.
+/// Dumps that the report lists, and time ranges that no dump covers.
 const TOLD_MAX: usize = 64;
 
-/// See the module.
+/// The dumps of an answer.
 #[derive(Debug)]
 pub(super) struct DumpReader {
     catalog: Arc<dyn DumpCatalog>,
-    /// Stamps that are wanted of dumps.
+    /// Stamps for which dumps are needed.
     pub(super) wanted: StampRange,
     sources: Vec<DumpSource>,
-    /// Files that are open, and their memory.
+    /// Number of open files, and their memory in bytes.
     open: (usize, usize),
     /// Bytes of the pieces of all dumps.
     pieces_bytes: usize,
     /// Interfaces that the ring does not have, from number 65,535 down.
     others: Vec<Arc<InterfaceEntry>>,
     pub(super) looked_at: u64,
-    /// Why there is no list of dumps.
+    /// The reason if the dumps could not be listed.
     unlisted: Option<String>,
 }
 
@@ -81,11 +81,12 @@ struct DumpSource {
     last_ns: i64,
     /// Bytes of its piece in the merge.
     piece_bytes: usize,
-    /// By number of an interface in the file, that in the answer and whether its packets are asked for.
+    /// By the number of an interface in the file: its number in the answer, and whether its packets
+    /// may match.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
     packets: u64,
-    /// Packets that it has less of than their interface gives.
+    /// Packets with fewer bytes than the snap length of their interface allows.
     snapped: u64,
     fault: Option<String>,
 }
@@ -111,7 +112,7 @@ impl DumpReader {
             Err(why) => (Vec::new(), Some(why)),
         };
         found.retain(|dump| has_evicted || dump.claims.is_none());
-        // Dumps that claim all of their window are before the others.
+        // Dumps that claim all of their window come first.
         found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
         let named = found.iter().filter(|dump| dump.recording.is_some());
         let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
@@ -148,7 +149,7 @@ impl DumpReader {
         }
     }
 
-    /// The same once more, from its start.
+    /// Starts all dumps again.
     pub(super) fn again(self) -> Self {
         let again = |it: DumpSource| DumpSource {
             // The count has no packet of an unreadable dump, so the dump is not tried again.
@@ -180,7 +181,7 @@ impl DumpReader {
         }
     }
 
-    /// There are none, and that is known.
+    /// Whether there are no dumps, and this is known.
     pub(super) fn is_empty(&self) -> bool {
         self.sources.is_empty() && self.unlisted.is_none()
     }
@@ -353,7 +354,7 @@ impl DumpReader {
         is_whole.then_some(()).ok_or_else(|| CUT.to_owned())
     }
 
-    /// The stamps that are sure to be in the answer, as far as it goes.
+    /// The stamps of which the dumps are sure to have all packets that the query asks for.
     pub(super) fn covered(&self) -> Vec<StampRange> {
         let sure = |source: &&DumpSource| source.covers && source.fault.is_none();
         let sources = self.sources.iter().filter(sure);
@@ -361,7 +362,7 @@ impl DumpReader {
         claims.flatten().copied().collect()
     }
 
-    /// Adds what the answer lacks because of dumps of other recordings.
+    /// Adds losses because of dumps of other recordings.
     pub(super) fn add_losses(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let (from_ns, to_ns) = (
             self.wanted.0.max(window.all().0),
@@ -382,7 +383,7 @@ impl DumpReader {
         }
     }
 
-    /// Dumps that were read, or should have been, for an answer that ends here.
+    /// Dumps that were read, or should have been read, for an answer that ends here.
     fn touched(&self, to_ns: i64) -> impl Iterator<Item = &DumpSource> {
         let sources = self.sources.iter();
         sources.filter(move |source| {
@@ -391,8 +392,8 @@ impl DumpReader {
         })
     }
 
-    /// What the verdict says of them, in an answer that ends with `to_ns`; `gap`: what has left the ring of it. Unless `is_named`, neither which they are nor when
-    /// they are of.
+    /// The report about the dumps, for an answer that ends with `to_ns`. `gap`: stamps that left
+    /// the ring. Unless `is_named`, the report has neither the names nor the times of dumps.
     pub(super) fn report(
         &self,
         to_ns: i64,
@@ -445,7 +446,7 @@ impl DumpSource {
         matches!(self.state, DumpSourceState::Open(..))
     }
 
-    /// Bytes of memory that reading it takes at most.
+    /// Maximum number of bytes of memory for reading the file.
     fn memory(&self) -> usize {
         match self.dump.files.iter().any(StoredFile::is_compressed) {
             true => COMPRESSED_MEMORY,
@@ -487,7 +488,8 @@ fn number_of(
     u16::try_from(place).ok()
 }
 
-/// The number that an interface of a dump has in the answer, and whether its packets are asked for; `None`: there are too many.
+/// The number of a dump's interface in the answer, and whether its packets may match. `None`: there
+/// are too many interfaces.
 fn find(
     matching: &mut PacketMatcher,
     interfaces: &[InterfaceEntry],

@@ -1,4 +1,4 @@
-//! What an answer says of itself, as far as it has come and at its end.
+//! The report of an answer, during the answer and at its end.
 
 use std::io;
 
@@ -11,7 +11,8 @@ use super::{
 use crate::{Verdict, rfc3339};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// The window of what is in the answer: one that something ended is no longer than the answer.
+    /// The window of the packets in the answer. If something ended the answer early, the window is
+    /// no longer than the answer.
     pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
@@ -35,7 +36,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
         window
     }
 
-    /// What the answer says of itself, as far as it has come.
+    /// The report of the answer up to now.
     pub(super) fn report(&self) -> QueryReport {
         let Self {
             answer,
@@ -118,13 +119,13 @@ impl<W: io::Write> AnswerReading<'_, W> {
         }
     }
 
-    /// Packets that were asked, also those of dumps.
+    /// Packets that were inspected, also packets of dumps.
     fn looked_at(&self) -> u64 {
         let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.looked_at);
         self.tally.looked_at + dumped
     }
 
-    /// Who sees a part of the packets is told nothing of the others.
+    /// A client that sees only a part of the packets learns nothing about the other packets.
     fn told_looked_at(&self) -> u64 {
         if self.answer.query.within.is_empty() {
             self.looked_at()
@@ -133,7 +134,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
         }
     }
 
-    /// `has_evicted`: some were overwritten, and no dump has them all.
+    /// The reason for an answer without packets. `has_evicted`: packets were overwritten, and dumps
+    /// do not have all of these.
     fn emptiness(&self, window: &QueryWindow, has_evicted: bool) -> Empty {
         let looked_at = self.looked_at();
         if self.answer.matching.lacks_interfaces() {

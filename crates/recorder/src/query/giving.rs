@@ -1,4 +1,4 @@
-//! Putting packets into the answer, one by one: limits, counts, and where they go.
+//! Puts packets into the answer: limits, counts and the destination.
 
 use std::io;
 
@@ -32,7 +32,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
             return Ok(false);
         }
         if self.answer.cancel.is_cancelled() {
-            // A reader that is slow would hold up the end for all of what waits here.
+            // A slow reader would delay the end until all waiting packets are written.
             tally.ended_by = Some("cancelled");
             return Ok(false);
         }

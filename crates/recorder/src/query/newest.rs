@@ -49,8 +49,8 @@ pub(super) struct LastPackets {
 /// A packet on the heap: its position, its stamp in ns, and its bytes in the answer.
 type Match = (RecordPosition, i64, u64);
 
-/// Entries of [`LastPackets::begins`], 64 MiB. If a limit is larger, only every second or fourth packet
-/// may be the first of the newest: the answer may lack a few packets to its limit.
+/// Entries of [`LastPackets::begins`], 64 MiB. If a limit is larger, only every second or fourth
+/// packet may be the first of the newest: the answer may lack a few packets to its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {

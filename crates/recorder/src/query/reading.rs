@@ -1,8 +1,10 @@
-//! The pass over a ring's buckets: once for an answer, again and again for one that follows.
+//! The pass over a ring's buckets: once for an answer, repeatedly for a follow.
 //!
-//! A pass visits the buckets by their smallest time, takes the packets that match out of each, and gives out those that nothing older comes
-//! before any more. In a follow that is what every producer's watermark has passed, so that the order is that of an answer given later, and
-//! a reader may go on behind any packet of it (`resume.rs`). What a pass has read of a bucket that is still open, the next one leaves out.
+//! A pass visits the buckets by their smallest time, and takes the matching packets out of each
+//! bucket. It gives out packets that no older packet can precede any more. In a follow these are
+//! the packets before every producer's watermark. So the order is the order of an answer that is
+//! given later, and a reader may continue after any packet (`resume.rs`). Records of an open bucket
+//! that a pass has read are skipped by the next pass.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -20,61 +22,65 @@ use super::{
 };
 use crate::intake::InterfaceCounts;
 
-/// How long a follow waits before it looks for packets again: a tenth of what an inserter may wait before it says how far it is.
+/// Interval at which a follow checks for packets: a tenth of the time that an inserter may wait
+/// before it publishes its progress.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
-/// The same as a multiple of what a look takes, where there are very many buckets: it then costs no more than a twentieth of a processor.
+/// Minimum of the interval as a multiple of the duration of a check, for regions with very many
+/// buckets. Checks then take at most a twentieth of a processor.
 const LOOKS_SHARE: i64 = 20;
-/// How long the last packet may wait to become the one with the verdict, ns, where none comes behind it.
+/// Time that the last packet waits to become the packet with the verdict if no packet follows, ns.
 const HELD_BACK_NS: i64 = 200_000_000;
-/// How often a follow writes statistics, ns.
+/// Interval at which a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 
 /// An answer that is being written.
 #[derive(Debug)]
 pub(super) struct AnswerReading<'v, W: io::Write> {
     pub(super) answer: QueryAnswer,
-    /// As the answer began.
+    /// The contents of the ring at the start of the answer.
     pub(super) start: Arc<RegionContents>,
-    /// As it was looked at last.
+    /// The latest contents of the ring.
     pub(super) latest: Arc<RegionContents>,
     pub(super) buffer: Buffer,
     pub(super) merge: AnswerMerge,
-    /// What has left the ring, where it is asked for.
+    /// Dumps with packets that left the ring, if the query asks for dumps.
     pub(super) dumped: Option<DumpReader>,
-    /// `None`: packets are counted only.
+    /// The output. `None`: packets are not written.
     pub(super) stream: Option<AnswerStream<W>>,
-    /// Who looks at packets that are not written.
+    /// The function that gets packets which are not written.
     pub(super) visitor: Option<PacketVisitor<'v>>,
     pub(super) losses: QueryLosses,
-    /// By producer.
+    /// Progress by producer.
     pub(super) progress: Vec<ProducerProgress>,
-    /// `None`: no packet of the window is left out.
+    /// The start of the newest packets. `None`: no packet of the window is left out.
     pub(super) newest: Option<NewestStart>,
-    /// Where the newest packets may begin, while the answer is counted.
+    /// The candidates for the start of the newest packets, while the answer is counted.
     pub(super) last: Option<LastPackets>,
-    /// What a bucket must have for the index; `None`: there is none, or it does not help.
+    /// The question for the index. `None`: the ring has no index, or the index does not help.
     pub(super) needed: Option<IndexQuestion>,
     pub(super) tally: QueryTally,
-    /// Passes before this one.
+    /// Number of earlier passes.
     pub(super) passes: u64,
-    /// A follow: the stamp up to which all that was asked for is written, ns. One that is ended in the middle of a pass has what comes before its last packet.
+    /// Follow: stamp up to which all matching packets are written, ns. If a follow is ended in the
+    /// middle of a pass, the answer has the packets up to its last packet.
     pub(super) written_to_ns: Option<i64>,
 }
 
-/// How far a producer was read.
+/// Progress of the reading of one producer.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ProducerProgress {
-    /// Behind the last record that was looked for; `None`: none was.
+    /// The number after the last record that is accounted for: a later bucket that begins after
+    /// this number shows a gap. `None`: the first bucket shows no gap.
     pub(super) end: Option<u64>,
-    /// Records before this one were read.
+    /// Records before this record were read.
     pub(super) read: u64,
-    /// Records that are missing since its last packet in the answer.
+    /// Records that are missing since the producer's last packet in the answer.
     pub(super) dropped: u64,
-    /// Its last packet in the answer.
+    /// The producer's last packet in the answer.
     pub(super) last: Option<PacketId>,
 }
 
-/// What was counted.
+/// Counters of an answer.
 #[derive(Debug, Default)]
 pub(super) struct QueryTally {
     pub(super) packets: u64,
@@ -82,30 +88,30 @@ pub(super) struct QueryTally {
     pub(super) looked_at: u64,
     /// Packets of interfaces that the region does not list: their link type is unknown.
     pub(super) unlisted: u64,
-    /// Packets from before 1970, which pcapng cannot tell.
+    /// Packets from before 1970, whose stamps pcapng cannot store.
     pub(super) restamped: u64,
-    /// Stamps of the first and the last packet in the answer, ns.
+    /// Stamp of the first packet in the answer, ns.
     pub(super) first_ns: Option<i64>,
     pub(super) last_ns: Option<i64>,
-    /// When the last one came, on the monotonic clock, ns.
+    /// Time at which the last packet was written, on the monotonic clock, ns.
     pub(super) came_ns: i64,
-    /// What ended the answer.
+    /// The reason why the answer ended early.
     pub(super) ended_by: Option<&'static str>,
     pub(super) index: IndexUse,
 }
 
-/// A bucket to be read.
+/// A bucket that is to be read.
 #[derive(Debug)]
 pub(super) struct BucketRead<'c> {
     pub(super) candidate: &'c CandidateBucket,
-    /// Its records that were read before.
+    /// Records of the bucket that were read before.
     pub(super) skip: u64,
-    /// Records that are missing before it.
+    /// Records that are missing before the bucket.
     hole: u64,
 }
 
 impl<'c> BucketRead<'c> {
-    /// All records of a bucket.
+    /// Reads all records of a bucket.
     pub(super) fn of(candidate: &'c CandidateBucket) -> Self {
         Self {
             candidate,
@@ -123,7 +129,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             end: answer.resume.end_of(producer),
             ..ProducerProgress::default()
         };
-        // What was in an answer before, only records tell.
+        // Only the records show which packets an earlier answer had.
         let has_index = answer.index.is_some() && answer.query.after.is_empty();
         let needed = has_index.then(|| answer.matching.needed(&start.interfaces));
         Self {
@@ -146,7 +152,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// Shows the packets to somebody.
+    /// Gives the packets to a function.
     pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
         let visitor = Some(PacketVisitor::new(look));
         Self { visitor, ..self }
@@ -165,7 +171,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         self.end()
     }
 
-    /// Reads all of the window.
+    /// Reads the whole window.
     pub(super) fn whole_pass(&mut self) -> Result<(), QueryError> {
         let contents = Arc::clone(&self.start);
         let visits = self.visits(&contents);
@@ -174,13 +180,14 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         Ok(())
     }
 
-    /// Passes until there is an end.
+    /// Repeats passes until the follow ends.
     fn follow(&mut self) -> Result<(), QueryError> {
         self.write_interfaces()?;
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Before the region is looked at: what was stored until then is in it.
+            // This is read before the region, so the region has all records that were stored up to
+            // then.
             let has_left = self
                 .answer
                 .recorder
@@ -204,7 +211,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 Some(_) => self.written_to_ns.max(self.tally.last_ns),
             };
             for (producer, progress) in self.progress.iter_mut().enumerate() {
-                // What it stores from now on is not missed.
+                // Records that the producer stores from now on must not be missed.
                 progress.end.get_or_insert(contents.end_of(producer));
             }
             let now_ns = self.answer.clock.mono_ns();
@@ -239,7 +246,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// What there is to be read, by time: buckets with records that were not read before.
+    /// Buckets with records that were not read before, by time.
     pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
@@ -288,7 +295,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         visits.into_iter().map(|(_, visit)| visit).collect()
     }
 
-    /// Reads these buckets and writes what comes before `until_ns` of ring time; `None`: all.
+    /// Reads these buckets and writes the packets before `until_ns` of ring time; `None`: all
+    /// packets.
     pub(super) fn pass(
         &mut self,
         contents: &RegionContents,
@@ -311,7 +319,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         Ok(())
     }
 
-    /// Whether there is no more to be done.
+    /// Whether the answer has ended.
     pub(super) fn is_ended(&mut self) -> bool {
         if self.tally.ended_by.is_none() && self.answer.cancel.is_cancelled() {
             self.tally.ended_by = Some("cancelled");
@@ -319,7 +327,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         self.tally.ended_by.is_some()
     }
 
-    /// Reads a bucket, if it may have packets of the window, and writes those of buckets before it.
+    /// Reads a bucket if it may have packets of the window. First writes the packets before the
+    /// bucket.
     fn bucket(
         &mut self,
         contents: &RegionContents,
@@ -334,7 +343,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let window = self.answer.window;
         if visit.hole > 0 {
             self.progress[producer].dropped += visit.hole;
-            // Else the contents tell it.
+            // In other cases the contents report the loss.
             if self.passes > 0 || self.answer.resume.end_of(producer).is_some() {
                 let stamps = window.part(*span_ns, offsets);
                 self.losses.add("evicted", stamps, Some(visit.hole));
@@ -361,7 +370,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             Some(IndexAnswer::Unknown) => index.made += 1,
             None => {}
         }
-        // Of those that were in the answer before, none is missing.
+        // Packets of an earlier answer are not missing.
         let had = self.answer.resume.end_of(producer).unwrap_or(0);
         let end = bucket.first.saturating_add(bucket.packets);
         let left = end.saturating_sub(had.max(bucket.first.saturating_add(visit.skip)));
@@ -375,7 +384,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 return Ok(());
             }
             Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
-            // As it was when its header was read, it had nothing of the window.
+            // According to its header, the bucket had no packet of the window.
             Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => return Ok(()),
             Err(CopyError::Overwritten(_)) => {
                 let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
@@ -396,7 +405,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         Ok(())
     }
 
-    /// What the index says of a bucket; `None`: it is not asked.
+    /// The result of the index for a bucket; `None`: the index is not used.
     pub(super) fn ask_index(
         &self,
         contents: &RegionContents,
@@ -411,7 +420,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
         let says = self.answer.index.as_ref()?.asks(bucket.bucket, needed);
         let offsets = offsets(&contents.steps, bucket.producer);
-        // How many of its packets are in the window, only they tell.
+        // Only the packets show how many of them are in the window.
         let is_whole = self.answer.window.holds_all(*span_ns, offsets);
         Some(match says {
             IndexAnswer::Nothing if !is_whole => IndexAnswer::Perhaps,
@@ -419,7 +428,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         })
     }
 
-    /// Gives the index what it lacks of the copied bucket.
+    /// Makes the missing filter of the copied bucket.
     fn fill_index(
         &self,
         contents: &RegionContents,
@@ -435,7 +444,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// Keeps the packets of the copied bucket that are asked for. `false`: the bucket does not hold what its header says.
+    /// Takes the matching packets out of the copied bucket. Returns false if the bucket differs
+    /// from its header.
     fn take(&mut self, contents: &RegionContents, visit: &BucketRead<'_>) -> bool {
         let CandidateBucket {
             bucket, span_ns, ..
@@ -454,14 +464,14 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
-        // The header of an open one speaks of more than so many records.
+        // The header of an open bucket counts more records than were read.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside
             && (is_part || (found.bytes, found.times_ns) == (bucket.bytes, *span_ns))
     }
 
-    /// Calls `take` with each packet of the copied bucket that is asked for, its number and its stamp.
+    /// Calls `take` with each matching packet of the copied bucket, its number and its stamp.
     pub(super) fn each_match(
         &mut self,
         contents: &RegionContents,
@@ -506,7 +516,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         found
     }
 
-    /// Bytes of each packet that the answer has at most, and that are kept for the answer.
+    /// Maximum bytes of each packet in the answer, and in memory until then.
     fn lengths(&self) -> (usize, usize) {
         let headers = self.answer.query.headers;
         let snaplen = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
@@ -514,7 +524,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         (snaplen, if is_shown { snaplen } else { 0 })
     }
 
-    /// Writes packets, in order, that nothing of `until_ns` or later comes before.
+    /// Writes packets, in order, before which no packet of `until_ns` or later can come.
     fn write_before(
         &mut self,
         contents: &RegionContents,
@@ -531,7 +541,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             })
         }) {
             let window = &self.answer.window;
-            // The window may have begun later since.
+            // The start of the window may have moved forward since.
             if dump.is_none() && !window.holds(packet.time_ns, packet.stamp_ns) {
                 continue;
             }
@@ -553,8 +563,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         Ok(())
     }
 
-    /// Writes the blocks of interfaces that are asked for, so that programs which read a pipe begin: where these have one link type, as these
-    /// programs want it.
+    /// Writes the blocks of interfaces whose packets may match, so that programs that read a pipe
+    /// begin. Only if all have one link type, because such programs require that.
     fn write_interfaces(&mut self) -> Result<(), QueryError> {
         let Some(stream) = &mut self.stream else {
             return Ok(());
@@ -601,7 +611,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 }
 
-/// What a bucket turned out to hold.
+/// The records of a bucket, as they were read.
 #[derive(Debug)]
 pub(super) struct FoundInBucket {
     bytes: u64,

@@ -1,8 +1,10 @@
-//! Going on behind packets of an answer before.
+//! Continues after packets of an earlier answer.
 //!
-//! An answer gives packets in the order of (ring time, producer, record). Behind a packet are those of its producer that come after it in
-//! this order, and, of a producer of which no packet is named, those that come after all that are. Where a named packet was overwritten, its
-//! time is gone, and its number stands for it: of its producer those that were stored later come after it.
+//! An answer gives packets in the order of (ring time, producer, record). For a producer with a
+//! named packet, the next answer has the packets after that packet in this order. For a producer
+//! without a named packet, it has the packets after all named packets. If a named packet was
+//! overwritten, its time is unknown, and its number replaces the time: the next answer has the
+//! packets with higher numbers.
 
 use retroscope_ring::{Attached, Buffer};
 
@@ -14,20 +16,20 @@ use super::{
 /// The order of packets: ring time in ns, producer, record.
 pub(super) type RecordPosition = (i64, usize, u64);
 
-/// See the module.
+/// The named packets of a query, and the packets that they exclude.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
-    /// By producer.
+    /// The named packet by producer.
     own: Vec<Option<ResumePlace>>,
-    /// Packets of other producers before this position were in the answer before.
+    /// An earlier answer had packets of other producers before this position.
     begin: Option<RecordPosition>,
 }
 
-/// A packet of a producer.
+/// A named packet of a producer.
 #[derive(Debug, Clone, Copy)]
 struct ResumePlace {
     record: u64,
-    /// Ring time, ns; `None`: it was overwritten.
+    /// Ring time, ns; `None`: the packet was overwritten.
     time_ns: Option<i64>,
 }
 
@@ -74,7 +76,7 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Begins a window where the packets before may end.
+    /// Begins a window where the earlier packets may end.
     pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;
@@ -90,7 +92,7 @@ impl Resume {
         self.begin = Some(position);
     }
 
-    /// Whether a packet was in the answer before.
+    /// Whether an earlier answer had a packet.
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
             Some(ResumePlace {

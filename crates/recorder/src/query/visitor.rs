@@ -1,4 +1,4 @@
-//! Packets as a caller looks at them, instead of a file of them.
+//! Gives packets of an answer to a function instead of a file.
 
 use std::fmt;
 
@@ -7,26 +7,26 @@ use retroscope_ring::InterfaceEntry;
 
 use super::{PacketId, Recording, merge::MatchedPacket};
 
-/// A packet of an answer, while it is looked at.
+/// A packet of an answer for a caller's function.
 #[derive(Debug, Clone, Copy)]
 pub struct QueriedPacket<'a> {
-    /// Its stamp, ns since the epoch.
+    /// Stamp of the packet, ns since the epoch.
     pub stamp_ns: i64,
-    /// Its name in the answers of this ring.
+    /// ID of the packet in the answers of this ring.
     pub id: Option<PacketId>,
-    /// The name of its interface.
+    /// The name of the packet's interface.
     pub interface: &'a str,
-    /// What its first bytes are.
+    /// The type of the packet's link-layer header.
     pub link_type: LinkType,
-    /// Its length on the wire, bytes.
+    /// Length of the packet on the wire, bytes.
     pub wire_len: u32,
-    /// Packets of its producer that are missing before it.
+    /// Packets of the producer that are missing before this packet.
     pub dropped: u64,
-    /// Its bytes, as far as they are asked for.
+    /// The packet's bytes, as far as the query asks for bytes.
     pub data: &'a [u8],
 }
 
-/// Who looks at them, and whether they want more.
+/// The caller's function, which returns whether it wants more packets.
 pub(super) struct PacketVisitor<'v>(&'v mut dyn FnMut(&QueriedPacket<'_>) -> bool);
 
 impl fmt::Debug for PacketVisitor<'_> {
@@ -40,7 +40,7 @@ impl<'v> PacketVisitor<'v> {
         Self(look)
     }
 
-    /// Shows a packet. Whether more are wanted.
+    /// Gives the function a packet. Returns whether more packets are wanted.
     pub(super) fn look(
         &mut self,
         entry: &InterfaceEntry,

@@ -25,7 +25,7 @@ use crate::{
 const SIDECAR: &str = "dumps/0001.json";
 const CAPTURE: &str = "dumps/0001.pcapng";
 
-/// A recorder, and where its dumps lie.
+/// A recorder, and the disk with its dumps.
 struct Bench {
     rig: Rig,
     disk: FakeDisk,
@@ -61,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// So many packets, by turns to port 7 and 8, 1 ms apart.
+    /// Receives packets, alternately to ports 7 and 8, 1 ms apart.
     fn arrive(&mut self, packets: u32) {
         for number in 0..packets {
             self.rig.pass(MS);
@@ -71,7 +71,7 @@ impl Bench {
         self.rig.step();
     }
 
-    /// More than the ring holds, within 0.2 s.
+    /// Receives more packets than the ring can store, within 0.2 s.
     fn flood(&mut self) {
         for number in 0..10_000 {
             self.rig.pass(MS / 50);
@@ -85,7 +85,7 @@ impl Bench {
         self.rig.step();
     }
 
-    /// What is there of the first 0.1 s.
+    /// Queries the first 0.1 s.
     fn ask(&self, expression: &str) -> QueryReport {
         let query = Query {
             expression: expression.to_owned(),
@@ -118,7 +118,7 @@ fn is_evicted(report: &QueryReport) -> bool {
     report.missing.iter().any(|it| it.cause == "evicted")
 }
 
-/// Who may write beside a dump makes it cover no more than it was made of.
+/// A process that can write into the dump directory cannot make a dump cover more than it does.
 #[test]
 fn what_a_dump_covers_the_recorder_knows() {
     let plan = RigConfig {
@@ -166,7 +166,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     let report = bench.ask("udp port 7");
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("other files"), "{report:?}");
-    // As it was, by whomever.
+    // The original files, written by any process.
     bench.put(SIDECAR, sidecar.to_string().as_bytes());
     bench.put(CAPTURE, &capture);
     let report = bench.ask("udp port 7");
@@ -177,7 +177,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     );
 }
 
-/// A dump that is being written is no source yet, and nothing is said to be wrong with it.
+/// A dump that is being written is not a source yet, and is not reported as faulty.
 #[test]
 fn a_dump_that_grows_is_a_source_when_it_is_finished() {
     let plan = RigConfig {
