@@ -148,21 +148,21 @@ pub enum Empty {
     NothingRecorded,
     /// The window begins after the latest time that the recorder knows.
     NotYet {
-        /// Time from then to the start of the window, ns.
+        /// Time from then to the start of the window, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the oldest packet in the ring.
     AgedOut {
-        /// Time from the end of the window to the oldest packet, ns.
+        /// Time from the end of the window to the oldest packet, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the recording began. Only triggers have this reason.
     NotRecorded {
-        /// Time from the end of the window to the start of the recording, ns.
+        /// Time from the end of the window to the start of the recording, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
