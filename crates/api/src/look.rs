@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use retroscope_recorder::{Cancel, Query, QueryReport, Seen};
+use retroscope_recorder::{Cancel, QueriedPacket, Query, QueryReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -75,7 +75,7 @@ impl Wanted {
         app: Arc<App>,
         caller: Caller,
         mut state: T,
-        mut look: impl FnMut(&mut T, &Seen<'_>) -> bool + Send + 'static,
+        mut look: impl FnMut(&mut T, &QueriedPacket<'_>) -> bool + Send + 'static,
         answer: impl FnOnce(T, &QueryReport, &Query) -> B + Send + 'static,
     ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;

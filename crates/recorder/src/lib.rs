@@ -47,9 +47,9 @@ pub use control::{
 };
 pub use dump::{
     compress::ZstdLevel,
-    encode::Format,
+    encode::DumpFormat,
     log::{DumpCounts, DumpTotals},
-    post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, Posted},
+    post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, PostResult},
     report::{DumpReport, Missing, PROGRAM, Verdict},
     store::{
         DeletedDump, MinFree, RetentionLimit, StoredDump, StoredFile, WhyDeleted,
@@ -59,8 +59,8 @@ pub use dump::{
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use query::{
-    Answer, Cancel, DumpAnswer, DumpsAsked, Empty, FromDumps, IndexUse, PacketId, Query,
-    QueryError, QueryReport, Seen,
+    AnswerDumps, Cancel, DumpAnswer, DumpsAsked, Empty, IndexUse, PacketId, QueriedPacket, Query,
+    QueryAnswer, QueryError, QueryReport,
 };
 pub use retroscope_alert::{Alert, AlertIdentity, LabelFilled, LabelTemplate};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};

@@ -1,29 +1,32 @@
-//! Asking a ring that another process writes, or left behind, or the recorder's own: its packets of a window, in order, with a verdict; and,
-//! in a follow, those that come.
+//! Queries: the packets of a window of a ring, in order, with a verdict. The ring is the recorder's
+//! own, or the ring of another process, which may have ended. A follow goes on with new packets.
 //!
-//! The recorder's threads are not asked. The region is read as [`Attached`] lets it be, bucket by bucket, and of a bucket only the packets that
-//! match are kept, until their turn comes (`query/merge.rs`): memory follows the answer, not the ring.
+//! A query needs no work of the recorder's threads. It reads the region bucket by bucket
+//! ([`Attached`]). The query keeps only the matching packets of each bucket until their turn
+//! (`query/merge.rs`). So memory depends on the answer, not on the ring.
 //!
-//! A region numbers its records, which shows what was overwritten, what is torn, and what was not published (`query/contents.rs`). It
-//! does not tell what was lost before the ring: that a recorder knows only of its own ([`RecorderHandle::query`]). Everything in
-//! it is foreign input.
+//! A region numbers its records. The numbers show which records were overwritten, are torn, or were
+//! not published (`query/contents.rs`). The region does not show losses before the ring: a recorder
+//! knows these only for its own ring ([`RecorderHandle::query`]). Everything in a region is
+//! untrusted input.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `reading.rs` | the pass over the buckets, once or again and again |
-//! | `contents.rs` | what a region says that it holds, and what must be missing |
-//! | `merge.rs`, `giving.rs`, `stream.rs` | packets of many buckets in one order, those of them that are given, and as pcapng |
-//! | `dumped.rs`, `dump_file.rs`, `shelf.rs` | what has left the ring, from dumps that hold it |
-//! | `resume.rs` | going on behind a packet |
-//! | `seen.rs` | packets that are looked at rather than written |
-//! | `newest.rs` | the last so many packets |
-//! | `matching.rs`, `index.rs` | which packets are asked for; which buckets cannot have them |
-//! | `lost.rs`, `ending.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
+//! | `reading.rs` | the pass over the buckets, once or repeatedly |
+//! | `contents.rs` | what a region says that it has, and what must be missing |
+//! | `merge.rs`, `giving.rs`, `stream.rs` | one order for packets of many buckets, limits, pcapng |
+//! | `dump_reader.rs`, `dump_file.rs`, `catalog.rs` | packets that left the ring, from dumps |
+//! | `resume.rs` | continuing after a packet of an earlier answer |
+//! | `visitor.rs` | packets for a function instead of a file |
+//! | `newest.rs` | the last N packets |
+//! | `matching.rs`, `index.rs` | which packets match; which buckets cannot have such packets |
+//! | `lost.rs`, `ending.rs`, `report.rs` | losses before the ring; the report of an answer |
 
 mod cancel;
+mod catalog;
 pub(crate) mod contents;
 mod dump_file;
-mod dumped;
+mod dump_reader;
 mod ending;
 mod giving;
 pub(crate) mod index;
@@ -35,11 +38,10 @@ mod open_files;
 mod reading;
 mod report;
 mod resume;
-mod seen;
-mod shelf;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod visitor;
 
 use std::{
     io,
@@ -53,19 +55,19 @@ use retroscope_ring::{Attached, CopyError};
 
 pub use self::{
     cancel::Cancel,
-    report::{DumpAnswer, Empty, FromDumps, IndexUse, QueryReport},
-    seen::Seen,
+    report::{AnswerDumps, DumpAnswer, Empty, IndexUse, QueryReport},
+    visitor::QueriedPacket,
 };
 
 use self::{
-    contents::{Contents, Window},
-    dumped::Dumped,
-    index::Index,
-    matching::Matching,
-    reading::Reading,
+    catalog::DumpCatalog,
+    contents::{QueryWindow, RegionContents},
+    dump_reader::DumpReader,
+    index::BucketIndex,
+    matching::PacketMatcher,
+    reading::AnswerReading,
     resume::Resume,
-    shelf::Shelf,
-    stream::Stream,
+    stream::AnswerStream,
 };
 pub use crate::control::packet_id::PacketId;
 use crate::{
@@ -73,69 +75,76 @@ use crate::{
     control::{common::RecorderShared, packet_id::Recording},
 };
 
-/// What is asked for.
+/// A request for packets.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// A pcap-filter(7) expression; empty: every packet. Its `inbound` and `outbound` are those of the interfaces, but where files were
-    /// recorded.
+    /// A pcap-filter(7) expression; empty: every packet. `inbound` and `outbound` refer to the
+    /// interfaces, except in a recording of files.
     pub expression: String,
-    /// Another one, of packets that who asks may see at all: tried on all their bytes. Empty: every packet.
+    /// A second expression, for the packets that the client may see at all. The query matches it on
+    /// all bytes of a packet. Empty: every packet.
     pub within: String,
-    /// `expression` is tried on so many bytes of each packet; `None`: on all.
+    /// The query matches `expression` on at most this many bytes of each packet; `None`: on all
+    /// bytes.
     pub tried_bytes: Option<NonZeroU32>,
-    /// `expression` is tried on no more than the headers up to that of TCP, UDP, SCTP or ICMP, or an ARP message.
+    /// The query matches `expression` only on the headers up to that of TCP, UDP, SCTP or ICMP, or
+    /// on an ARP message.
     pub tried_headers: bool,
-    /// Packets with this Community ID (version 1, seed 0) only, in both directions. Later fragments have none.
+    /// Only packets with this Community ID (version 1, seed 0), in both directions. Later fragments
+    /// have no ID.
     pub community_id: Option<String>,
-    /// Packets of interfaces with these names only; empty: of all.
+    /// Only packets of interfaces with these names; empty: of all interfaces.
     pub interfaces: Vec<String>,
-    /// Stamps from here on, ns since the UNIX epoch; `None`: from where the ring is whole.
+    /// First stamp, ns since the UNIX epoch; `None`: the window begins where the ring is complete.
     pub from_ns: Option<i64>,
-    /// Stamps up to here, included; `None`: all that is there.
+    /// Last stamp, included; `None`: no end.
     pub to_ns: Option<i64>,
-    /// Where `from_ns` is not given: so long before the latest time that the recorder knew, ns. While it runs that is no more than some
-    /// tens of milliseconds ago.
+    /// If `from_ns` is not given: the window begins this many ns before the latest time that the
+    /// recorder knew. While the recorder runs, that time is at most some tens of milliseconds ago.
     pub last_ns: Option<i64>,
-    /// No more packets than these.
+    /// Maximum number of packets.
     pub limit_packets: Option<u64>,
-    /// No more captured bytes than these.
+    /// Maximum number of captured bytes.
     pub limit_bytes: Option<u64>,
-    /// With a limit: the last packets instead of the first.
+    /// With a limit: the last packets instead of the first packets.
     pub newest: bool,
-    /// So many bytes of each packet (snap length).
+    /// Maximum number of bytes of each packet (snap length).
     pub headers: Option<NonZeroU32>,
-    /// Goes on with the packets that come, until `to_ns`, a limit, the end of the recording, or [`Answer::until`].
+    /// Follow new packets until `to_ns`, a limit, the end of the recording, or
+    /// [`QueryAnswer::until`].
     pub follow: bool,
-    /// Goes on behind these packets of an answer before: its last one, or the last of each producer ([`QueryReport::after`]), which is exact
-    /// also where some were overwritten meanwhile. Nothing comes twice, and what is missing is told.
+    /// Continue after these packets of an earlier answer: its last packet, or the last packet of
+    /// each producer ([`QueryReport::after`]). The list is exact even if some packets were
+    /// overwritten meanwhile. No packet is given twice, and missing packets are reported.
     pub after: Vec<PacketId>,
-    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`RecorderHandle::query`]). Not with `after`.
+    /// Read packets that left the ring from dumps. Only for a query to the recorder itself
+    /// ([`RecorderHandle::query`]), and not with `after`.
     pub dumps: DumpsAsked,
 }
 
 /// Whether an answer has packets of dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DumpsAsked {
-    /// Those of the ring only.
+    /// Only packets of the ring.
     #[default]
     No,
-    /// Of dumps too; the verdict says of how many.
+    /// Packets of dumps too. The verdict has the number of dumps.
     Counted,
-    /// The same; the verdict says of which.
+    /// Packets of dumps too. The verdict lists the dumps.
     Named,
 }
 
-/// Why a query has no answer.
+/// The reason why a query has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// Usage: the expression is none, or compiles for no link type of the ring.
+    /// Usage: the expression is invalid, or compiles for no link type of the ring.
     #[error("{0}")]
     Filter(#[from] FilterError),
-    /// Usage: what it says.
+    /// Usage: another error, in words.
     #[error("{0}")]
     Usage(String),
-    /// Environment: the recorder whose ring it is has ended.
+    /// Environment: the recorder of the ring has ended.
     #[error("the recording has ended")]
     Ended,
     /// Input or environment: the region cannot be read.
@@ -146,41 +155,41 @@ pub enum QueryError {
     Output(#[source] io::Error),
 }
 
-/// A query of a ring, ready to be written. It keeps the ring's memory until it is dropped.
+/// A query of a ring, ready to run. Keeps the ring's memory until it is dropped.
 #[derive(Debug)]
-pub struct Answer {
+pub struct QueryAnswer {
     attached: Arc<Attached>,
-    contents: Arc<Contents>,
-    window: Window,
-    matching: Matching,
+    contents: Arc<RegionContents>,
+    window: QueryWindow,
+    matching: PacketMatcher,
     recording: Recording,
     resume: Resume,
     query: Query,
     cancel: Cancel,
     clock: Arc<dyn Clock>,
-    /// Who records into the ring, and knows what was lost before it.
+    /// The recorder of the ring, which knows the losses before the ring.
     recorder: Option<Weak<RecorderShared>>,
-    /// Of the same recorder.
-    index: Option<Arc<Index>>,
-    /// Where its dumps are.
-    shelf: Option<Arc<dyn Shelf>>,
+    /// The recorder's index.
+    index: Option<Arc<BucketIndex>>,
+    /// The recorder's dumps.
+    catalog: Option<Arc<dyn DumpCatalog>>,
 }
 
 impl Query {
-    /// Looks at what a ring holds now, and compiles the expression for it.
+    /// Reads the current contents of a ring, and compiles the expression for the ring's link types.
     ///
     /// # Errors
     /// [`QueryError::Filter`], [`QueryError::Usage`], [`QueryError::Ring`].
-    pub fn of(&self, ring: impl Into<Arc<Attached>>) -> Result<Answer, QueryError> {
+    pub fn of(&self, ring: impl Into<Arc<Attached>>) -> Result<QueryAnswer, QueryError> {
         self.check()?;
         let attached = ring.into();
-        let contents = Arc::new(Contents::read(&attached)?);
-        let matching = Matching::new(self, &contents)?;
+        let contents = Arc::new(RegionContents::read(&attached)?);
+        let matching = PacketMatcher::new(self, &contents)?;
         let recording = Recording::of(&attached.info());
         let mut window = contents.window(self.from_ns, self.to_ns, self.last_ns);
         let resume = Resume::new(&self.after, recording, &attached, &contents)?;
         resume.narrow(&mut window, &contents);
-        Ok(Answer {
+        Ok(QueryAnswer {
             attached,
             contents,
             window,
@@ -192,11 +201,11 @@ impl Query {
             clock: Arc::new(SystemClock),
             recorder: None,
             index: None,
-            shelf: None,
+            catalog: None,
         })
     }
 
-    /// Both expressions, in one.
+    /// Both expressions, combined with `and`.
     #[must_use]
     pub fn whole_expression(&self) -> String {
         match (self.within.trim(), self.expression.trim()) {
@@ -205,7 +214,7 @@ impl Query {
         }
     }
 
-    /// What no ring can answer.
+    /// Refuses queries that no ring can answer.
     fn check(&self) -> Result<(), QueryError> {
         let usage = |text: &str| Err(QueryError::Usage(text.to_owned()));
         let has_limit = self.limit_packets.is_some() || self.limit_bytes.is_some();
@@ -227,12 +236,12 @@ impl Query {
 }
 
 impl RecorderHandle {
-    /// Asks the ring: what is in it now, or with [`Query::follow`] what comes too. The answer tells what was lost before the ring as well. It keeps
-    /// the ring's memory while it lasts.
+    /// Queries the ring: its current packets, and with [`Query::follow`] also new packets. The
+    /// answer also reports losses before the ring. The answer keeps the ring's memory.
     ///
     /// # Errors
-    /// Those of [`Query::of`]; [`QueryError::Ended`].
-    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+    /// The errors of [`Query::of`], and [`QueryError::Ended`].
+    pub fn query(&self, query: &Query) -> Result<QueryAnswer, QueryError> {
         let common = self.common().map_err(|_| QueryError::Ended)?;
         let answer = query.of(common.ring.attached())?;
         let answer = answer.with_losses_of(&common);
@@ -240,8 +249,8 @@ impl RecorderHandle {
     }
 }
 
-impl Answer {
-    /// Tells what was lost before the ring too, of a query of this recorder's own ring.
+impl QueryAnswer {
+    /// Reports losses before the ring, for a query of this recorder's own ring.
     pub(crate) fn with_losses_of(self, common: &Arc<RecorderShared>) -> Self {
         Self {
             recorder: Some(Arc::downgrade(common)),
@@ -251,72 +260,79 @@ impl Answer {
         }
     }
 
-    /// Lets dumps give what has left the ring.
-    fn with_dumps_of(self, shelf: Arc<dyn Shelf>) -> Self {
+    /// Reads packets that left the ring from dumps.
+    fn with_dumps_of(self, catalog: Arc<dyn DumpCatalog>) -> Self {
         let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
-        let shelf = Some(shelf).filter(|_| is_asked);
-        Self { shelf, ..self }
+        let catalog = Some(catalog).filter(|_| is_asked);
+        Self { catalog, ..self }
     }
 
-    /// The dumps that may have what has left the ring; `None`: nothing has that is asked for.
-    fn dumped(&self) -> Option<Dumped> {
-        let shelf = self.shelf.as_ref()?;
+    /// The dumps that may have packets that left the ring. `None`: no packet of the window left
+    /// the ring.
+    fn dumped(&self) -> Option<DumpReader> {
+        let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);
         let is_live = recorder.is_some_and(|recorder| recorder.is_live());
         let begin_ns = self.attached.info().created_ns.filter(|_| is_live);
         let wanted = self.contents.before_the_ring(&self.window, begin_ns)?;
         let has_evicted = self.contents.evicted(&self.window).is_some();
         let known = (self.contents.first_ns(), self.recording);
-        let dumped = Dumped::new(shelf, wanted, has_evicted, known);
+        let dumped = DumpReader::new(catalog, wanted, has_evicted, known);
         Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 
-    /// Lets an index tell which buckets need not be read.
+    /// Uses an index to skip buckets.
     #[cfg(test)]
-    fn with_index(self, index: &Arc<Index>) -> Self {
+    fn with_index(self, index: &Arc<BucketIndex>) -> Self {
         let index = Some(Arc::clone(index));
         Self { index, ..self }
     }
 
-    /// Lets another thread end it, where who asked is gone. It then has the verdict of what it has.
+    /// Lets another thread end the answer, for example when the client is gone. The verdict then
+    /// covers the packets up to the end.
     #[must_use]
     pub fn until(self, cancel: &Cancel) -> Self {
         let cancel = cancel.clone();
         Self { cancel, ..self }
     }
 
-    /// Writes the packets as one pcapng section, which a program may read while it comes: the verdict stands in a comment of the last
-    /// packet and, as JSON, of each interface's statistics, behind all packets. An answer without packets has the ring's interfaces. A
-    /// follow writes statistics every second, and flushes `out` when it has written something. `out` may block: what is overwritten
-    /// meanwhile is told.
+    /// Writes the packets as one pcapng section, which a program may read at the same time. The
+    /// verdict is in a comment of the last packet. As JSON it is in the statistics of each
+    /// interface, after all packets. An answer without packets has the ring's interfaces.
+    ///
+    /// A follow writes statistics every second, and flushes `out` after each write. `out` may
+    /// block: packets that are overwritten meanwhile are reported.
     ///
     /// # Errors
-    /// [`QueryError::Ring`], [`QueryError::Output`]. What was written before has no verdict.
+    /// [`QueryError::Ring`], [`QueryError::Output`]. Output that was written before has no verdict.
     pub fn write_to(self, out: impl io::Write) -> Result<QueryReport, QueryError> {
         let mut headline = format!("retroscope query {}", self.query.whole_expression());
         if let Some(id) = &self.query.community_id {
             headline = format!("{} community ID {id}", headline.trim_end());
         }
         let snaplen = self.query.headers.map(NonZeroU32::get);
-        let stream = Stream::new(out, headline.trim_end(), snaplen, self.recording);
+        let stream = AnswerStream::new(out, headline.trim_end(), snaplen, self.recording);
         let stream = stream.map_err(QueryError::Output)?;
-        Reading::new(self, Some(stream)).run()
+        AnswerReading::new(self, Some(stream)).run()
     }
 
-    /// Shows the packets, in order, to `look`, which says whether it wants more.
+    /// Gives the packets, in order, to `look`, which returns whether it wants more.
     ///
     /// # Errors
     /// [`QueryError::Ring`].
-    pub fn each(self, mut look: impl FnMut(&Seen<'_>) -> bool) -> Result<QueryReport, QueryError> {
-        let reading = Reading::<io::Sink>::new(self, None);
+    pub fn each(
+        self,
+        mut look: impl FnMut(&QueriedPacket<'_>) -> bool,
+    ) -> Result<QueryReport, QueryError> {
+        let reading = AnswerReading::<io::Sink>::new(self, None);
         reading.shown_to(&mut look).run()
     }
 
-    /// Looks for the packets and writes none.
+    /// Counts the packets without writing.
     ///
     /// # Errors
     /// [`QueryError::Ring`].
     pub fn count(self) -> Result<QueryReport, QueryError> {
-        Reading::<io::Sink>::new(self, None).run()
+        AnswerReading::<io::Sink>::new(self, None).run()
     }
 }

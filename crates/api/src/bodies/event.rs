@@ -1,7 +1,7 @@
 //! Events, as the API and EVE tell them.
 
 use retroscope_recorder::{
-    AlertNews, Change, DeletedDump, DumpReport, Export, Posted, RecorderEvent, Refusal, rfc3339,
+    AlertNews, Change, DeletedDump, DumpReport, Export, PostResult, RecorderEvent, Refusal, rfc3339,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -44,7 +44,7 @@ pub enum EventBody<'a> {
     Posted {
         /// Of which dump, and how.
         #[serde(flatten)]
-        posted: &'a Posted,
+        posted: &'a PostResult,
     },
     /// An alert of an IDS was acted on, or its dump has no packet.
     Alert {

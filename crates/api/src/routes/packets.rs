@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::summary;
-use retroscope_recorder::{Export, PacketId, Query, QueryReport, Seen, rfc3339};
+use retroscope_recorder::{Export, PacketId, QueriedPacket, Query, QueryReport, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -89,7 +89,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl PacketLine {
-    pub(crate) fn new(seen: &Seen<'_>, with_hex: bool) -> Self {
+    pub(crate) fn new(seen: &QueriedPacket<'_>, with_hex: bool) -> Self {
         let hex = with_hex.then(|| {
             let mut text = String::with_capacity(2 * seen.data.len());
             for byte in seen.data {
@@ -171,7 +171,7 @@ pub(crate) async fn list(
     let is_newest = wanted.query.newest;
     let handle = app.handle.clone();
     let (who, address) = (caller.name.clone(), caller.address);
-    let look = move |lines: &mut Vec<PacketLine>, seen: &Seen<'_>| {
+    let look = move |lines: &mut Vec<PacketLine>, seen: &QueriedPacket<'_>| {
         lines.push(PacketLine::new(seen, with_hex));
         true
     };

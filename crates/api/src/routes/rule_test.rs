@@ -1,7 +1,7 @@
 //! What a trigger rule would have done in the past.
 
 use axum::{Extension, extract::State, response::Response};
-use retroscope_recorder::{Query, QueryReport, Seen, rfc3339};
+use retroscope_recorder::{QueriedPacket, Query, QueryReport, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -114,7 +114,7 @@ pub(crate) async fn test(
         },
         query: Query::default(),
     };
-    let look = move |found: &mut Found, seen: &Seen<'_>| {
+    let look = move |found: &mut Found, seen: &QueriedPacket<'_>| {
         found.hit(seen.stamp_ns);
         if found.packets.len() < list {
             found.packets.push(PacketLine::new(seen, false));

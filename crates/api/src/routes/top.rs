@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::{FlowKey, community_id_of, flow_of, parse};
-use retroscope_recorder::{Query, QueryReport, Seen};
+use retroscope_recorder::{QueriedPacket, Query, QueryReport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -142,7 +142,7 @@ impl Count {
         }
     }
 
-    fn add(&mut self, seen: &Seen<'_>) {
+    fn add(&mut self, seen: &QueriedPacket<'_>) {
         let parsed = parse(seen.link_type, seen.data);
         let volume = |is_sent| Volume::of(seen.wire_len, is_sent);
         self.all.packets += 1;
@@ -257,7 +257,7 @@ pub(crate) async fn top(
         },
     };
     let empty = Count::new(asked.by.unwrap_or_default());
-    let look = |all: &mut Count, seen: &Seen<'_>| {
+    let look = |all: &mut Count, seen: &QueriedPacket<'_>| {
         all.add(seen);
         true
     };

@@ -46,7 +46,7 @@ use crate::{
         ring_time::{Moment, StampRestorer},
         time::rfc3339,
     },
-    dump::order::{CloseOrder, DumpOrder, Message, Messages},
+    dump::order::{CloseOrder, DumpOrder, DumperMessage, DumperMessages},
     intake::interfaces::InterfaceCache,
 };
 
@@ -69,7 +69,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) alerts: AlertConfig,
     /// Requests of rules, by number. A rule without an entry requests nothing special.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
-    pub(crate) messages: Messages,
+    pub(crate) messages: DumperMessages,
     pub(crate) events: Events,
     pub(crate) commands: Receiver<AnalyzerCommand>,
 }
@@ -306,7 +306,7 @@ impl RingReader for Analyzer {
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.common.gate.analyzer_done(asked);
-            self.core.send(Message::Wake);
+            self.core.send(DumperMessage::Wake);
         }
         batches > 0
     }
@@ -511,7 +511,7 @@ impl Core {
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
-        self.send(Message::Open(Box::new(order), reservation));
+        self.send(DumperMessage::Open(Box::new(order), reservation));
     }
 
     fn close(&mut self, id: u64, clipped: Option<Clip>, suppressed: Suppressed) {
@@ -531,7 +531,7 @@ impl Core {
         } else {
             self.director.clock_ns
         };
-        self.send(Message::Close(Box::new(CloseOrder {
+        self.send(DumperMessage::Close(Box::new(CloseOrder {
             id,
             clipped,
             suppressed,
@@ -612,7 +612,7 @@ impl Core {
         };
     }
 
-    fn send(&mut self, message: Message) {
+    fn send(&mut self, message: DumperMessage) {
         self.parts.messages.send(message);
     }
 

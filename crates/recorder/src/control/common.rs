@@ -22,7 +22,7 @@ use crate::{
     },
     dump::log::DumpLog,
     intake::Intake,
-    query::index::Index,
+    query::index::BucketIndex,
     timeline::TriggerLog,
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct RecorderShared {
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
     /// The index of the ring's buckets, which queries use.
-    pub(crate) index: Arc<Index>,
+    pub(crate) index: Arc<BucketIndex>,
     /// The outcomes of hits, by rule.
     pub(crate) outcomes: Outcomes,
     /// Live: ages of trigger packets when their dumps opened; written by the dumper.
@@ -66,7 +66,7 @@ pub(crate) struct RecorderShared {
 impl RecorderShared {
     pub(crate) fn new(ring: Ring, clock: Arc<dyn Clock>, intake: Intake) -> Arc<Self> {
         Arc::new(Self {
-            index: Arc::new(Index::of(&ring, intake.offline)),
+            index: Arc::new(BucketIndex::of(&ring, intake.offline)),
             ring,
             clock: RingClock::new(clock),
             intake,

@@ -28,7 +28,7 @@ use crate::{
         lock,
         time::rfc3339,
     },
-    dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
+    dump::{log::DumpCounts, post::PostResult, report::DumpReport, store::DeletedDump},
 };
 
 /// Events that are kept. For older events only their number is known.
@@ -58,7 +58,7 @@ pub enum RecorderEvent {
     /// A dump's files were deleted.
     Deleted(DeletedDump),
     /// A dump's command ended.
-    Posted(Posted),
+    Posted(PostResult),
     /// A sentence for the user.
     Notice(String),
     /// An alert of an IDS was acted on, or its dump has no packet.

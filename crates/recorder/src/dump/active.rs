@@ -1,4 +1,5 @@
-//! A dump that reads the ring: what it has read, what waits, what it lost.
+//! A dump that reads the ring: the records that it has read, the packets that wait for their turn,
+//! and the losses.
 
 use std::{
     collections::BTreeMap,
@@ -12,18 +13,18 @@ use retroscope_packet::FragmentKey;
 use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
-    alerted::Alerted,
+    dump_alerts::DumpAlerts,
     encode::InterfaceTotals,
-    ending::{Completion, Ending, Stage},
-    kept::Kept,
+    ending::{Completion, DumpEnding, Stage},
+    fragments::KeptFragments,
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
-    output::Written,
-    packet::{Key, PacketMeta},
+    output::WrittenTotals,
+    packet::{PacketKey, PacketMeta},
     pool::SinkQueue,
-    reading::{Lost, Reading},
+    reading::{OverwrittenBuckets, WindowReading},
     report::{DumpReport, Missing, Verdict},
     sidecar::{SidecarFacts, TriggerPacket},
-    sink::Gap,
+    sink::PacketGap,
 };
 use crate::{
     analysis::director::Clip,
@@ -40,57 +41,62 @@ use crate::{
     },
 };
 
-/// See the module.
+/// A dump whose window is open or not yet wholly read.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveDump {
     pub(super) order: DumpOrder,
-    /// The alerts that it is of.
-    pub(super) alerted: Alerted,
-    /// Where the flows of its packets are marked as exempt; `None`: they are not.
+    /// The alerts that the dump belongs to.
+    pub(super) alerted: DumpAlerts,
+    /// Marks the flows of the dump's packets as exempt from shedding; `None`: flows are not marked.
     pub(super) marks: Option<Arc<Marks>>,
-    /// The end of its window, ns of ring time; of one that is full, the last time of which it has all that was read.
+    /// End of the window, ns of ring time. If the dump is full: the last time for which the dump
+    /// has all packets that were read.
     pub(super) end_ns: i64,
-    /// Its filter is being compiled, and nothing is looked at before.
+    /// The dump's filter is being compiled, and the dump reads nothing before that is done.
     pub(super) is_compiling: bool,
-    /// Its files.
+    /// The dump's files.
     pub(super) sink: SinkQueue,
-    /// The interface that is described at once.
+    /// The interface that is described at the start of the file, before its first packet.
     pub(super) interface: Option<u16>,
-    /// `None`: triggered by hand.
+    /// The packet that triggered the dump. `None`: triggered by hand.
     pub(super) trigger_packet: Option<TriggerPacket>,
-    /// What it has read by itself, while it catches up. `None`: it follows ([`Dumps`](super::dumps::Dumps)).
-    pub(super) reading: Option<Reading>,
-    /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
-    /// waiting ones.
+    /// The dump's own reading position while it catches up. `None`: the dump follows
+    /// ([`Dumps`](super::dumps::Dumps)).
+    pub(super) reading: Option<WindowReading>,
+    /// Packets of this ring time, ns, and later may be missing among the waiting packets.
+    /// `i64::MAX`: the dump has read all records within reach.
     pub(super) unread_ns: i64,
-    /// The latest ring time that the sink was given a packet of in its turn, ns.
+    /// The latest ring time of a packet that the sink got in order, ns.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// No waiting packet has an older ring time, ns.
     pub(super) oldest_ns: i64,
-    /// What [`Self::due_ns`] was when it was last listed.
+    /// The value of [`Self::due_ns`] under which [`Dumps`](super::dumps::Dumps) lists the dump.
     pub(super) listed_ns: i64,
-    /// A sink had no room for the next packet. It reads no further meanwhile.
+    /// A sink had no room for the next packet. The dump reads no further meanwhile.
     pub(super) is_stalled: bool,
-    /// It is listed among those that changed in this round.
+    /// The dump is listed among those that changed in this round.
     pub(super) is_changed: bool,
-    /// Later fragments whose first fragment has not come yet.
-    pub(super) kept: Kept,
-    /// What of its window was overwritten before it was written, from before it was opened on.
+    /// Later fragments whose first fragment has not arrived yet.
+    pub(super) kept: KeptFragments,
+    /// Packets of the window that were overwritten before they were written, also before the dump
+    /// was opened.
     pub(super) lost: Evicted,
-    /// Whether any was before it was opened.
+    /// Whether such packets were overwritten before the dump was opened.
     pub(super) is_start_lost: bool,
-    /// What was lost since the last packet that the sink was given; the time of the first of it, ns of ring time.
-    pub(super) gap: Option<(i64, Gap)>,
-    /// Packets that belong before the last one, and were found when it was full.
-    pub(super) behind: u64,
-    /// Packets and bytes that the sink was given.
-    pub(super) taken: Written,
+    /// The loss since the last packet that the sink got, and the ring time at which the loss
+    /// begins, ns.
+    pub(super) gap: Option<(i64, PacketGap)>,
+    /// Packets that belong before the last packet, and were found after the dump was full.
+    pub(super) late_after_full: u64,
+    /// Packets and bytes that the sink got.
+    pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
-    /// Bytes of its files that were reported to the director.
-    pub(super) told_bytes: u64,
+    /// Bytes of the dump's files that were reported to the director.
+    pub(super) reported_bytes: u64,
     pub(super) close: Option<CloseOrder>,
-    /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
+    /// Live: the verdict waits until the loss counters cover the window, but no longer than to this
+    /// time of the monotonic clock, ns.
     pub(super) judge_by_ns: Option<i64>,
 }
 
@@ -103,7 +109,7 @@ pub(super) struct WaitingPacket {
 
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// In its bucket, which is held for as long.
+    /// The packet is still in its bucket, which stays held meanwhile.
     Ring(Rc<BucketView>, u32),
     Copied(Box<[u8]>),
 }
@@ -135,7 +141,7 @@ fn end(ends: &[u64], producer: usize) -> u64 {
     ends.get(producer).copied().unwrap_or(0)
 }
 
-/// The verdict as it stands in a capture file.
+/// The verdict in the form of a capture file.
 pub(super) fn verdict_line(report: &DumpReport) -> String {
     let clipped = if report.clipped.is_empty() {
         String::new()
@@ -149,46 +155,48 @@ pub(super) fn verdict_line(report: &DumpReport) -> String {
     format!("verdict: {}{clipped}{unseen}", report.reasons())
 }
 
-/// Where a packet was found.
+/// The place of a packet in the ring.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found<'v> {
+pub(super) struct RecordLocation<'v> {
     pub(super) view: &'v Rc<BucketView>,
     pub(super) index: u32,
     pub(super) producer: usize,
     pub(super) record: u64,
-    /// Its stamp less its ring time, ns.
+    /// The packet's stamp minus its ring time, ns.
     pub(super) offset_ns: i64,
 }
 
-impl Active {
-    /// How many records of a bucket may be looked at: those within reach and before the dump's end.
+impl ActiveDump {
+    /// Number of records of a bucket that the dump may read: the records within reach and before
+    /// the dump's end.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
         let end = records_before(self.end(info.producer), info);
         end.min(reach.limit_in(info))
     }
 
-    /// The first record of a producer that does not belong to the dump any more.
+    /// The first record of a producer that no longer belongs to the dump.
     pub(super) fn end(&self, producer: usize) -> u64 {
         let close = self.close.as_ref();
         close.map_or(u64::MAX, |close| end(&close.ends, producer))
     }
 
-    /// Whether its window is closed and wholly within reach.
+    /// Whether the window is closed and wholly within reach.
     pub(super) fn is_over(&self, reach: &Reach) -> bool {
         (self.close.as_ref()).is_some_and(|close| reach.covers(&close.ends))
     }
 
-    /// Whether packets can be written.
+    /// Whether the sink accepts packets.
     pub(super) fn has_room(&self) -> bool {
         !self.is_stalled
     }
 
-    /// Whether it can read on.
+    /// Whether the dump can read further.
     pub(super) fn can_read(&self) -> bool {
         !self.is_compiling && self.has_room()
     }
 
-    /// Whether it still reads in a pass. If not, packets of `unread_ns` and later may be left unread.
+    /// Whether the dump still reads in this pass. If not, packets of `unread_ns` and later may stay
+    /// unread.
     pub(super) fn reads_on(&mut self, unread_ns: i64) -> bool {
         if self.is_full() {
             return false;
@@ -203,12 +211,14 @@ impl Active {
         is_reading
     }
 
-    /// Packets of this ring time, ns, and later may be left unread; `i64::MAX`: nobody knows from when on.
+    /// Notes that packets of this ring time, ns, and later may stay unread. `i64::MAX`: the time is
+    /// unknown.
     pub(super) fn leave_unread(&mut self, from_ns: i64) {
         self.unread_ns = self.unread_ns.min(from_ns).min(i64::MAX - 1);
     }
 
-    /// The ring time of the oldest packet that waits to be written, ns; `i64::MAX`: none does, or none can be.
+    /// The ring time of the oldest packet that waits to be written, ns. `i64::MAX`: no packet
+    /// waits, or the sink has no room.
     pub(super) fn due_ns(&self) -> i64 {
         if self.waiting.is_empty() || !self.has_room() {
             i64::MAX
@@ -219,23 +229,24 @@ impl Active {
 
     fn wait(&mut self, packet: WaitingPacket) {
         if self.is_full() {
-            self.behind += 1;
+            self.late_after_full += 1;
             return;
         }
         self.oldest_ns = packet.meta.key.time_ns.min(self.oldest_ns);
         self.waiting.push(packet);
     }
 
-    /// Whether a record of this ring time lies in the window.
+    /// Whether this ring time is in the window.
     pub(super) fn wants(&self, time_ns: i64) -> bool {
         (self.order.from_ns..=self.end_ns).contains(&time_ns)
     }
 
-    /// Puts a packet that the filter takes among the waiting, if it lies in the window.
+    /// Adds a packet that the filter matches to the waiting packets, if the packet is in the
+    /// window.
     pub(super) fn take(
         &mut self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
     ) {
         let is_it = self.wants(packet.time_ns);
@@ -254,10 +265,10 @@ impl Active {
     fn meta(
         &self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
     ) -> PacketMeta {
-        let key = Key {
+        let key = PacketKey {
             time_ns: packet.time_ns,
             source: interface.source,
             producer: found.producer,
@@ -276,16 +287,18 @@ impl Active {
         }
     }
 
-    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window. A first fragment
-    /// [shortly before](DumpOrder::looks_from_ns) tells of those in it.
+    /// Runs the filter, with its state of fragments, on a packet, and adds the packet if the filter
+    /// matches. A first fragment [shortly before](DumpOrder::looks_from_ns) the window decides
+    /// about the later fragments in the window.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
-        found: Found<'_>,
+        found: RecordLocation<'_>,
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
-        // Others are read with them, sometimes more and sometimes fewer: the same bucket or another dump wants them.
+        // How many other packets are read depends on other dumps and on the buckets. The result
+        // must not.
         if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
@@ -296,7 +309,8 @@ impl Active {
             Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
-                // It may wait for long: its bucket is not held for it.
+                // The fragment may wait for a long time, so the dump copies it and does not hold
+                // its bucket.
                 let bytes = Bytes::Copied(packet.data.into());
                 let meta = self.meta(packet, found, interface);
                 self.kept.keep(fragment, WaitingPacket { meta, bytes });
@@ -307,7 +321,7 @@ impl Active {
         }
     }
 
-    /// A first fragment came: what was kept aside for it is decided now.
+    /// A first fragment arrived: decides about the later fragments that waited.
     fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
         for kept in self.kept.take(fragment) {
             if let Some(interface) = names.interface(kept.meta.interface) {
@@ -321,8 +335,9 @@ impl Active {
         }
     }
 
-    /// Later fragments that may belong to the dump, of datagrams whose first fragment came when they were given up, or came and
-    /// was forgotten, or may have come before the window, long before or in a bucket that was overwritten, or behind its end.
+    /// Number of later fragments that may belong to the dump. Either they were dropped before their
+    /// first fragment arrived, or the filter forgot the first fragment. Or the first fragment may
+    /// be outside of the window: before its start, in an overwritten bucket, or after its end.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
@@ -334,7 +349,8 @@ impl Active {
         self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
-    /// Asks its own reading what was overwritten before it was read; whether anything was.
+    /// Asks the dump's own reading which buckets were overwritten before they were read. Returns
+    /// whether there are any.
     pub(super) fn ask_what_fell(&mut self) -> bool {
         let Some(reading) = self.reading.as_mut().filter(|reading| reading.has_fallen()) else {
             return false;
@@ -344,8 +360,8 @@ impl Active {
         !lost.is_none()
     }
 
-    /// Buckets were overwritten: what of the window was not looked at is missing.
-    pub(super) fn lose(&mut self, lost: &Lost) {
+    /// Buckets were overwritten: counts their unread packets of the window as missing.
+    pub(super) fn lose(&mut self, lost: &OverwrittenBuckets) {
         for (bucket, skip) in &lost.buckets {
             if self.end(bucket.producer) > bucket.first + u64::from(*skip) {
                 self.lose_of(bucket, *skip);
@@ -373,7 +389,8 @@ impl Active {
         self.miss(0, false, Some((self.order.from_ns, before_ns)));
     }
 
-    /// Counts packets of the window that the sink does not get: the ring has overwritten them, or needs their place.
+    /// Counts packets of the window that the sink does not get: the ring has overwritten them or
+    /// needs their memory.
     fn miss(&mut self, packets: u64, is_exact: bool, span_ns: Option<(i64, i64)>) {
         let lost = &mut self.lost;
         lost.packets += packets;
@@ -384,7 +401,7 @@ impl Active {
         lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
         lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
         let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
-        let here = Gap {
+        let here = PacketGap {
             packets: (packets > 0).then_some(packets),
             is_exact,
             from_ns: stamp(first_ns),
@@ -396,7 +413,7 @@ impl Active {
         });
     }
 
-    /// Gives a packet to the sink; false if the sink has no room.
+    /// Gives a packet to the sink. Returns false if the sink has no room.
     pub(super) fn put(&mut self, packet: &WaitingPacket, names: &mut InterfaceCache) -> bool {
         let (mut meta, data) = (packet.meta, packet.bytes.data());
         if !self.sink.has_room(data.len()) {
@@ -426,7 +443,7 @@ impl Active {
         true
     }
 
-    /// Gives packets up that the sink has no room for, because they hold too much of the ring.
+    /// Drops packets for which the sink has no room, because they hold too much of the ring.
     pub(super) fn let_go(&mut self, packets: &[WaitingPacket]) {
         let times = packets.iter().map(|packet| packet.meta.key.time_ns);
         if let Some(span_ns) = times.clone().min().zip(times.max()) {
@@ -434,17 +451,17 @@ impl Active {
         }
     }
 
-    /// Whether it has all that it was asked for.
+    /// Whether the dump has reached its limit of packets or bytes.
     pub(super) fn is_full(&self) -> bool {
-        let Written { packets, bytes, .. } = self.taken;
+        let WrittenTotals { packets, bytes, .. } = self.taken;
         self.order.window.is_full(packets, bytes)
     }
 
-    /// It is full: nothing that waits is wanted any more, nor what lies behind `end_ns`, or was lost there.
+    /// The dump is full: drops all waiting packets, and forgets losses after `end_ns`.
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
         let lost = &mut self.lost;
-        // Where the times are not known, the first packet may have been older.
+        // If the times are not known, the first lost packet may be older.
         if lost.exact && lost.first_ns.is_some_and(|ns| ns > end_ns) {
             lost.packets = 0;
         }
@@ -460,7 +477,7 @@ impl Active {
     /// Hands over the packets in the sink's buffer, so that readers of the file see the packets.
     /// Returns the packets that the sink has got. If the sink has failed, returns the packets that
     /// are safely in the file. The flag is the result of [`SinkQueue::flush`].
-    pub(super) fn flush(&mut self) -> (Written, bool) {
+    pub(super) fn flush(&mut self) -> (WrittenTotals, bool) {
         let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();
         let written = fault.map_or(self.taken, |fault| fault.held.safe);
@@ -509,20 +526,20 @@ impl Active {
         }
     }
 
-    /// Nothing more is read: only the sink has work left. The ring may overwrite the window.
+    /// Ends the reading: only the sink has work left. The ring may overwrite the window.
     pub(super) fn into_ending(
         mut self,
         close: CloseOrder,
         stage: Stage,
         intake: &Intake,
         clock: &RingClock,
-    ) -> Ending {
+    ) -> DumpEnding {
         let mut draft = self.draft(&close, intake, clock);
         self.judge_alerts(&close, &mut draft);
         let offset_ns = self.order.offset_ns;
         let stamp = |ring_ns: &i64| ring_ns.saturating_add(offset_ns);
         let suppressed = close.suppressed;
-        Ending {
+        DumpEnding {
             rule_number: self.order.rule_number,
             stage,
             draft,
@@ -543,7 +560,7 @@ impl Active {
         }
     }
 
-    /// The report, except for what depends on the sink.
+    /// The report, without the parts that depend on the sink.
     fn draft(&self, close: &CloseOrder, intake: &Intake, clock: &RingClock) -> DumpReport {
         let order = &self.order;
         let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
@@ -602,7 +619,7 @@ impl Active {
         report
     }
 
-    /// What nobody knows yet about the losses of its window.
+    /// Losses of the window that are not known yet.
     pub(super) fn unknown(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
         let window_ns = (self.order.from_ns, self.end_ns);
         intake.unknown(window_ns, close.clock_ns, self.order.offset_ns)
@@ -639,10 +656,10 @@ impl Active {
         missing.extend(intake.missing(window_ns, close.clock_ns, offset_ns, &close.ends));
         let after_close = close.late.as_ref();
         let after_close = after_close.map_or(0, |late| late.load(Ordering::Relaxed));
-        if self.behind + after_close > 0 {
-            let counted = (after_close == 0).then_some(self.behind);
+        if self.late_after_full + after_close > 0 {
+            let counted = (after_close == 0).then_some(self.late_after_full);
             let mut late = entry("late", order.from_ns, self.end_ns, counted);
-            late.at_most = (after_close > 0).then_some(self.behind + after_close);
+            late.at_most = (after_close > 0).then_some(self.late_after_full + after_close);
             missing.push(late);
         }
         let fragments = self.undecided_fragments();

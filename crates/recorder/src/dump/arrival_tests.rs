@@ -1,4 +1,5 @@
-//! What the files of a dump hold, and in which order, whatever the order in which its packets came.
+//! The files of a dump have the same packets in the same order, in whatever order the packets
+//! arrived.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -8,11 +9,11 @@ use retroscope_pcapfile::CaptureReader;
 
 use super::{
     captures::Captures,
-    encode::{Format, InterfaceTotals},
+    encode::{DumpFormat, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
-    packet::{Key, PacketMeta},
-    sink::End,
+    packet::{PacketKey, PacketMeta},
+    sink::SinkEnd,
     stream::Heading,
     template::NameFacts,
 };
@@ -23,7 +24,7 @@ use crate::{
 
 const INTERFACES: u16 = 8;
 
-/// Two of each link type, of three sources.
+/// Two interfaces of each link type, from three sources.
 fn interface(id: u16) -> RecordedInterface {
     let link_types = [1, 101, 12, 228];
     RecordedInterface {
@@ -35,8 +36,9 @@ fn interface(id: u16) -> RecordedInterface {
     }
 }
 
-/// All files of a dump of these packets, which come in this order, by name; where they are, and the interfaces in them.
-fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
+/// The files, by name, of a dump whose packets arrive in this order. Also returns the paths and
+/// interfaces of the files.
+fn dump(format: DumpFormat, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), format);
     let facts = FileFacts {
@@ -56,7 +58,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     let heading = facts.heading.clone();
     let mut file = DumpFile::new(&directory, facts);
     let mut captures = Captures::new(format, heading);
-    // The trigger's.
+    // The trigger's interface.
     captures.interface(5, &Arc::new(interface(5)));
     let mut digests = captures.create(&mut file);
     for meta in packets {
@@ -74,7 +76,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         dropped: None,
         written: 0,
     };
-    let end = End {
+    let end = SinkEnd {
         verdict: "verdict: complete".to_owned(),
         totals: (0..INTERFACES).map(|id| (id, totals)).collect(),
     };
@@ -86,7 +88,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     (files.collect(), described)
 }
 
-/// Each packet has the ID of its record.
+/// Checks that each packet has the ID of its record.
 fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
     let (_, file) = files.first_key_value().unwrap();
     let mut reader = CaptureReader::new(&file[..]).unwrap();
@@ -97,8 +99,9 @@ fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Packets of several sources, interfaces and link types, many of the same time, in their order and as they may come instead: each
-/// source's packets of one time in their order. One source is behind.
+/// Packets of several sources, interfaces and link types, many with equal times. They arrive once
+/// in order, and once as live packets may arrive: each source's packets of one time in order, and
+/// one source late.
 #[test]
 fn the_order_of_arrival_changes_nothing() {
     let seed = 0xa441;
@@ -112,7 +115,7 @@ fn the_order_of_arrival_changes_nothing() {
                 let time_ns = random.i64(0..10);
                 let source = interface(id).source;
                 PacketMeta {
-                    key: Key {
+                    key: PacketKey {
                         time_ns,
                         source,
                         producer: 0,
@@ -127,9 +130,9 @@ fn the_order_of_arrival_changes_nothing() {
             })
             .collect();
         packets.sort_by_key(|meta| meta.key);
-        for format in [Format::PcapNg, Format::Pcap] {
+        for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
             let expected = dump(format, &packets);
-            if format == Format::PcapNg {
+            if format == DumpFormat::PcapNg {
                 check_ids(&expected.0);
             }
             for _ in 0..5 {
@@ -137,7 +140,7 @@ fn the_order_of_arrival_changes_nothing() {
                     packets.iter().map(|meta| (random.u8(..), meta)).collect();
                 arrival.sort_by_key(|(at, _)| at % 4);
                 let mut those: Vec<PacketMeta> = arrival.iter().map(|(_, meta)| **meta).collect();
-                // Of one time and source in their order.
+                // Packets of one time and source keep their order.
                 let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
                 for (place, meta) in those.iter().enumerate() {
                     let key = (meta.key.time_ns, meta.key.source);

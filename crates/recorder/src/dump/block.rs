@@ -11,21 +11,22 @@ use retroscope_ring::LargeBuffer;
 use super::direct::UNIT;
 use crate::control::lock;
 
-/// Bytes of a block, at least. The block and its last packet, of up to 64 KiB, fit into one huge
+/// Minimum of bytes in a block. The block and its last packet, of up to 64 KiB, fit into one huge
 /// page. The disk gets that page as one piece instead of 512. One direct write at a time then
 /// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Bytes of memory from which on it is in huge pages.
+/// Larger memory than this many bytes is in huge pages.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
-/// Blocks without use that are kept: more than one dump has on their way.
+/// Unused blocks that are kept: more than one dump has in flight.
 const SPARE_MAX: usize = 16;
 
-/// Bytes in memory that lies as their place in the file does, so that they can be written directly.
+/// Bytes of a file, aligned in memory as they are in the file, so that they can be written
+/// directly.
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    memory: Memory,
+    memory: BlockMemory,
     /// The bytes' position in `memory`. The address of the first byte is a multiple of [`UNIT`]
     /// plus `phase`.
     place: Range<usize>,
@@ -34,30 +35,30 @@ pub(super) struct Block {
 
 /// Memory of a block.
 #[derive(Debug)]
-enum Memory {
+enum BlockMemory {
     Small(Vec<u8>),
     Large(LargeBuffer),
 }
 
-/// Huge pages of blocks that were written, for the next blocks: fresh ones cost a page fault each,
-/// in which the kernel clears 2 MiB.
+/// Huge pages of written blocks, for the next blocks. A fresh huge page costs a page fault, in
+/// which the kernel clears 2 MiB.
 #[derive(Debug, Default)]
-pub(super) struct Spares(Mutex<SparesState>);
+pub(super) struct SpareBlocks(Mutex<SpareBlocksState>);
 
 #[derive(Debug, Default)]
-struct SparesState {
+struct SpareBlocksState {
     blocks: Vec<Block>,
-    /// The fewest blocks since [`Spares::trim`].
+    /// The smallest number of spare blocks since the last [`SpareBlocks::trim`].
     least: usize,
 }
 
-impl Default for Memory {
+impl Default for BlockMemory {
     fn default() -> Self {
         Self::Small(Vec::new())
     }
 }
 
-impl Memory {
+impl BlockMemory {
     /// Memory with room for N bytes, wherever in a [`UNIT`] the first byte is.
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.saturating_add(2 * UNIT);
@@ -68,7 +69,7 @@ impl Memory {
     }
 }
 
-impl Deref for Memory {
+impl Deref for BlockMemory {
     type Target = [u8];
 
     #[inline]
@@ -80,7 +81,7 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for BlockMemory {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
@@ -91,10 +92,10 @@ impl DerefMut for Memory {
 }
 
 impl Block {
-    /// With memory of a huge page.
+    /// A block with the memory of a huge page.
     fn large() -> io::Result<Self> {
         Ok(Self {
-            memory: Memory::new(LARGE_BYTES - 2 * UNIT)?,
+            memory: BlockMemory::new(LARGE_BYTES - 2 * UNIT)?,
             ..Self::default()
         })
     }
@@ -114,7 +115,7 @@ impl Block {
         }
     }
 
-    /// Finds the place to begin in memory that holds nothing.
+    /// Finds the start position in memory that has no bytes yet.
     fn align(&mut self) {
         let from = self.memory.as_ptr().align_offset(UNIT) + self.phase;
         self.place = from..from;
@@ -128,7 +129,7 @@ impl Block {
         self.place.len()
     }
 
-    /// Bytes that can still be added to the memory that it has.
+    /// Bytes that fit into the block's memory in addition.
     fn room(&self) -> usize {
         self.memory.len() - self.place.end
     }
@@ -137,7 +138,7 @@ impl Block {
     #[cold]
     fn grow(&mut self, bytes: usize) -> io::Result<()> {
         let mut larger = Self {
-            memory: Memory::new(bytes.max(2 * self.len()))?,
+            memory: BlockMemory::new(bytes.max(2 * self.len()))?,
             phase: self.phase,
             ..Self::default()
         };
@@ -165,7 +166,7 @@ impl Write for Block {
     }
 }
 
-impl Spares {
+impl SpareBlocks {
     /// An empty block. Its memory is a huge page if the system provides huge pages.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);
@@ -175,7 +176,7 @@ impl Spares {
         block.unwrap_or_else(|| Block::large().unwrap_or_default())
     }
 
-    /// Takes a block back for the next ones.
+    /// Keeps a block for reuse.
     pub(super) fn put(&self, block: Block) {
         let mut state = lock(&self.0);
         if state.blocks.len() < SPARE_MAX && block.is_large() {
@@ -183,7 +184,7 @@ impl Spares {
         }
     }
 
-    /// Frees the blocks that nobody needed since the last call.
+    /// Frees the blocks that were not used since the last call.
     pub(super) fn trim(&self) {
         let mut state = lock(&self.0);
         let kept = state.blocks.len() - state.least;

@@ -1,4 +1,4 @@
-//! The captures of a dump while they are encoded: one file, or as pcap one for each link type.
+//! The captures of a dump while they are encoded: one file, or for pcap one for each link type.
 
 use std::{io, sync::Arc};
 
@@ -6,10 +6,10 @@ use retroscope_packet::LinkType;
 
 use super::{
     block::Block,
-    encode::Format,
-    output::{Known, Output, Piece},
+    encode::DumpFormat,
+    output::{CaptureOutput, EncodedPiece, KnownInterfaces},
     packet::PacketMeta,
-    sink::Gap,
+    sink::PacketGap,
     stream::Heading,
 };
 #[cfg(test)]
@@ -19,19 +19,19 @@ use crate::intake::interfaces::RecordedInterface;
 /// Encoders of the files of one dump.
 #[derive(Debug)]
 pub(crate) struct Captures {
-    format: Format,
+    format: DumpFormat,
     heading: Heading,
-    pub(super) known: Known,
-    /// The first one before all others, which are in the order of link types.
-    pub(super) outputs: Vec<Output>,
+    pub(super) known: KnownInterfaces,
+    /// The first file comes first. The other files are in the order of link types.
+    pub(super) outputs: Vec<CaptureOutput>,
 }
 
 impl Captures {
-    pub(crate) fn new(format: Format, heading: Heading) -> Self {
+    pub(crate) fn new(format: DumpFormat, heading: Heading) -> Self {
         Self {
             format,
             heading,
-            known: Known::new(),
+            known: KnownInterfaces::new(),
             outputs: Vec::new(),
         }
     }
@@ -44,10 +44,10 @@ impl Captures {
 
     /// Begins the first file. Called once, before packets. A dump without packets is a capture with
     /// the link type of the first known interface.
-    pub(super) fn begin(&mut self) -> io::Result<Piece> {
+    pub(super) fn begin(&mut self) -> io::Result<EncodedPiece> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
-        let mut output = Output::new(self.format, link_type, &self.heading)?;
+        let mut output = CaptureOutput::new(self.format, link_type, &self.heading)?;
         if let Some((id, _)) = first {
             output.interface(*id, &self.known)?;
         }
@@ -57,17 +57,21 @@ impl Captures {
     }
 
     /// Encodes a packet. Returns the file of the packet.
-    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<&mut Output> {
+    pub(super) fn packet(
+        &mut self,
+        meta: &PacketMeta,
+        data: &[u8],
+    ) -> io::Result<&mut CaptureOutput> {
         let interface = self.known.get(&meta.interface);
         let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
         let found = match self.format {
-            Format::PcapNg => Some(0),
-            Format::Pcap => (self.outputs.iter()).position(|it| it.link_type == link_type),
+            DumpFormat::PcapNg => Some(0),
+            DumpFormat::Pcap => (self.outputs.iter()).position(|it| it.link_type == link_type),
         };
         let place = match found {
             Some(place) => place,
             None => {
-                let output = Output::new(self.format, link_type, &self.heading)?;
+                let output = CaptureOutput::new(self.format, link_type, &self.heading)?;
                 let others = self.outputs.get(1..).unwrap_or_default();
                 let place = 1 + others.partition_point(|it| it.link_type.0 < link_type.0);
                 self.outputs.insert(place, output);
@@ -81,11 +85,11 @@ impl Captures {
 
     /// Bytes that were encoded and not taken.
     pub(super) fn bytes(&mut self) -> usize {
-        self.outputs.iter_mut().map(Output::bytes).sum()
+        self.outputs.iter_mut().map(CaptureOutput::bytes).sum()
     }
 
     /// Packets are missing here. The next packet says so in a comment, if the format has comments.
-    pub(super) fn gap(&mut self, gap: &Gap) {
+    pub(super) fn gap(&mut self, gap: &PacketGap) {
         if let Some(output) = self.outputs.first_mut() {
             output.comment(&gap.to_string());
         }

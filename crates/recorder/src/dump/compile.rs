@@ -1,7 +1,8 @@
-//! Dump filters that libpcap takes its time for, compiled on a thread of their own: other dumps go on meanwhile.
+//! Compiles slow dump filters on a separate thread, so that other dumps go on meanwhile.
 //!
-//! What is filled in from a trigger packet can only be compiled then, and a list of a hundred hosts takes libpcap a tenth of a second.
-//! Expressions share what was compiled of them, so the thread gives nothing back but word that it is done.
+//! A filter with text from a trigger packet can be compiled only after the trigger, and libpcap
+//! takes a tenth of a second for a list of a hundred hosts. Expressions share their compiled
+//! programs, so the thread returns only the number of a dump whose filter is ready.
 
 use std::{
     io,
@@ -12,26 +13,26 @@ use std::{
 use retroscope_filter::{Filter, FilterMode};
 use retroscope_packet::LinkType;
 
-use super::{active::Active, dumps::Dumps, order::DumpOrder, scan::Scanner};
+use super::{active::ActiveDump, dumps::Dumps, order::DumpOrder, scan::Scanner};
 use crate::{
     analysis::prepared::context, control::unprivileged::without_capabilities,
     intake::interfaces::InterfaceCache,
 };
 
-/// The thread `dump-compiler`, started with the first filter that needs it.
+/// The thread `dump-compiler`, which starts with the first slow filter.
 #[derive(Debug)]
 pub(super) struct DumpCompiler {
-    /// False from files: there everything waits in any case, and no dump runs in real time.
+    /// False for files: there everything waits in any case, and no dump runs in real time.
     is_live: bool,
-    thread: Option<(mpsc::Sender<Work>, mpsc::Receiver<u64>)>,
-    /// How many link types open dumps are ready for.
+    thread: Option<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)>,
+    /// Number of link types for which the filters of open dumps are ready.
     link_types: usize,
 }
 
 /// A filter to compile.
 #[derive(Debug)]
-struct Work {
-    /// The number of its dump.
+struct FilterCompilation {
+    /// The number of the filter's dump.
     id: u64,
     filter: Filter,
     link_types: Vec<LinkType>,
@@ -46,7 +47,8 @@ impl DumpCompiler {
         }
     }
 
-    /// Takes the filter of a dump over if libpcap takes long for it, for one of these link types. The dump must wait for it then.
+    /// Gives the filter of a dump to the thread if libpcap takes long for the filter, for one of
+    /// these link types. Returns whether the dump must wait.
     pub(super) fn hand_over(
         &mut self,
         order: &DumpOrder,
@@ -63,18 +65,19 @@ impl DumpCompiler {
         if self.thread.is_none() {
             self.thread = start().ok();
         }
-        let work = Work {
+        let work = FilterCompilation {
             id: order.id,
             filter: filter.clone(),
             link_types,
         };
-        // Where the system gives no thread, it is compiled where it is used.
+        // Without a thread, the filter is compiled where it is used.
         let thread = self.thread.as_ref();
         thread.is_some_and(|(work_tx, _)| work_tx.send(work).is_ok())
     }
 
-    /// Begins with the dumps whose filters are compiled, or with all if the thread is gone: then the dumper compiles them itself. Takes
-    /// the filters of open dumps over for link types that turned up since they were opened.
+    /// Starts the dumps whose filters are compiled. If the thread is gone, starts all waiting
+    /// dumps: the dumper then compiles the filters itself. Link types that are new since the last
+    /// call may need slow filters of open dumps: gives these filters to the thread.
     pub(super) fn take_up(
         &mut self,
         dumps: &mut Dumps,
@@ -87,7 +90,7 @@ impl DumpCompiler {
                 Ok(id) => self.begin(id, dumps, scanner, link_types),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    let is_compiling = |dump: &&Active| dump.is_compiling;
+                    let is_compiling = |dump: &&ActiveDump| dump.is_compiling;
                     for id in ids(dumps.iter().filter(is_compiling)) {
                         self.begin(id, dumps, scanner, &[]);
                     }
@@ -99,7 +102,7 @@ impl DumpCompiler {
         if more.is_empty() {
             return;
         }
-        // A dump that is being compiled is asked again when it is done.
+        // A dump that waits for its filter is checked again when the filter is ready.
         let mut taken_over = Vec::new();
         for id in ids(dumps.iter().filter(|dump| !dump.is_compiling)) {
             let is_taken = dumps.change(id, |dump| {
@@ -114,8 +117,8 @@ impl DumpCompiler {
         dumps.wait_for_filters(taken_over);
     }
 
-    /// The filter of a dump is compiled for the link types that were known when it was handed over, and may have to be for others of
-    /// `link_types`.
+    /// Starts a dump whose filter is compiled for the link types known at the hand-over. If the
+    /// filter is slow for others of `link_types`, the dump waits again.
     fn begin(
         &mut self,
         id: u64,
@@ -131,7 +134,8 @@ impl DumpCompiler {
         });
     }
 
-    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and the filters it had left come no more.
+    /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and no further
+    /// filter of the thread will be ready.
     fn take(&mut self) -> Result<u64, TryRecvError> {
         let Some((_, done)) = &self.thread else {
             return Err(TryRecvError::Empty);
@@ -143,25 +147,25 @@ impl DumpCompiler {
         next
     }
 
-    /// As if the thread had ended amidst its work.
+    /// Simulates a thread that ended in the middle of its work.
     #[cfg(test)]
     pub(super) fn lose(&mut self) {
         self.thread = Some((mpsc::channel().0, mpsc::channel().1));
     }
 }
 
-fn ids<'d>(dumps: impl Iterator<Item = &'d Active>) -> Vec<u64> {
+fn ids<'d>(dumps: impl Iterator<Item = &'d ActiveDump>) -> Vec<u64> {
     dumps.map(|dump| dump.order.id).collect()
 }
 
-/// Starts the thread. It ends when nobody submits any more, after the filter that it is at.
-fn start() -> io::Result<(mpsc::Sender<Work>, mpsc::Receiver<u64>)> {
-    let (work_tx, work) = mpsc::channel::<Work>();
+/// Starts the thread. It ends when all senders are dropped, after its current filter.
+fn start() -> io::Result<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)> {
+    let (work_tx, work) = mpsc::channel::<FilterCompilation>();
     let (done, done_rx) = mpsc::channel();
     let run = move || {
         for mut one in work {
             for link_type in one.link_types {
-                // What it makes, or why not, is found where the filter is used.
+                // The program, or the error, is found where the filter is used.
                 let _ = one.filter.prepare(context(link_type, FilterMode::Live));
             }
             if done.send(one.id).is_err() {

@@ -1,7 +1,8 @@
-//! A capture file that is complete, as zstd: in frames that are read one by one.
+//! Compresses a complete capture file with zstd, in frames that can be read separately.
 //!
-//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames, a table has the length of each frame (Zstandard Seekable
-//! Format, in a skippable frame, which other programs pass over): a reader of a part of the file reads only the frames that contain it.
+//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames comes
+//! a table of their lengths (Zstandard Seekable Format), in a skippable frame that other programs
+//! ignore. So a reader that needs a part of the file reads only the frames with that part.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Late packets and marks
 //! are only sorted in then, and no other dump waits for minutes of compression. Afterwards the
@@ -19,37 +20,39 @@ use zstd::{bulk::Compressor, zstd_safe::CParameter};
 use super::{
     disk::{DiskFile, file_changed_error, is_same_file},
     names::Directory,
-    stream::{Digests, Finished, hexadecimal},
+    stream::{DigestTime, FinishedFile, hexadecimal},
 };
 
-/// So long after somebody asked the recording to stop compressing may go on: at level 3 for some GB, at level 19 for some ten MB.
+/// Time that compression may take after a request to stop the recording: enough for some GB at
+/// level 3, for some ten MB at level 19.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Bytes of the file in a frame: who wants one packet decompresses so many.
+/// Bytes of the file in a frame: a reader decompresses at least this much for one packet.
 const FRAME_BYTES: usize = 2 << 20;
-/// So many frames are read before the page cache is told that they are not wanted again.
+/// Number of frames after which the kernel may drop the pages that were read from its page cache.
 const FRAMES_KEPT: usize = 4;
-/// Of the skippable frame that has the table, and of the table's end.
+/// Magic number of the skippable frame that has the table.
 const TABLE_MAGIC: u32 = 0x184d_2a5e;
+/// Magic number at the end of the table.
 const TABLE_END_MAGIC: u32 = 0x8f92_eab1;
 
-/// How hard zstd tries: 1 to 19.
+/// Compression level of zstd, from 1 to 19.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZstdLevel(i32);
 
 impl ZstdLevel {
-    /// `None`: outside 1 to 19. Higher ones take more memory than a recorder should.
+    /// `None`: outside of 1 to 19. Higher levels take more memory than a recorder should.
     #[must_use]
     pub fn new(level: i32) -> Option<Self> {
         (1..=19).contains(&level).then_some(Self(level))
     }
 }
 
-/// A file that is made: what it has, where its frames are, and its digest.
-struct Frames<'d> {
+/// A compressed file that is being written: its length, its digest and the table of its frames.
+struct ZstdFrames<'d> {
     file: &'d dyn DiskFile,
     bytes: u64,
     digest: Option<Sha256>,
-    /// Bytes of each frame, and of what it has.
+    /// Compressed and plain bytes of each frame.
     table: Vec<[u32; 2]>,
 }
 
@@ -64,11 +67,11 @@ struct Frames<'d> {
 /// or was asked to stop [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
-    plain: &Finished,
+    plain: &FinishedFile,
     path: PathBuf,
     level: ZstdLevel,
     tell: &mut dyn FnMut(u64),
-) -> io::Result<Finished> {
+) -> io::Result<FinishedFile> {
     check_urgency(directory)?;
     let disk = directory.disk();
     let file = disk.create(&path)?;
@@ -77,7 +80,7 @@ pub(super) fn compress(
         Ok((frames, file.identity()?))
     });
     match made {
-        Ok(((bytes, sha256), identity)) => Ok(Finished {
+        Ok(((bytes, sha256), identity)) => Ok(FinishedFile {
             path,
             bytes,
             sha256,
@@ -97,10 +100,10 @@ fn check_urgency(directory: &Directory) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes of the file, and its digest.
+/// Returns the length of the file in bytes, and its digest.
 fn make(
     directory: &Directory,
-    plain: &Finished,
+    plain: &FinishedFile,
     file: &dyn DiskFile,
     ZstdLevel(level): ZstdLevel,
     tell: &mut dyn FnMut(u64),
@@ -112,10 +115,10 @@ fn make(
     let mut reader = from.reader();
     // Another process may have changed the file in place since its sidecar was written.
     let mut plain_digest = plain.sha256.is_some().then(Sha256::new);
-    let mut frames = Frames {
+    let mut frames = ZstdFrames {
         file,
         bytes: 0,
-        digest: (directory.digests != Digests::Never).then(Sha256::new),
+        digest: (directory.digests != DigestTime::Never).then(Sha256::new),
         table: Vec::new(),
     };
     let mut buffer = Vec::with_capacity(FRAME_BYTES);
@@ -153,8 +156,8 @@ fn make(
     frames.end()
 }
 
-impl Frames<'_> {
-    /// Writes a frame with so many bytes of the file in it.
+impl ZstdFrames<'_> {
+    /// Writes a frame that holds `content` bytes of the plain file.
     fn push(&mut self, frame: &[u8], content: usize) -> io::Result<()> {
         let bytes = [frame.len(), content].map(|it| u32::try_from(it).map_err(io::Error::other));
         let [frame_bytes, content_bytes] = bytes;
@@ -176,7 +179,7 @@ impl Frames<'_> {
         let count = u32::try_from(self.table.len()).map_err(io::Error::other)?;
         let entries = self.table.iter().flatten();
         let entries = entries.flat_map(|bytes| bytes.to_le_bytes());
-        // Without checksums: each frame has its own.
+        // The table has no checksums: each frame has its own.
         let end = (count.to_le_bytes().into_iter())
             .chain([0])
             .chain(TABLE_END_MAGIC.to_le_bytes());
@@ -200,9 +203,9 @@ mod tests {
         dump::{
             block::Block,
             disk::Disk,
-            encode::Format,
-            output::Output,
-            stream::{FileDigests, Heading, Stream},
+            encode::DumpFormat,
+            output::CaptureOutput,
+            stream::{CaptureStream, FileDigests, Heading},
         },
         tests::fake_disk::FakeDisk,
     };
@@ -211,16 +214,17 @@ mod tests {
     const ZST: &str = "dumps/it.pcapng.zst.part";
 
     /// A file with `bytes` bytes after its header. Some of the bytes repeat.
-    fn finished(directory: &Directory, bytes: usize) -> Finished {
+    fn finished(directory: &Directory, bytes: usize) -> FinishedFile {
         let heading = Heading {
             headline: "a dump".to_owned(),
             recording: None,
             expected: "verdict: complete".to_owned(),
         };
-        let mut output = Output::new(Format::PcapNg, LinkType::ETHERNET, &heading).unwrap();
+        let mut output =
+            CaptureOutput::new(DumpFormat::PcapNg, LinkType::ETHERNET, &heading).unwrap();
         let first = output.take(Block::default());
         let expected = &heading.expected;
-        let mut stream = Stream::create(directory, PART.into(), &first).unwrap();
+        let mut stream = CaptureStream::create(directory, PART.into(), &first).unwrap();
         let body: Vec<u8> = (0..bytes)
             .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
             .collect();
@@ -235,7 +239,7 @@ mod tests {
             .unwrap()
     }
 
-    /// What the frames of the table have, each read alone.
+    /// The plain bytes of each frame of the table. Each frame is decompressed alone.
     fn by_frames(file: &[u8]) -> Vec<Vec<u8>> {
         let number = |from: usize| u32::from_le_bytes(*file[from..].first_chunk().unwrap());
         let end = file.len();
@@ -261,9 +265,12 @@ mod tests {
     fn frames_have_the_file_whole_and_one_by_one() {
         for bytes in [0, 1, 5000, FRAME_BYTES, 2 * FRAME_BYTES + 17] {
             let disk = FakeDisk::default();
-            let directory =
-                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-                    .with_digests(Digests::AsWritten);
+            let directory = Directory::on(
+                Arc::new(disk.clone()),
+                Path::new("dumps"),
+                DumpFormat::PcapNg,
+            )
+            .with_digests(DigestTime::AsWritten);
             let plain = finished(&directory, bytes);
             let expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
@@ -284,7 +291,11 @@ mod tests {
     #[test]
     fn what_is_not_as_it_was_written_is_not_compressed() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 5000);
         let level = ZstdLevel::new(3).unwrap();
         let file = disk.open(Path::new(PART)).unwrap();
@@ -297,14 +308,18 @@ mod tests {
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
-    /// A change in place keeps the length and the inode. Only the published digest tells.
+    /// A change in place keeps the length and the inode. Only the published digest shows the
+    /// change.
     #[test]
     fn a_file_that_is_changed_in_place_is_not_compressed() {
         for offset in [40, 5000] {
             let disk = FakeDisk::default();
-            let directory =
-                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-                    .with_digests(Digests::AsWritten);
+            let directory = Directory::on(
+                Arc::new(disk.clone()),
+                Path::new("dumps"),
+                DumpFormat::PcapNg,
+            )
+            .with_digests(DigestTime::AsWritten);
             let plain = finished(&directory, 5000);
             let file = disk.open(Path::new(PART)).unwrap();
             file.write_all_at(&[0xff], offset).unwrap();
@@ -319,7 +334,11 @@ mod tests {
     #[test]
     fn compression_ends_when_its_file_is_deleted() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let level = ZstdLevel::new(1).unwrap();
         let mut frames = 0;
@@ -336,7 +355,11 @@ mod tests {
     #[test]
     fn without_room_the_file_stays_as_it_is() {
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let plain = finished(&directory, 3 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         disk.set_capacity(expected.len() + 5000);
@@ -352,12 +375,16 @@ mod tests {
     fn who_ends_the_recording_does_not_wait_for_compression() {
         let disk = FakeDisk::default();
         let control = Arc::<StopControl>::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-            .ended_by(&control);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        )
+        .ended_by(&control);
         let plain = finished(&directory, 5 * FRAME_BYTES);
         let expected = disk.read(Path::new(PART)).unwrap();
         let level = ZstdLevel::new(1).unwrap();
-        // Of a recording that was just asked to stop it goes on.
+        // After a request to stop, compression goes on for the grace time.
         control.ask_to_stop();
         assert!(!control.is_urgent(STOP_GRACE) && control.is_urgent(Duration::ZERO));
         let mut frames = 0;

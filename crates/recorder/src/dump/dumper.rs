@@ -1,14 +1,19 @@
-//! The dumper: reads the ring for all open dumps in one pass and gives their sinks what they take.
+//! The dumper: reads the ring for all open dumps in one pass and gives their sinks the packets.
 //!
-//! The dumper knows no time of its own. A [`DumperProgress`] says how far it may read (offline: as far as the analyzer has
-//! come, so that a dump sees the same packets in every run) and which packets are final in order (older than every
-//! watermark). Each round it visits the buckets with records that some dump has not looked at ([`Dumps`] knows them), each once for
-//! all dumps that want it, oldest first, and emits what can no longer be overtaken. What a disk may take long
-//! for is left to the [pool](super::pool); a dump whose sink has no room reads no further meanwhile, and its reservation stands or falls.
+//! The dumper reads no clock to order packets. A [`DumperProgress`] says how far it may read
+//! (offline: as far as the analyzer has got, so that a dump sees the same packets in every run). It
+//! also says which packets are final in order: those older than every watermark. Each round visits
+//! the buckets with records that some dump has not read ([`Dumps`] knows the buckets), oldest
+//! first. Each bucket is visited once for all dumps. Then the round emits the packets that no older
+//! packet can precede any more.
 //!
-//! A bucket with packets that wait for their turn stays held; there are few, because only the last milliseconds wait.
-//! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out; and what still waits then,
-//! for want of room in a sink, is lost.
+//! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
+//! reads no further meanwhile. Its reservation may fall.
+//!
+//! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
+//! the packets of the last milliseconds wait. If they become too many (a queue without watermark),
+//! the dumper emits their packets at once, and the file is sorted at its end. Packets that still
+//! wait then, because a sink has no room, are lost.
 
 mod finishing;
 mod opening;
@@ -32,16 +37,16 @@ use super::{
     active::WaitingPacket,
     compile::DumpCompiler,
     dumps::Dumps,
-    ending::{Ending, Stage},
-    kept::KeptBytes,
+    ending::{DumpEnding, Stage},
+    fragments::KeptBytes,
     names::Directory,
-    order::Message,
-    packet::Key,
-    pool::{Pool, Work},
+    order::DumperMessage,
+    packet::PacketKey,
+    pool::{Pool, SinkWork},
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
-    visit::Visit,
+    visit::BucketVisit,
 };
 use crate::{
     analysis::rules::Rules,
@@ -55,38 +60,40 @@ use crate::{
     intake::{interfaces::InterfaceCache, marks::Marks},
 };
 
-/// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
+/// Bytes of a packet in a file in addition to its data: an enhanced packet block (pcapng, section
+/// 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
-/// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
-/// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says
-/// that it does not know.
+/// Time that a closed live dump waits for loss counters that cover its window, ns of the monotonic
+/// clock. The counters are read every 10 to 30 ms, and within 50 ms of the start. Only an inserter
+/// without CPU time is later. The verdict then says that the losses are unknown.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// How often memory that sinks do not need is freed, ns of the monotonic clock.
+/// Interval at which memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
-/// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
+/// A packet of a source without watermark waits for the watermarks if it is at most this far ahead
+/// of them, ns: they follow soon.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
-/// What the dumper is built from.
+/// The parts from which the dumper is built.
 #[derive(Debug)]
 pub(crate) struct DumperParts {
     pub(crate) common: Arc<RecorderShared>,
     pub(crate) directory: Directory,
     pub(crate) pool: Pool,
     pub(crate) progress: DumperProgress,
-    /// Where flows are marked that dumps take packets of; `None`: nothing is shed.
+    /// Marks the flows of dumps' packets; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
-    /// Where finished dumps are told for their command.
+    /// Runs a command for each finished dump.
     pub(crate) post: Option<PostQueue>,
     pub(crate) reproducible: bool,
-    /// What all dumps come from.
+    /// The origin of all dumps.
     pub(crate) origin: Origin,
-    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) messages: mpsc::Receiver<DumperMessage>,
     pub(crate) events: Events,
 }
 
-/// See the module.
+/// The dumper, which runs on one thread.
 #[derive(Debug)]
 pub(crate) struct Dumper {
     parts: DumperParts,
@@ -101,35 +108,35 @@ pub(crate) struct Dumper {
     /// The dumps that still read the ring.
     active: Dumps,
     /// By number, dumps that no longer read the ring, but whose sinks still have work.
-    ending: BTreeMap<u64, Ending>,
+    ending: BTreeMap<u64, DumpEnding>,
     /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,
     /// By number, dumps whose sidecar could not be written.
-    lacking: BTreeMap<u64, Ending>,
-    /// The number of the one of them that was tried last.
+    lacking: BTreeMap<u64, DumpEnding>,
+    /// The dump of `lacking` that was tried last.
     tried_last: u64,
-    /// When the one behind it is tried, ns of the monotonic clock.
+    /// Time at which the next dump of `lacking` is tried, ns of the monotonic clock.
     try_again_ns: i64,
-    /// The buckets that were visited, of which those are held that packets wait in.
+    /// The visited buckets. Buckets in which packets wait are held.
     views: HashMap<BucketRef, Weak<BucketView>>,
-    /// Of the next file's name.
+    /// The number of the next file's name.
     next_number: Arc<AtomicU64>,
-    /// Why nobody completes the dumps any more, if so.
+    /// Why no dump is completed any more, if the recording was abandoned.
     stopped: String,
     /// The analyzer has ended.
     is_last: bool,
-    /// The analyzer waits for an answer ([`Message::Account`]).
+    /// The analyzer waits for an answer ([`DumperMessage::Account`]).
     asked: Option<Account>,
     pulse: ThreadPulse,
 }
 
-/// Up to which records, and where the answer goes.
+/// The records up to which the account goes, and the channel for the answer.
 type Account = (Vec<u64>, mpsc::SyncSender<()>);
 
-/// What stands when a round begins.
+/// The bounds of a round, read at its start.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    /// What the gate asked for, if it waits.
+    /// The position that the gate asked for, if it waits.
     gate: Option<u64>,
     account: Option<Account>,
     reach: Reach,
@@ -162,10 +169,11 @@ impl Dumper {
         }
     }
 
-    /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
+    /// Waits for a message, at most as long as open dumps allow. Returns false when all senders are
+    /// gone and no dump is open.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
-        // The last round may have taken the analyzer's wake before it could see what it was for.
+        // The last round may have consumed the analyzer's wake before the request was visible.
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
@@ -183,7 +191,7 @@ impl Dumper {
             Err(RecvTimeoutError::Disconnected) => {
                 self.is_last = true;
                 if !self.active.are_closed() {
-                    // Nobody is left to close them.
+                    // No thread is left that could close the dumps.
                     self.abandon("the analyzer ended before it was complete");
                 }
                 if self.active.is_empty() && self.ending.is_empty() {
@@ -195,20 +203,23 @@ impl Dumper {
         true
     }
 
-    /// One round: messages, then one pass over the ring for all dumps, then dumps that are complete.
+    /// One round: messages, then one pass over the ring for all dumps, then the dumps that are
+    /// complete.
     pub(crate) fn step(&mut self) {
-        // Read before the messages: whatever the analyzer sent before it moved on is then seen here before the packets that came after.
+        // The bounds are read before the messages. So the dumper sees every message that the
+        // analyzer sent before it moved on, before the packets that were stored later.
         let bounds = self.bounds();
         self.round(bounds);
     }
 
-    /// How far a round goes, and who waits for it.
+    /// The bounds of a round, and the threads that wait for the round.
     fn bounds(&mut self) -> Bounds {
         let gate = self.parts.common.gate.asked_of_dumper();
         let account = self.asked.take();
         let common = &self.parts.common;
         let mut reach = (self.parts.progress).reach(&common.ring, &common.packet_clock);
-        // The analyzer's position is behind what was read for an account, until its batch ends.
+        // Until the analyzer's batch ends, its position is before the records that were read for an
+        // account.
         reach.extend(&self.active.passed().limits);
         if let Some((ends, _)) = &account {
             reach.extend(ends);
@@ -234,7 +245,8 @@ impl Dumper {
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
         let is_asked = gate.is_some() || account.is_some();
         if is_asked || !self.keeps_step() {
-            // Packets of a dump with a limit wait for older ones as long as they may: those that come first end it.
+            // Packets of a dump with a limit wait for older packets as long as they may: the first
+            // packets that are emitted use up the limit.
             let everything = is_asked && !self.active.has_limited();
             self.pass(&reach, is_asked, everything);
             self.active.settle(&reach);
@@ -256,14 +268,16 @@ impl Dumper {
         }
     }
 
-    /// From files, while a limit may end a dump: at which packet it does would depend on how far the dumper comes. So it reads on only
-    /// where the analyzer or the inserter waits for it, which is at the same packets in every run.
+    /// Whether rounds must keep step with the analyzer. From files, the packet at which a limit
+    /// ends a dump would depend on the dumper's progress. So the dumper reads on only when the
+    /// analyzer or the inserter waits for it, which is at the same packets in every run.
     fn keeps_step(&self) -> bool {
         !self.is_last && !self.parts.common.is_live() && self.active.has_limited()
     }
 
-    /// Gives up: nothing more is completed but what the sinks were asked to. What they were given is still written; the `.part` files
-    /// that stay behind are reported as failed dumps.
+    /// Abandons all dumps: nothing more is completed except work that the sinks already have.
+    /// Packets that the sinks got are still written. The remaining `.part` files are reported as
+    /// failed dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
         why.clone_into(&mut self.stopped);
         if let Some(post) = &self.parts.post {
@@ -274,7 +288,7 @@ impl Dumper {
             let id = dump.order.id;
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
             let ending = dump.into_ending(close, Stage::Stopping, intake, clock);
-            self.ask(id, ending, Stage::Stopping, Work::Flush);
+            self.ask(id, ending, Stage::Stopping, SinkWork::Flush);
         }
         while !self.ending.is_empty() {
             if let Some(news) = self.parts.pool.wait() {
@@ -283,27 +297,28 @@ impl Dumper {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: DumperMessage) {
         match message {
-            Message::Open(order, reservation) => self.open(*order, reservation),
-            Message::Close(close) => {
+            DumperMessage::Open(order, reservation) => self.open(*order, reservation),
+            DumperMessage::Close(close) => {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 self.active.close(*close, judge_by_ns);
             }
-            Message::Alert { id, alert, unread } => {
+            DumperMessage::Alert { id, alert, unread } => {
                 if let Some(dump) = self.active.get_mut(id) {
                     dump.alerted.add(alert, unread);
                 }
             }
-            Message::Wake => {}
-            Message::Account { ends, reply } => self.asked = Some((ends, reply)),
+            DumperMessage::Wake => {}
+            DumperMessage::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
     }
 
-    /// Scans what is new within `reach` for all dumps. `is_waited_for`: as in [`Dumps::visits`]. `everything`: emit without waiting for
-    /// older packets.
+    /// Scans the new records within `reach` for all dumps. `is_waited_for`: as in
+    /// [`Dumps::visits`]. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
-        // Those that have room again read on in this pass. What they read so far is complete up to where the last pass went.
+        // Dumps that have room again read on in this pass. The packets that they have read are
+        // complete up to the end of the last pass.
         let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
             self.emit(dump, passed_ns, reach);
@@ -313,7 +328,8 @@ impl Dumper {
             if !visit.records().is_empty() {
                 self.scan(&visit);
             }
-            // Asked in every round: it also forgets the buckets that nothing waits in.
+            // Called in every round, because the call also forgets the buckets in which no packet
+            // waits.
             let everything = self.holds_much() || everything;
             self.emit_due(reach.frontier_ns(everything).min(visit.until_ns), reach);
         }
@@ -344,13 +360,14 @@ impl Dumper {
         holds_much(&mut self.views, self.parts.common.ring.buckets() / 8)
     }
 
-    fn scan(&mut self, visit: &Visit) {
+    fn scan(&mut self, visit: &BucketVisit) {
         self.pulse.beat();
         let bucket = visit.info.bucket;
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
         let ring = &self.parts.common.ring;
         let Some(view) = held.or_else(|| ring.hold(bucket).map(Rc::new)) else {
-            // Overwritten since: reservations tell what fell, once whoever overwrote it has let go of the ring.
+            // The bucket was overwritten. Reservations report the loss after the thread that
+            // overwrote it has released the ring.
             ring.buckets_from(visit.info.producer, u64::MAX, &mut Vec::new());
             return;
         };
@@ -377,10 +394,11 @@ impl Dumper {
             dump.waiting.sort_by_key(|w| w.meta.key);
             let frontier_ns = frontier_ns.min(dump.unread_ns);
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
-            let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
-            let is_ahead = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
+            let is_ready = |key: PacketKey| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
+            let is_ahead =
+                |key: PacketKey| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
             let mut ready = std::mem::take(&mut dump.waiting);
-            // Most often all of them are, as the last one tells.
+            // Usually all packets are ready, and the last one shows that.
             if !ready.last().is_some_and(|last| is_ready(last.meta.key)) {
                 (ready, dump.waiting) =
                     (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_ahead(w.meta.key));
@@ -393,15 +411,16 @@ impl Dumper {
                 dump.reached_ns = dump.reached_ns.max(last_ns);
             }
             if !ready.is_empty() && dump.is_full() {
-                // Packets with the stamp of the last one stand behind it, and those that are read later. The last one in the file: the one that
-                // came last may have been late.
+                // Packets with the stamp of the last packet may still follow in the file or in the
+                // ring, so the dump ends 1 ns before. `reached_ns` is the last packet in the file's
+                // order: the packet that was read last may have been late.
                 let end_ns = dump.reached_ns.saturating_sub(1);
                 dump.end_early(end_ns);
                 full = Some((id, end_ns));
                 return;
             }
             dump.is_stalled |= !left.is_empty();
-            // The buckets of what was put are not held for it any more.
+            // The buckets of the emitted packets need not stay held.
             drop(ready);
             if dump.is_stalled && holds_much(views, held_max) {
                 dump.let_go(&left);
@@ -413,9 +432,10 @@ impl Dumper {
         if let Some(full) = full {
             self.parts.common.costs.fill(full);
         }
-        // The first packets of a dump do not wait for the rest of its past, of which there may be seconds to look through.
+        // The first packets of a dump do not wait until the rest of its past is read, which may
+        // take seconds.
         let dump = self.active.get_mut(id);
-        if dump.is_some_and(|dump| dump.told_bytes == 0 && dump.taken.packets > 0) {
+        if dump.is_some_and(|dump| dump.reported_bytes == 0 && dump.taken.packets > 0) {
             self.flush(id);
         }
     }
@@ -426,7 +446,7 @@ impl Dumper {
         };
         let (written, is_flushed) = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
-        let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
+        let news = bytes.saturating_sub(std::mem::replace(&mut dump.reported_bytes, bytes));
         if news > 0 {
             let costs = &self.parts.common.costs;
             costs.add(dump.order.rule_number, news, 0);
@@ -454,7 +474,7 @@ impl Dumper {
     }
 }
 
-/// Whether packets wait in too many buckets. Forgets those that nothing waits in.
+/// Whether packets wait in too many buckets. Forgets the buckets in which no packet waits.
 fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize) -> bool {
     views.len() > held_max && {
         views.retain(|_, view| view.strong_count() > 0);
@@ -462,10 +482,11 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
     }
 }
 
-/// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
-/// against the microseconds that an idle round costs.
+/// The pause between two rounds while dumps are open. It is short compared with the 100 ms that a
+/// first packet may take, and long compared with the microseconds of an idle round.
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
-/// The longest that it waits while it has nothing to do but to hear that a dump is compressed.
+/// The longest wait while the dumper only waits for the end of compression.
 const COMPRESSING_WAIT: Duration = Duration::from_millis(100);
-/// The longest that the dumper waits for a message while nothing is open: then it shows that it does not hang.
+/// The longest wait for a message while no dump is open: then the dumper shows that it does not
+/// hang.
 const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

@@ -1,10 +1,14 @@
-//! The open dumps, and which of them there is something to do for. A round costs what changed, however many dumps are open.
+//! The open dumps, and an index of the dumps that have work. The cost of a round depends on the
+//! number of changes, not on the number of open dumps.
 //!
-//! A dump *catches up* at first: with its own reservation it reads the buckets of its window that are in the ring. Once it
-//! has read all within reach it *follows*: all that do share one [`Reading`], whose reservation is of everything that is not
-//! read yet, so that each new record is read, and each bucket given back, once for all of them. A dump that cannot go on, because
-//! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, which falls before those of dumps that
-//! go on, and catches up later.
+//! At first a dump *catches up*: with its own reservation it reads the buckets of its window that
+//! are in the ring. When it has read all records within reach, it *follows*. All following dumps
+//! share one [`WindowReading`], whose reservation covers everything that is not read yet. So each
+//! new record is read once for all of them, and each bucket is released once.
+//!
+//! A following dump may have to stop, because its filter is compiled again or its sink has no room.
+//! It then gets its own reservation again, which falls before the reservations of other dumps, and
+//! catches up later.
 
 use std::{
     cmp::Reverse,
@@ -14,50 +18,50 @@ use std::{
 use retroscope_ring::{BucketInfo, BucketRef, Ring};
 
 use super::{
-    active::Active,
+    active::ActiveDump,
     order::CloseOrder,
-    reading::{Lost, Reading},
-    visit::{Visit, Want},
+    reading::{OverwrittenBuckets, WindowReading},
+    visit::{BucketVisit, WantedRecords},
 };
 use crate::control::progress::Reach;
 
-/// See the module.
+/// All open dumps of a dumper, by their state.
 #[derive(Debug)]
 pub(super) struct Dumps {
     ring: Ring,
-    by_id: BTreeMap<u64, Active>,
-    /// Those that catch up; all others follow.
+    by_id: BTreeMap<u64, ActiveDump>,
+    /// Dumps that catch up; all other dumps follow.
     catching_up: BTreeSet<u64>,
-    /// Those whose window is closed.
+    /// Dumps whose window is closed.
     closed: BTreeSet<u64>,
-    /// Of those that follow, the ones that a script decides for.
+    /// Following dumps with a dump script.
     scripted: BTreeSet<u64>,
-    /// Those with waiting packets that may be written, by the ring time of the oldest of them.
+    /// Dumps with waiting packets that may be written, by the ring time of their oldest packet.
     due: BTreeSet<(i64, u64)>,
-    /// Those that were changed since [`Self::take_changed`], each once; some may be gone.
+    /// Dumps that changed since [`Self::take_changed`], each once. A listed dump may be gone.
     changed: Vec<u64>,
-    /// Those that follow, and came to have no room.
+    /// Following dumps whose sinks have no room any more.
     full: Vec<u64>,
-    /// `None`: no dump follows.
-    following: Option<Following>,
-    /// Dumps that a limit may end. Those that are full count until they are taken out.
+    /// The reading that following dumps share. `None`: no dump follows.
+    following: Option<SharedReading>,
+    /// Number of dumps that a limit may end. A full dump counts until it is removed.
     limited: usize,
-    /// What those that follow have read.
+    /// The records that following dumps have read.
     passed: Reach,
-    /// Buckets of which they read something in this pass, or which they may give back.
+    /// Buckets that following dumps read, or may release, in this pass.
     listed: Vec<BucketInfo>,
-    /// [`Ring::reservation_news`] when reservations were last asked what they lost.
+    /// [`Ring::reservation_news`] when the reservations were last asked for their losses.
     news: u64,
-    /// How many dumps were looked at.
+    /// Number of dumps that were inspected.
     #[cfg(test)]
     pub(super) looks: usize,
 }
 
-/// What dumps that follow have in common.
+/// The state that all following dumps share.
 #[derive(Debug)]
-struct Following {
-    reading: Reading,
-    /// What their filters look at lies between these ring times, ns.
+struct SharedReading {
+    reading: WindowReading,
+    /// The filters of following dumps need packets between these ring times, ns.
     window: (i64, i64),
 }
 
@@ -86,7 +90,7 @@ impl Dumps {
         self.by_id.is_empty()
     }
 
-    /// Whether a limit may end one of them.
+    /// Whether a limit may end one of the dumps.
     pub(super) fn has_limited(&self) -> bool {
         self.limited > 0
     }
@@ -96,34 +100,35 @@ impl Dumps {
         self.closed.len() == self.by_id.len()
     }
 
-    /// What those that follow have read. No reach may fall short of it, or they would read it again.
+    /// The records that following dumps have read. A pass must reach at least as far, or the dumps
+    /// would read records twice.
     pub(super) fn passed(&self) -> &Reach {
         &self.passed
     }
 
-    /// All of them, in the order of their numbers.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Active> {
+    /// All dumps, in the order of their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ActiveDump> {
         self.by_id.values()
     }
 
-    /// A dump, if it is open, for changes that concern no packets of it.
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Active> {
+    /// An open dump, for changes that concern none of its packets.
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ActiveDump> {
         self.count(1);
         self.by_id.get_mut(&id)
     }
 
-    /// Adds a dump, which catches up: its [`Active::reading`] is its own.
-    pub(super) fn insert(&mut self, dump: Active) {
+    /// Adds a dump, which catches up with its own [`ActiveDump::reading`].
+    pub(super) fn insert(&mut self, dump: ActiveDump) {
         self.catching_up.insert(dump.order.id);
         self.limited += usize::from(dump.order.window.is_limited());
         self.by_id.insert(dump.order.id, dump);
     }
 
-    /// Changes a dump, if it is open, and notes whether it has something to write then.
+    /// Changes an open dump, and updates the index of dumps that have packets to write.
     pub(super) fn change<R>(
         &mut self,
         id: u64,
-        change: impl FnOnce(&mut Active) -> R,
+        change: impl FnOnce(&mut ActiveDump) -> R,
     ) -> Option<R> {
         self.count(1);
         let dump = self.by_id.get_mut(&id)?;
@@ -146,7 +151,7 @@ impl Dumps {
         Some(result)
     }
 
-    /// The window of a dump is closed.
+    /// Closes the window of a dump.
     pub(super) fn close(&mut self, close: CloseOrder, judge_by_ns: i64) {
         let id = close.id;
         let closed = self.change(id, |dump| {
@@ -158,8 +163,8 @@ impl Dumps {
         }
     }
 
-    /// Takes out the closed dumps that are `ready`, in the order of their numbers.
-    pub(super) fn take_ready(&mut self, ready: impl Fn(&Active) -> bool) -> Vec<Active> {
+    /// Removes the closed dumps that are `ready`, in the order of their numbers.
+    pub(super) fn take_ready(&mut self, ready: impl Fn(&ActiveDump) -> bool) -> Vec<ActiveDump> {
         let done = self.closed_that(ready);
         let done = done.into_iter().filter_map(|id| self.remove(id)).collect();
         if self.by_id.len() == self.catching_up.len() {
@@ -168,13 +173,13 @@ impl Dumps {
         done
     }
 
-    /// Takes out all.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Active> + use<> {
+    /// Removes all dumps.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = ActiveDump> + use<> {
         let all = std::mem::replace(self, Self::new(&self.ring));
         all.by_id.into_values()
     }
 
-    fn remove(&mut self, id: u64) -> Option<Active> {
+    fn remove(&mut self, id: u64) -> Option<ActiveDump> {
         let dump = self.by_id.remove(&id)?;
         self.limited -= usize::from(dump.order.window.is_limited());
         self.due.remove(&(dump.listed_ns, id));
@@ -184,14 +189,15 @@ impl Dumps {
         Some(dump)
     }
 
-    fn closed_that(&mut self, is_one: impl Fn(&Active) -> bool) -> Vec<u64> {
+    fn closed_that(&mut self, is_one: impl Fn(&ActiveDump) -> bool) -> Vec<u64> {
         self.count(self.closed.len());
         let closed = self.closed.iter().copied();
         let those = closed.filter(|id| self.by_id.get(id).is_some_and(&is_one));
         those.collect()
     }
 
-    /// Dumps whose oldest waiting packet is older than `frontier_ns`, oldest packets first; with `i64::MAX` all that have any.
+    /// Dumps whose oldest waiting packet is older than `frontier_ns`, oldest packets first. With
+    /// `i64::MAX`, all dumps with packets to write.
     pub(super) fn due(&self, frontier_ns: i64) -> Vec<u64> {
         let due = self.due.range(..(frontier_ns, 0));
         due.map(|(_, id)| *id).collect()
@@ -202,20 +208,20 @@ impl Dumps {
         self.closed_that(|dump| !dump.waiting.is_empty() && dump.is_over(reach))
     }
 
-    /// Dumps whose packets nothing takes at the moment.
+    /// Catching-up dumps whose sinks have no room.
     pub(super) fn without_room(&mut self) -> Vec<u64> {
         self.count(self.catching_up.len());
         let behind = self.catching_up.iter().copied();
-        let has_room = |id: &u64| self.by_id.get(id).is_none_or(Active::has_room);
+        let has_room = |id: &u64| self.by_id.get(id).is_none_or(ActiveDump::has_room);
         behind.filter(|id| !has_room(id)).collect()
     }
 
-    /// Those that were changed since [`Self::take_changed`].
+    /// The dumps that changed since [`Self::take_changed`].
     pub(super) fn changed(&self) -> Vec<u64> {
         self.changed.clone()
     }
 
-    /// Takes note of those that were changed, and begins anew.
+    /// Returns the dumps that changed, and starts a new list.
     pub(super) fn take_changed(&mut self) -> Vec<u64> {
         let changed = std::mem::take(&mut self.changed);
         for id in &changed {
@@ -226,16 +232,17 @@ impl Dumps {
         changed
     }
 
-    /// The buckets with records within reach that some dump has not looked at, oldest first, and each producer's in order.
-    /// `is_waited_for`: somebody waits for
-    /// what can be given back.
-    pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<Visit> {
+    /// The buckets with records within reach that some dump has not read. The oldest buckets come
+    /// first, and each producer's buckets in order. `is_waited_for`: another thread waits until
+    /// buckets are released.
+    pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<BucketVisit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);
         self.catch_up(reach, &mut found);
-        let mut visits: Vec<Visit> = found.into_values().collect();
-        // Oldest first, but each producer's in the order of its records: what a filter learns from them depends on it.
-        let place = |visit: &Visit| (visit.info.producer, visit.info.first);
+        let mut visits: Vec<BucketVisit> = found.into_values().collect();
+        // Oldest first, but each producer's buckets in the order of their records: the state of a
+        // filter depends on that order.
+        let place = |visit: &BucketVisit| (visit.info.producer, visit.info.first);
         visits.sort_by_key(|visit| Reverse(place(visit)));
         let mut behind = (usize::MAX, i64::MAX);
         for visit in &mut visits {
@@ -254,20 +261,20 @@ impl Dumps {
         visits
     }
 
-    /// Adds what those that follow have not read.
+    /// Adds the records that following dumps have not read.
     fn follow(
         &mut self,
         reach: &Reach,
         is_waited_for: bool,
-        found: &mut HashMap<BucketRef, Visit>,
+        found: &mut HashMap<BucketRef, BucketVisit>,
     ) {
         self.listed.clear();
-        let Some(Following { reading, window }) = &mut self.following else {
+        let Some(SharedReading { reading, window }) = &mut self.following else {
             return;
         };
         for producer in 0..self.ring.producers() {
             if is_waited_for || reach.is_beyond(&self.passed, producer) {
-                // The last record that was read shows the bucket that may be closed since.
+                // The last record that was read shows the bucket, which may be closed by now.
                 let from = self.passed.limit(producer).saturating_sub(1);
                 self.ring.buckets_from(producer, from, &mut self.listed);
             }
@@ -283,11 +290,11 @@ impl Dumps {
             }
             let visit = found
                 .entry(info.bucket)
-                .or_insert_with(|| Visit::new(*info));
+                .or_insert_with(|| BucketVisit::new(*info));
             visit.extend(*window);
             for id in &self.scripted {
-                let limit = |dump: &Active| records.end.min(dump.limit(info, reach));
-                visit.scripted.push(Want {
+                let limit = |dump: &ActiveDump| records.end.min(dump.limit(info, reach));
+                visit.scripted.push(WantedRecords {
                     id: *id,
                     records: records.start..self.by_id.get(id).map_or(0, limit),
                 });
@@ -296,8 +303,8 @@ impl Dumps {
         }
     }
 
-    /// Adds what dumps that catch up have not read.
-    fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, Visit>) {
+    /// Adds the records that catching-up dumps have not read.
+    fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, BucketVisit>) {
         self.count(self.catching_up.len());
         let mut infos = Vec::new();
         for id in &self.catching_up {
@@ -309,7 +316,7 @@ impl Dumps {
                 reading.set_yielding(!can_read);
             }
             let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
-                // All older packets were within reach when it read last.
+                // All older packets were within reach when the dump read last.
                 dump.leave_unread(self.passed.frontier_ns);
                 continue;
             };
@@ -322,9 +329,9 @@ impl Dumps {
                 }
                 let visit = found
                     .entry(info.bucket)
-                    .or_insert_with(|| Visit::new(*info));
+                    .or_insert_with(|| BucketVisit::new(*info));
                 visit.extend((dump.order.looks_from_ns(), dump.end_ns));
-                let want = Want { id: *id, records };
+                let want = WantedRecords { id: *id, records };
                 if dump.order.predicate.script().is_some() {
                     visit.scripted.push(want.clone());
                 }
@@ -333,15 +340,16 @@ impl Dumps {
         }
     }
 
-    /// Dumps that have no room any more leave this bucket of a pass and the next ones unread.
-    pub(super) fn leave_out_full(&mut self, visit: &mut Visit, reach: &Reach) {
+    /// Removes dumps that have no room any more from this bucket. They leave this bucket and the
+    /// next ones of the pass unread.
+    pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
         let full = std::mem::take(&mut self.full);
         self.leave(full, unread_ns);
         self.count(visit.wanted.len() + visit.scripted.len());
         let by_id = &mut self.by_id;
-        let mut reads = |want: &Want| {
+        let mut reads = |want: &WantedRecords| {
             let dump = by_id.get_mut(&want.id);
             dump.is_some_and(|dump| dump.reads_on(unread_ns))
         };
@@ -349,9 +357,9 @@ impl Dumps {
         visit.scripted.retain(&mut reads);
     }
 
-    /// The first `to` records of a visited bucket were looked at by all that wanted them. Those that catch up may be at it for long,
-    /// and give it back at once.
-    pub(super) fn has_read(&mut self, visit: &Visit, to: u32) {
+    /// Notes that the first `to` records of a visited bucket are read for all its dumps. Dumps that
+    /// catch up may need long for their pass, so they release the bucket at once.
+    pub(super) fn has_read(&mut self, visit: &BucketVisit, to: u32) {
         let bucket = visit.info.bucket;
         if let Some(following) = &mut self.following
             && !visit.following.is_empty()
@@ -369,13 +377,13 @@ impl Dumps {
         }
     }
 
-    /// A pass is over, in which all that could read has read what is within reach: tells dumps what they lost, lets those follow that
-    /// have caught up, and gives back what was read.
+    /// Ends a pass, in which all dumps that can read have read the records within reach. Dumps get
+    /// their losses, dumps that have caught up begin to follow, and read buckets are released.
     pub(super) fn settle(&mut self, reach: &Reach) {
         self.passed.clone_from(reach);
         self.tell_lost();
         self.join();
-        // Those that have no more to read need none.
+        // Dumps that have nothing more to read need no reading.
         let mut full = std::mem::take(&mut self.full);
         full.retain(|id| self.by_id.get(id).is_some_and(|dump| !dump.is_over(reach)));
         self.leave(full, reach.frontier_ns);
@@ -384,7 +392,7 @@ impl Dumps {
         }
     }
 
-    /// Tells dumps what was overwritten before they read it.
+    /// Tells dumps which packets they lost before they could read.
     fn tell_lost(&mut self) {
         let news = self.ring.reservation_news();
         if std::mem::replace(&mut self.news, news) == news {
@@ -406,9 +414,10 @@ impl Dumps {
         }
     }
 
-    /// A reading that goes on where those that follow are, who are told what they lost so far.
-    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> Reading {
-        let mut fresh = Reading::behind(&self.ring, &self.passed, from_ns, to_ns);
+    /// A new reading at the position of the following dumps. These dumps first get their losses up
+    /// to now.
+    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> WindowReading {
+        let mut fresh = WindowReading::resume_at(&self.ring, &self.passed, from_ns, to_ns);
         let lost = self.lost_by_followers();
         if let Some(following) = &self.following {
             fresh.has_read_as(&following.reading, &lost);
@@ -416,10 +425,12 @@ impl Dumps {
         fresh
     }
 
-    /// Tells those that follow what they lost.
-    fn lost_by_followers(&mut self) -> Lost {
+    /// Tells the following dumps what they lost.
+    fn lost_by_followers(&mut self) -> OverwrittenBuckets {
         let following = self.following.as_mut();
-        let lost = following.map_or_else(Lost::default, |following| following.reading.lost());
+        let lost = following.map_or_else(OverwrittenBuckets::default, |following| {
+            following.reading.lost()
+        });
         if !lost.is_none() {
             self.count(self.by_id.len());
             let followers = self.by_id.values_mut();
@@ -430,7 +441,7 @@ impl Dumps {
         lost
     }
 
-    /// Lets those follow that have read all within reach, and have room for more.
+    /// Lets dumps follow that have read all records within reach and have room.
     fn join(&mut self) {
         self.count(self.catching_up.len());
         let has_caught_up = |id: &u64| {
@@ -446,14 +457,16 @@ impl Dumps {
             let window = if dump.is_over(&self.passed) {
                 None
             } else {
-                // It stands before the dump's own is asked for the last time: it tells what is overwritten after that.
-                let following = self.following.get_or_insert_with(|| Following {
-                    reading: Reading::behind(&self.ring, &self.passed, i64::MIN, i64::MAX),
+                // The shared reservation is created before the dump's own reservation is asked for
+                // the last time. So no eviction falls between the two.
+                let following = self.following.get_or_insert_with(|| SharedReading {
+                    reading: WindowReading::resume_at(&self.ring, &self.passed, i64::MIN, i64::MAX),
                     window: (i64::MAX, i64::MIN),
                 });
                 Some(&mut following.window)
             };
-            // What was overwritten just now, the common one may tell too, to all that follow then.
+            // If packets were overwritten just now, the dump joins in the next pass: the shared
+            // reservation may report the same packets to all following dumps.
             if dump.ask_what_fell() {
                 continue;
             }
@@ -469,13 +482,14 @@ impl Dumps {
         }
     }
 
-    /// The filters of these dumps are compiled anew: they read on when that is done.
+    /// Stops these dumps until their filters are compiled again.
     pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
         self.leave(ids, self.passed.frontier_ns);
     }
 
-    /// Those of these that follow cannot go on: they keep what they have not read, and catch up later. In it packets are of `unread_ns`
-    /// or later, but for those of sources that promise nothing.
+    /// Moves following dumps that cannot read on back to catching up, each with its own reservation
+    /// for its unread records. All packets of these records are at `unread_ns` or later, except
+    /// those of sources without watermarks.
     fn leave(&mut self, ids: Vec<u64>, unread_ns: i64) {
         for id in ids {
             let dump = self.by_id.get(&id);
@@ -494,7 +508,7 @@ impl Dumps {
         }
     }
 
-    /// So many dumps are looked at.
+    /// Counts dumps that are inspected.
     #[cfg(test)]
     fn count(&mut self, dumps: usize) {
         self.looks += dumps;

@@ -1,8 +1,9 @@
-//! Packets as the bytes of a capture file.
+//! Encodes packets as bytes of a capture file.
 //!
-//! The writers write into memory; the caller moves it to the file, so that it knows what is wholly there. A pcapng
-//! file's first comment is the dump's headline, the second its verdict: a field of fixed length that says `unfinished`
-//! until the end, when it is overwritten in place. The third comment is the UUID of the recording.
+//! The encoders write into memory. The caller moves the bytes to the file, and so knows which
+//! blocks the file has completely. The first comment of a pcapng file is the dump's headline. The
+//! second comment is the verdict, a field of fixed length that says `unfinished` and is overwritten
+//! in place at the end. The third comment is the UUID of the recording.
 
 use std::io;
 
@@ -22,16 +23,16 @@ use super::{
 };
 use crate::{control::packet_id::Recording, intake::interfaces::RecordedInterface};
 
-/// How dumps are written.
+/// The file format of dumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum DumpFormat {
     /// pcapng: interfaces, comments, statistics, verdict.
     PcapNg,
-    /// pcap with ns stamps: one link type a file; the verdict stands in the sidecar only.
+    /// pcap with ns stamps: one link type for each file; only the sidecar has the verdict.
     Pcap,
 }
 
-impl Format {
+impl DumpFormat {
     pub(super) fn extension(self) -> &'static str {
         match self {
             Self::PcapNg => "pcapng",
@@ -39,7 +40,8 @@ impl Format {
         }
     }
 
-    /// Whether it holds this time stamp. Of others it gets the nearest that it holds.
+    /// Whether the format can store this time stamp. A packet with another stamp gets the nearest
+    /// possible stamp.
     pub(super) fn holds(self, time_ns: i64) -> bool {
         match self {
             Self::PcapNg => time_ns >= 0,
@@ -49,56 +51,62 @@ impl Format {
     }
 }
 
-/// An interface's counters for its statistics block. `None`: unknown.
+/// Counters of an interface for its statistics block. `None`: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InterfaceTotals {
-    /// Start of the recording and end of the window, ns since the epoch.
+    /// Start of the recording, ns since the epoch.
     pub(crate) start_ns: i64,
+    /// End of the window, ns since the epoch.
     pub(crate) end_ns: i64,
-    /// Packets since the start that reached the engine, and that were lost.
+    /// Packets since the start that reached the engine.
     pub(crate) received: Option<u64>,
+    /// Packets since the start that were lost.
     pub(crate) dropped: Option<u64>,
     /// Packets of the interface in this file.
     pub(crate) written: u64,
 }
 
-/// The snap length of all interface blocks: the most that the ring stores, and the most that libpcap reads. One for
-/// all, because libpcap refuses files whose interfaces differ.
+/// The snap length of all interface blocks: the most that the ring stores, and the most that
+/// libpcap reads. All blocks have the same, because libpcap refuses files whose interfaces differ.
 pub(crate) const SNAPLEN: u32 = 262_144;
-/// Longest headline, bytes; a dump expression can be longer than an option of the file may be.
+/// Longest headline, bytes. A dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;
 /// Length of the verdict's field, bytes.
 const VERDICT_BYTES: usize = 240;
-/// What stands there first.
+/// The text of the verdict's field before the end.
 const UNFINISHED: &str = "verdict: unfinished";
 /// Bytes of a block's type and length.
 const BLOCK_START_BYTES: usize = 8;
 
-/// See the module.
+/// Encodes the blocks of one capture file.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    kind: Kind,
+    kind: EncoderKind,
     recording: Option<Recording>,
-    /// Packets encoded so far.
+    /// Number of encoded packets.
     pub(super) packets: u64,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum EncoderKind {
     PcapNg(PcapNgWriter<Block>, VerdictField),
     Pcap(PcapWriter<Block>),
 }
 
 impl Encoder {
     /// Encodes the file header. `link_type` matters to pcap only.
-    pub(crate) fn new(format: Format, link_type: LinkType, heading: &Heading) -> io::Result<Self> {
+    pub(crate) fn new(
+        format: DumpFormat,
+        link_type: LinkType,
+        heading: &Heading,
+    ) -> io::Result<Self> {
         let kind = match format {
-            Format::Pcap => {
+            DumpFormat::Pcap => {
                 let mut options = PcapOptions::new(link_type);
                 options.snaplen = SNAPLEN;
-                Kind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
+                EncoderKind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
             }
-            Format::PcapNg => {
+            DumpFormat::PcapNg => {
                 let more = Some(field(UNFINISHED))
                     .into_iter()
                     .chain(heading.recording.map(comment));
@@ -106,7 +114,7 @@ impl Encoder {
                 let mut writer = PcapNgWriter::new(Block::default(), &options).map_err(plain)?;
                 let field = VerdictField::of(writer.inner_mut().bytes());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
-                Kind::PcapNg(writer, field)
+                EncoderKind::PcapNg(writer, field)
             }
         };
         Ok(Self {
@@ -116,9 +124,9 @@ impl Encoder {
         })
     }
 
-    /// Encodes an interface block; pcap has none.
+    /// Encodes an interface block; pcap has no such block.
     pub(crate) fn interface(&mut self, interface: &RecordedInterface) -> io::Result<()> {
-        let Kind::PcapNg(writer, _) = &mut self.kind else {
+        let EncoderKind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let block = InterfaceBlock {
@@ -130,7 +138,7 @@ impl Encoder {
         writer.add_interface(&block).map(drop).map_err(plain)
     }
 
-    /// Encodes a packet of the interface with this index; pcap has no place for the comment.
+    /// Encodes a packet of the interface with this index; pcap cannot store the comment.
     pub(crate) fn packet(
         &mut self,
         interface: usize,
@@ -141,8 +149,8 @@ impl Encoder {
         let time_ns = meta.stamp_ns;
         self.packets += 1;
         match &mut self.kind {
-            Kind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
-            Kind::PcapNg(writer, _) => {
+            EncoderKind::Pcap(writer) => writer.record(time_ns, meta.wire_len, data),
+            EncoderKind::PcapNg(writer, _) => {
                 let id = |recording: Recording| recording.id(meta.key.producer, meta.key.record).0;
                 let mut options = PacketOptions {
                     flags: (meta.direction != 0).then(|| u32::from(meta.direction)),
@@ -163,13 +171,13 @@ impl Encoder {
         .map_err(plain)
     }
 
-    /// Encodes an interface's statistics block; pcap has none.
+    /// Encodes an interface's statistics block; pcap has no such block.
     pub(crate) fn statistics(
         &mut self,
         interface: usize,
         totals: &InterfaceTotals,
     ) -> io::Result<()> {
-        let Kind::PcapNg(writer, _) = &mut self.kind else {
+        let EncoderKind::PcapNg(writer, _) = &mut self.kind else {
             return Ok(());
         };
         let statistics = InterfaceStatistics {
@@ -190,37 +198,38 @@ impl Encoder {
             .map_err(plain)
     }
 
-    /// What was encoded and not taken away yet.
+    /// The bytes that were encoded and not taken away yet.
     pub(super) fn buffer(&mut self) -> &mut Block {
         match &mut self.kind {
-            Kind::PcapNg(writer, _) => writer.inner_mut(),
-            Kind::Pcap(writer) => writer.inner_mut(),
+            EncoderKind::PcapNg(writer, _) => writer.inner_mut(),
+            EncoderKind::Pcap(writer) => writer.inner_mut(),
         }
     }
 
-    /// The place for the verdict in the file's header; pcap has none.
+    /// The place of the verdict in the file's header. `None` for pcap.
     pub(crate) fn verdict_field(&self) -> Option<&VerdictField> {
         match &self.kind {
-            Kind::PcapNg(_, field) => Some(field),
-            Kind::Pcap(_) => None,
+            EncoderKind::PcapNg(_, field) => Some(field),
+            EncoderKind::Pcap(_) => None,
         }
     }
 }
 
-/// Where the verdict stands in a file that an [`Encoder`] began, and what stands there. Packets may hold any bytes, so it is
-/// never searched for in a file.
+/// The place and the current text of the verdict in a file that an [`Encoder`] began. Packets may
+/// hold any bytes, so no code searches a file for the verdict.
 #[derive(Debug, Clone)]
 pub(crate) struct VerdictField {
-    /// Type and length of the section header block, which it lies in.
+    /// Type and length of the section header block that has the field.
     block_start: [u8; BLOCK_START_BYTES],
-    /// Bytes before the field in the file.
+    /// Bytes of the file before the field.
     offset: u64,
-    /// [`VERDICT_BYTES`] bytes.
+    /// The text in the field, [`VERDICT_BYTES`] bytes.
     text: String,
 }
 
 impl VerdictField {
-    /// The one in a section header block: the last such text. A headline that quotes it stands before it.
+    /// The field in a section header block: the last text of its form. A headline that quotes the
+    /// text is before the field.
     fn of(header: &[u8]) -> Option<Self> {
         let text = field(UNFINISHED);
         let mut places = header.windows(VERDICT_BYTES);
@@ -231,7 +240,7 @@ impl VerdictField {
         })
     }
 
-    /// The bytes that a file begins with, with this verdict in them.
+    /// The first bytes of a file, with this verdict in the field.
     pub(crate) fn filled(&self, header: &[u8], verdict: &str) -> Vec<u8> {
         let mut header = header.to_vec();
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
@@ -244,7 +253,7 @@ impl VerdictField {
         header
     }
 
-    /// Overwrites it in the file, unless that is another file or was changed by somebody else.
+    /// Overwrites the field in the file, unless another process changed or replaced the file.
     pub(crate) fn write(&mut self, file: &dyn DiskFile, verdict: &str) -> io::Result<()> {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];
@@ -264,7 +273,7 @@ impl VerdictField {
     }
 }
 
-/// The section header of a pcapng file: what it is, in words, and further comments.
+/// The section header of a pcapng file: a headline and further comments.
 pub(crate) fn section(headline: &str, more: impl IntoIterator<Item = String>) -> SectionOptions {
     let headline = shortened(headline, HEADLINE_BYTES).to_owned();
     SectionOptions {
@@ -280,19 +289,20 @@ pub(crate) fn comment(recording: Recording) -> String {
     format!("recording: {recording}")
 }
 
-/// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces, the last one always a space.
+/// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces. The last byte is always a
+/// space.
 fn field(text: &str) -> String {
     let text = shortened(text, VERDICT_BYTES - 1);
     let fill = VERDICT_BYTES - text.len();
     format!("{text}{}", " ".repeat(fill))
 }
 
-/// The longest beginning of `text` of at most `bytes` bytes.
+/// The longest prefix of `text` with at most `bytes` bytes.
 fn shortened(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The system's error where there is one, so that a person reads `No space left on device`.
+/// The system's error if there is one, so that a person reads `No space left on device`.
 pub(crate) fn plain(error: WriteError) -> io::Error {
     match error {
         WriteError::Io { error, .. } => error,
@@ -300,7 +310,7 @@ pub(crate) fn plain(error: WriteError) -> io::Error {
     }
 }
 
-/// What a reader should know of an interface's time stamps: nothing more of a file's that are exact.
+/// A description of an interface's time stamps. Empty for exact stamps of a file.
 fn description(interface: &RecordedInterface) -> String {
     let steps = match interface.time_resolution_ns {
         0 | 1 => String::new(),

@@ -1,41 +1,42 @@
-//! A dump that has read all packets that it needs, while its sink finishes it.
+//! A dump that has read all packets that it needs, while its sink finishes the files.
 
 use std::collections::BTreeMap;
 
 use super::{
-    alerted::Alerted,
-    output::Written,
-    pool::{DISK, Fault, Outcome, STOPPED, SinkQueue, Work},
+    dump_alerts::DumpAlerts,
+    output::WrittenTotals,
+    pool::{DISK, STOPPED, SinkFault, SinkOutcome, SinkQueue, SinkWork},
     report::{DumpReport, Missing, PROGRAM, file_name},
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
 };
 use crate::intake::interfaces::InterfaceCache;
 
-/// Said of a pcapng file that Wireshark reads and tcpdump refuses.
+/// Note about a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 
-/// See the module. The ring may overwrite its window: what is not copied is not wanted.
+/// A dump whose sink finishes its files. The ring may overwrite its window: packets that were not
+/// copied are not needed.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct DumpEnding {
     pub(super) rule_number: usize,
     pub(super) stage: Stage,
-    /// The report, except for what depends on the sink.
+    /// The report, without the parts that depend on the sink.
     pub(super) draft: DumpReport,
-    /// What the sink was given.
-    pub(super) taken: Written,
+    /// Packets and bytes that the sink got.
+    pub(super) taken: WrittenTotals,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
     pub(super) sink: SinkQueue,
     pub(super) completion: Completion,
     pub(super) facts: SidecarFacts,
-    pub(super) alerted: Alerted,
+    pub(super) alerted: DumpAlerts,
 }
 
 /// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// A sidecar of it could not be written, and is tried again.
+    /// The dump's sidecar could not be written, and is tried again.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
@@ -54,48 +55,48 @@ pub(super) enum Stage {
     /// Write what the sink was given, and no more: nobody completes the dump.
     Stopping,
     /// Write the sidecar.
-    Telling,
+    WritingSidecar,
     /// Compress the complete files.
     Compressing,
     /// Replace the plain files and the sidecar by the compressed ones.
     Replacing,
     /// Try again to write the sidecar.
-    TellingAgain,
+    RetryingSidecar,
 }
 
-impl Ending {
-    /// Gives the sink work. False: the sink has failed, and can do no such work.
-    pub(super) fn submit(&mut self, stage: Stage, work: Work) -> bool {
+impl DumpEnding {
+    /// Gives the sink work. Returns false if the sink has failed and cannot do the work.
+    pub(super) fn submit(&mut self, stage: Stage, work: SinkWork) -> bool {
         self.stage = stage;
-        let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell(_));
+        let can_do = self.sink.fault.is_none() || matches!(work, SinkWork::WriteSidecar(_));
         if can_do {
             self.sink.submit(work);
         }
         can_do
     }
 
-    /// The sink reports what became of its work. Returns what the user should know. `why`: why nobody
-    /// completes the dump, if so.
-    pub(super) fn hear(&mut self, outcome: Outcome, why: &str) -> Vec<String> {
+    /// Handles the result of the sink's work. Returns messages for the user. `why`: the reason why
+    /// dumps are not completed, if the recording was abandoned.
+    pub(super) fn hear(&mut self, outcome: SinkOutcome, why: &str) -> Vec<String> {
         let sink = &mut self.sink;
         let mut notices = Vec::new();
         match outcome {
-            Outcome::Failed(fault)
-            | Outcome::Done {
+            SinkOutcome::Failed(fault)
+            | SinkOutcome::Done {
                 failed: Some(fault),
                 ..
             } => {
                 sink.fault.get_or_insert(fault);
             }
-            Outcome::Done { held, .. } if self.stage == Stage::Stopping => {
-                sink.fault = Some(Fault {
+            SinkOutcome::Done { held, .. } if self.stage == Stage::Stopping => {
+                sink.fault = Some(SinkFault {
                     error: why.to_owned(),
                     cause: STOPPED,
                     held,
                 });
             }
-            Outcome::Done { held, .. } => sink.completed = held,
-            Outcome::Told { sidecar, held } => {
+            SinkOutcome::Done { held, .. } => sink.completed = held,
+            SinkOutcome::SidecarWritten { sidecar, held } => {
                 sink.completed = held;
                 let name = sink.held().locations.first();
                 let name = name.map_or_else(String::new, |path| path.display().to_string());
@@ -127,7 +128,7 @@ impl Ending {
         !self.sink.held().replaced.is_empty()
     }
 
-    /// A file that is complete may hold several link types: a remark for the user.
+    /// Adds a note for the user if one complete file has several link types.
     pub(super) fn note_link_types(&mut self, names: &mut InterfaceCache) {
         let held = self.sink.held();
         let described = held.interfaces.iter();
@@ -139,7 +140,7 @@ impl Ending {
         }
     }
 
-    /// What is known by now.
+    /// The report with all that is known up to now.
     pub(super) fn report(&self) -> DumpReport {
         let mut report = self.draft.clone();
         let (fault, held) = (self.sink.fault.as_ref(), self.sink.held());
@@ -177,7 +178,7 @@ impl Ending {
         report
     }
 
-    /// The sidecar is next to its files: it names them without a directory, so the names stay true when
+    /// The sidecar of the dump. It names the files without a directory, so the names stay true when
     /// the directory moves.
     pub(super) fn sidecar(&self, names: &mut InterfaceCache, origin: &Origin) -> Sidecar {
         let mut report = self.report();

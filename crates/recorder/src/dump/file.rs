@@ -1,4 +1,5 @@
-//! The files of one dump: its captures, one or (as pcap, with several link types) more, and its sidecar.
+//! The files of one dump: its sidecar and its captures. A pcap dump with several link types has
+//! more than one capture.
 
 use std::{
     io,
@@ -16,23 +17,23 @@ use super::{
     compress::{ZstdLevel, compress},
     disk::{Disk, file_changed_error, is_same_file},
     names::Directory,
-    output::{Piece, Written},
+    output::{EncodedPiece, WrittenTotals},
     report::file_name,
     sidecar::Sidecar,
-    sink::{End, Held},
+    sink::{SinkContents, SinkEnd},
     store::{
         COMPRESSED_END, PART_END, StoredFile, keeper::UnfinishedDump, second_copy::SecondCopy,
     },
-    stream::{FileDigests, Finished, Heading, Stream},
+    stream::{CaptureStream, FileDigests, FinishedFile, Heading},
     template::NameFacts,
 };
 
-/// Numbers tried for a name that is taken before giving up.
+/// Numbers that are tried if a file name is taken.
 const NAME_TRIES: u64 = 100_000;
-/// Of them, those that are tried one by one.
+/// The first numbers of [`NAME_TRIES`] are tried individually.
 const NAME_TRIES_EACH: u64 = 32;
 
-/// A dump as files `NAME.EXTENSION`, with `.part` behind it until they are complete.
+/// A dump as files `NAME.EXTENSION`. Files that are not complete have `.part` appended.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
     directory: Directory,
@@ -40,15 +41,15 @@ pub(crate) struct DumpFile {
     /// The common start of the names of the dump's files.
     stem: String,
     /// Files that are being written, in the order of [`Captures`].
-    streams: Vec<Stream>,
-    /// Its capture files once they are complete.
-    captures: Vec<Finished>,
+    streams: Vec<CaptureStream>,
+    /// The capture files, after they are complete.
+    captures: Vec<FinishedFile>,
     interfaces: Vec<u16>,
-    /// What the keeper was told that it is called.
-    told: Option<String>,
+    /// The ID under which the keeper lists this dump as open.
+    listed_id: Option<String>,
     has_sidecar: bool,
     /// The plain captures, while the sidecar lists them and `captures` has the compressed ones.
-    plain: Vec<Finished>,
+    plain: Vec<FinishedFile>,
     /// The plain captures as the sidecar listed them; empty as long as no compressed captures
     /// exist.
     replaced: Vec<StoredFile>,
@@ -58,23 +59,23 @@ pub(crate) struct DumpFile {
     not_compressed: Option<String>,
 }
 
-/// What names of files, and their headers, say of a dump.
+/// Facts about a dump for its file names and file headers.
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
-    /// That by which it is known since it was triggered.
+    /// The number that the dump has since its trigger.
     pub(crate) number: u64,
-    /// That of its name, …
+    /// The number in the file name.
     pub(crate) name_number: u64,
-    /// … and further ones where that name is taken.
+    /// The source of further numbers if a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
-    /// What its rule is called; `None`: it has none.
+    /// The name of the dump's rule; `None`: the rule has no name.
     pub(crate) rule_name: Option<Arc<str>>,
 }
 
 impl DumpFile {
-    /// Touches no disk yet.
+    /// A dump without files. Makes no system call.
     pub(crate) fn new(directory: &Directory, facts: FileFacts) -> Self {
         Self {
             directory: directory.clone(),
@@ -83,7 +84,7 @@ impl DumpFile {
             streams: Vec::new(),
             captures: Vec::new(),
             interfaces: Vec::new(),
-            told: None,
+            listed_id: None,
             has_sidecar: false,
             plain: Vec::new(),
             replaced: Vec::new(),
@@ -92,12 +93,12 @@ impl DumpFile {
         }
     }
 
-    /// Digests of its files, of which no piece was written yet.
+    /// The digests of the files before the first piece is written.
     pub(super) fn digests(&self) -> FileDigests {
         FileDigests::new(self.directory.digests, &self.facts.heading.expected)
     }
 
-    /// Tells the keeper that it is being written.
+    /// Registers the dump as open at the keeper.
     fn tell_open(&mut self) {
         let Some(keeper) = self.directory.keeper() else {
             return;
@@ -112,24 +113,24 @@ impl DumpFile {
             files: self.paths(),
         };
         keeper.register_open(&id, dump);
-        self.told = Some(id);
+        self.listed_id = Some(id);
     }
 
-    /// Tells it how far it is.
+    /// Tells the keeper how many bytes the files have.
     pub(super) fn tell_bytes(&self) {
-        if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.listed_id) {
             keeper.update_files(id, self.paths());
         }
     }
 
-    /// Tells it that nothing more is written.
+    /// Tells the keeper that nothing more is written.
     fn tell_over(&mut self) {
-        if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.told.take()) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.listed_id.take()) {
             keeper.register_finished(&id, &self.directory.id(&self.stem));
         }
     }
 
-    /// Its captures, and how many bytes of each are there.
+    /// The paths of the captures, and how many bytes of each are written.
     fn paths(&self) -> Vec<(PathBuf, u64)> {
         let captures = self.captures.iter();
         let captures = captures.map(|capture| (capture.path.clone(), capture.bytes));
@@ -138,8 +139,8 @@ impl DumpFile {
         captures.chain(streams).collect()
     }
 
-    /// Makes the first file under the first name that is free.
-    fn create_first(&mut self, piece: &Piece) -> io::Result<()> {
+    /// Makes the first file under the first free name.
+    fn create_first(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
             match self.open(piece) {
@@ -161,8 +162,9 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Where one name is for all dumps, and so many of its numbers are taken already that looking at each would take long: one that is free,
-    /// found by halves. Those behind it may be taken.
+    /// A free number if the template gives all dumps the same name, and too many numbers are taken
+    /// that to try each would take long. The number is found by bisection. Higher numbers may be
+    /// taken.
     fn first_free(&self) -> u64 {
         let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);
         let facts = &self.facts;
@@ -196,7 +198,7 @@ impl DumpFile {
 
     /// Makes the file of a link type with its first piece. Fails with `AlreadyExists` if any name
     /// of the file is taken.
-    fn open(&mut self, piece: &Piece) -> io::Result<()> {
+    fn open(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let link_type = piece.link_type;
         let path = self.path(link_type);
         let disk = self.directory.disk();
@@ -204,7 +206,7 @@ impl DumpFile {
         if disk.exists(&path) || names.iter().any(|name| disk.exists(name)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let stream = Stream::create(&self.directory, part(&path), piece)?;
+        let stream = CaptureStream::create(&self.directory, part(&path), piece)?;
         let others = self.streams.get(1..).unwrap_or_default();
         let before = others.partition_point(|other| other.link_type.0 < link_type.0);
         let place = self.streams.len().min(1) + before;
@@ -227,12 +229,12 @@ impl DumpFile {
     ///
     /// # Errors
     /// See [`compress`]; another process has taken a name. No copy is left then.
-    fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<Finished>, Option<SecondCopy>)> {
+    fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<FinishedFile>, Option<SecondCopy>)> {
         let disk = self.directory.disk();
         let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();
         let keeper = self.directory.keeper();
         let mut second = keeper.map(|keeper| keeper.second_copy(plain_bytes));
-        let mut made: Vec<Finished> = Vec::new();
+        let mut made: Vec<FinishedFile> = Vec::new();
         let copied = self.captures.iter().try_for_each(|plain| {
             let before: u64 = made.iter().map(|copy| copy.bytes).sum();
             let mut tell = |bytes| {
@@ -253,7 +255,7 @@ impl DumpFile {
             remove_all(disk, &made);
             return Err(error);
         }
-        // The names must be on disk before a sidecar lists them. A directory that cannot be
+        // The names must be on disk before a sidecar lists the files. A directory that cannot be
         // synced does not fail the dump.
         let _ = disk.sync_directory(self.directory.openable_path());
         Ok((made, second))
@@ -277,7 +279,7 @@ impl DumpFile {
         let disk = self.directory.disk();
         // The new sidecar must be on disk first.
         let _ = disk.sync_directory(self.directory.openable_path());
-        // A plain file that cannot be removed stays, and no sidecar lists it.
+        // A plain file that cannot be removed stays without a sidecar.
         remove_all(disk, &self.plain);
         self.plain.clear();
         self.second = None;
@@ -294,7 +296,7 @@ impl DumpFile {
         format!("{}: not compressed: {error}", name.display())
     }
 
-    /// The name of a file with this extension.
+    /// The path of a file with this extension.
     fn named(&self, extension: &str) -> PathBuf {
         let name = format!("{}.{extension}", self.stem);
         self.directory.path().join(name)
@@ -334,14 +336,14 @@ impl DumpFile {
         })
     }
 
-    /// Of those files that have none.
+    /// Computes the digests that files still lack.
     pub(super) fn compute_digests(&mut self) {
         for capture in &mut self.captures {
             capture.digest(&self.directory);
         }
     }
 
-    /// Its capture files, as the sidecar lists them.
+    /// The sidecar's list of the capture files.
     pub(super) fn files(&self) -> Vec<StoredFile> {
         let name = |path: &Path| file_name(path).to_string_lossy().into_owned();
         let captures = self.captures.iter().map(stored);
@@ -353,7 +355,7 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
-    /// Writes the sidecar, and replaces an older sidecar. False: the dump was deleted.
+    /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
             // A file of this name is another process's file.
@@ -425,12 +427,12 @@ impl Drop for DumpFile {
     }
 }
 
-/// Except [`DumpFile::interface`], [`DumpFile::held`] and the two about open files, each of these may
-/// take as long as the disk takes. Errors are what the system said, in words for the user. After an
-/// error nothing more is written.
+/// Operations of a worker. Except [`DumpFile::held`] and the two functions
+/// about open files, each may take as long as the disk takes. Errors have the system's text, in
+/// words for the user. After an error nothing more is written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before all other functions.
-    pub(super) fn create(&mut self, piece: &Piece) -> io::Result<()> {
+    pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let created = self.directory.make();
         let created = created.and_then(|()| self.create_first(piece));
         created.map_err(|error| {
@@ -439,8 +441,8 @@ impl DumpFile {
         })
     }
 
-    /// Writes a piece of a file, which is made with its first piece.
-    pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
+    /// Writes a piece of a file. The first piece creates the file.
+    pub(super) fn write(&mut self, piece: &EncodedPiece) -> io::Result<()> {
         let mut streams = self.streams.iter_mut();
         match streams.find(|it| it.link_type == piece.link_type) {
             Some(stream) => stream.write(&self.directory, piece),
@@ -452,7 +454,7 @@ impl DumpFile {
     /// [`Self::sidecar`] are called.
     pub(super) fn finish(
         &mut self,
-        end: &End,
+        end: &SinkEnd,
         encoded: Captures,
         digests: &mut FileDigests,
     ) -> io::Result<()> {
@@ -467,20 +469,21 @@ impl DumpFile {
             // If the next rename fails, the report must have the new name of this file.
             self.streams[place].rename(&capture.path);
         }
-        // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
+        // The files are complete and named. If the directory cannot be synced, they are not called
+        // failed.
         let _ = self
             .directory
             .disk()
             .sync_directory(self.directory.openable_path());
-        let Held { interfaces, .. } = self.held();
+        let SinkContents { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.streams.clear();
         self.tell_bytes();
         Ok(())
     }
 
-    /// Makes compressed copies of the complete files. After success ([`Held::replaced`]), the next
-    /// [`Self::sidecar`] removes the plain files. May take hours.
+    /// Makes compressed copies of the complete files. After success ([`SinkContents::replaced`]),
+    /// the next [`Self::sidecar`] removes the plain files. May take hours.
     pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
             return;
@@ -497,9 +500,9 @@ impl DumpFile {
         }
     }
 
-    /// Writes the sidecar through a `.part` file. False: no capture file exists, or the dump was
-    /// deleted. If the sidecar of a compressed dump cannot be written, the plain files and the
-    /// old sidecar stay.
+    /// Writes the sidecar through a `.part` file. Returns false if no capture file exists, or the
+    /// dump was deleted. If the sidecar of a compressed dump cannot be written, the plain files and
+    /// the old sidecar stay.
     pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
@@ -521,8 +524,8 @@ impl DumpFile {
         written
     }
 
-    /// The files and what they hold. If no file could be made, the name that was tried is listed.
-    pub(super) fn held(&self) -> Held {
+    /// The files and their contents. If no file could be made, the name that was tried is listed.
+    pub(super) fn held(&self) -> SinkContents {
         let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = self.streams.iter().map(|stream| stream.path().to_owned());
         let mut locations: Vec<PathBuf> = captures.chain(parts).collect();
@@ -531,8 +534,10 @@ impl DumpFile {
         }
         let streams = || self.streams.iter();
         let described = streams().flat_map(|stream| stream.interfaces.iter());
-        Held {
-            safe: streams().fold(Written::default(), |sum, stream| sum.with(stream.safe)),
+        SinkContents {
+            safe: streams().fold(WrittenTotals::default(), |sum, stream| {
+                sum.with(stream.safe)
+            }),
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
@@ -556,12 +561,12 @@ impl DumpFile {
 }
 
 /// Removes files; a file that cannot be removed stays.
-fn remove_all(disk: &dyn Disk, files: &[Finished]) {
+fn remove_all(disk: &dyn Disk, files: &[FinishedFile]) {
     files.iter().for_each(|file| _ = disk.remove(&file.path));
 }
 
 /// The sidecar's entry for a capture.
-fn stored(capture: &Finished) -> StoredFile {
+fn stored(capture: &FinishedFile) -> StoredFile {
     StoredFile {
         name: file_name(&capture.path).to_string_lossy().into_owned(),
         bytes: capture.bytes,

@@ -1,4 +1,4 @@
-//! Packets that imitate what a dump file says of itself.
+//! Packets that imitate the texts of a dump file.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use sha2::{Digest, Sha256};
 
 use super::{
     captures::Captures,
-    encode::{Format, InterfaceTotals},
+    encode::{DumpFormat, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
-    packet::{Key, PacketMeta},
+    packet::{PacketKey, PacketMeta},
     report::{PROGRAM, report_of_test},
     sidecar::{Origin, Sidecar, SidecarFacts},
-    sink::End,
+    sink::SinkEnd,
     stream::Heading,
     template::{NameFacts, NameTemplate},
 };
@@ -43,12 +43,12 @@ fn payloads() -> Vec<Vec<u8>> {
         payloads.push([&[0; 42], field.as_slice(), field].concat());
         payloads.push(field.repeat(20));
     }
-    // A section header, as it begins and as a whole.
+    // A section header: its first bytes, and a whole header.
     payloads.push([&[0x0a, 0x0d, 0x0d, 0x0a], fields[0].as_slice()].concat());
     payloads
 }
 
-/// Interface 0.
+/// The cache with interface 0.
 fn names() -> InterfaceCache {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
     let interfaces = Interfaces::default();
@@ -82,7 +82,7 @@ fn facts(headline: String) -> FileFacts {
 }
 
 /// A finished dump of packets with these times and payloads, in this order.
-fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
+fn dump(directory: &Path, format: DumpFormat, packets: &[(i64, Vec<u8>)]) -> DumpFile {
     let directory = Directory::open(directory, format).unwrap();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
     let facts = facts(headline);
@@ -93,7 +93,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
     }
     let mut digests = captures.create(&mut file);
     for (record, (time_ns, data)) in packets.iter().enumerate() {
-        let key = Key {
+        let key = PacketKey {
             time_ns: *time_ns,
             source: 0,
             producer: 0,
@@ -119,7 +119,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         dropped: None,
         written: 0,
     };
-    let end = End {
+    let end = SinkEnd {
         verdict: COMPLETE.to_owned(),
         totals: [(0, totals)].into(),
     };
@@ -127,7 +127,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
     file
 }
 
-/// Its capture file.
+/// The path of the dump's capture file.
 fn path(file: &DumpFile) -> PathBuf {
     file.held().locations.swap_remove(0)
 }
@@ -148,7 +148,7 @@ fn comments(path: &Path) -> String {
     String::from_utf8_lossy(&bytes[..length as usize]).into_owned()
 }
 
-/// Whether the field of the verdict holds this, and nothing else.
+/// Whether the verdict's field has exactly this text.
 fn says(path: &Path, verdict: &str) -> bool {
     let comments = comments(path);
     let field = comments.rfind("verdict: ").unwrap();
@@ -160,15 +160,15 @@ fn packets_stay_as_they_are() {
     let payloads = payloads();
     let at = |index: usize| (10 + i64::try_from(index).unwrap(), payloads[index].clone());
     let in_order: Vec<_> = (0..payloads.len()).map(at).collect();
-    // The last of them comes first and the others late: a merge writes a new file.
+    // The last packet comes first and the other packets late: a merge writes a new file.
     let mut disordered = in_order.clone();
     disordered.rotate_right(1);
-    for format in [Format::PcapNg, Format::Pcap] {
+    for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
         for arriving in [&in_order, &disordered] {
             let dir = tempfile::tempdir().unwrap();
             let mut file = dump(dir.path(), format, arriving);
             let path = path(&file);
-            let is_told = format == Format::PcapNg;
+            let is_told = format == DumpFormat::PcapNg;
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
             assert_digest(&mut file);
@@ -176,7 +176,7 @@ fn packets_stay_as_they_are() {
     }
 }
 
-/// The digest that its sidecar tells is that of the file.
+/// Checks that the digest in the sidecar is the digest of the file.
 fn assert_digest(file: &mut DumpFile) {
     file.compute_digests();
     let digest = Sha256::digest(fs::read(path(file)).unwrap());
@@ -188,9 +188,13 @@ fn assert_digest(file: &mut DumpFile) {
 #[test]
 fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
-    // Another file of the same bytes, under its name.
+    // Another file with the same bytes and the same name.
     let dir = tempfile::tempdir().unwrap();
-    let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
+    let mut file = dump(
+        dir.path(),
+        DumpFormat::PcapNg,
+        std::slice::from_ref(&packet),
+    );
     let sidecar = sidecar();
     assert!(file.sidecar(&sidecar).unwrap());
     let (capture, bytes) = (path(&file), fs::read(path(&file)).unwrap());
@@ -208,9 +212,9 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
 #[test]
 fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::Pcap);
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), DumpFormat::Pcap);
     let mut file = DumpFile::new(&directory, facts(String::new()));
-    let mut captures = Captures::new(Format::Pcap, Heading::default());
+    let mut captures = Captures::new(DumpFormat::Pcap, Heading::default());
     for (id, link_type) in [(0, LinkType::ETHERNET), (1, LinkType::RAW)] {
         let interface = RecordedInterface {
             source: 0,
@@ -223,7 +227,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     }
     let mut digests = captures.create(&mut file);
     for interface in [0, 1] {
-        let key = Key {
+        let key = PacketKey {
             time_ns: 1,
             source: 0,
             producer: 0,
@@ -242,7 +246,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     captures.write_to(&mut file, &mut digests);
     let id = file.held().id;
     disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));
-    file.finish(&End::default(), captures, &mut digests)
+    file.finish(&SinkEnd::default(), captures, &mut digests)
         .unwrap_err();
     file.close_files();
     assert!(file.sidecar(&sidecar()).unwrap());
@@ -262,7 +266,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     assert_eq!(disk.names(), there, "both stay, as of any failed dump");
 }
 
-/// One that says nothing in particular.
+/// A sidecar with arbitrary content.
 pub(super) fn sidecar() -> Sidecar {
     Sidecar {
         report: report_of_test(),
@@ -281,7 +285,8 @@ pub(super) fn sidecar() -> Sidecar {
     }
 }
 
-/// Where one name is for all dumps, the next free number is found without trying them one by one.
+/// If the template gives all dumps the same name, the next free number is found without trying
+/// each.
 #[test]
 fn a_name_of_many_dumps_is_found_soon() {
     for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {
@@ -295,11 +300,11 @@ fn a_name_of_many_dumps_is_found_soon() {
             fs::write(dir.path().join(format!("{}.{extension}", name(again))), "").unwrap();
         }
         let template = NameTemplate::new("all").unwrap();
-        let directory = Directory::open(dir.path(), Format::PcapNg).unwrap();
+        let directory = Directory::open(dir.path(), DumpFormat::PcapNg).unwrap();
         let directory = directory.with_names(&template, "here");
         let facts = facts(String::new());
         let tries = Arc::clone(&facts.next_number);
-        let mut captures = Captures::new(Format::PcapNg, facts.heading.clone());
+        let mut captures = Captures::new(DumpFormat::PcapNg, facts.heading.clone());
         let mut file = DumpFile::new(&directory, facts);
         captures.create(&mut file);
         assert_eq!(file.held().id, name(taken + 1));

@@ -1,4 +1,5 @@
-//! The dumps of a recorder, for its summary: the last ones with all that they say of themselves, those before them counted.
+//! The log of a recorder's dumps, for its summary: the newest dumps with their reports, and counts
+//! of all older dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,22 +11,22 @@ use serde::Serialize;
 use super::report::{DumpReport, Verdict};
 use crate::control::lock;
 
-/// Dumps that the log keeps.
+/// Number of dumps whose reports the log keeps.
 const LISTED: usize = 10_000;
 
-/// How many dumps had which verdict.
+/// Number of dumps by verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DumpCounts {
-    /// See [`Verdict::Complete`].
+    /// Dumps with the verdict [`Verdict::Complete`].
     pub complete: u64,
-    /// See [`Verdict::Incomplete`].
+    /// Dumps with the verdict [`Verdict::Incomplete`].
     pub incomplete: u64,
-    /// See [`Verdict::Failed`].
+    /// Dumps with the verdict [`Verdict::Failed`].
     pub failed: u64,
 }
 
 impl DumpCounts {
-    /// How many in all.
+    /// Number of all dumps.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.complete + self.incomplete + self.failed
@@ -46,33 +47,34 @@ impl DumpCounts {
     }
 }
 
-/// What all finished dumps are together. No number goes back.
+/// Sums over all finished dumps. No number decreases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpTotals {
-    /// By verdict.
+    /// Finished dumps by verdict.
     pub finished: DumpCounts,
-    /// Packets in their files.
+    /// Packets in the dumps' files.
     pub packets: u64,
-    /// Captured bytes of these.
+    /// Captured bytes of the packets in the dumps' files.
     pub bytes: u64,
-    /// Dumps that lack packets, by cause ([`Missing::cause`](crate::Missing::cause)): one dump may have several.
+    /// Number of dumps that lack packets, by cause ([`Missing::cause`](crate::Missing::cause)). A
+    /// dump may have several causes.
     pub missing: BTreeMap<&'static str, u64>,
 }
 
-/// See the module. The dumper writes it, whoever sums up reads it.
+/// The log of dumps. The dumper writes the log, other threads read the log.
 #[derive(Debug, Default)]
-pub(crate) struct DumpLog(Mutex<Logged>);
+pub(crate) struct DumpLog(Mutex<DumpLogState>);
 
 #[derive(Debug, Default)]
-struct Logged {
-    /// The last dumps, in the order in which they were finished.
+struct DumpLogState {
+    /// The newest dumps, in the order in which they were finished.
     last: VecDeque<Arc<DumpReport>>,
     before: DumpCounts,
     totals: DumpTotals,
 }
 
 impl DumpLog {
-    /// A dump is finished.
+    /// Adds a finished dump.
     pub(crate) fn add(&self, report: DumpReport) {
         let logged = &mut *lock(&self.0);
         let totals = &mut logged.totals;
@@ -91,8 +93,8 @@ impl DumpLog {
         }
     }
 
-    /// The files of a finished dump are others now, or its sidecar is written. No effect unless the dump
-    /// is among the last.
+    /// Replaces the report of a finished dump whose files changed or whose sidecar was written. No
+    /// effect unless the log still has the report.
     pub(crate) fn replace(&self, report: &DumpReport) {
         let logged = &mut *lock(&self.0);
         let mut last = logged.last.iter_mut().rev();
@@ -101,32 +103,32 @@ impl DumpLog {
         }
     }
 
-    /// The ID of one of the last dumps.
+    /// The ID of a dump that the log has.
     pub(crate) fn id_of(&self, number: u64) -> Option<String> {
         let logged = lock(&self.0);
         let found = logged.last.iter().rfind(|dump| dump.number == number);
         found.map(|dump| dump.id.clone())
     }
 
-    /// The newest dump of an ID among the last ones.
+    /// The newest dump with this ID that the log has.
     pub(crate) fn of_id(&self, id: &str) -> Option<Arc<DumpReport>> {
         let logged = lock(&self.0);
         let found = logged.last.iter().rfind(|dump| dump.id == id);
         found.cloned()
     }
 
-    /// The last dumps, in the order in which they were finished. The reports are shared: the dumper
-    /// waits for the lock, and must not wait for 10,000 copies.
+    /// The newest dumps, in the order in which they were finished. The reports are shared: the
+    /// dumper waits for the lock, and must not wait for 10,000 copies.
     pub(crate) fn last(&self) -> Vec<Arc<DumpReport>> {
         lock(&self.0).last.iter().cloned().collect()
     }
 
-    /// What all are together.
+    /// The sums over all finished dumps.
     pub(crate) fn totals(&self) -> DumpTotals {
         lock(&self.0).totals.clone()
     }
 
-    /// The last dumps, in the order of triggers, and how many there were before them.
+    /// The newest dumps in the order of their triggers, and the counts of all older dumps.
     pub(crate) fn summary(&self) -> (Vec<Arc<DumpReport>>, DumpCounts) {
         let logged = lock(&self.0);
         let (mut last, before) = (Vec::from_iter(logged.last.iter().cloned()), logged.before);

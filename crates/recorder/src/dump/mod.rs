@@ -1,21 +1,21 @@
 //! Dumps: from a window of the ring to an ordered file with a verdict.
 
 mod active;
-pub(crate) mod alerted;
 #[cfg(test)]
 mod arrival_tests;
 mod block;
 mod captures;
 mod compile;
 pub(crate) mod compress;
+pub(crate) mod dump_alerts;
 pub(crate) mod dumper;
 mod dumps;
 pub(crate) mod encode;
 mod ending;
 pub(crate) mod file;
+mod fragments;
 #[cfg(test)]
 mod hostile_tests;
-mod kept;
 pub(crate) mod log;
 pub(crate) mod names;
 pub(crate) mod order;

@@ -1,4 +1,4 @@
-//! The directory that dumps go to, and how their files are written.
+//! The directory of the dumps, and how their files are written.
 
 use std::{io, ops::Deref, path::Path, sync::Arc, time::Duration};
 
@@ -8,20 +8,20 @@ use retroscope_dumpstore::{
     template::NameTemplate,
 };
 
-use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::Format, stream::Digests};
+use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::DumpFormat, stream::DigestTime};
 use crate::control::progress::StopControl;
 
-/// Where dumps are written, and how: the same for all dumps of a recorder.
+/// The directory of the dumps, and the format of their files: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     place: directory::DumpDirectory,
-    pub(super) format: Format,
-    /// How hard complete files are compressed; `None`: they stay plain.
+    pub(super) format: DumpFormat,
+    /// Compression level of complete files; `None`: files stay plain.
     pub(super) zstd: Option<ZstdLevel>,
-    pub(super) digests: Digests,
+    pub(super) digests: DigestTime,
     /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
-    /// Says that the recording is to end.
+    /// Signals that the recording must end.
     control: Arc<StopControl>,
 }
 
@@ -34,40 +34,40 @@ impl Deref for Directory {
 }
 
 impl Directory {
-    /// As [`directory::DumpDirectory::open`].
-    pub(crate) fn open(path: &Path, format: Format) -> io::Result<Self> {
+    /// Opens a directory as [`directory::DumpDirectory::open`] does.
+    pub(crate) fn open(path: &Path, format: DumpFormat) -> io::Result<Self> {
         let place = directory::DumpDirectory::open(path)?;
-        Ok(Self::of(place, format).with_digests(Digests::here()))
+        Ok(Self::of(place, format).with_digests(DigestTime::here()))
     }
 
-    /// The working directory, which may or may not be writable.
-    pub(crate) fn untried(format: Format) -> Self {
+    /// The working directory, without a test whether it is writable.
+    pub(crate) fn untried(format: DumpFormat) -> Self {
         Self::of(directory::DumpDirectory::untried(), format)
     }
 
-    /// A directory that exists; without digests of files.
+    /// An existing directory; without digests of files.
     #[cfg(test)]
     pub(crate) fn on(
         disk: Arc<dyn retroscope_dumpstore::disk::Disk>,
         path: &Path,
-        format: Format,
+        format: DumpFormat,
     ) -> Self {
         Self::of(directory::DumpDirectory::on(disk, path), format)
     }
 
-    fn of(place: directory::DumpDirectory, format: Format) -> Self {
+    fn of(place: directory::DumpDirectory, format: DumpFormat) -> Self {
         Self {
             place,
             format,
             zstd: None,
-            digests: Digests::Never,
+            digests: DigestTime::Never,
             block_bytes: BLOCK_BYTES,
             control: Arc::default(),
         }
     }
 
     /// This directory, with digests at another time.
-    pub(crate) fn with_digests(self, digests: Digests) -> Self {
+    pub(crate) fn with_digests(self, digests: DigestTime) -> Self {
         Self { digests, ..self }
     }
 
@@ -85,7 +85,7 @@ impl Directory {
         }
     }
 
-    /// This directory, looked after by this keeper.
+    /// This directory, watched by this keeper.
     pub(crate) fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
         let place = self.place.with_keeper(keeper);
         Self { place, ..self }
@@ -97,12 +97,12 @@ impl Directory {
         Self { control, ..self }
     }
 
-    /// Whether work that takes minutes is to be dropped: see [`StopControl::is_urgent`].
+    /// Whether work that takes minutes must stop: see [`StopControl::is_urgent`].
     pub(super) fn is_urgent(&self, grace: Duration) -> bool {
         self.control.is_urgent(grace)
     }
 
-    /// This directory, with names of this form.
+    /// This directory, with file names from this template.
     pub(crate) fn with_names(self, template: &NameTemplate, host: &str) -> Self {
         let place = self.place.with_names(template, host);
         Self { place, ..self }

@@ -1,4 +1,4 @@
-//! What the analyzer tells the dumper, and how.
+//! Messages from the analyzer to the dumper, and their queue.
 
 use std::{
     collections::VecDeque,
@@ -23,16 +23,16 @@ use crate::{
     control::hits::Suppressed,
 };
 
-/// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
+/// Fragments of a datagram usually arrive within this time, ns.
 pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 
-/// To the dumper.
+/// A message to the dumper.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum DumperMessage {
     /// Start a dump, whose window is reserved.
     Open(Box<DumpOrder>, Reservation),
-    /// One more alert belongs to a dump. It marks its frame if the record is `unread` or later, and
-    /// is not written yet.
+    /// One more alert belongs to a dump. The dump marks the alert's frame if the frame is not
+    /// written yet, and its record is `unread` or later.
     Alert {
         id: u64,
         alert: Arc<Alert>,
@@ -40,29 +40,31 @@ pub(crate) enum Message {
     },
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
-    /// Look again: a gate waits.
+    /// Check the gate again, because a thread waits at the gate.
     Wake,
-    /// Write what can be written of the records before `ends`, say what it cost, and answer: the analyzer waits (from files).
+    /// Write as many of the records before `ends` as possible, report their cost, and answer. The
+    /// analyzer waits for the answer (from files).
     Account {
         ends: Vec<u64>,
         reply: SyncSender<()>,
     },
 }
 
-/// Messages that the dumper may be behind before others wait with the analyzer.
+/// Number of messages in the queue of the dumper. Further messages wait in the analyzer.
 const BEHIND_MAX: usize = 1024;
 
-/// The way to the dumper. Live the analyzer never waits for a disk that holds the dumper up: what does not fit waits here. That is
-/// bounded by the limits on open dumps, whose files are not finished then: a message or two for each.
+/// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a
+/// disk delays: messages without room in the queue wait here. The limits on open dumps bound these
+/// messages, because such dumps are not finished then: one or two messages for each dump.
 #[derive(Debug)]
-pub(crate) struct Messages {
-    queue: SyncSender<Message>,
-    pub(crate) unsent: VecDeque<Message>,
+pub(crate) struct DumperMessages {
+    queue: SyncSender<DumperMessage>,
+    pub(crate) unsent: VecDeque<DumperMessage>,
     live: bool,
 }
 
-impl Messages {
-    pub(crate) fn new(live: bool) -> (Self, Receiver<Message>) {
+impl DumperMessages {
+    pub(crate) fn new(live: bool) -> (Self, Receiver<DumperMessage>) {
         let (queue, messages) = sync_channel(BEHIND_MAX);
         let unsent = VecDeque::new();
         let sender = Self {
@@ -73,9 +75,10 @@ impl Messages {
         (sender, messages)
     }
 
-    /// Sends a message behind all before it; from files it may wait until the dumper took some. If the dumper has ended, the
-    /// message is dropped: it was told to end, or it failed, which shows when it is joined.
-    pub(crate) fn send(&mut self, message: Message) {
+    /// Sends a message after all earlier messages. From files the call may wait until the dumper
+    /// has taken some. If the dumper has ended, the message is dropped: either the dumper was asked
+    /// to end, or it failed, and the join of its thread reports the failure.
+    pub(crate) fn send(&mut self, message: DumperMessage) {
         if self.live {
             self.unsent.push_back(message);
             self.push();
@@ -84,7 +87,7 @@ impl Messages {
         }
     }
 
-    /// Sends what waits, as far as the dumper took what was before it.
+    /// Sends waiting messages, as far as the queue has room.
     pub(crate) fn push(&mut self) {
         while let Some(message) = self.unsent.pop_front() {
             if let Err(TrySendError::Full(message)) = self.queue.try_send(message) {
@@ -94,7 +97,7 @@ impl Messages {
         }
     }
 
-    /// Sends all that waits, and waits for the dumper itself: there is nothing else to do.
+    /// Sends all waiting messages, and waits for the dumper: there is nothing else to do.
     pub(crate) fn finish(&mut self) {
         for message in std::mem::take(&mut self.unsent) {
             let _ = self.queue.send(message);
@@ -102,43 +105,46 @@ impl Messages {
     }
 }
 
-/// A dump to start.
+/// An order to start a dump.
 #[derive(Debug)]
 pub(crate) struct DumpOrder {
     pub(crate) id: u64,
     /// The trigger's text, for names and reports.
     pub(crate) rule: String,
-    /// Its number.
+    /// The number of the trigger rule.
     pub(crate) rule_number: usize,
-    /// Below the directory of the dumps: where it goes.
+    /// The directory for the dump's files, below the directory of the dumps.
     pub(crate) into: Option<SubDirectory>,
-    /// Who asked for it, if that is told.
+    /// The person who asked for the dump, if the trigger names a person.
     pub(crate) asked_by: Option<Arc<str>>,
-    /// As whom they were let in.
+    /// The identity under which the control plane accepted the request.
     pub(crate) caller: Option<Arc<str>>,
-    /// Why, if that is.
+    /// The reason, if the trigger names a reason.
     pub(crate) reason: Option<Arc<str>>,
-    /// What its rule is called; `None`: it has none.
+    /// The name of the dump's rule; `None`: the rule has no name.
     pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: DumpWindow,
-    /// Where the trigger packet is: producer, record, interface. `None`: by hand.
+    /// Producer, record and interface of the trigger packet. `None`: triggered by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
-    /// Times are ring time.
+    /// Ring time of the trigger, ns. All times of an order are ring time.
     pub(crate) trigger_ns: i64,
-    /// Stamp less ring time of the trigger packet, ns: in its clock's time a report tells all others.
+    /// Stamp minus ring time of the trigger packet, ns. A report gives all times in the time of
+    /// this packet's clock.
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: DumpPredicate,
-    /// Where a script made it of the trigger packet: the packet's link type. A filter that cannot be compiled for it is the script's fault.
+    /// The link type of the trigger packet, if a script made the filter from the packet. If the
+    /// filter cannot be compiled for this link type, the script is at fault.
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The alert that it is of.
+    /// The alert that the dump belongs to.
     pub(crate) alert: Option<Arc<Alert>>,
 }
 
 impl DumpOrder {
-    /// From when on its filter looks at packets, ns of ring time: those before the window tell which datagrams reach into it.
+    /// The dump's filter reads packets from this ring time on, ns. Packets shortly before the
+    /// window decide about datagrams that reach into the window.
     pub(crate) fn looks_from_ns(&self) -> i64 {
         let filter = self.predicate.filter();
         if filter.is_some_and(Filter::follows_fragments) {
@@ -157,13 +163,14 @@ pub(crate) struct CloseOrder {
     pub(crate) suppressed: Suppressed,
     /// The first record of each producer that no longer belongs to the dump.
     pub(crate) ends: Vec<u64>,
-    /// Packets seen so far by interface (offline, where that is a function of the input).
+    /// Packets received up to now by interface (offline only, where the number depends only on the
+    /// input).
     pub(crate) received: Option<Vec<u64>>,
     /// Ring time at the close, ns.
     pub(crate) clock_ns: i64,
-    /// The earliest ring time recorded so far, ns.
+    /// The earliest recorded ring time, ns.
     pub(crate) start_ns: i64,
-    /// Packets in or about the window that the trigger rules did not see.
+    /// Packets in or near the window that the trigger rules did not see.
     pub(crate) unseen: u64,
     /// Upper bound on packets that arrived too late, but before the verdict was judged. Live only:
     /// from files the number depends on the dumper's progress.

@@ -1,9 +1,9 @@
 //! Encodes the packets of one capture file. Touches no disk.
 //!
 //! The encoder knows where in the file each block goes, so what it makes is written as it is. The
-//! packets of an unordered input are in several [runs](super::runs); [`Output::finish`] merges the
-//! runs into a new file, which is in order by ring time and source. Packets of one time and source
-//! keep the order in which they arrived.
+//! packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`]
+//! merges the runs into a new file, which is in order by ring time and source. Packets of one time
+//! and source keep the order in which they arrived.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,40 +17,41 @@ use retroscope_pcapfile::RecordMeta;
 use super::{
     block::Block,
     disk::file_changed_error,
-    encode::{Encoder, Format, VerdictField},
+    encode::{DumpFormat, Encoder, VerdictField},
     names::Directory,
-    packet::{Key, PacketMeta},
-    runs::{Place, Runs},
-    sink::End,
-    stream::{FileDigests, Finished, Heading, Stream},
+    packet::{PacketKey, PacketMeta},
+    runs::{Runs, SortKey},
+    sink::SinkEnd,
+    stream::{CaptureStream, FileDigests, FinishedFile, Heading},
 };
 use crate::{control::packet_id::PacketId, intake::interfaces::RecordedInterface};
 
 /// Interfaces that were described, by their ring-wide identifiers.
-pub(super) type Known = BTreeMap<u16, Arc<RecordedInterface>>;
+pub(super) type KnownInterfaces = BTreeMap<u16, Arc<RecordedInterface>>;
 
-/// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
+/// Longest comment of one packet, bytes: a few gaps. An option of the file cannot be longer than 64
+/// KiB.
 const COMMENT_BYTES: usize = 1000;
 
-/// What was written of a dump, or is to be.
+/// Sums over packets of a dump that were written, or are to be written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct WrittenTotals {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) first_ns: Option<i64>,
     pub(crate) last_ns: Option<i64>,
-    /// Packets whose time stamp the format cannot hold: they have another one.
+    /// Packets whose time stamp the format cannot store: they have another stamp in the file.
     pub(crate) restamped: u64,
 }
 
-/// Bytes on their way to a file, whole pcapng blocks or pcap records.
+/// Bytes on their way to a file: whole pcapng blocks or pcap records.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct EncodedPiece {
     /// The link type of the file, which identifies the file among those of the dump.
     pub(super) link_type: LinkType,
     pub(super) block: Block,
     /// Packets of the file, up to the end of this piece.
-    pub(super) written: Written,
+    pub(super) written: WrittenTotals,
     /// Ring-wide identifiers of the interfaces that this piece describes.
     pub(super) interfaces: Vec<u16>,
     /// In the first piece of a pcapng file, the place of the verdict.
@@ -59,8 +60,8 @@ pub(crate) struct Piece {
 
 /// Encodes one file of a dump, and completes the file on disk.
 #[derive(Debug)]
-pub(crate) struct Output {
-    format: Format,
+pub(crate) struct CaptureOutput {
+    format: DumpFormat,
     /// The one link type of a pcap file.
     pub(super) link_type: LinkType,
     heading: Heading,
@@ -68,16 +69,16 @@ pub(crate) struct Output {
     /// Bytes of the file before those in the encoder.
     offset: u64,
     /// Packets that were encoded.
-    encoded: Written,
-    /// Place of the last packet.
-    last: Option<Place>,
+    encoded: WrittenTotals,
+    /// Sort key of the last packet.
+    last: Option<SortKey>,
     /// The packets are one run.
     is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
-    /// How many of `interfaces` were described without a packet.
+    /// Number of `interfaces` that were described without a packet.
     interfaces_first: usize,
-    /// The number of `interfaces` that the pieces up to now describe.
+    /// Number of `interfaces` that the pieces up to now describe.
     interfaces_taken: usize,
     /// The interface of each packet of a pcap file with several interfaces: pcap records have no
     /// interface.
@@ -85,24 +86,28 @@ pub(crate) struct Output {
     /// By source: the number of a packet in the file, and the difference of stamp and ring time
     /// from that packet on, ns.
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
-    /// Which packets of the file are marked.
+    /// Numbers of the marked packets in the file.
     marked: BTreeSet<u64>,
-    /// What the next packet of the file is to say of a gap before it, …
+    /// The comment of the next packet, about a gap before the packet.
     comment: Option<String>,
-    /// … and what packets say, by their place.
+    /// The comments of packets, by the packet's number in the file.
     comments: BTreeMap<u64, String>,
 }
 
-impl Output {
+impl CaptureOutput {
     /// Encodes the file header.
-    pub(crate) fn new(format: Format, link_type: LinkType, heading: &Heading) -> io::Result<Self> {
+    pub(crate) fn new(
+        format: DumpFormat,
+        link_type: LinkType,
+        heading: &Heading,
+    ) -> io::Result<Self> {
         Ok(Self {
             format,
             link_type,
             heading: heading.clone(),
             encoder: Encoder::new(format, link_type, heading)?,
             offset: 0,
-            encoded: Written::default(),
+            encoded: WrittenTotals::default(),
             last: None,
             is_sorted: true,
             interfaces: Vec::new(),
@@ -116,8 +121,14 @@ impl Output {
         })
     }
 
-    /// Encodes a packet after those before. A packet that belongs before one of them begins a run.
-    pub(crate) fn push(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
+    /// Encodes a packet after all earlier packets. A packet that belongs before an earlier packet
+    /// begins a run.
+    pub(crate) fn push(
+        &mut self,
+        meta: &PacketMeta,
+        data: &[u8],
+        known: &KnownInterfaces,
+    ) -> io::Result<()> {
         let place = (meta.key.time_ns, meta.key.source);
         self.is_sorted &= self.last.is_none_or(|last| last <= place);
         self.last = Some(place);
@@ -126,8 +137,8 @@ impl Output {
             Some(index) => index,
             None => self.describe(meta.interface, known)?,
         };
-        if self.format == Format::Pcap && self.interfaces.len() > 1 {
-            // All before the second one are of the first.
+        if self.format == DumpFormat::Pcap && self.interfaces.len() > 1 {
+            // All packets before the second interface are of the first interface.
             let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
             self.origins.resize(before, self.interfaces[0]);
             self.origins.push(meta.interface);
@@ -150,7 +161,7 @@ impl Output {
         Ok(())
     }
 
-    /// The next packet is to say this; what an earlier call said stands before it.
+    /// Adds a text to the comment of the next packet, after the texts of earlier calls.
     pub(crate) fn comment(&mut self, text: &str) {
         let comment = self.comment.get_or_insert_default();
         if !comment.is_empty() {
@@ -162,14 +173,14 @@ impl Output {
     }
 
     /// Encodes an interface block before all packets.
-    pub(crate) fn interface(&mut self, id: u16, known: &Known) -> io::Result<()> {
+    pub(crate) fn interface(&mut self, id: u16, known: &KnownInterfaces) -> io::Result<()> {
         self.describe(id, known)?;
         self.interfaces_first = self.interfaces.len();
         Ok(())
     }
 
-    /// Encodes an interface block; its index is returned.
-    fn describe(&mut self, id: u16, known: &Known) -> io::Result<usize> {
+    /// Encodes an interface block, and returns its index.
+    fn describe(&mut self, id: u16, known: &KnownInterfaces) -> io::Result<usize> {
         self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
         Ok(self.interfaces.len() - 1)
@@ -191,8 +202,8 @@ impl Output {
         Some(block)
     }
 
-    /// Takes what was encoded. `next`: an empty block for what follows.
-    pub(crate) fn take(&mut self, next: Block) -> Piece {
+    /// Takes the encoded bytes. `next`: an empty block for the next bytes.
+    pub(crate) fn take(&mut self, next: Block) -> EncodedPiece {
         let field = match self.offset {
             0 => self.encoder.verdict_field().cloned(),
             _ => None,
@@ -203,7 +214,7 @@ impl Output {
         buffer.start(self.offset);
         let interfaces = self.interfaces[self.interfaces_taken..].to_vec();
         self.interfaces_taken = self.interfaces.len();
-        Piece {
+        EncodedPiece {
             link_type: self.link_type,
             block,
             written: self.encoded,
@@ -215,14 +226,14 @@ impl Output {
     /// Completes the file on disk, still under its `.part` name: merges, adds statistics and
     /// verdict, and syncs.
     ///
-    /// After an error the file of `stream` holds what is [`Stream::safe`].
+    /// After an error the file of `stream` holds what is [`CaptureStream::safe`].
     pub(crate) fn finish(
         mut self,
         directory: &Directory,
-        (stream, digests): (&mut Stream, &mut FileDigests),
-        end: &End,
-        known: &Known,
-    ) -> io::Result<Finished> {
+        (stream, digests): (&mut CaptureStream, &mut FileDigests),
+        end: &SinkEnd,
+        known: &KnownInterfaces,
+    ) -> io::Result<FinishedFile> {
         while !self.is_sorted {
             self = self.merge(directory, (stream, digests), known)?;
         }
@@ -241,17 +252,18 @@ impl Output {
     fn merge(
         &self,
         directory: &Directory,
-        (stream, digests): (&mut Stream, &mut FileDigests),
-        known: &Known,
+        (stream, digests): (&mut CaptureStream, &mut FileDigests),
+        known: &KnownInterfaces,
     ) -> io::Result<Self> {
         let path = stream.path().with_extension("merge.part");
         let mut merged = Self::new(self.format, self.link_type, &self.heading)?;
-        // The others come with their first packets, in whatever run these are.
+        // The other interfaces are described with their first packets, in whatever run these
+        // packets are.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
         let first = merged.take(Block::default());
-        let mut into = Stream::create(directory, path.clone(), &first)?;
+        let mut into = CaptureStream::create(directory, path.clone(), &first)?;
         digests.restart(&first);
         let to = (&mut merged, &mut into, digests);
         let copied = self.merge_into(directory, stream, known, to);
@@ -268,9 +280,9 @@ impl Output {
     fn merge_into(
         &self,
         directory: &Directory,
-        stream: &mut Stream,
-        known: &Known,
-        (merged, into, digests): (&mut Self, &mut Stream, &mut FileDigests),
+        stream: &mut CaptureStream,
+        known: &KnownInterfaces,
+        (merged, into, digests): (&mut Self, &mut CaptureStream, &mut FileDigests),
     ) -> io::Result<()> {
         let mut header = Encoder::new(self.format, self.link_type, &Heading::default())?;
         for id in &self.interfaces {
@@ -310,17 +322,22 @@ impl Output {
 
     /// The place and the ring-wide interface of a packet, which has the number `packet` in the
     /// file.
-    fn found(&self, record: &RecordMeta, packet: u64, known: &Known) -> io::Result<(Key, u16)> {
+    fn found(
+        &self,
+        record: &RecordMeta,
+        packet: u64,
+        known: &KnownInterfaces,
+    ) -> io::Result<(PacketKey, u16)> {
         let interface = match self.format {
-            Format::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),
-            Format::Pcap => Some(self.origin(packet)),
+            DumpFormat::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),
+            DumpFormat::Pcap => Some(self.origin(packet)),
         };
         let interface = interface.ok_or_else(file_changed_error)?;
         let source = described(known, interface)?.source;
         let id = self.heading.recording.zip(record.id);
         let (producer, record_number) =
             id.map_or((0, 0), |(recording, id)| recording.read(PacketId(id)));
-        let key = Key {
+        let key = PacketKey {
             time_ns: record.time_ns.wrapping_sub(self.offset_ns(source, packet)),
             source,
             producer,
@@ -337,7 +354,7 @@ impl Output {
         origin.copied().unwrap_or_default()
     }
 
-    /// Stamp less ring time of packet `index` of the file, ns.
+    /// Stamp minus ring time of packet `index` of the file, ns.
     fn offset_ns(&self, source: usize, index: u64) -> i64 {
         let offsets = self.offsets.get(&source).map_or(&[][..], Vec::as_slice);
         let before = offsets.partition_point(|(from, _)| *from <= index);
@@ -345,7 +362,7 @@ impl Output {
     }
 }
 
-impl Written {
+impl WrittenTotals {
     /// The sum of two files.
     pub(crate) fn with(self, other: Self) -> Self {
         let either = |pick: fn(i64, i64) -> i64, a: Option<i64>, b: Option<i64>| {
@@ -371,7 +388,7 @@ impl Written {
     }
 }
 
-fn described(known: &Known, id: u16) -> io::Result<&RecordedInterface> {
+fn described(known: &KnownInterfaces, id: u16) -> io::Result<&RecordedInterface> {
     let interface = known.get(&id).map(|interface| &**interface);
     interface.ok_or_else(|| io::Error::other(format!("interface {id} was never described")))
 }

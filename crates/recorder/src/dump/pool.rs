@@ -1,4 +1,4 @@
-//! The threads that do what a disk may take long for.
+//! The threads for work that may wait for a disk.
 //!
 //! Live each dump has a sink (its [files](super::file)), and each sink has a queue of work: the
 //! packets that the dumper encoded, then the end of the dump. One worker at a time works on a sink,
@@ -42,49 +42,52 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 
 use self::{
-    budget::Limits,
-    work::{Body, Lane, Shared, Slot},
+    budget::PoolLimits,
+    work::{Lane, PoolShared, SinkBody, SinkSlot},
 };
 pub(super) use self::{
-    queue::{DISK, Fault, STOPPED, SinkQueue},
-    work::{Outcome, Work},
+    queue::{DISK, STOPPED, SinkFault, SinkQueue},
+    work::{SinkOutcome, SinkWork},
 };
-use super::{block::Spares, captures::Captures, file::DumpFile, names::Directory};
+use super::{block::SpareBlocks, captures::Captures, file::DumpFile, names::Directory};
 use crate::control::{common::RecorderShared, lock};
 
-/// Workers of a live recorder.
+/// Writing workers of a live recorder.
 const WRITERS: usize = 4;
-/// Workers that do no slow work, where there are so many and one more.
+/// Workers that do no slow work, if there is at least one more worker.
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;
-/// Bytes of packets that are copied and not written yet, of all dumps together. A disk of 1 GB/s that stands still for 20 ms needs
-/// a third of them.
+/// Bytes of packets of all dumps that are copied and not written yet. A disk of 1 GB/s that stalls
+/// for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Descriptors that a worker may open beyond those that were open before: a capture, its late packets, and both merged.
+/// Descriptors that a worker may open in addition: a capture, its late packets, and the merged
+/// file.
 const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;
-/// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.
+/// Time that the dumper waits for news of workers before it checks whether they still run. Workers
+/// report everything, so the check is only for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
-/// How much a pool may use.
+/// Resources of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolConfig {
-    /// Threads that write.
+    /// Number of threads that write.
     pub(crate) writers: usize,
-    /// Threads that compress.
+    /// Number of threads that compress.
     pub(crate) compressors: usize,
     /// The dumper waits for the threads.
     pub(crate) waits: bool,
-    /// Bytes of copies.
+    /// Bytes that may be encoded and not written, for all sinks.
     pub(crate) budget_bytes: usize,
-    /// Descriptors that sinks may have open; a few more where sinks have several files each.
+    /// Descriptors that sinks may have open. If sinks have several files each, a few more are open.
     pub(crate) files_max: usize,
 }
 
 impl PoolConfig {
-    /// Of a recorder of live sources, or of files. Half of the descriptors that this process may have are for dumps.
+    /// Resources for live sources, or for files. Dumps may use half of the descriptors of this
+    /// process.
     pub(crate) fn new(is_live: bool) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
@@ -105,18 +108,18 @@ impl PoolConfig {
     }
 }
 
-/// See the module. The dumper has it.
+/// The dumper's end of the worker threads.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
-    news: mpsc::Receiver<(u64, Outcome)>,
+    shared: Arc<PoolShared>,
+    news: mpsc::Receiver<(u64, SinkOutcome)>,
     writers: Vec<JoinHandle<()>>,
-    /// As in [`PoolConfig`].
+    /// The dumper waits for the threads, as in [`PoolConfig`].
     waits: bool,
 }
 
-/// Ends the work of all when a worker panics: nobody waits for it then.
-struct Watch(Arc<Shared>);
+/// Ends the work of all workers when a worker panics, so that no thread waits for that worker.
+struct Watch(Arc<PoolShared>);
 
 impl Drop for Watch {
     fn drop(&mut self) {
@@ -132,13 +135,13 @@ impl Pool {
     pub(crate) fn start(config: PoolConfig, common: &RecorderShared) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
         let at_work = FILES_AT_WORK * config.writers + FILES_COMPRESSING * config.compressors;
-        let shared = Arc::new(Shared {
-            limits: Arc::new(Limits {
+        let shared = Arc::new(PoolShared {
+            limits: Arc::new(PoolLimits {
                 budget_bytes: config.budget_bytes,
                 files_kept: config.files_max.saturating_sub(at_work),
                 queued: Arc::clone(&common.counters.copied_bytes),
                 files: AtomicUsize::new(0),
-                spares: Spares::default(),
+                spares: SpareBlocks::default(),
             }),
             slow_max: config.writers.saturating_sub(NEVER_SLOW).max(1),
             state: Mutex::default(),
@@ -161,7 +164,7 @@ impl Pool {
         &mut self,
         count: usize,
         (lane, name): (Lane, &str),
-        news: &mpsc::Sender<(u64, Outcome)>,
+        news: &mpsc::Sender<(u64, SinkOutcome)>,
     ) -> io::Result<()> {
         for number in 0..count {
             let (watch, news) = (Watch(Arc::clone(&self.shared)), news.clone());
@@ -179,16 +182,18 @@ impl Pool {
         (captures, directory): (Captures, &Directory),
         file: Box<DumpFile>,
     ) -> SinkQueue {
-        let body = Body::new(file, &self.shared.limits);
+        let body = SinkBody::new(file, &self.shared.limits);
         let sink = (body.file.held(), self.waits);
-        lock(&self.shared.state).slots.insert(id, Slot::new(body));
+        lock(&self.shared.state)
+            .slots
+            .insert(id, SinkSlot::new(body));
         let mut queue = SinkQueue::new(id, (captures, directory), sink, &self.shared);
         queue.begin();
         queue
     }
 
-    /// What became of earlier work, if anything is told.
-    pub(super) fn outcome(&self) -> Option<(u64, Outcome)> {
+    /// The result of earlier work, if one has arrived.
+    pub(super) fn outcome(&self) -> Option<(u64, SinkOutcome)> {
         let outcome = self.news.try_recv().ok();
         if outcome.is_none() {
             self.look();
@@ -196,8 +201,8 @@ impl Pool {
         outcome
     }
 
-    /// Waits for that.
-    pub(super) fn wait(&self) -> Option<(u64, Outcome)> {
+    /// Waits for the result of earlier work.
+    pub(super) fn wait(&self) -> Option<(u64, SinkOutcome)> {
         match self.news.recv_timeout(WRITERS_WAIT) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -207,12 +212,13 @@ impl Pool {
         }
     }
 
-    /// Frees memory that nobody needed since the last call.
+    /// Frees memory that was not used since the last call.
     pub(super) fn rest(&self) {
         self.shared.limits.spares.trim();
     }
 
-    /// Workers end with the pool. One that is gone before has panicked: what it had will never be told.
+    /// Panics if a worker has ended. Workers end only with the pool, or when they panic, and a
+    /// worker that panicked never reports its work.
     fn look(&self) {
         let is_gone = self.writers.iter().any(JoinHandle::is_finished);
         assert!(!is_gone, "a thread that writes dumps panicked");
@@ -228,13 +234,13 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Workers finish the piece of work that they are at; the rest is given up.
+    /// Workers finish their current piece of work. All further work is dropped.
     fn drop(&mut self) {
         lock(&self.shared.state).is_over = true;
         self.shared.work.notify_all();
         self.shared.compressions.notify_all();
         for writer in self.writers.drain(..) {
-            // It told its panic itself.
+            // The panic was printed when it happened.
             let _ = writer.join();
         }
     }

@@ -1,7 +1,8 @@
-//! A command for each finished dump, run without a shell: its threads, which wait for it and end it when it takes too long. Nobody waits for them but
-//! the end of the recording.
+//! Runs a command for each finished dump, without a shell. The threads wait for the command, and
+//! end it if it takes too long. Only the end of the recording waits for these threads.
 //!
-//! The command has the identity and the privileges of these threads, which are started before the recorder gives up its own: so it may have another one.
+//! The command has the identity and the privileges of the threads. The threads start before the
+//! recorder gives up its privileges, so a command may have another identity than the recorder.
 
 use std::{
     error::Error,
@@ -32,26 +33,27 @@ use crate::control::{
     lock,
 };
 
-/// Dumps that wait for their command.
+/// Number of dumps that may wait for their command.
 const WAITING_MAX: usize = 1000;
-/// How long a thread waits for a command before it looks whether all is to end at once.
+/// Interval at which a thread that waits for a command checks whether the recording is aborted.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a command that was asked to end has before it is ended.
+/// Time between a request to end a command (SIGTERM) and its end by force (SIGKILL).
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What the threads do before all else: give up privileges, become another user.
+/// A function that the threads run first: to give up privileges, and to become another user.
 pub type Identity = dyn Fn() -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// What is to be run, and how.
+/// The command after each dump, and its limits.
 #[derive(Clone)]
 pub struct PostConfig {
-    /// The command.
+    /// The program and its arguments.
     pub command: PostCommand,
-    /// How long one may take.
+    /// Time limit of a command.
     pub limit: Duration,
-    /// How many run at once, at least 1.
+    /// Number of commands that may run at once, at least 1.
     pub at_once: usize,
-    /// Gives the threads, and so the command, the identity that they are to have. `None`: that of who starts the recorder.
+    /// Gives the threads, and so the commands, their identity. `None`: the identity of the user who
+    /// starts the recorder.
     pub identity: Option<Arc<Identity>>,
 }
 
@@ -65,8 +67,9 @@ impl fmt::Debug for PostConfig {
     }
 }
 
-/// A program and its arguments. `{file}`, `{sidecar}`, `{id}`, `{rule}` and `{verdict}` in an argument stand for what a dump has; where no argument has
-/// `{file}`, the paths of its captures are put behind the arguments.
+/// A program and its arguments. In an argument, `{file}`, `{sidecar}`, `{id}`, `{rule}` and
+/// `{verdict}` are placeholders for values of the dump. If no argument has `{file}`, the paths of
+/// the dump's captures are appended to the arguments.
 ///
 /// A value never starts an option: if a value with a leading `-` begins an argument, the value gets
 /// `./` in front. The text of `{rule}` is free text of an API admin.
@@ -74,7 +77,9 @@ impl fmt::Debug for PostConfig {
 pub struct PostCommand(Vec<String>);
 
 impl PostCommand {
-    /// Splits a text as a shell splits words, and does nothing else that a shell does: blanks divide, `'…'` and `"…"` hold together, `\` takes the next character as it is, but not within `'…'`.
+    /// Splits a text into words as a shell does, and does nothing else that a shell does. Blanks
+    /// separate words, `'…'` and `"…"` group characters. A `\` makes the next character literal,
+    /// except within `'…'`.
     ///
     /// # Errors
     /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, or
@@ -114,8 +119,8 @@ impl PostCommand {
         Ok(Self(words))
     }
 
-    /// The words for a dump.
-    fn words(&self, dump: &Finished) -> Vec<String> {
+    /// The program and its arguments for a dump.
+    fn words(&self, dump: &PostJob) -> Vec<String> {
         let lossy = |path: &Path| path.to_string_lossy().into_owned();
         let first = dump
             .files
@@ -154,7 +159,7 @@ impl PostCommand {
 
 /// A dump that waits for its command.
 #[derive(Debug)]
-struct Finished {
+struct PostJob {
     number: u64,
     id: String,
     rule: String,
@@ -164,92 +169,94 @@ struct Finished {
     sidecar: PathBuf,
 }
 
-/// What became of a dump's command.
+/// The result of a dump's command.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Posted {
+pub struct PostResult {
     /// The dump's number, as in [`DumpReport::number`].
     #[serde(rename = "dump")]
     pub number: u64,
-    /// Its name, as in [`DumpReport::id`].
+    /// The dump's ID, as in [`DumpReport::id`].
     pub id: String,
-    /// See there.
+    /// The end of the command.
     #[serde(flatten)]
     pub outcome: PostOutcome,
-    /// How long it took, s.
+    /// Run time of the command, s.
     pub seconds: f64,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum PostOutcome {
-    /// With exit code 0.
+    /// The command ended with exit code 0.
     Done,
-    /// With another one.
+    /// The command ended with another exit code.
     Failed {
-        /// 1 to 255.
+        /// The exit code, 1 to 255.
         code: i32,
     },
-    /// By a signal.
+    /// A signal ended the command.
     Killed {
-        /// Its number.
+        /// The signal's number.
         signal: i32,
     },
-    /// It took too long, or the recorder was to end at once, and it was ended with all of its process group.
+    /// The command was ended with its whole process group: it took too long, or the recorder was
+    /// aborted.
     TimedOut,
-    /// It could not be started.
+    /// The command could not be started.
     NotStarted {
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// Too many dumps waited for theirs.
+    /// The command was not run: too many dumps waited for their commands, or the recorder was
+    /// aborted.
     Skipped,
 }
 
-/// How many commands ended how.
+/// Number of commands by their end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PostCounts {
-    /// Commands that ended with exit code 0.
+    /// Commands with [`PostOutcome::Done`].
     pub done: u64,
     /// Commands that ended with another exit code, or by a signal.
     pub failed: u64,
-    /// Commands that were ended because they took too long or the recorder stopped at once.
+    /// Commands with [`PostOutcome::TimedOut`].
     pub timed_out: u64,
-    /// Commands that could not be started.
+    /// Commands with [`PostOutcome::NotStarted`].
     pub not_started: u64,
-    /// Commands that were not run because too many waited.
+    /// Commands with [`PostOutcome::Skipped`].
     pub skipped: u64,
     /// Dumps whose command waits or runs.
     pub to_be_done: u64,
 }
 
-/// How many commands ended how, for anyone.
+/// Reads the counts of commands from any thread.
 #[derive(Debug, Clone)]
-pub(crate) struct PostCounter(Arc<Shared>);
+pub(crate) struct PostCounter(Arc<PostShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct PostShared {
     config: PostConfig,
     is_aborted: AtomicBool,
     counts: Mutex<PostCounts>,
     to_be_done: AtomicU64,
 }
 
-/// The threads.
+/// The threads that run commands.
 #[derive(Debug)]
 pub(crate) struct Post {
-    shared: Arc<Shared>,
+    shared: Arc<PostShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where finished dumps are given to them; they end when all of these are gone.
+/// Takes finished dumps for the threads. The threads end when all queues are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct PostQueue {
-    shared: Arc<Shared>,
-    queue: SyncSender<Finished>,
+    shared: Arc<PostShared>,
+    queue: SyncSender<PostJob>,
     events: Events,
 }
 
@@ -261,7 +268,7 @@ impl Post {
     ) -> Result<(Self, PostQueue), Box<dyn Error + Send + Sync>> {
         let (queue, waiting) = sync_channel(WAITING_MAX);
         let waiting = Arc::new(Mutex::new(waiting));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PostShared {
             config: config.clone(),
             is_aborted: AtomicBool::new(false),
             counts: Mutex::default(),
@@ -296,7 +303,7 @@ impl Post {
         PostCounter(Arc::clone(&self.shared))
     }
 
-    /// Waits for all commands. False: a thread panicked.
+    /// Waits for all commands. Returns false if a thread panicked.
     pub(crate) fn join(self) -> bool {
         let joined: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
         joined.iter().all(Result::is_ok)
@@ -310,11 +317,11 @@ impl PostCounter {
 }
 
 impl PostQueue {
-    /// A dump is finished. Never waits.
+    /// Queues a finished dump. Never waits.
     pub(crate) fn submit(&self, report: &DumpReport) {
         let stem = report.id.rsplit('/').next().unwrap_or(&report.id);
         let named = |path: &PathBuf| {
-            // A program may take what begins with '-' for an option.
+            // A program may interpret an argument with a leading '-' as an option.
             let is_odd = path.to_string_lossy().starts_with('-');
             if is_odd {
                 Path::new(".").join(path)
@@ -327,7 +334,7 @@ impl PostQueue {
             .chain(&report.more_files)
             .map(named)
             .collect();
-        let finished = Finished {
+        let finished = PostJob {
             number: report.number,
             id: report.id.clone(),
             rule: report.rule.clone(),
@@ -347,13 +354,13 @@ impl PostQueue {
         }
     }
 
-    /// Those that run are ended at once, and no more is run.
+    /// Ends running commands at once, and skips the commands that wait.
     pub(crate) fn abort(&self) {
         self.shared.is_aborted.store(true, Ordering::SeqCst);
     }
 }
 
-impl Shared {
+impl PostShared {
     fn counts(&self) -> PostCounts {
         PostCounts {
             to_be_done: self.to_be_done.load(Ordering::Relaxed),
@@ -361,9 +368,10 @@ impl Shared {
         }
     }
 
-    fn run(&self, waiting: &Mutex<Receiver<Finished>>, events: &Events) {
+    fn run(&self, waiting: &Mutex<Receiver<PostJob>>, events: &Events) {
         loop {
-            // Whoever waits for the next one waits with the lock; the others wait for it.
+            // One thread waits for the next dump with the lock, the other threads wait for the
+            // lock.
             let next = lock(waiting).recv();
             let Ok(dump) = next else {
                 return;
@@ -378,7 +386,7 @@ impl Shared {
         }
     }
 
-    fn tell(&self, events: &Events, dump: &Finished, outcome: PostOutcome, took: Duration) {
+    fn tell(&self, events: &Events, dump: &PostJob, outcome: PostOutcome, took: Duration) {
         let mut counts = lock(&self.counts);
         *match outcome {
             PostOutcome::Done => &mut counts.done,
@@ -389,7 +397,7 @@ impl Shared {
         } += 1;
         drop(counts);
         self.to_be_done.fetch_sub(1, Ordering::Relaxed);
-        events.tell(RecorderEvent::Posted(Posted {
+        events.tell(RecorderEvent::Posted(PostResult {
             number: dump.number,
             id: dump.id.clone(),
             outcome,
@@ -397,11 +405,11 @@ impl Shared {
         }));
     }
 
-    fn run_for(&self, dump: &Finished) -> PostOutcome {
+    fn run_for(&self, dump: &PostJob) -> PostOutcome {
         let ended = self.start(dump).and_then(|mut child| {
             let waited = self.wait(&child);
             if !matches!(waited, Ok(true)) {
-                // Until its leader is reaped, nobody else can have the group's number.
+                // Until its leader is reaped, no other group can have this number.
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             }
             let status = child.wait()?;
@@ -416,8 +424,8 @@ impl Shared {
         }
     }
 
-    /// What the command prints goes to stderr: stdout may carry data of ours.
-    fn start(&self, dump: &Finished) -> io::Result<Child> {
+    /// The output of the command goes to stderr: stdout may carry data of the recorder.
+    fn start(&self, dump: &PostJob) -> io::Result<Child> {
         let words = self.config.command.words(dump);
         let stderr = || io::stderr().as_fd().try_clone_to_owned().map(Stdio::from);
         Command::new(&words[0])
@@ -432,7 +440,7 @@ impl Shared {
             .env("RETROSCOPE_VERDICT", dump.verdict)
             .env("RETROSCOPE_NUMBER", dump.number.to_string())
             .env("RETROSCOPE_TRIGGER_TIME", &dump.trigger_time)
-            // It does not speak for the service: sd_notify(3), sd_watchdog_enabled(3).
+            // The command must not speak for the service: sd_notify(3), sd_watchdog_enabled(3).
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
@@ -443,7 +451,8 @@ impl Shared {
             .spawn()
     }
 
-    /// Waits until it has ended by itself, and reaps nothing. False: it was asked to end, and what is left of its group is to be ended.
+    /// Waits until the child has ended by itself, without reaping. Returns false if the command was
+    /// asked to end, and the caller must kill the rest of its group.
     fn wait(&self, child: &Child) -> io::Result<bool> {
         let since = Instant::now();
         while since.elapsed() < self.config.limit && !self.is_aborted.load(Ordering::SeqCst) {
@@ -459,14 +468,15 @@ impl Shared {
     }
 }
 
-/// Waits for the end of a child for some time at most, and does not reap it. Whether it has ended.
+/// Waits for the end of a child for this time at most, without reaping. Returns whether it has
+/// ended.
 fn wait_for(child: &Child, time: Duration) -> io::Result<bool> {
     let pid = Pid::from_child(child);
     if let Ok(ended) = pidfd_open(pid, PidfdFlags::empty()) {
         let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
         let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&timeout));
     } else {
-        // Before Linux 5.3.
+        // Before Linux 5.3 there is no pidfd.
         std::thread::park_timeout(time.min(Duration::from_millis(20)));
     }
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

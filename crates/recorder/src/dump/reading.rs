@@ -1,4 +1,5 @@
-//! How far the ring was read: for one dump that catches up, or for all that follow together.
+//! The position up to which the ring is read: of one dump that catches up, or of all following
+//! dumps.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -6,33 +7,33 @@ use retroscope_ring::{BucketInfo, BucketRef, EvictedBucket, Reservation, Ring};
 
 use crate::control::progress::Reach;
 
-/// See the module.
+/// A reservation, and the records of its buckets that were read.
 #[derive(Debug)]
-pub(super) struct Reading {
-    /// Of what is not read yet.
+pub(super) struct WindowReading {
+    /// Reserves the buckets that are not wholly read.
     reservation: Reservation,
     yields: bool,
-    /// How many records of a bucket were looked at, of the buckets that it still wants.
+    /// The number of records that were read, by reserved bucket.
     scanned: HashMap<BucketRef, u32>,
 }
 
-/// What was overwritten before it was read.
+/// Packets that were overwritten before they were read.
 #[derive(Debug, Default)]
-pub(super) struct Lost {
-    /// Buckets, and how many records of each were looked at: not all.
+pub(super) struct OverwrittenBuckets {
+    /// Overwritten buckets, and the number of records of each that were read, which is not all.
     pub(super) buckets: Vec<(EvictedBucket, u32)>,
-    /// More may have been overwritten that nobody remembers: packets of ring times up to this one, ns.
+    /// More buckets may have been overwritten and forgotten, with packets up to this ring time, ns.
     pub(super) unknown_before_ns: Option<i64>,
 }
 
-impl Lost {
+impl OverwrittenBuckets {
     pub(super) fn is_none(&self) -> bool {
         self.buckets.is_empty() && self.unknown_before_ns.is_none()
     }
 }
 
-impl Reading {
-    /// Nothing was read yet.
+impl WindowReading {
+    /// A reading that has read nothing yet.
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
             reservation,
@@ -41,9 +42,9 @@ impl Reading {
         }
     }
 
-    /// All records within `reach` were read; later ones are wanted from buckets that touch `from_ns..=to_ns`. Visits the unread buckets
-    /// only.
-    pub(super) fn behind(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
+    /// A reading that has read all records within `reach`, and needs later records from buckets
+    /// that touch `from_ns..=to_ns`. Visits the unread buckets only.
+    pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {
             // The last record that was read shows the bucket that is read in part.
@@ -57,7 +58,8 @@ impl Reading {
                 scanned.insert(info.bucket, read);
             }
         }
-        // After the listing: a bucket that closes in between is not wanted if all its records were read.
+        // The reservation comes after the listing: a bucket that closes in between is not reserved
+        // if all its records were read.
         let reservation = ring.reserve_unread(|producer| reach.limit(producer), from_ns, to_ns);
         Self {
             reservation,
@@ -66,47 +68,49 @@ impl Reading {
         }
     }
 
-    /// Whether it stands still: then others that go on are not to lose their reservations before it does.
+    /// Marks that the reading does not progress. Its reservation then falls before reservations of
+    /// others that progress.
     pub(super) fn set_yielding(&mut self, yields: bool) {
         if std::mem::replace(&mut self.yields, yields) != yields {
             self.reservation.set_yielding(yields);
         }
     }
 
-    /// No more is wanted than what touches `from_ns..=to_ns`.
+    /// Limits the reading to buckets that touch `from_ns..=to_ns`.
     pub(super) fn narrow(&self, from_ns: i64, to_ns: i64) {
         self.reservation.set_interval(from_ns, to_ns);
     }
 
-    /// Lists the buckets that it wants.
+    /// Lists the reserved buckets.
     pub(super) fn buckets(&self, out: &mut Vec<BucketInfo>) {
         self.reservation.buckets(out);
     }
 
-    /// Which records of a bucket are still to be looked at, of the first `limit`.
+    /// The unread ones of the first `limit` records of a bucket.
     pub(super) fn unread(&self, info: &BucketInfo, limit: u32) -> Range<u32> {
         self.read(info.bucket)..info.committed.min(limit)
     }
 
-    /// How many records of a bucket were looked at.
+    /// Number of records of a bucket that were read.
     fn read(&self, bucket: BucketRef) -> u32 {
         self.scanned.get(&bucket).copied().unwrap_or(0)
     }
 
-    /// The first `records` of a bucket were looked at.
+    /// Notes that the first `records` of a bucket were read.
     pub(super) fn has_read(&mut self, bucket: BucketRef, records: u32) {
         self.scanned.insert(bucket, records);
     }
 
-    /// It goes on where another one is, whose losses are told already: they are not told again.
-    pub(super) fn has_read_as(&mut self, other: &Self, lost: &Lost) {
+    /// Continues at the position of another reading. The losses of that reading are reported
+    /// already, and must not be reported again.
+    pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
         self.scanned.extend(&other.scanned);
         let lost = lost.buckets.iter();
         self.scanned
             .extend(lost.map(|(bucket, _)| (bucket.bucket, u32::MAX)));
     }
 
-    /// Of the buckets listed, those that are closed and wholly read may be overwritten.
+    /// Lets the ring overwrite the listed buckets that are closed and wholly read.
     pub(super) fn give_back(&mut self, infos: &[BucketInfo]) {
         for info in infos {
             if info.closed && self.read(info.bucket) == info.committed {
@@ -116,13 +120,13 @@ impl Reading {
         }
     }
 
-    /// Whether it protects nothing any more.
+    /// Whether the reservation no longer protects any bucket.
     pub(super) fn has_fallen(&self) -> bool {
         self.reservation.has_fallen()
     }
 
-    /// What was overwritten although it was wanted, since this was last asked.
-    pub(super) fn lost(&mut self) -> Lost {
+    /// The unread records that were overwritten since the last call.
+    pub(super) fn lost(&mut self) -> OverwrittenBuckets {
         let mut fallen = Vec::new();
         let unknown_before_ns = self.reservation.fallen(&mut fallen);
         let mut buckets = Vec::new();
@@ -132,7 +136,7 @@ impl Reading {
                 buckets.push((bucket, skip));
             }
         }
-        Lost {
+        OverwrittenBuckets {
             buckets,
             unknown_before_ns,
         }

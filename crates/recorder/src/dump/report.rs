@@ -1,4 +1,4 @@
-//! What a finished dump says about itself: verdict, losses, sidecar.
+//! The report of a finished dump: verdict, losses and sidecar.
 
 use std::{
     collections::BTreeMap,
@@ -12,39 +12,52 @@ use super::store::StoredFile;
 pub use super::store::Verdict;
 use crate::control::time::{rfc3339, seconds};
 
-/// A stretch of a window that is not in the file.
+/// A time range of a window whose packets are missing in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Missing {
-    /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket`, `interface-limit` (lost at intake),
-    /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `clock-step` (the clock was
-    /// stepped, and stamps from the other side of the step put them at a wrong place), `unknown` (the source's counters were
-    /// not read in time, or the kernel's input queues overflowed: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
-    /// many waited for their first one), `late` (belong before the last packet of a dump that its limit ended, and were found after that packet), `disk` (not written), `restamped` (in the file,
-    /// with another time stamp, because its format cannot hold theirs), `script`
-    /// (the dump script failed, and takes nothing from then on, or made a filter that takes nothing of the trigger packet's link type, which
-    /// the notes tell), `stopped` (not written because everything was to end at once). Those of a query stand at
+    /// The cause of the loss. The causes of queries are listed at
     /// [`QueryReport::missing`](crate::QueryReport::missing).
+    ///
+    /// - `evicted`: overwritten in the ring before the packets were written.
+    /// - `kernel`, `nic`, `no-free-bucket`, `interface-limit`: lost at intake.
+    /// - `interface-down`: the interface was down or removed, or its engine failed. The lost
+    ///   packets are unknown.
+    /// - `clock-step`: the clock was stepped, and stamps from the other side of the step put
+    ///   packets at a wrong place.
+    /// - `unknown`: the source may have lost packets. Its counters were not read in time, or the
+    ///   kernel's input queues overflowed.
+    /// - `fragments`: later fragments that may belong to the flow. They were dropped because too
+    ///   many waited for their first fragment.
+    /// - `late`: packets that belong before the last packet of a dump that reached its limit, and
+    ///   were found after that packet.
+    /// - `disk`: not written because of an error.
+    /// - `restamped`: in the file with another time stamp, because its format cannot store theirs.
+    /// - `script`: the dump script failed and matches nothing from then on. Or the script made a
+    ///   filter that cannot match the trigger packet's link type; the notes say so.
+    /// - `stopped`: not written because the recording was aborted.
     pub cause: &'static str,
-    /// The source that lost them, for intake causes.
+    /// The source that lost the packets, for losses at intake.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// RFC 3339: from here…
+    /// Start of the time range, RFC 3339.
     pub from: String,
-    /// … to here.
+    /// End of the time range, RFC 3339.
     pub to: String,
-    /// How many packets; before any dump filter for all causes but `fragments`, `late`, `disk` and `restamped`. `null`: unknown.
+    /// Number of missing packets. The number is counted before any dump filter, except for
+    /// `fragments`, `late`, `disk` and `restamped`. `null`: unknown.
     pub packets: Option<u64>,
-    /// Where `packets` is unknown: no more than these.
+    /// Upper bound on the missing packets, if `packets` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
-    /// Of what was `shed`, how many by `cutoff`, `history-goal`, `ted` and `shunt`; no more than these where `packets` is unknown.
+    /// For the cause `shed`: packets by `cutoff`, `history-goal`, `ted` and `shunt`. Upper bounds
+    /// if `packets` is unknown.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub by: BTreeMap<&'static str, u64>,
 }
 
 impl Missing {
-    /// An entry for a stretch of packet time.
+    /// An entry for a range of packet time.
     pub(crate) fn new(cause: &'static str, from_ns: i64, to_ns: i64, packets: Option<u64>) -> Self {
         Self {
             cause,
@@ -57,7 +70,7 @@ impl Missing {
         }
     }
 
-    /// An entry for a stretch of packet time of which only an upper bound is known.
+    /// An entry for a range of packet time with only an upper bound on the packets.
     pub(crate) fn at_most(cause: &'static str, from_ns: i64, to_ns: i64, packets: u64) -> Self {
         Self {
             at_most: Some(packets),
@@ -82,36 +95,39 @@ impl fmt::Display for Missing {
     }
 }
 
-/// One dump, as `--json` lists it.
+/// One dump in the output of `--json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DumpReport {
-    /// What its files' names have in common: as in [`StoredDump::id`](crate::StoredDump::id).
+    /// The common part of the files' names, as in [`StoredDump::id`](crate::StoredDump::id).
     pub id: String,
-    /// The file; its `.part` name if the dump failed.
+    /// The capture file. If the dump failed, its `.part` name.
     #[serde(serialize_with = "lossy")]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub file: PathBuf,
-    /// All files where one capture file cannot hold them (`--format pcap` with several link types).
+    /// Further capture files, if one file cannot store all packets (`--format pcap` with several
+    /// link types).
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub more_files: Vec<PathBuf>,
-    /// All files of the dump: `file`, then `more_files`.
+    /// All capture files of the dump: `file`, then `more_files`.
     #[serde(serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,
-    /// The trigger expression; the name of the rule that an alert named; or `manual`.
+    /// The trigger expression, the name of the rule that an alert named, or `manual`.
     pub rule: String,
-    /// What the rule is called: as given, or its place among the triggers of the start, from 1; by hand and of alerts there is none.
+    /// The name of the rule: as given, or its position among the triggers at the start, from 1.
+    /// Absent for dumps by hand and dumps of alerts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<String>,
-    /// Who asked for it, where the trigger tells.
+    /// The person who asked for the dump, if the trigger names a person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
-    /// As whom the control plane let them in, whatever they call themselves: a token's name, or a user at the unix socket.
+    /// The identity under which the control plane accepted the request, independent of `asked_by`:
+    /// a token's name, or a user at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
-    /// Why, in their words.
+    /// The reason, in the client's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Time stamp of the trigger packet, RFC 3339.
@@ -124,38 +140,41 @@ pub struct DumpReport {
     pub packets: u64,
     /// Captured bytes of these packets.
     pub bytes: u64,
-    /// See [`Verdict`].
+    /// Whether packets are missing: see [`Verdict`].
     pub verdict: Verdict,
-    /// `start`, `stop`, `end` (of the recording), `limit` (the dump had as much as was asked for): what cut the window without losing anything.
+    /// Reasons for a shorter window without a loss: `start`, `stop` or `end` of the recording, the
+    /// end of the `flow`, or a `limit` of the dump.
     pub clipped: Vec<&'static str>,
-    /// What is missing, by cause.
+    /// Missing packets, by cause.
     pub missing: Vec<Missing>,
-    /// Why a failed dump failed.
+    /// The error of a failed dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Remarks: clock steps, losses that no counter tells, link types that libpcap will not read together.
+    /// Remarks: clock steps, losses that no counter reports, link types that libpcap cannot read in
+    /// one file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Packets of about this time that the trigger rules did not see: they may have been hits. Those that
-    /// the dump lacks are in `missing`.
+    /// Packets near this time that the trigger rules did not see, and that may have been hits.
+    /// Packets that the dump lacks are in `missing`.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_analyzed: u64,
-    /// A clock was stepped within the window; the notes say which.
+    /// A clock was stepped within the window. The notes say which clock.
     #[serde(skip)]
     pub(crate) is_stepped: bool,
-    /// The stamps of a source jumped back and forth within the window; the notes name it.
+    /// The stamps of a source jumped back and forth within the window. The notes name the source.
     #[serde(skip)]
     pub(crate) is_disordered: bool,
-    /// Stamp less ring time of the trigger packet, ns.
+    /// Stamp minus ring time of the trigger packet, ns.
     #[serde(skip)]
     pub(crate) offset_ns: i64,
-    /// The filled-in dump expression, as its sidecar was given it; empty: everything.
+    /// The filled-in dump expression, as in the sidecar. Empty: every packet.
     #[serde(skip)]
     pub(crate) expression: String,
-    /// Its captures, as its sidecar was given them.
+    /// The captures, as in the sidecar.
     #[serde(skip)]
     pub(crate) files: Vec<StoredFile>,
-    /// Those of the remarks that name losses that no counter tells. `complete` then says that none is known.
+    /// The remarks about losses that no counter reports. With such a remark, `complete` only says
+    /// that no loss is known.
     #[serde(skip)]
     pub losses_unknown: Vec<String>,
     /// Position in the order of triggers, from 1.
@@ -164,11 +183,11 @@ pub struct DumpReport {
     /// Trigger time, ns of ring time.
     #[serde(skip)]
     pub trigger_ns: i64,
-    /// Earliest and latest packet in the file, ns of ring time.
+    /// Ring time of the earliest and the latest packet in the file, ns.
     #[serde(skip)]
     pub span_ns: Option<(i64, i64)>,
-    /// The plain captures that were replaced by compressed ones; a sidecar may still list them.
-    /// Empty for a plain dump.
+    /// The plain captures that were replaced by compressed ones; a sidecar may still list the plain
+    /// captures. Empty for a plain dump.
     #[serde(skip)]
     pub(crate) replaced: Vec<StoredFile>,
     /// Whether the sidecar is on disk.
@@ -184,7 +203,7 @@ impl DumpReport {
         (!self.replaced.is_empty()).then(|| (bytes(&self.replaced), bytes(&self.files)))
     }
 
-    /// Recomputes the verdict from what is missing; a failure stays.
+    /// Recomputes the verdict from the missing packets. A failed dump stays failed.
     pub(crate) fn judge(&mut self) {
         self.verdict = match (&self.error, self.missing.is_empty()) {
             (Some(_), _) => Verdict::Failed,
@@ -227,7 +246,8 @@ impl DumpReport {
         )
     }
 
-    /// The verdict with its reasons, and what no counter tells: `incomplete: 12 packets evicted; eth0: losses unknown: nic`.
+    /// The verdict with its reasons, and the sources of unknown losses: `incomplete: 12 packets
+    /// evicted; eth0: losses unknown: nic`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let mut text = self.verdict.as_str().to_owned();
@@ -259,7 +279,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// JSON is UTF-8; a path need not be.
+/// JSON is UTF-8; a path may not be.
 pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -268,7 +288,7 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-/// How many packets, where nobody knows.
+/// The number of packets in a text, if it is unknown.
 pub(super) const UNKNOWN: &str = "an unknown number of packets";
 
 /// `1 packet`, `2 packets`.
@@ -277,7 +297,7 @@ pub(crate) fn packets(count: u64) -> String {
     format!("{count} packet{plural}")
 }
 
-/// Two spans of time as a person reads them: one, where they look alike.
+/// A range of times for a person. If both times look alike, one time.
 fn range(from_ns: i64, to_ns: i64) -> String {
     let (from, to) = (seconds(from_ns), seconds(to_ns));
     if from == to {
@@ -287,7 +307,7 @@ fn range(from_ns: i64, to_ns: i64) -> String {
     }
 }
 
-/// The program's name and version, as files and pages show it.
+/// The program's name and version, for files and pages.
 pub const PROGRAM: &str = concat!("retroscope ", env!("CARGO_PKG_VERSION"));
 
 /// A path without its directory.
@@ -338,7 +358,7 @@ mod tests {
         }
     }
 
-    /// The numbers of a text, in its order.
+    /// The numbers in a text, in the text's order.
     fn numbers(text: &str) -> Vec<f64> {
         text.split([' ', ',', ':'])
             .filter_map(|word| word.parse().ok())
@@ -354,7 +374,7 @@ mod tests {
             line.contains(": complete") && line.contains(" start "),
             "{line}"
         );
-        // Before the trigger, after it, or both.
+        // Packets before the trigger, after the trigger, or on both sides.
         let span = |first_ns, last_ns| {
             let report = DumpReport {
                 clipped: Vec::new(),

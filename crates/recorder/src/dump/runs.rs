@@ -19,7 +19,7 @@ use retroscope_pcapfile::{CaptureReader, PACKET_HEADER_BYTES, RecordMeta};
 
 use super::{
     disk::{DiskFile, sequential},
-    encode::Format,
+    encode::DumpFormat,
 };
 
 /// Runs that are merged at once.
@@ -33,12 +33,12 @@ const PCAP_RECORD_HEADER_BYTES: usize = 16;
 
 /// Where a packet belongs in a sorted file: ring time, ns, and source. Packets that are equal here
 /// keep their order.
-pub(super) type Place = (i64, usize);
+pub(super) type SortKey = (i64, usize);
 
 /// Merges the runs of one file, [`FAN_IN`] runs at a time.
 pub(super) struct Runs<'f, P> {
     file: &'f dyn DiskFile,
-    format: Format,
+    format: DumpFormat,
     /// The file header, with the blocks of all interfaces.
     header: &'f [u8],
     /// The place of a packet that has this number in the file.
@@ -47,14 +47,14 @@ pub(super) struct Runs<'f, P> {
     /// Packets that `scan` has read.
     scanned: u64,
     /// Place of the last packet that `scan` has read.
-    last: Option<Place>,
+    last: Option<SortKey>,
     /// Offset of the first packet of the run that `scan` is in, and the packet's number.
     start: Option<(u64, u64)>,
     /// The runs that are merged now.
-    cursors: Vec<Cursor<'f>>,
+    cursors: Vec<RunCursor<'f>>,
     /// Place of the next packet of each run that is merged now, and the run's position in
     /// `cursors`. If places are equal, the earlier run is first.
-    next: BinaryHeap<Reverse<(Place, usize)>>,
+    next: BinaryHeap<Reverse<(SortKey, usize)>>,
     /// The run whose packet was returned last.
     taken: Option<usize>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Runs<'f, P> {
 type FileReader<'f> = CaptureReader<Box<dyn Read + 'f>>;
 
 /// One run that is being read.
-struct Cursor<'f> {
+struct RunCursor<'f> {
     reader: FileReader<'f>,
     /// Records of the reader's burst that were returned.
     taken: usize,
@@ -70,12 +70,12 @@ struct Cursor<'f> {
     packet: u64,
 }
 
-impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
+impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
     /// Reads a file of this format. `header`: as the file begins, with the blocks of all interfaces
     /// in the order of their indices.
     pub(super) fn new(
         file: &'f dyn DiskFile,
-        format: Format,
+        format: DumpFormat,
         header: &'f [u8],
         place: P,
     ) -> io::Result<Self> {
@@ -141,7 +141,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
             let run_bytes = sequential(read_at).take(bytes.end - bytes.start);
             let reader: Box<dyn Read> = Box::new(self.header.chain(run_bytes));
             let reader = CaptureReader::with_memory(reader, memory).map_err(io::Error::other)?;
-            self.cursors.push(Cursor {
+            self.cursors.push(RunCursor {
                 reader,
                 taken: 0,
                 packet,
@@ -155,8 +155,8 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
     /// the number of its first packet.
     fn find_runs(&mut self) -> io::Result<Vec<(Range<u64>, u64)>> {
         let header_bytes = match self.format {
-            Format::PcapNg => PACKET_HEADER_BYTES,
-            Format::Pcap => PCAP_RECORD_HEADER_BYTES,
+            DumpFormat::PcapNg => PACKET_HEADER_BYTES,
+            DumpFormat::Pcap => PCAP_RECORD_HEADER_BYTES,
         };
         let mut found = Vec::new();
         while found.len() < FAN_IN {
@@ -179,7 +179,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
     }
 }
 
-impl Cursor<'_> {
+impl RunCursor<'_> {
     /// The next record of the run.
     fn peek(&mut self) -> io::Result<Option<RecordMeta>> {
         if self.taken == self.reader.records().len() {

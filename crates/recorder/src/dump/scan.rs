@@ -1,6 +1,7 @@
-//! One bucket, looked at for all dumps that want it, 64 records at a time: the windows by their descriptors, then all filters
-//! at once as one rule set. So the number of open dumps makes little difference. What is left, packets that some dump takes
-//! and those that its filter must be asked about, is looked at one by one.
+//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan first
+//! compares the windows with the record descriptors, then runs all filters at once as one rule set.
+//! So the number of open dumps makes little difference. Only packets that some dump's filter
+//! matches, or may match, are handled separately.
 
 use std::{ops::Range, rc::Rc};
 
@@ -9,10 +10,10 @@ use retroscope_packet::LinkType;
 use retroscope_ring::BucketView;
 
 use super::{
-    active::{Active, Found},
+    active::{ActiveDump, RecordLocation},
     dumps::Dumps,
     order::DumpOrder,
-    visit::{Visit, Want},
+    visit::{BucketVisit, WantedRecords},
 };
 use crate::{
     analysis::{chunk::Chunk, rules::Rules, trigger_scripts::shown},
@@ -20,24 +21,24 @@ use crate::{
     intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
-/// What the open dumps take, as one rule set.
+/// The filters of the open dumps, as one rule set.
 #[derive(Debug)]
 pub(super) struct Scanner {
-    /// Under the numbers of the dumps.
+    /// The filters, under the numbers of their dumps.
     pub(super) rules: Rules,
     reader: RuleReader,
     matches: Matches,
 }
 
 /// Some records of a bucket, all of one interface.
-struct Run<'a> {
+struct RecordRun<'a> {
     view: &'a Rc<BucketView>,
-    visit: &'a Visit,
+    visit: &'a BucketVisit,
     interface: &'a RecordedInterface,
     chunk: &'a Chunk<'a>,
-    /// Where in the chunk they are.
+    /// The records' positions in the chunk.
     range: Range<usize>,
-    /// The first of them, counted from the start of the bucket.
+    /// The first record, counted from the start of the bucket.
     first: u32,
 }
 
@@ -50,7 +51,7 @@ impl Scanner {
         }
     }
 
-    /// A dump was opened.
+    /// Adds the filter of a dump that was opened.
     pub(super) fn add(&mut self, order: &mut DumpOrder) {
         let predicate = &mut order.predicate;
         let Some(filter) = predicate.filter() else {
@@ -71,11 +72,12 @@ impl Scanner {
         }
     }
 
-    /// Gives the dumps what they take of a bucket. Returns the first record that was not looked at.
+    /// Gives the dumps the packets that they match in a bucket. Returns the first record that was
+    /// not read.
     pub(super) fn scan(
         &mut self,
         view: &Rc<BucketView>,
-        visit: &Visit,
+        visit: &BucketVisit,
         dumps: &mut Dumps,
         names: &mut InterfaceCache,
         stamps: &mut StampRestorer,
@@ -104,7 +106,7 @@ impl Scanner {
                 let frames = chunk.frames(range.clone());
                 self.reader
                     .match_many(interface.link_type, id, frames, &mut self.matches);
-                let run = Run {
+                let run = RecordRun {
                     view,
                     visit,
                     interface: &interface,
@@ -113,7 +115,7 @@ impl Scanner {
                     range,
                 };
                 run.give(&self.matches, dumps, names, stamps);
-                for Want { id, records } in &visit.scripted {
+                for WantedRecords { id, records } in &visit.scripted {
                     dumps.change(*id, |dump| run.give_scripted(records, dump, stamps));
                 }
             }
@@ -121,20 +123,20 @@ impl Scanner {
         }
     }
 
-    /// Takes up new dumps, and prepares for the packets of a link type.
+    /// Loads new filters, and compiles all filters for a link type.
     fn learn(&mut self, link_type: LinkType, dumps: &mut Dumps) {
         if !self.rules.knows(link_type) {
             for (id, error) in self.rules.add_link_type(link_type) {
                 dumps.change(id, |dump| dump.order.predicate.refuse(link_type, &error));
             }
         }
-        // This thread changes the rules itself: nobody else holds them.
+        // Only this thread changes the rules, so the call never waits for another thread.
         self.reader.refresh_blocking();
     }
 }
 
-impl Run<'_> {
-    /// Gives the dumps what they take.
+impl RecordRun<'_> {
+    /// Gives the dumps the packets that their filters match.
     fn give(
         &self,
         matches: &Matches,
@@ -145,7 +147,7 @@ impl Run<'_> {
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
             dumps.change(id, |dump| {
-                // Dumps that have looked at it before match too.
+                // Dumps that have read the record before match too.
                 if !self.visit.is_for(dump, index) {
                     return;
                 }
@@ -158,8 +160,14 @@ impl Run<'_> {
         }
     }
 
-    /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, records: &Range<u32>, dump: &mut Active, stamps: &mut StampRestorer) {
+    /// Runs the script of a dump once on each record of its window, and gives the dump the packets
+    /// that the script matches.
+    fn give_scripted(
+        &self,
+        records: &Range<u32>,
+        dump: &mut ActiveDump,
+        stamps: &mut StampRestorer,
+    ) {
         let Some(script) = dump.order.predicate.script() else {
             return;
         };
@@ -192,11 +200,11 @@ impl Run<'_> {
         }
     }
 
-    /// Where a record stands.
-    fn found(&self, index: u32, stamps: &mut StampRestorer) -> Found<'_> {
+    /// The place of a record in the ring.
+    fn found(&self, index: u32, stamps: &mut StampRestorer) -> RecordLocation<'_> {
         let info = &self.visit.info;
         let record = info.first + u64::from(index);
-        Found {
+        RecordLocation {
             view: self.view,
             index,
             producer: info.producer,
@@ -206,7 +214,7 @@ impl Run<'_> {
     }
 }
 
-/// A place in a chunk, which has at most 64.
+/// A position in a chunk, which has at most 64 records.
 fn offset(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(0)
 }

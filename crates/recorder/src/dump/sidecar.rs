@@ -1,14 +1,14 @@
-//! The JSON file beside a dump: its report, where it comes from, and its files.
+//! The JSON file next to a dump: its report, its origin and its files.
 
 use std::io;
 
 use retroscope_packet::{LinkType, community_id, parse, summary};
 use serde::{Serialize, Serializer};
 
-use super::{alerted::AlertEntry, report::DumpReport, store::StoredFile};
+use super::{dump_alerts::AlertEntry, report::DumpReport, store::StoredFile};
 use crate::control::{hits::Suppressions, packet_id::Recording, time::rfc3339};
 
-/// See the module.
+/// The contents of a sidecar, without the list of files.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sidecar {
     #[serde(flatten)]
@@ -19,27 +19,27 @@ pub(crate) struct Sidecar {
     pub(crate) interfaces: Vec<SidecarInterface>,
     #[serde(flatten)]
     pub(crate) origin: Origin,
-    /// The program that wrote it.
+    /// The program that wrote the dump.
     pub(crate) program: &'static str,
-    /// When the file was completed; absent from reproducible runs.
+    /// The time when the file was completed. Absent in reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct SidecarDocument<'a> {
     #[serde(flatten)]
     sidecar: &'a Sidecar,
-    /// The directory that it lies in, below that of the dumps.
+    /// The dump's directory, below the directory of the dumps.
     #[serde(skip_serializing_if = "Option::is_none")]
     into: Option<&'a str>,
     files: &'a [StoredFile],
 }
 
 impl Sidecar {
-    /// What the file holds.
+    /// The bytes of the sidecar.
     pub(super) fn json(&self, files: &[StoredFile], into: Option<&str>) -> io::Result<Vec<u8>> {
-        let whole = Whole {
+        let whole = SidecarDocument {
             sidecar: self,
             into,
             files,
@@ -50,55 +50,55 @@ impl Sidecar {
     }
 }
 
-/// What all dumps of a recorder come from.
+/// The common origin of all dumps of a recorder.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Origin {
-    /// This system's name; absent from reproducible runs.
+    /// The name of this system. Absent in reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<String>,
-    /// The UUID with which IDs of packets are valid; absent from reproducible runs.
+    /// The UUID of the recording, within which packet IDs are valid. Absent in reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recording: Option<Recording>,
-    /// What is recorded at all.
+    /// The filter for all packets that are recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capture_filter: Option<String>,
 }
 
-/// What a sidecar has beyond the report; it does not change any more.
+/// Facts for a sidecar that are not in the report, and no longer change.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct SidecarFacts {
-    /// The filled-in dump expression; empty: everything.
+    /// The filled-in dump expression; empty: every packet.
     pub(crate) expression: String,
-    /// `None`: triggered by hand.
+    /// The packet that triggered the dump. `None`: triggered by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trigger_packet: Option<TriggerPacket>,
-    /// The first of the alerts that it is of; absent where it is of none.
+    /// The first alerts that the dump belongs to. Absent if the dump belongs to no alert.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alerts: Vec<AlertEntry>,
     /// Further hits of the same rule and expression while the dump was open.
     pub(crate) suppressed: u64,
-    /// Times of the first of them, ns; written as RFC 3339.
+    /// Times of the first suppressed hits, ns; written as RFC 3339.
     #[serde(serialize_with = "times")]
     pub(crate) suppressed_hits: Vec<i64>,
-    /// Other hits of the same rule that started no dump, since the rule's dump before.
+    /// Other hits of the same rule that started no dump, since the rule's previous dump.
     pub(crate) suppressed_before: Suppressions,
 }
 
 /// The packet that triggered a dump.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TriggerPacket {
-    /// Where it came.
+    /// The interface that received the packet.
     interface: String,
-    /// What it is, in a line; absent where the dump does not hold it.
+    /// A summary of the packet in one line. Absent if the dump does not have the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<String>,
-    /// The Community ID of its flow, where it has one.
+    /// The Community ID of the packet's flow, if the flow has an ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     community_id: Option<String>,
 }
 
 impl TriggerPacket {
-    /// One of which nothing else is known yet.
+    /// A trigger packet of which only the interface is known yet.
     pub(super) fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
@@ -107,24 +107,24 @@ impl TriggerPacket {
         }
     }
 
-    /// It is found.
+    /// Fills in the summary and the Community ID when the packet is found.
     pub(super) fn see(&mut self, link_type: LinkType, data: &[u8], wire_len: u32) {
         self.summary = Some(summary(link_type, data, wire_len).to_string());
         self.community_id = community_id(&parse(link_type, data), 0);
     }
 }
 
-/// An interface as the sidecar lists it.
+/// An interface in a sidecar.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct SidecarInterface {
     pub(crate) name: String,
-    /// LINKTYPE_ value.
+    /// LINKTYPE_ value of the interface.
     pub(crate) link_type: u16,
     /// Packets of this interface in the file.
     pub(crate) packets: u64,
-    /// Unit of its time stamps in ns.
+    /// Resolution of the interface's time stamps, ns.
     pub(crate) time_resolution_ns: u64,
-    /// Whose clock stamped them: `kernel-software`, `file`, `generator`, `foreign`.
+    /// The clock of the time stamps: `kernel-software`, `file`, `generator`, `foreign`.
     pub(crate) time_source: &'static str,
 }
 
@@ -133,8 +133,8 @@ fn times<S: Serializer>(times_ns: &[i64], serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Origin {
-    /// What the first comment of a file says of it, in its end.
-    pub(super) fn told(&self) -> String {
+    /// The end of the first comment of a file: capture filter and host.
+    pub(super) fn description(&self) -> String {
         let filter = self.capture_filter.as_ref();
         let filter = filter.map(|filter| format!(", of packets that {filter:?} takes"));
         let host = self.host.as_ref().map(|host| format!(", on {host}"));

@@ -4,54 +4,55 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use super::{
     encode::InterfaceTotals,
-    output::Written,
+    output::WrittenTotals,
     report::{UNKNOWN, packets},
     store::StoredFile,
 };
 use crate::control::time::rfc3339;
 
-/// What a sink holds.
+/// The contents of a sink's files.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
-    /// Packets that are wholly there, whatever happens next.
-    pub(super) safe: Written,
-    /// Where they are: paths, under their `.part` names as long as it is not complete. At least one.
+pub(super) struct SinkContents {
+    /// Packets that are wholly in the files, whatever happens next.
+    pub(super) safe: WrittenTotals,
+    /// Paths of the files, with `.part` names until the files are complete. At least one path.
     pub(super) locations: Vec<PathBuf>,
-    /// What it is called among the dumps.
+    /// The ID of the dump.
     pub(super) id: String,
-    /// Its captures, as its sidecar lists them.
+    /// The sidecar's list of the captures.
     pub(super) files: Vec<StoredFile>,
-    /// The plain captures that compressed ones replace, as the sidecar listed them.
+    /// The sidecar's former list of the plain captures that compressed captures replace.
     pub(super) replaced: Vec<StoredFile>,
-    /// Ring-wide identifiers of the interfaces that are described in it, in their order.
+    /// Ring-wide identifiers of the interfaces in the files, in their order.
     pub(super) interfaces: Vec<u16>,
-    /// What its user should know.
+    /// A note for the user.
     pub(super) note: Option<String>,
 }
 
-/// The end of a dump.
+/// The data that ends the files of a dump.
 #[derive(Debug, Clone, Default)]
-pub(super) struct End {
-    /// The verdict's line.
+pub(super) struct SinkEnd {
+    /// The text of the verdict.
     pub(super) verdict: String,
-    /// By ring-wide identifier, of all interfaces that may be described.
+    /// Counters by ring-wide identifier, for all interfaces that may be described.
     pub(super) totals: BTreeMap<u16, InterfaceTotals>,
 }
 
 /// Packets of a window that were overwritten in the ring while the dump was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Gap {
-    /// Before the dump's filter; `None`: unknown.
+pub(super) struct PacketGap {
+    /// Number of packets, before the dump's filter; `None`: unknown.
     pub(super) packets: Option<u64>,
     /// `false`: `packets` is an upper bound.
     pub(super) is_exact: bool,
-    /// Stamps of the first and the last of them as well as they are known, ns since the epoch.
+    /// Stamp of the first lost packet, as exact as possible, ns since the epoch.
     pub(super) from_ns: i64,
+    /// Stamp of the last lost packet, as exact as possible, ns since the epoch.
     pub(super) to_ns: i64,
 }
 
-impl Gap {
-    /// Both.
+impl PacketGap {
+    /// The sum of two gaps.
     pub(super) fn with(self, other: Self) -> Self {
         let packets = self.packets.zip(other.packets);
         Self {
@@ -63,7 +64,7 @@ impl Gap {
     }
 }
 
-impl fmt::Display for Gap {
+impl fmt::Display for PacketGap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up_to = if self.is_exact { "" } else { "up to " };
         let packets = self

@@ -24,38 +24,38 @@ use super::{
     disk::{DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
-    output::{Piece, Written},
+    output::{EncodedPiece, WrittenTotals},
 };
 use crate::control::packet_id::Recording;
 
-/// Bytes that are read at once.
+/// Bytes of one read call.
 const READ_BYTES: usize = 256 * 1024;
-/// So often the page cache is told that what was read is not wanted again.
+/// Number of reads after which the kernel may drop the pages from its page cache.
 const READS_KEPT: usize = 32;
 
-/// What a file says of itself in its header.
+/// The header comments of a file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heading {
     pub(crate) headline: String,
     /// The recording that the IDs of packets belong to. `None`: packets have no IDs.
     pub(crate) recording: Option<Recording>,
-    /// The verdict that it will have if nothing goes wrong.
+    /// The final verdict if nothing goes wrong.
     pub(crate) expected: String,
 }
 
 /// When digests are computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Digests {
-    /// As files are written.
+pub(crate) enum DigestTime {
+    /// While the files are written.
     AsWritten,
-    /// When they are complete.
-    Behind,
+    /// After the files are complete.
+    AfterClose,
     #[default]
     Never,
 }
 
-impl Digests {
-    /// What is best on this processor.
+impl DigestTime {
+    /// The best time on this processor.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_quick = std::arch::is_x86_feature_detected!("sha");
@@ -66,21 +66,21 @@ impl Digests {
         if is_quick {
             Self::AsWritten
         } else {
-            Self::Behind
+            Self::AfterClose
         }
     }
 }
 
-/// A file of a dump that is being written. After an error the file holds the bytes that were
+/// A file of a dump that is being written. After an error the file has the bytes that were
 /// [written](Self::len) before.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CaptureStream {
     /// The link type of the file, which identifies the file among those of the dump.
     pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
-    /// Packets that are wholly in the file: what a failed dump still has.
-    pub(super) safe: Written,
+    /// Packets that are wholly in the file: a failed dump still has these packets.
+    pub(super) safe: WrittenTotals,
     /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
     pub(super) interfaces: Vec<u16>,
     field: Option<VerdictField>,
@@ -89,58 +89,62 @@ pub(super) struct Stream {
 /// Digests of the captures of a dump, up to the newest piece that was added.
 #[derive(Debug, Default)]
 pub(super) struct FileDigests {
-    when: Digests,
+    when: DigestTime,
     /// The verdict that the files have if nothing goes wrong.
     expected: String,
-    /// By link type.
+    /// Digests by link type.
     of: BTreeMap<u16, Sha256>,
 }
 
 /// A file that is complete.
 #[derive(Debug, Clone)]
-pub(super) struct Finished {
+pub(super) struct FinishedFile {
     pub(super) path: PathBuf,
-    /// What tells it from others, whatever their names.
+    /// Identifies the file, whatever its name.
     pub(super) identity: (u64, u64),
     pub(super) bytes: u64,
-    /// Lower-case hexadecimal digits. `None`: it is not computed yet, or was not to be.
+    /// Lower-case hexadecimal digits. `None`: not computed yet, or not at all.
     pub(super) sha256: Option<String>,
 }
 
-impl Stream {
+impl CaptureStream {
     /// Creates a file, which must not exist, and writes its first piece.
-    pub(super) fn create(directory: &Directory, path: PathBuf, first: &Piece) -> io::Result<Self> {
+    pub(super) fn create(
+        directory: &Directory,
+        path: PathBuf,
+        first: &EncodedPiece,
+    ) -> io::Result<Self> {
         let mut stream = Self {
             link_type: first.link_type,
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
-            safe: Written::default(),
+            safe: WrittenTotals::default(),
             interfaces: Vec::new(),
             field: first.field.clone(),
         };
         stream.write(directory, first).inspect_err(|_| {
-            // Nobody would know of it.
+            // A file without a dump would remain.
             let _ = directory.disk().remove(stream.path());
         })?;
         Ok(stream)
     }
 
-    /// Where it is now.
+    /// The current path.
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// What tells it from others, whatever their names.
+    /// Identifies the file, whatever its name.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.file.identity
     }
 
-    /// It was renamed.
+    /// Notes the file's new path.
     pub(super) fn rename(&mut self, path: &Path) {
         path.clone_into(&mut self.file.path);
     }
 
-    /// Bytes of the file that are there.
+    /// Bytes that are written.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -150,23 +154,24 @@ impl Stream {
         self.file.is_open()
     }
 
-    /// Gives its descriptor back until it is needed again.
+    /// Closes the descriptor until it is needed again.
     pub(super) fn close(&mut self) {
         self.file.close();
     }
 
-    /// The file, to be read.
+    /// The file, for reading.
     pub(super) fn take(&mut self, directory: &Directory) -> io::Result<Arc<dyn DiskFile>> {
         self.file.take(directory.disk())
     }
 
     /// Writes the next piece. Returns after the write call, without a sync.
-    pub(super) fn write(&mut self, directory: &Directory, piece: &Piece) -> io::Result<()> {
+    pub(super) fn write(&mut self, directory: &Directory, piece: &EncodedPiece) -> io::Result<()> {
         let bytes = piece.block.bytes();
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
-            // Leave whole blocks behind; failing at that too changes nothing for the caller.
+            // Truncates the file to whole blocks. If that fails too, the result for the caller is
+            // the same.
             let _ = file.set_len(self.len);
             return Err(error);
         }
@@ -176,13 +181,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Puts the verdict in its place, and has all of it stored.
+    /// Writes the verdict into its field, and syncs the file.
     pub(super) fn finish(
         &mut self,
         directory: &Directory,
         verdict: &str,
         digests: &mut FileDigests,
-    ) -> io::Result<Finished> {
+    ) -> io::Result<FinishedFile> {
         let file = self.file.get(directory.disk())?;
         if let Some(field) = &mut self.field {
             field.write(file, verdict)?;
@@ -192,7 +197,7 @@ impl Stream {
         let digest = digests.of.remove(&self.link_type.0);
         let digest = digest.filter(|_| is_expected);
         let identity = file.identity()?;
-        Ok(Finished {
+        Ok(FinishedFile {
             identity,
             path: self.file.path.clone(),
             bytes: self.len,
@@ -202,7 +207,7 @@ impl Stream {
 }
 
 impl FileDigests {
-    pub(super) fn new(when: Digests, expected: &str) -> Self {
+    pub(super) fn new(when: DigestTime, expected: &str) -> Self {
         Self {
             when,
             expected: expected.to_owned(),
@@ -212,11 +217,11 @@ impl FileDigests {
 
     /// Whether pieces go into the digests.
     pub(super) fn are_on(&self) -> bool {
-        self.when == Digests::AsWritten
+        self.when == DigestTime::AsWritten
     }
 
     /// Adds the next piece of a file.
-    pub(super) fn update(&mut self, piece: &Piece) {
+    pub(super) fn update(&mut self, piece: &EncodedPiece) {
         if !self.are_on() {
             return;
         }
@@ -228,24 +233,24 @@ impl FileDigests {
         }
     }
 
-    /// Begins anew with the first piece of another file.
-    pub(super) fn restart(&mut self, first: &Piece) {
+    /// Begins again with the first piece of another file.
+    pub(super) fn restart(&mut self, first: &EncodedPiece) {
         self.of.remove(&first.link_type.0);
         self.update(first);
     }
 }
 
-impl Finished {
-    /// Computes the digest, if that was not done. A file that cannot be read has none.
+impl FinishedFile {
+    /// Computes the digest if the file lacks a digest. A file that cannot be read gets no digest.
     pub(super) fn digest(&mut self, directory: &Directory) {
-        if self.sha256.is_none() && directory.digests != Digests::Never {
+        if self.sha256.is_none() && directory.digests != DigestTime::Never {
             let file = directory.disk().open_to_read(&self.path);
             self.sha256 = file.and_then(|file| sha256_of(&*file, directory)).ok();
         }
     }
 }
 
-/// Reads a file through, unless the recording is to end at once.
+/// Reads a whole file, unless the recording is aborted.
 fn sha256_of(file: &dyn DiskFile, directory: &Directory) -> io::Result<String> {
     let (mut digest, mut reader) = (Sha256::new(), file.reader());
     let mut buffer = vec![0; READ_BYTES];

@@ -1,37 +1,38 @@
-//! A bucket to be looked at, and which dumps want which of its records.
+//! A bucket that a pass must read, and which dumps need which of its records.
 
 use std::ops::Range;
 
 use retroscope_ring::BucketInfo;
 
-use super::active::Active;
+use super::active::ActiveDump;
 
-/// See the module.
+/// A visit of one bucket for all dumps.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct BucketVisit {
     pub(super) info: BucketInfo,
-    /// The records that those dumps want which follow, each as far as its window goes. Records are counted from the start of the bucket.
+    /// The records that following dumps need, each dump as far as its window goes. Records are
+    /// counted from the start of the bucket.
     pub(super) following: Range<u32>,
-    /// What those dumps want which catch up, in the order of their numbers.
-    pub(super) wanted: Vec<Want>,
-    /// Of both, what is shown to the scripts that decide for some of them.
-    pub(super) scripted: Vec<Want>,
-    /// What the filters of all these dumps look at lies between these ring times, ns.
+    /// The records that catching-up dumps need, in the order of the dumps' numbers.
+    pub(super) wanted: Vec<WantedRecords>,
+    /// The records of both kinds of dumps that go to dump scripts.
+    pub(super) scripted: Vec<WantedRecords>,
+    /// The filters of all these dumps need packets between these ring times, ns.
     pub(super) window: (i64, i64),
-    /// From here on packets will still be read in buckets visited later, ns.
+    /// Buckets that are visited later have packets from this ring time on, ns.
     pub(super) until_ns: i64,
 }
 
-/// What a dump wants of a bucket.
+/// The records of a bucket that a dump needs.
 #[derive(Debug, Clone)]
-pub(super) struct Want {
-    /// Its number.
+pub(super) struct WantedRecords {
+    /// The dump's number.
     pub(super) id: u64,
     pub(super) records: Range<u32>,
 }
 
-impl Visit {
-    /// Nobody wants anything of it yet.
+impl BucketVisit {
+    /// A visit that no dump needs yet.
     pub(super) fn new(info: BucketInfo) -> Self {
         Self {
             info,
@@ -43,12 +44,12 @@ impl Visit {
         }
     }
 
-    /// A dump wants it whose filter looks at what lies between these ring times, ns.
+    /// Adds a dump whose filter needs packets between these ring times, ns.
     pub(super) fn extend(&mut self, (from_ns, to_ns): (i64, i64)) {
         self.window = (self.window.0.min(from_ns), self.window.1.max(to_ns));
     }
 
-    /// The records from the first that is wanted to the last.
+    /// The records from the first needed record to the last.
     pub(super) fn records(&self) -> Range<u32> {
         let following = Some(&self.following).filter(|records| !records.is_empty());
         let wanted = self.wanted.iter().map(|want| &want.records);
@@ -57,8 +58,8 @@ impl Visit {
         all.unwrap_or_default()
     }
 
-    /// Whether a dump wants a record.
-    pub(super) fn is_for(&self, dump: &Active, index: u32) -> bool {
+    /// Whether a dump needs a record.
+    pub(super) fn is_for(&self, dump: &ActiveDump, index: u32) -> bool {
         if dump.reading.is_none() {
             let record = self.info.first + u64::from(index);
             return self.following.contains(&index) && record < dump.end(self.info.producer);

@@ -1,4 +1,4 @@
-//! Ending an answer from another thread.
+//! Ends an answer from another thread.
 
 use std::{
     sync::{
@@ -10,28 +10,30 @@ use std::{
 
 use crate::control::lock;
 
-/// Ends an answer early, from any thread: who asked is gone. Clones end the same answers.
+/// Ends an answer early, from any thread: the client is gone. Clones end the same answers.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<Called>);
+pub struct Cancel(Arc<CancelState>);
 
 #[derive(Debug, Default)]
-struct Called {
-    /// Set under the mutex, so that who is about to wait sees it; read for each packet without. It carries no data.
+struct CancelState {
+    /// Set under the mutex, so that a thread that is about to wait sees the flag. Read for each
+    /// packet without the mutex. Other data does not depend on the flag.
     is_cancelled: AtomicBool,
-    /// Why it was called, if that was said.
+    /// The reason for the call, if the caller gave a reason.
     waiting: Mutex<Option<String>>,
     called: Condvar,
 }
 
 impl Cancel {
-    /// Ends the answers that [`Answer::until`](crate::Answer::until) was given it for: before the next packet or look.
+    /// Ends the answers that got this object with
+    /// [`QueryAnswer::until`](crate::QueryAnswer::until), before their next packet or look.
     pub fn cancel(&self) {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);
         self.0.called.notify_all();
     }
 
-    /// The same, with a sentence that stands in [`QueryReport::notes`](crate::QueryReport::notes).
+    /// Ends the answers, and adds a sentence to [`QueryReport::notes`](crate::QueryReport::notes).
     pub fn cancel_because(&self, why: &str) {
         *lock(&self.0.waiting) = Some(why.to_owned());
         self.cancel();
@@ -47,10 +49,10 @@ impl Cancel {
         self.0.is_cancelled.load(Ordering::SeqCst)
     }
 
-    /// Waits for so long, or until it is called.
+    /// Waits for this time, or until [`Self::cancel`] is called.
     pub(super) fn wait(&self, time: Duration) {
         let guard = lock(&self.0.waiting);
-        // Poisoned or not, the flag is looked at again.
+        // Poisoned or not, the flag is checked again.
         let _ = self
             .0
             .called

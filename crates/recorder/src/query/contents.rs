@@ -1,7 +1,7 @@
-//! What a region says that it holds, and what of it must be missing.
+//! The contents of a region according to its headers, and the packets that must be missing.
 //!
-//! A producer numbers its records, and a bucket says which numbers it has: numbers that no bucket has were overwritten, or are lost to
-//! damage.
+//! A producer numbers its records, and each bucket has a range of numbers. Numbers that no bucket
+//! has were overwritten, or are lost because of damage.
 
 use std::collections::BTreeMap;
 
@@ -12,82 +12,88 @@ use retroscope_ring::{
 
 use super::{
     Empty,
-    shelf::{Stretch, uncovered},
+    catalog::{StampRange, uncovered},
 };
 use crate::Missing;
 
-/// The region at one moment.
+/// The contents of the region at one moment.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(super) struct RegionContents {
     pub(super) interfaces: Vec<InterfaceEntry>,
     pub(super) steps: Vec<Step>,
     /// Buckets with records, by their smallest ring time.
-    pub(super) buckets: Vec<Candidate>,
-    /// A bucket's header contradicts itself.
+    pub(super) buckets: Vec<CandidateBucket>,
+    /// The header of a bucket contradicts itself.
     is_damaged: bool,
-    producers: Vec<Stored>,
+    producers: Vec<ProducerContents>,
     pub(super) writer: RegionWriter,
 }
 
-/// A bucket with records, which may be those that are asked for.
+/// A bucket with records that may match.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct CandidateBucket {
     pub(super) bucket: AttachedBucket,
     /// Smallest and largest ring time, ns.
     pub(super) span_ns: (i64, i64),
-    /// The same, widened up to the producer's buckets before and behind it, ns, where there are any: what it may hold even if its own
-    /// header is damaged.
+    /// The times of the bucket, widened up to the producer's buckets before and after it, ns. Even
+    /// if the bucket's own header is damaged, its records are in this range.
     pub(super) reach_ns: (i64, i64),
 }
 
-/// What a producer that was used has stored. Times are ring time.
+/// The records of a producer that was used. Times are ring time.
 #[derive(Debug)]
-struct Stored {
-    /// Its number.
+struct ProducerContents {
+    /// The producer's number.
     id: usize,
-    /// The number behind its last record.
+    /// The number after the producer's last record.
     end: u64,
-    /// Records that were overwritten.
+    /// Number of records that were overwritten.
     evicted: u64,
-    /// The largest time of these, ns.
+    /// The largest time of overwritten records, ns.
     evicted_to_ns: i64,
-    /// Records that are in no bucket, though they should be.
+    /// Number of records that should be in a bucket, but are not.
     lost: u64,
-    /// All records of this time or later are there, ns; `None`: nothing is.
+    /// All records of this time or later are in the ring, ns; `None`: the ring has no records.
     whole_from_ns: Option<i64>,
-    /// Largest time in its buckets, ns.
+    /// Largest time in the producer's buckets, ns.
     newest_ns: Option<i64>,
-    /// It promised that nothing older is to come, ns; `i64::MIN`: no promise; `i64::MAX`: it ended.
+    /// The producer promised to store nothing older, ns. `i64::MIN`: no promise; `i64::MAX`: it
+    /// ended.
     watermark_ns: i64,
-    /// Stamp less ring time, ns: the smallest and the largest, …
+    /// The smallest and the largest difference of stamp and ring time, ns.
     offsets: (i64, i64),
-    /// … that of the first record of which on all are there, and that of the latest.
+    /// Difference of stamp and ring time of the first record from which on all records are in the
+    /// ring, ns.
     whole_offset_ns: i64,
+    /// Difference of stamp and ring time of the latest record, ns.
     latest_offset_ns: i64,
 }
 
-/// What is asked for, ns: both ends included.
+/// The window of a query, ns, both ends included.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
-    /// Nobody named its start, which is where the ring is whole.
+pub(super) struct QueryWindow {
+    /// The query gave no start: the window begins where the ring is complete, and may move forward.
     is_movable: bool,
-    /// Ring time from here on: what is said of the ring rather than of the stamps in it.
+    /// First ring time, ns: set by the state of the ring, not by stamps.
     pub(super) from_ring_ns: i64,
-    /// Stamps.
+    /// First stamp, ns.
     pub(super) from_ns: i64,
+    /// Last stamp, ns.
     pub(super) to_ns: i64,
-    /// Stamps as they are told: `None` where the ring is empty and nobody named them.
-    pub(super) told: (Option<i64>, Option<i64>),
+    /// Start and end of the window in the report, as stamps. `None`: the ring is empty and the
+    /// query gave no time.
+    pub(super) reported_ns: (Option<i64>, Option<i64>),
 }
 
-/// What is missing: one entry a cause, in however many places.
+/// Missing packets: one entry for each cause, over all places.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Losses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
+pub(super) struct QueryLosses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
 
-impl Contents {
+impl RegionContents {
     pub(super) fn read(attached: &Attached) -> Result<Self, CopyError> {
-        // In this order: what had been published when the writer was looked at is in buckets looked at later, or overwritten by then,
-        // and interfaces and steps are there before the records behind them.
+        // The order of these calls matters. Records that were published when the writer was read
+        // are in buckets that are read later, or were overwritten by then. Interfaces and steps are
+        // stored before the records that refer to their numbers.
         let writer = attached.writer()?;
         let before = attached.producers()?;
         let mut buckets = attached.buckets()?;
@@ -100,15 +106,16 @@ impl Contents {
         buckets.sort_by_key(|bucket| (bucket.producer, bucket.first, bucket.sequence));
         let candidates = buckets.into_iter().filter_map(|bucket| {
             let span_ns = bucket.span_ns?;
-            // A bucket that was opened since is no part of this moment: the one before it may have been overlooked.
+            // A bucket that was opened later does not belong to this moment: the listing may have
+            // missed the bucket before.
             let is_later = bucket.first >= before[bucket.producer].published;
-            (!is_later || writer != RegionWriter::Running).then_some(Candidate {
+            (!is_later || writer != RegionWriter::Running).then_some(CandidateBucket {
                 bucket,
                 span_ns,
                 reach_ns: span_ns,
             })
         });
-        let mut buckets: Vec<Candidate> = candidates.collect();
+        let mut buckets: Vec<CandidateBucket> = candidates.collect();
         for own in buckets.chunk_by_mut(|a, b| a.bucket.producer == b.bucket.producer) {
             let mut latest_ns = i64::MIN;
             for candidate in &mut *own {
@@ -127,9 +134,15 @@ impl Contents {
             let end = buckets.partition_point(|candidate| candidate.bucket.producer <= id);
             let own = &buckets[first..end];
             let is_used = before.published > 0 || before.watermark_ns.is_some() || !own.is_empty();
-            // Of a recorder that was killed nobody knows whether it was about to use it.
+            // After a recorder was killed, nobody knows whether it was about to use this producer.
             if is_used || writer == RegionWriter::Killed {
-                producers.push(Stored::new(id, (before, after), own, is_claimed, &steps));
+                producers.push(ProducerContents::new(
+                    id,
+                    (before, after),
+                    own,
+                    is_claimed,
+                    &steps,
+                ));
             }
         }
         buckets.sort_by_key(|candidate| candidate.span_ns); // stable
@@ -143,26 +156,27 @@ impl Contents {
         })
     }
 
-    /// The window of a query, as [`Query`](super::Query) has it. One that names no start begins where every producer's records are all
-    /// there.
+    /// The window of a query, from the fields of [`Query`](super::Query). Without a start, the
+    /// window begins where the records of every producer are complete.
     pub(super) fn window(
         &self,
         from_ns: Option<i64>,
         to_ns: Option<i64>,
         last_ns: Option<i64>,
-    ) -> Window {
+    ) -> QueryWindow {
         let producers = self.producers.iter();
-        let newest = |stored: &Stored| Some((stored.newest_ns?, stored.latest_offset_ns));
+        let newest = |stored: &ProducerContents| Some((stored.newest_ns?, stored.latest_offset_ns));
         let newest = producers.clone().filter_map(newest).max();
-        let whole_from = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let whole_from =
+            |stored: &ProducerContents| Some((stored.whole_from_ns?, stored.whole_offset_ns));
         let oldest = producers.clone().filter_map(whole_from).min();
-        let is_lacking = |stored: &&Stored| stored.evicted > 0 || stored.lost > 0;
+        let is_lacking = |stored: &&ProducerContents| stored.evicted > 0 || stored.lost > 0;
         let whole = producers
             .clone()
             .filter(is_lacking)
             .filter_map(whole_from)
             .max();
-        // A time in disorder leaves at least the newest packet.
+        // If times are in disorder, at least the newest packet is in the window.
         let whole = whole.map(|whole| newest.map_or(whole, |newest| whole.min(newest)));
         let last = last_ns.map(|last_ns| {
             let going_on = producers.filter(|stored| stored.watermark_ns != i64::MAX);
@@ -171,7 +185,7 @@ impl Contents {
             (end_ns.saturating_sub(last_ns), offset_ns)
         });
         let stamp = |(ring_ns, offset_ns): (i64, i64)| ring_ns.saturating_add(offset_ns);
-        // An end before that asks for what was overwritten.
+        // An end before that time asks for overwritten packets.
         let is_before = |from| to_ns.is_some_and(|to_ns| to_ns < stamp(from));
         let from = match from_ns {
             Some(_) => None,
@@ -181,17 +195,17 @@ impl Contents {
         let oldest = oldest.filter(|oldest| !is_before(*oldest));
         let told_from_ns = from_ns.or(from.or(oldest).map(stamp)).or(to_ns);
         let told_to_ns = known_ns.or(newest.map(stamp)).max(told_from_ns);
-        Window {
+        QueryWindow {
             is_movable: from_ns.is_none() && last_ns.is_none(),
             from_ring_ns: from.map_or(i64::MIN, |(ring_ns, _)| ring_ns),
             from_ns: from_ns.unwrap_or(i64::MIN),
             to_ns: to_ns.unwrap_or(i64::MAX),
-            told: (told_from_ns, to_ns.or(told_to_ns)),
+            reported_ns: (told_from_ns, to_ns.or(told_to_ns)),
         }
     }
 
-    /// Stamps up to here are known, ns: every producer that has not ended promised to store nothing as old. `None`: all have ended.
-    /// `i64::MIN`: not all have promised anything.
+    /// Stamp up to which all packets are known, ns: every producer that has not ended promised to
+    /// store nothing older. `None`: all producers ended. `i64::MIN`: a producer promised nothing.
     fn known_to_ns(&self) -> Option<i64> {
         let going_on = self
             .producers
@@ -199,20 +213,22 @@ impl Contents {
             .filter(|stored| stored.watermark_ns != i64::MAX);
         let known = going_on.map(|stored| match stored.watermark_ns {
             i64::MIN => i64::MIN,
-            // The promise leaves out the watermark itself.
+            // The promise does not include the watermark itself.
             ns => (ns - 1).saturating_add(stored.latest_offset_ns),
         });
         known.min()
     }
 
-    /// Ring time up to which the records of producers that promise anything are known, ns, while the writer goes on.
+    /// Ring time up to which all records of producers with a promise are known, ns, while the
+    /// writer runs.
     pub(super) fn known_ring_ns(&self) -> i64 {
         let known = self.producers.iter().map(|stored| stored.watermark_ns);
         let known = known.filter(|ns| *ns != i64::MIN);
         known.min().unwrap_or(i64::MAX).saturating_sub(1)
     }
 
-    /// No older record is to come, ns of ring time: every producer that promises anything says so. `None`: none does, or all have ended.
+    /// No older record follows, ns of ring time: every producer with a promise excludes such
+    /// records. `None`: no producer promises anything, or all have ended.
     pub(super) fn promised_ns(&self) -> Option<i64> {
         let promises = self.producers.iter().map(|stored| stored.watermark_ns);
         promises
@@ -220,14 +236,14 @@ impl Contents {
             .min()
     }
 
-    /// Nothing will come any more.
+    /// Whether no more records follow.
     pub(super) fn is_over(&self) -> bool {
-        let has_ended = |stored: &Stored| stored.watermark_ns == i64::MAX;
+        let has_ended = |stored: &ProducerContents| stored.watermark_ns == i64::MAX;
         let all = !self.producers.is_empty() && self.producers.iter().all(has_ended);
         all || self.writer != RegionWriter::Running
     }
 
-    /// Stamps up to here are known, all of this one among them, and nothing as old will come.
+    /// Whether all packets up to this stamp, included, are known, so that no more follow.
     pub(super) fn is_known_to(&self, to_ns: i64) -> bool {
         let is_unused = self.producers.is_empty() && self.writer == RegionWriter::Running;
         !is_unused && self.known_to_ns().is_none_or(|known_ns| known_ns >= to_ns)
@@ -235,19 +251,21 @@ impl Contents {
 
     /// The stamp of the newest packet.
     fn newest_ns(&self) -> Option<i64> {
-        let stamp =
-            |stored: &Stored| Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns));
+        let stamp = |stored: &ProducerContents| {
+            Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns))
+        };
         self.producers.iter().filter_map(stamp).max()
     }
 
-    /// The stamp up to which all is known, else that of the newest packet.
+    /// The stamp up to which all packets are known; if that is unknown, the stamp of the newest
+    /// packet.
     pub(super) fn end_ns(&self) -> Option<i64> {
         let known_ns = self.known_to_ns().filter(|ns| *ns != i64::MIN);
         known_ns.or(self.newest_ns())
     }
 
-    /// Why there is nothing at all to be found in a window, if that is so.
-    pub(super) fn emptiness(&self, window: &Window) -> Option<Empty> {
+    /// The reason why a window can have no packets, if there is such a reason.
+    pub(super) fn emptiness(&self, window: &QueryWindow) -> Option<Empty> {
         let stamp = |(ns, offset_ns): (i64, i64)| ns.saturating_add(offset_ns);
         let newest_ns = self.newest_ns();
         let end_ns = self.end_ns().max(newest_ns);
@@ -256,7 +274,8 @@ impl Contents {
             return Some(Empty::NotYet { ns });
         }
         let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
-        let oldest = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let oldest =
+            |stored: &ProducerContents| Some((stored.whole_from_ns?, stored.whole_offset_ns));
         let oldest_ns = evicted.filter_map(oldest).map(stamp).min();
         if oldest_ns.is_some_and(|oldest_ns| window.to_ns < oldest_ns) {
             let ns = oldest_ns.unwrap_or_default().abs_diff(window.to_ns);
@@ -265,34 +284,35 @@ impl Contents {
         newest_ns.is_none().then_some(Empty::NothingRecorded)
     }
 
-    /// How many records a producer has published.
+    /// Number of records that a producer has published.
     pub(super) fn end_of(&self, producer: usize) -> u64 {
         let own = self.producers.iter().find(|stored| stored.id == producer);
         own.map_or(0, |stored| stored.end)
     }
 
-    /// How far the stamps of the newest records are ahead of ring time, ns.
+    /// Difference of stamp and ring time of the newest records, ns.
     pub(super) fn latest_offset_ns(&self) -> i64 {
         let newest = self.producers.iter().max_by_key(|it| it.newest_ns);
         newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
-    /// No packet in the ring has a stamp before this one, ns.
+    /// No packet in the ring has a stamp before this stamp, ns.
     pub(super) fn first_ns(&self) -> i64 {
-        let first = |it: &Candidate| {
+        let first = |it: &CandidateBucket| {
             let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
             it.span_ns.0.saturating_add(least_ns)
         };
         self.buckets.iter().map(first).min().unwrap_or(i64::MAX)
     }
 
-    /// Stamps of a window that are before what the ring still has all of, ns, where the window asks for them; `begin_ns`: when the recording began, if
-    /// that is known. Among them are what was overwritten, and what was before the recording.
+    /// The part of the window before the stamps of which the ring has all packets, ns; `None`: the
+    /// window has no such part. Overwritten packets and the time before the recording are in this
+    /// part. `begin_ns`: start of the recording, if known.
     pub(super) fn before_the_ring(
         &self,
-        window: &Window,
+        window: &QueryWindow,
         begin_ns: Option<i64>,
-    ) -> Option<Stretch> {
+    ) -> Option<StampRange> {
         let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
         let evicted_ns = evicted.map(|stored| stored.evicted_to_ns).max();
         let is_ranged = window.from_ring_ns != i64::MIN;
@@ -300,12 +320,12 @@ impl Contents {
             return None; // it begins where the ring is whole
         }
         let from_ns = match window.from_ns {
-            i64::MIN if is_ranged => window.told.0,
+            i64::MIN if is_ranged => window.reported_ns.0,
             i64::MIN => begin_ns,
             from_ns => Some(from_ns),
         };
         let to_ns = match evicted_ns {
-            // Stamps are in the order of the ring: dumps may have packets beside it.
+            // Stamps are in the order of the ring: dumps may have packets in addition.
             Some(evicted_ns) if self.steps.is_empty() => evicted_ns,
             _ if self.buckets.is_empty() => i64::MAX,
             _ => self.first_ns().saturating_sub(1),
@@ -315,20 +335,22 @@ impl Contents {
     }
 
     /// The stamps of a window of which records were overwritten, ns.
-    pub(super) fn evicted(&self, window: &Window) -> Option<Stretch> {
+    pub(super) fn evicted(&self, window: &QueryWindow) -> Option<StampRange> {
         let producers = self.producers.iter();
         let parts = producers.filter_map(|stored| stored.evicted_in(window));
         parts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// What the region itself shows to be missing of a window, but for stamps that others have. What of these producers is, somebody else tells.
+    /// The packets of a window that are missing according to the region. `without`: producers whose
+    /// losses another part of the query reports. `covered`: stamps for which dumps have the
+    /// packets.
     pub(super) fn missing(
         &self,
-        window: &Window,
+        window: &QueryWindow,
         without: impl Fn(usize) -> bool,
-        covered: &[Stretch],
-    ) -> Losses {
-        let mut losses = Losses::default();
+        covered: &[StampRange],
+    ) -> QueryLosses {
+        let mut losses = QueryLosses::default();
         for stored in self.producers.iter().filter(|stored| !without(stored.id)) {
             let stamps = stored.evicted_in(window);
             let left = stamps.map(|stamps| uncovered(stamps, covered));
@@ -347,12 +369,12 @@ impl Contents {
         losses
     }
 
-    /// What may be missing of a window because the recorder had not shown it.
-    pub(super) fn add_unpublished(&self, window: &Window, losses: &mut Losses) {
+    /// Adds packets that the recorder may not have published.
+    pub(super) fn add_unpublished(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let known_ns = self
             .known_to_ns()
             .filter(|known_ns| window.to_ns > *known_ns);
-        // Of a writer that goes on nobody asked for what is to come, unless they named it.
+        // If the writer runs and the query named no end, it does not ask for future packets.
         let is_asked = self.writer != RegionWriter::Running || window.to_ns != i64::MAX;
         if let Some(known_ns) = known_ns.filter(|_| is_asked) {
             let (from_ns, to_ns) = window.all();
@@ -365,12 +387,13 @@ impl Contents {
     }
 }
 
-impl Stored {
-    /// Of producer `id`: what it said before and after its buckets, `own`, were looked at. `is_claimed`: some bucket was being overwritten.
+impl ProducerContents {
+    /// The records of producer `id`, from its state before and after its buckets `own` were read.
+    /// `is_claimed`: some bucket was being overwritten.
     fn new(
         id: usize,
         (before, after): (&AttachedProducer, &AttachedProducer),
-        own: &[Candidate],
+        own: &[CandidateBucket],
         is_claimed: bool,
         steps: &[Step],
     ) -> Self {
@@ -393,7 +416,8 @@ impl Stored {
         let told = after.evicted_records;
         let (mut evicted, mut lost, mut is_told) = (0_u64, 0_u64, true);
         for (first, end) in holes {
-            // What is being overwritten is told a moment later, or never, where the writer was killed.
+            // The producer reports records that are being overwritten a moment later, or never if
+            // it was killed.
             if first <= told || is_claimed {
                 evicted = evicted.saturating_add(end - first);
                 is_told &= end <= told;
@@ -403,7 +427,7 @@ impl Stored {
         }
         let behind_evicted_ns = after.evicted_ns.map(|ns| ns.saturating_add(1));
         let whole_from_ns = oldest
-            .map(|candidate: &Candidate| candidate.span_ns.0)
+            .map(|candidate: &CandidateBucket| candidate.span_ns.0)
             .max(behind_evicted_ns);
         Self {
             id,
@@ -411,7 +435,7 @@ impl Stored {
             evicted,
             evicted_to_ns: match (is_told, after.evicted_ns) {
                 (true, Some(ns)) => ns,
-                // Nothing is known of it but that it was older than what is there.
+                // The records were older than the records in the ring. Nothing else is known.
                 _ => whole_from_ns.unwrap_or(i64::MAX),
             },
             lost,
@@ -426,9 +450,9 @@ impl Stored {
     }
 }
 
-impl Stored {
+impl ProducerContents {
     /// The stamps of a window of which records were overwritten, ns.
-    fn evicted_in(&self, window: &Window) -> Option<Stretch> {
+    fn evicted_in(&self, window: &QueryWindow) -> Option<StampRange> {
         let evicted_ns = (i64::MIN, self.evicted_to_ns);
         let is_any = self.evicted > 0 && window.touches(evicted_ns, self.offsets);
         let (from_ns, to_ns) = window.part(evicted_ns, self.offsets);
@@ -437,61 +461,66 @@ impl Stored {
     }
 }
 
-impl Window {
-    /// Begins behind `ring_ns`, whose stamp is so far ahead, if it may: records up to then are gone.
+impl QueryWindow {
+    /// If the window is movable, begins it after `ring_ns`: older records are gone. `offset_ns`:
+    /// stamp minus ring time of these records. Returns whether the window is movable.
     pub(super) fn begin_behind(&mut self, ring_ns: i64, offset_ns: i64) -> bool {
         if self.is_movable && ring_ns >= self.from_ring_ns {
             self.from_ring_ns = ring_ns.saturating_add(1);
-            self.told.0 = Some(self.from_ring_ns.saturating_add(offset_ns));
-            self.told.1 = self.told.1.max(self.told.0);
+            self.reported_ns.0 = Some(self.from_ring_ns.saturating_add(offset_ns));
+            self.reported_ns.1 = self.reported_ns.1.max(self.reported_ns.0);
         }
         self.is_movable
     }
 
-    /// Begins behind what was answered before, up to this ring time, whose stamp is so far ahead. `None`: it is not known any more, and what
-    /// of the ring is behind it, the records tell.
+    /// Begins after an earlier answer, which reached up to this ring time. `offset_ns`: stamp minus
+    /// ring time. `None`: the time is not known any more, and the records show which are later.
     pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
         if let Some(ring_ns) = ring_ns {
-            self.told.0 = Some(ring_ns.saturating_add(offset_ns).max(self.from_ns));
-            self.told.1 = self.told.1.max(self.told.0);
+            self.reported_ns.0 = Some(ring_ns.saturating_add(offset_ns).max(self.from_ns));
+            self.reported_ns.1 = self.reported_ns.1.max(self.reported_ns.0);
         }
     }
 
-    /// Ends with this stamp: there is no more in the answer.
+    /// Ends the window with this stamp: the answer has no later packets.
     pub(super) fn end_with(&mut self, stamp_ns: i64) {
         self.to_ns = self.to_ns.min(stamp_ns);
-        self.told.1 = Some(stamp_ns);
-        self.told.0 = self.told.0.min(self.told.1);
+        self.reported_ns.1 = Some(stamp_ns);
+        self.reported_ns.0 = self.reported_ns.0.min(self.reported_ns.1);
     }
 
-    /// Ends, for now, with this stamp, up to which all is known; `None`: nothing is there.
+    /// Ends the window for now with this stamp, up to which all packets are known. `None`: the ring
+    /// has no packet.
     pub(super) fn end_with_known(&mut self, stamp_ns: Option<i64>) {
-        let end_ns = stamp_ns.or(self.told.0);
-        self.told.1 = end_ns.map(|end_ns| end_ns.min(self.to_ns)).max(self.told.0);
-        self.to_ns = self.told.1.unwrap_or(self.to_ns);
+        let end_ns = stamp_ns.or(self.reported_ns.0);
+        self.reported_ns.1 = end_ns
+            .map(|end_ns| end_ns.min(self.to_ns))
+            .max(self.reported_ns.0);
+        self.to_ns = self.reported_ns.1.unwrap_or(self.to_ns);
     }
 
-    /// Begins no later than this stamp, which is in the answer.
+    /// Begins no later than this stamp of a packet in the answer.
     pub(super) fn begin_by(&mut self, stamp_ns: i64) {
-        self.told.0 = self.told.0.map(|from_ns| from_ns.min(stamp_ns));
+        self.reported_ns.0 = self.reported_ns.0.map(|from_ns| from_ns.min(stamp_ns));
     }
 
-    /// Begins with this stamp: what is older was not asked for.
+    /// Begins with this stamp: older packets were not asked for.
     pub(super) fn begin_with(&mut self, stamp_ns: i64) {
         self.from_ns = self.from_ns.max(stamp_ns);
-        self.told.0 = Some(stamp_ns);
+        self.reported_ns.0 = Some(stamp_ns);
     }
 
-    /// Whether all records of these ring times are in it.
+    /// Whether the window contains all records of these ring times.
     pub(super) fn holds_all(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
         first_ns >= self.from_ring_ns
             && first_ns.saturating_add(offsets.0) >= self.from_ns
             && last_ns.saturating_add(offsets.1) <= self.to_ns
     }
 
-    /// Whether records of these ring times may be in it, whose stamps are `offsets` (smallest and largest) ahead.
+    /// Whether the window may contain records of these ring times. `offsets`: smallest and largest
+    /// difference of stamp and ring time.
     pub(super) fn touches(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
         last_ns >= self.from_ring_ns
             && first_ns.saturating_add(offsets.0) <= self.to_ns
@@ -502,7 +531,7 @@ impl Window {
         ring_ns >= self.from_ring_ns && (self.from_ns..=self.to_ns).contains(&stamp_ns)
     }
 
-    /// The stamps that records of these ring times may have in it.
+    /// The stamps that records of these ring times may have in the window.
     pub(super) fn part(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> (i64, i64) {
         let (from_ns, to_ns) = self.all();
         let inside = |ns: i64| ns.min(to_ns).max(from_ns);
@@ -513,15 +542,15 @@ impl Window {
         (inside(first_ns), inside(last_ns))
     }
 
-    /// As it is told, for something of unknown time.
+    /// The whole reported window, for a loss of unknown time.
     pub(super) fn all(&self) -> (i64, i64) {
-        let (from_ns, to_ns) = self.told;
+        let (from_ns, to_ns) = self.reported_ns;
         (from_ns.unwrap_or(self.from_ns), to_ns.unwrap_or(self.to_ns))
     }
 }
 
-impl Losses {
-    /// No more than so many packets are missing of these stamps, ns; `None`: nobody knows how many.
+impl QueryLosses {
+    /// Adds missing packets of these stamps, ns. `at_most`: upper bound; `None`: unknown number.
     pub(super) fn add(
         &mut self,
         cause: &'static str,
@@ -533,12 +562,12 @@ impl Losses {
         *one = (from_ns.min(one.0), to_ns.max(one.1), sum);
     }
 
-    /// Whether something is missing by this cause.
+    /// Whether packets are missing for this cause.
     pub(super) fn has(&self, cause: &str) -> bool {
         self.0.contains_key(cause)
     }
 
-    /// Adds others.
+    /// Adds other losses.
     pub(super) fn add_all(&mut self, others: &Self) {
         for (cause, (from_ns, to_ns, at_most)) in &others.0 {
             self.add(cause, (*from_ns, *to_ns), *at_most);
@@ -557,7 +586,7 @@ impl Losses {
     }
 }
 
-/// Stamp less ring time of a producer's record, ns; of its latest, where there are several clocks.
+/// Stamp minus ring time of a producer's record, ns. If there are several clocks: of the latest.
 pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let own = steps
         .iter()
@@ -566,7 +595,7 @@ pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
         .map_or(0, |step| step.offset_ns)
 }
 
-/// The smallest and the largest that the stamps of a producer are ahead of ring time, ns.
+/// The smallest and the largest difference of stamp and ring time of a producer, ns.
 pub(super) fn offsets(steps: &[Step], producer: usize) -> (i64, i64) {
     let own = steps.iter().filter(|step| step.producer == producer);
     own.fold((0, 0), |(least, most), step| {

@@ -1,4 +1,4 @@
-//! A dump's capture file, packet by packet, and whether it is as it was written.
+//! Reads a dump's capture file packet by packet, and checks that the file is as it was written.
 
 use std::{
     fmt,
@@ -16,15 +16,16 @@ use super::Cancel;
 use crate::{control::lock, dump::stream::hexadecimal};
 
 /// A packet, its bytes and its interface.
-type Record<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
+type CapturedPacket<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
-/// See the module.
-pub(super) struct DumpFile {
-    reader: CaptureReader<Hashed>,
+/// A capture file whose length and SHA-256 are checked at its end.
+pub(super) struct CheckedCaptureFile {
+    reader: CaptureReader<HashedFile>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
-    /// Its bytes, and how many were read.
+    /// Length of the file that the sidecar lists, bytes.
     bytes: u64,
+    /// Bytes that were read.
     read: Arc<AtomicU64>,
     /// The next packet of the burst.
     at: usize,
@@ -34,23 +35,23 @@ pub(super) struct DumpFile {
 /// window of its decompressor, 2 MiB, in addition.
 const MEMORY_BYTES: usize = 64 << 10;
 
-/// Why a file is not read, or not to its end.
+/// Error: a file is not opened, or not read to its end.
 pub(super) const CANCELLED: &str = "the query was cancelled";
 
-/// Adds up what is read.
-struct Hashed {
+/// Computes the digest and the length of the bytes that are read.
+struct HashedFile {
     file: Box<dyn Read + Send>,
     digest: Arc<Mutex<Sha256>>,
     read: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for DumpFile {
+impl fmt::Debug for CheckedCaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DumpFile").finish_non_exhaustive()
+        f.debug_struct("CheckedCaptureFile").finish_non_exhaustive()
     }
 }
 
-impl Read for Hashed {
+impl Read for HashedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         lock(&self.digest).update(&buffer[..read]);
@@ -59,11 +60,11 @@ impl Read for Hashed {
     }
 }
 
-impl DumpFile {
-    /// Begins a file of so many `bytes`, whose SHA-256 should be `expected`, where that is known.
+impl CheckedCaptureFile {
+    /// Begins a file of `bytes` bytes. `expected`: its SHA-256, if known.
     ///
     /// # Errors
-    /// It is no capture, or cannot be read.
+    /// The file is no capture, or cannot be read.
     pub(super) fn new(
         file: Box<dyn Read + Send>,
         bytes: u64,
@@ -71,7 +72,7 @@ impl DumpFile {
     ) -> Result<Self, String> {
         let digest = Arc::<Mutex<Sha256>>::default();
         let read = Arc::<AtomicU64>::default();
-        let hashed = Hashed {
+        let hashed = HashedFile {
             read: Arc::clone(&read),
             file,
             digest: Arc::clone(&digest),
@@ -87,11 +88,12 @@ impl DumpFile {
         })
     }
 
-    /// The next packet, with its bytes and interface, until [`Self::step`]; `None`: there is none, and the file is as it was written.
+    /// The next packet, with its bytes and interface, until [`Self::step`]. `None`: the file has no
+    /// more packets, and is as it was written.
     ///
     /// # Errors
-    /// The file is damaged, or cannot be read on, or the query is cancelled.
-    pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
+    /// The file is damaged or cannot be read, or the query is cancelled.
+    pub(super) fn peek(&mut self, cancel: &Cancel) -> Result<Option<CapturedPacket<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
                 return Err(CANCELLED.to_owned());
@@ -109,12 +111,12 @@ impl DumpFile {
         Ok(Some((meta, data, interface)))
     }
 
-    /// Goes on behind the packet that was peeked at.
+    /// Moves to the packet after the current packet.
     pub(super) fn step(&mut self) {
         self.at += 1;
     }
 
-    /// At its end.
+    /// Checks length and digest at the end of the file.
     fn check(&self) -> Result<(), String> {
         let read = self.read.load(Relaxed);
         if read != self.bytes {

@@ -1,18 +1,19 @@
-//! What an answer says of itself, as far as it has come and at its end.
+//! The report of an answer, during the answer and at its end.
 
 use std::io;
 
 use retroscope_ring::RegionWriter;
 
 use super::{
-    DumpsAsked, QueryError, QueryReport, contents::Window, dumped::Dumped,
-    lost::lost_before_the_ring, reading::Reading, report::Empty,
+    DumpsAsked, QueryError, QueryReport, contents::QueryWindow, dump_reader::DumpReader,
+    lost::lost_before_the_ring, reading::AnswerReading, report::Empty,
 };
 use crate::{Verdict, rfc3339};
 
-impl<W: io::Write> Reading<'_, W> {
-    /// The window of what is in the answer: one that something ended is no longer than the answer.
-    pub(super) fn final_window(&self) -> Window {
+impl<W: io::Write> AnswerReading<'_, W> {
+    /// The window of the packets in the answer. If something ended the answer early, the window is
+    /// no longer than the answer.
+    pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
         if is_follow && self.latest.writer != RegionWriter::Killed {
@@ -20,7 +21,7 @@ impl<W: io::Write> Reading<'_, W> {
         }
         let by = self.tally.ended_by;
         if by == Some("limit") || (by == Some("cancelled") && !is_follow) {
-            let end_ns = self.tally.last_ns.or(window.told.0);
+            let end_ns = self.tally.last_ns.or(window.reported_ns.0);
             window.end_with(end_ns.unwrap_or_default());
         }
         if let Some(first_ns) = self.tally.first_ns
@@ -35,7 +36,7 @@ impl<W: io::Write> Reading<'_, W> {
         window
     }
 
-    /// What the answer says of itself, as far as it has come.
+    /// The report of the answer up to now.
     pub(super) fn report(&self) -> QueryReport {
         let Self {
             answer,
@@ -47,7 +48,7 @@ impl<W: io::Write> Reading<'_, W> {
         let window = self.final_window();
         let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
         let dumped = self.dumped.as_ref();
-        let covered = dumped.map(Dumped::covered).unwrap_or_default();
+        let covered = dumped.map(DumpReader::covered).unwrap_or_default();
         let mut losses = start.missing(&window, tells_gaps, &covered);
         losses.add_all(&self.losses);
         if let Some(dumped) = dumped {
@@ -74,7 +75,7 @@ impl<W: io::Write> Reading<'_, W> {
                 "stamps in disorder: {count} packets stand behind younger ones"
             ));
         }
-        let to = window.told.1.map(rfc3339);
+        let to = window.reported_ns.1.map(rfc3339);
         let has_evicted = losses.has("evicted");
         let mut missing = losses.missing();
         let mut losses_known_to = None;
@@ -92,7 +93,7 @@ impl<W: io::Write> Reading<'_, W> {
         let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
         let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window, has_evicted));
         QueryReport {
-            from: window.told.0.map(rfc3339),
+            from: window.reported_ns.0.map(rfc3339),
             to,
             packets: tally.packets,
             bytes: tally.bytes,
@@ -118,13 +119,13 @@ impl<W: io::Write> Reading<'_, W> {
         }
     }
 
-    /// Packets that were asked, also those of dumps.
+    /// Packets that were inspected, also packets of dumps.
     fn inspected(&self) -> u64 {
         let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.inspected);
         self.tally.inspected + dumped
     }
 
-    /// Who sees a part of the packets is told nothing of the others.
+    /// A client that sees only a part of the packets learns nothing about the other packets.
     fn told_inspected(&self) -> u64 {
         if self.answer.query.within.is_empty() {
             self.inspected()
@@ -133,8 +134,9 @@ impl<W: io::Write> Reading<'_, W> {
         }
     }
 
-    /// `has_evicted`: some were overwritten, and no dump has them all.
-    fn emptiness(&self, window: &Window, has_evicted: bool) -> Empty {
+    /// The reason for an answer without packets. `has_evicted`: packets were overwritten, and dumps
+    /// do not have all of these.
+    fn emptiness(&self, window: &QueryWindow, has_evicted: bool) -> Empty {
         let inspected = self.inspected();
         if self.answer.matching.lacks_interfaces() {
             let names = self

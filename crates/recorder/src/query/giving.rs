@@ -1,18 +1,18 @@
-//! Putting packets into the answer, one by one: limits, counts, and where they go.
+//! Puts packets into the answer: limits, counts and the destination.
 
 use std::io;
 
 use retroscope_ring::InterfaceEntry;
 
-use super::{merge::Found, reading::Reading};
+use super::{merge::MatchedPacket, reading::AnswerReading};
 
-impl<W: io::Write> Reading<'_, W> {
+impl<W: io::Write> AnswerReading<'_, W> {
     /// Puts a packet of the window, of a dump or of the ring, into the answer, if there is room.
     /// Returns whether more packets are wanted.
     pub(super) fn give(
         &mut self,
         entry: &InterfaceEntry,
-        packet: &Found,
+        packet: &MatchedPacket,
         data: &[u8],
         dump: Option<usize>,
     ) -> io::Result<bool> {
@@ -32,7 +32,7 @@ impl<W: io::Write> Reading<'_, W> {
             return Ok(false);
         }
         if self.answer.cancel.is_cancelled() {
-            // A reader that is slow would hold up the end for all of what waits here.
+            // A slow reader would delay the end until all waiting packets are written.
             tally.ended_by = Some("cancelled");
             return Ok(false);
         }
@@ -51,8 +51,8 @@ impl<W: io::Write> Reading<'_, W> {
         if let Some(stream) = &mut self.stream {
             stream.packet(entry, packet, data)?;
         }
-        if let Some(looker) = &mut self.looker
-            && !looker.look(entry, packet, data, recording)
+        if let Some(visitor) = &mut self.visitor
+            && !visitor.look(entry, packet, data, recording)
         {
             tally.ended_by = Some("limit");
         }

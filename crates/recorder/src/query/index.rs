@@ -2,7 +2,7 @@
 //!
 //! A closed bucket may have two Bloom filters: one of the addresses of its packets, and one of
 //! their Community IDs. The first query that reads the bucket and needs such a filter makes it from
-//! its copy of the bucket, so that no inserter spends time on it. The next query that needs an
+//! its copy of the bucket, so that no inserter spends time on filters. The next query that needs an
 //! address or an ID asks the filter before it reads the bucket. It skips the bucket if the filter
 //! shows that the bucket cannot have the packet. No packet is missed: a Bloom filter has no false
 //! negatives, and a bucket has no filter if [`hosts_of`] cannot read all of its packets. A filter
@@ -28,79 +28,81 @@ use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
 use crate::control::lock;
 
-/// Smaller rings have no index: all of their buckets are read.
+/// Smaller rings have no index: queries read all of their buckets.
 const RING_BYTES_MIN: u64 = 256 << 20;
-/// Of this many parts of the memory that is asked for, one is the index's: 2 % of the others.
+/// The index gets one of this many parts of the requested memory. That is 2 % of the other parts.
 const PARTS: u64 = 51;
-/// Bits for each byte of a bucket: together 2 %, 1.2 for addresses and 0.8 for Community IDs.
+/// Filter bits for each 1,000 bytes of a bucket: together 2 % of the bucket. Addresses take 1.2 %
+/// and Community IDs 0.8 %.
 const HOST_BITS_PER_1000_BYTES: usize = 96;
 const ID_BITS_PER_1000_BYTES: usize = 64;
-/// Places of a filter that an entry sets. With so many, 10 % are wrong at five bits an entry.
+/// Bits of a filter that an entry sets. With four bits, a filter with five bits for each entry has
+/// 10 % false positives.
 const HASHES: u32 = 4;
-/// A filter that is wrong more often is not kept.
+/// A filter with more false positives is dropped.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
 /// New entries after which the false positives of a filter are calculated again.
 const ENTRIES_STEP: usize = 1024;
 
-/// See the module. One for each recorder; any thread may use it.
+/// Filters of a ring's buckets. One index for each recorder; any thread may use the index.
 #[derive(Debug)]
-pub(crate) struct Index {
-    /// By the position of the bucket; empty: there is none.
-    buckets: Vec<Mutex<Filters>>,
+pub(crate) struct BucketIndex {
+    /// Filters by the position of the bucket. Empty: the ring has no index.
+    buckets: Vec<Mutex<BucketFilters>>,
     bucket_bytes: usize,
     keys: RandomState,
     seeds: [u64; 2],
 }
 
-/// What is kept of a bucket.
+/// The filters of a bucket.
 #[derive(Debug, Default)]
-struct Filters {
+struct BucketFilters {
     generation: u64,
-    /// How frames were read.
+    /// The mode in which the frames were read.
     mode: Option<FilterMode>,
-    hosts: Part,
-    ids: Part,
+    hosts: FilterPart,
+    ids: FilterPart,
 }
 
-/// One of the filters.
+/// One of the filters of a bucket.
 #[derive(Debug, Default)]
-enum Part {
+enum FilterPart {
     #[default]
     Unmade,
     Made(Box<BloomFilter>),
-    /// It would be wrong too often, or not all packets can be read.
+    /// The filter would have too many false positives, or the index cannot read all packets.
     Useless,
 }
 
-/// What a query needs of a packet.
+/// A property that a packet must have to match a query.
 #[derive(Debug, Clone)]
-pub(super) struct Needed {
-    pub(super) part: NeededPart,
-    /// How the query's program reads frames.
+pub(super) struct IndexQuestion {
+    pub(super) part: AskedFilter,
+    /// The mode in which the query's program reads frames.
     pub(super) mode: FilterMode,
 }
 
-/// The filter that a query asks.
+/// The filter that a query uses.
 #[derive(Debug, Clone)]
-pub(super) enum NeededPart {
+pub(super) enum AskedFilter {
     Hosts(NeededHosts),
     Id(String),
 }
 
-/// What the index says of a bucket.
+/// The result of the index for a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum IndexAnswer {
     /// The bucket has nothing that the query asks for.
     Nothing,
-    /// The bucket may have it.
+    /// The bucket may have a matching packet.
     Perhaps,
-    /// No filter can tell: see [`Part::Useless`].
+    /// The filter does not help: see [`FilterPart::Useless`].
     Useless,
     /// The query has to make the filter.
     Unknown,
 }
 
-/// What is left of the memory that is asked for a ring when the index has its part.
+/// The memory for a ring, without the memory for the index. `asked`: the requested memory.
 pub(crate) fn ring_bytes(asked: u64) -> u64 {
     if asked < RING_BYTES_MIN {
         return asked;
@@ -108,8 +110,9 @@ pub(crate) fn ring_bytes(asked: u64) -> u64 {
     asked - asked.div_ceil(PARTS)
 }
 
-impl Index {
-    /// Of a ring whose size is what [`ring_bytes`] left; `is_offline`: its packets are files', and it has none.
+impl BucketIndex {
+    /// The index of a ring with the size from [`ring_bytes`]. `is_offline`: the packets are from
+    /// files, and the index is empty.
     pub(crate) fn of(ring: &Ring, is_offline: bool) -> Self {
         let least = ring_bytes(RING_BYTES_MIN) - ring.bucket_bytes() as u64;
         let has_one = !is_offline && ring.bytes() >= least;
@@ -127,51 +130,51 @@ impl Index {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the ring has no index.
     pub(super) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// Bytes that filters take now.
+    /// Bytes of all filters.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = |part: &Part| match part {
-            Part::Made(filter) => filter.num_bits() as u64 / 8,
-            Part::Unmade | Part::Useless => 0,
+        let bytes = |part: &FilterPart| match part {
+            FilterPart::Made(filter) => filter.num_bits() as u64 / 8,
+            FilterPart::Unmade | FilterPart::Useless => 0,
         };
         let filters = self.buckets.iter().map(lock);
         filters.map(|it| bytes(&it.hosts) + bytes(&it.ids)).sum()
     }
 
-    /// Whether a closed bucket may have what is needed.
-    pub(super) fn asks(&self, bucket: BucketRef, needed: &Needed) -> Says {
+    /// Asks whether a closed bucket may have a packet with the required property.
+    pub(super) fn asks(&self, bucket: BucketRef, needed: &IndexQuestion) -> IndexAnswer {
         let Some(place) = self.buckets.get(bucket.index as usize) else {
-            return Says::Useless;
+            return IndexAnswer::Useless;
         };
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            return Says::Unknown;
+            return IndexAnswer::Unknown;
         }
         let has = |filter: &BloomFilter| match &needed.part {
-            NeededPart::Hosts(hosts) => {
+            AskedFilter::Hosts(hosts) => {
                 let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
                 hosts.alternatives.iter().any(|hosts| hosts.iter().all(has))
             }
-            NeededPart::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
+            AskedFilter::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
         };
         match filters.part(needed) {
-            Part::Unmade => Says::Unknown,
-            Part::Useless => Says::Useless,
-            Part::Made(filter) if has(filter) => Says::Perhaps,
-            Part::Made(_) => Says::Nothing,
+            FilterPart::Unmade => IndexAnswer::Unknown,
+            FilterPart::Useless => IndexAnswer::Useless,
+            FilterPart::Made(filter) if has(filter) => IndexAnswer::Perhaps,
+            FilterPart::Made(_) => IndexAnswer::Nothing,
         }
     }
 
-    /// Makes the filter that is needed, of all packets of a closed bucket.
+    /// Makes the required filter from all packets of a closed bucket.
     pub(super) fn make<'p>(
         &self,
         bucket: BucketRef,
-        needed: &Needed,
+        needed: &IndexQuestion,
         interfaces: &[InterfaceEntry],
         packets: impl Iterator<Item = Packet<'p>>,
     ) {
@@ -181,38 +184,38 @@ impl Index {
         let part = self.made(needed, interfaces, packets);
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            // A query that is late may bring an older generation: no bucket has it any more.
-            *filters = Filters {
+            // A slow query may bring an older generation, which no bucket has any more.
+            *filters = BucketFilters {
                 generation: bucket.generation,
                 mode: Some(needed.mode),
-                ..Filters::default()
+                ..BucketFilters::default()
             };
         }
-        *filters.part(needed) = part.map_or(Part::Useless, Part::Made);
+        *filters.part(needed) = part.map_or(FilterPart::Useless, FilterPart::Made);
     }
 
-    /// `None`: a packet cannot be read, or the filter is full.
+    /// The filter. `None`: a packet cannot be read, or the filter is full.
     fn made<'p>(
         &self,
-        needed: &Needed,
+        needed: &IndexQuestion,
         interfaces: &[InterfaceEntry],
         packets: impl Iterator<Item = Packet<'p>>,
     ) -> Option<Box<BloomFilter>> {
-        let mut filling = Filling::new(match needed.part {
-            NeededPart::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
-            NeededPart::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
+        let mut filling = BloomBuilder::new(match needed.part {
+            AskedFilter::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
+            AskedFilter::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
         });
-        // To make an identifier takes longer than to find its flow here.
+        // A Community ID takes longer to compute than a flow takes to find here.
         let mut known = HashSet::new();
         for packet in packets {
             let entry = interfaces.get(usize::from(packet.interface))?;
             let link_type = LinkType(entry.link_type);
             let hashes = match needed.part {
-                NeededPart::Hosts(_) => {
+                AskedFilter::Hosts(_) => {
                     let hosts = hosts_of(link_type, needed.mode, packet.data)?;
                     hosts.map(|host| Some(self.of_host(&host?)))
                 }
-                NeededPart::Id(_) => {
+                AskedFilter::Id(_) => {
                     let id = new_id(&mut known, link_type, packet.data);
                     [id.map(|id| self.keys.hash_one(id)), None]
                 }
@@ -224,7 +227,8 @@ impl Index {
         filling.filter()
     }
 
-    /// Two multiplications of halves that are folded, for every packet; an identifier takes the time of a flow.
+    /// A cheap hash, because every packet needs a hash: two multiplications and folds. A Community
+    /// ID is computed only once for each flow.
     fn of_host(&self, host: &IpAddr) -> u64 {
         let (bits, family) = match host {
             IpAddr::V4(addr) => (u128::from(addr.to_bits()), 4),
@@ -239,16 +243,16 @@ impl Index {
     }
 }
 
-impl Filters {
-    fn part(&mut self, needed: &Needed) -> &mut Part {
+impl BucketFilters {
+    fn part(&mut self, needed: &IndexQuestion) -> &mut FilterPart {
         match needed.part {
-            NeededPart::Hosts(_) => &mut self.hosts,
-            NeededPart::Id(_) => &mut self.ids,
+            AskedFilter::Hosts(_) => &mut self.hosts,
+            AskedFilter::Id(_) => &mut self.ids,
         }
     }
 }
 
-/// The Community ID of a packet, unless its flow is `known`.
+/// The Community ID of a packet, unless its flow is in `known`.
 fn new_id(known: &mut HashSet<FlowKey>, link_type: LinkType, data: &[u8]) -> Option<String> {
     let parsed = parse(link_type, data);
     match flow_of(&parsed)? {
@@ -260,20 +264,20 @@ fn new_id(known: &mut HashSet<FlowKey>, link_type: LinkType, data: &[u8]) -> Opt
     }
 }
 
-/// The product of two words, its halves folded.
+/// The product of two words, with its halves folded.
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
 fn fold(a: u128, b: u128) -> u64 {
     let product = a.wrapping_mul(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A filter that is being made.
-struct Filling {
+/// A Bloom filter that is being made.
+struct BloomBuilder {
     filter: BloomFilter,
     entries: usize,
 }
 
-impl Filling {
+impl BloomBuilder {
     fn new(bits: usize) -> Self {
         let builder: BuilderWithBits = BloomFilter::with_num_bits(bits.max(64));
         Self {
@@ -282,7 +286,7 @@ impl Filling {
         }
     }
 
-    /// `None`: the filter is full.
+    /// Adds an entry. `None`: the filter is full.
     fn add(&mut self, hash: u64) -> Option<()> {
         let is_new = !self.filter.insert_hash(hash);
         self.entries += usize::from(is_new);
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn a_filter_is_given_up_when_it_is_full() {
         for (entries, is_made, added) in [(50_000, false, 41_000), (30_000, true, 30_000)] {
-            let mut filling = Filling::new(200_000);
+            let mut filling = BloomBuilder::new(200_000);
             let hashes = 1..=entries;
             let hashes = hashes.map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let fits = hashes.map_while(|hash| filling.add(hash)).count();

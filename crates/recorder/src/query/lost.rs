@@ -1,23 +1,26 @@
-//! What a live recorder lost before its ring: in the NIC, in the kernel, for want of a free bucket.
+//! Packets that a live recorder lost before its ring: in the NIC, in the kernel, or because no
+//! bucket was free.
 
-use super::contents::{Contents, Window};
+use super::contents::{QueryWindow, RegionContents};
 use crate::{Missing, control::common::RecorderShared, rfc3339};
 
-/// What it lost of the window, and up to when it knows that: at most to the window's end `to`; `None`: not at all.
+/// The losses of a window, and the time up to which all losses are known: at most the end of the
+/// window, `to`. `None`: unknown.
 pub(super) fn lost_before_the_ring(
     recorder: &RecorderShared,
-    contents: &Contents,
-    window: &Window,
+    contents: &RegionContents,
+    window: &QueryWindow,
     to: Option<&String>,
 ) -> (Vec<Missing>, Option<String>) {
     let offset_ns = contents.latest_offset_ns();
-    // Several, where clocks differ or were set meanwhile. After a step back the same stamps come again.
+    // There are several ranges if clocks differ or were set meanwhile. After a step back the clock
+    // shows the same stamps again.
     let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
         vec![(i64::MIN, i64::MAX)]
     } else {
         recorder.ring_times(window.all())
     };
-    // What lies in two of them is lost once.
+    // A loss in two of the ranges counts once.
     parts.sort_unstable();
     parts.dedup_by(|next, before| {
         let touches = next.0 <= before.1;
@@ -43,7 +46,7 @@ pub(super) fn lost_before_the_ring(
     }
     let (mut lost, known_ns) = recorder.intake.known_losses(&parts, offset_ns);
     if !contents.steps.is_empty() {
-        // By which setting of the clock they would have been stamped is not known here.
+        // The clock setting that would have stamped the lost packets is not known here.
         let (from_ns, to_ns) = window.all();
         for entry in &mut lost {
             (entry.from, entry.to) = (rfc3339(from_ns), rfc3339(to_ns));

@@ -1,4 +1,4 @@
-//! Which packets a query asks for.
+//! Decides which packets match a query.
 
 use std::collections::HashMap;
 
@@ -11,44 +11,45 @@ use retroscope_ring::{InterfaceEntry, Packet};
 
 use super::{
     Query, QueryError,
-    contents::Contents,
-    index::{Needed, NeededPart},
+    contents::RegionContents,
+    index::{AskedFilter, IndexQuestion},
 };
 use crate::analysis::prepared::{LinkTypes, PreparedFilter, mode, view};
 
-/// Remarks on link types, at most: a damaged region may name thousands.
+/// Limit on notes about link types: a damaged region may name thousands of link types.
 const REFUSALS_TOLD: usize = 8;
-/// Flows whose Community ID is remembered.
+/// Number of flows whose Community ID is remembered.
 const FLOWS_KNOWN: usize = 65_536;
-/// Instructions of a program that is compiled to machine code: longer ones take longer than the first packet may.
+/// Most instructions of a program that is compiled to machine code. To compile a longer program
+/// takes longer than the first packet may take.
 const INSTRUCTIONS_MAX: usize = 2048;
 
-/// See the module.
+/// The compiled conditions of a query.
 #[derive(Debug)]
-pub(super) struct Matching {
-    /// `None`: every packet.
+pub(super) struct PacketMatcher {
+    /// The filter of [`Query::expression`]. `None`: every packet.
     filter: Option<PreparedFilter>,
-    /// The same of [`Query::within`].
+    /// The filter of [`Query::within`]. `None`: every packet.
     within: Option<PreparedFilter>,
     tried_bytes: usize,
     tried_headers: bool,
-    community: Option<Community>,
+    community: Option<CommunityMatcher>,
     names: Vec<String>,
-    /// By number of an interface, whether its packets are asked for.
+    /// By number of an interface: whether its packets may match.
     interfaces: Vec<bool>,
 }
 
-/// Packets of one Community ID.
+/// Matches packets of one Community ID.
 #[derive(Debug)]
-struct Community {
+struct CommunityMatcher {
     id: String,
-    /// Whether flows that were met are it.
+    /// Known flows, and whether they have the ID.
     known: HashMap<FlowKey, bool>,
 }
 
-impl Matching {
-    /// Compiles what is asked for, for the interfaces that are there.
-    pub(super) fn new(query: &Query, contents: &Contents) -> Result<Self, QueryError> {
+impl PacketMatcher {
+    /// Compiles a query for the interfaces of a region.
+    pub(super) fn new(query: &Query, contents: &RegionContents) -> Result<Self, QueryError> {
         let compile = |text: &str| match text.trim() {
             "" => Ok(None),
             expression => {
@@ -67,7 +68,7 @@ impl Matching {
             }
         };
         let (filter, within) = (compile(&query.expression)?, compile(&query.within)?);
-        let community = query.community_id.as_deref().map(Community::new);
+        let community = query.community_id.as_deref().map(CommunityMatcher::new);
         let mut matching = Self {
             filter,
             within,
@@ -83,7 +84,7 @@ impl Matching {
         Ok(matching)
     }
 
-    /// Takes up interfaces that are new.
+    /// Adds new interfaces.
     pub(super) fn learn(&mut self, entries: &[InterfaceEntry]) {
         for entry in entries.iter().skip(self.interfaces.len()) {
             let is_asked = self.names.is_empty() || self.names.contains(&entry.name);
@@ -92,7 +93,7 @@ impl Matching {
         }
     }
 
-    /// Takes up an interface that the ring does not have. Whether its packets are asked for.
+    /// Adds an interface that the ring does not have. Returns whether its packets may match.
     pub(super) fn learn_other(&mut self, entry: &InterfaceEntry) -> bool {
         self.prepare(LinkType(entry.link_type));
         self.names.is_empty() || self.names.contains(&entry.name)
@@ -106,13 +107,13 @@ impl Matching {
                 program.instructions().len() <= INSTRUCTIONS_MAX
             };
             for program in programs.unwrap_or_default().iter().filter(short) {
-                // Where it cannot be, the interpreter runs on.
+                // If a program cannot be compiled, the interpreter runs the program.
                 let _ = program.make_native();
             }
         }
     }
 
-    /// Whether it holds names of hosts, whose addresses may have been others before.
+    /// Whether an expression has host names, whose addresses may have been others before.
     pub(super) fn has_names(&self) -> bool {
         let mut filters = self.filter.iter().chain(&self.within);
         filters.any(|filter| filter.filter.has_names())
@@ -123,12 +124,12 @@ impl Matching {
         self.interfaces.get(usize::from(interface)) == Some(&true)
     }
 
-    /// Whether interfaces were named, and none of them is there.
+    /// Whether the query names interfaces, and the ring has none of these.
     pub(super) fn lacks_interfaces(&self) -> bool {
         !self.names.is_empty() && !self.interfaces.contains(&true)
     }
 
-    /// Whether a packet of an interface that is asked for matches.
+    /// Whether a packet matches. The caller has checked the interface.
     pub(super) fn takes(&mut self, entry: &InterfaceEntry, packet: &Packet<'_>) -> bool {
         let link_type = LinkType(entry.link_type);
         let is_within = self
@@ -149,8 +150,8 @@ impl Matching {
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }
 
-    /// What every packet that matches has, for an index.
-    pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<Needed> {
+    /// The property that every matching packet has, as a question for the index.
+    pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
             return None; // how many packets there are of an interface, no index tells
         }
@@ -158,18 +159,18 @@ impl Matching {
         let hosts = || {
             let needed = NeededHosts::of(self.filter.as_ref()?.filter.filled())?;
             let is_certain = !needed.is_of_ethernet || entries.iter().all(is_ethernet);
-            is_certain.then_some(NeededPart::Hosts(needed))
+            is_certain.then_some(AskedFilter::Hosts(needed))
         };
         let part = match &self.community {
-            Some(community) => NeededPart::Id(community.id.clone()),
+            Some(community) => AskedFilter::Id(community.id.clone()),
             None => hosts()?,
         };
         let filter = self.filter.as_ref();
         let mode = filter.map_or(FilterMode::Live, |filter| filter.mode);
-        Some(Needed { part, mode })
+        Some(IndexQuestion { part, mode })
     }
 
-    /// Sentences about link types that nothing is taken of.
+    /// Notes about link types for which the filter matches nothing.
     pub(super) fn notes(&self) -> Vec<String> {
         let refused = self.filter.iter().flat_map(|filter| &filter.refused);
         let note = |(link_type, error): &(LinkType, String)| {
@@ -179,7 +180,7 @@ impl Matching {
     }
 }
 
-impl Community {
+impl CommunityMatcher {
     fn new(id: &str) -> Result<Self, QueryError> {
         if !is_community_id(id) {
             return Err(QueryError::Usage(format!(

@@ -1,7 +1,8 @@
-//! Packets of many buckets in one order.
+//! Merges packets of many buckets into one order.
 //!
-//! Buckets come by their smallest time, each when the packets before it are out. So those that wait are of buckets whose times
-//! overlap: one or two a producer, where clocks run forward.
+//! Buckets are added by their smallest time, each after all packets before that time were taken
+//! out. So only buckets with overlapping times wait: one or two for each producer if clocks run
+//! forward.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,17 +11,17 @@ use retroscope_ring::Packet;
 use super::{PacketId, Recording};
 
 /// Range of the bound on bytes of waiting packets. If more packets overlap, the stamps of the
-/// region are in disorder, or somebody made the region so.
+/// region are in disorder, perhaps on purpose.
 const WAITING_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 /// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A
 /// bucket of small packets takes up to three times as much here, because a packet takes 72 bytes
 /// in addition to its data, and 16 in the ring.
 const WAITING_BUCKETS: u64 = 6;
 
-/// A packet that the filter took.
+/// A packet that matches the query.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
-    /// Ring time, ns: what the order goes by.
+pub(super) struct MatchedPacket {
+    /// Ring time, ns, which sets the order.
     pub(super) time_ns: i64,
     pub(super) stamp_ns: i64,
     pub(super) wire_len: u32,
@@ -28,55 +29,56 @@ pub(super) struct Found {
     pub(super) direction: u8,
     /// 0: the recording of the ring. Packets of other recordings have other numbers.
     pub(super) recording: u32,
-    /// Whose it is, and its number.
+    /// The packet's producer. `record` is the packet's number.
     pub(super) producer: usize,
+    /// The packet's number in its producer.
     pub(super) record: u64,
-    /// Records of its producer that are missing before it.
+    /// Records of the producer that are missing before this packet.
     pub(super) dropped: u64,
-    /// Bytes of it in the answer.
+    /// Bytes of the packet in the answer.
     pub(super) captured: u32,
     data: Range<usize>,
 }
 
-impl Found {
-    /// Its ID in the answer; `None`: it is of another recording.
+impl MatchedPacket {
+    /// The packet's ID in the answer; `None`: the packet is of another recording.
     pub(super) fn id(&self, recording: Recording) -> Option<PacketId> {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
-    /// Its place in the order of packets. No two packets have the same place.
-    pub(super) fn place(&self) -> Place {
+    /// The packet's place in the order. No two packets have the same place.
+    pub(super) fn place(&self) -> AnswerPlace {
         (self.time_ns, self.recording, self.producer, self.record)
     }
 }
 
 /// The place of a packet: time, recording, producer, record.
-pub(super) type Place = (i64, u32, usize, u64);
+pub(super) type AnswerPlace = (i64, u32, usize, u64);
 
 /// The packets of one bucket, or those of one time in a dump.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
-    packets: Vec<Found>,
+pub(super) struct PacketBatch {
+    packets: Vec<MatchedPacket>,
     data: Vec<u8>,
     next: usize,
 }
 
-/// See the module.
+/// A merge of the ring's buckets and of dumps.
 #[derive(Debug, Default)]
-pub(super) struct Merge {
+pub(super) struct AnswerMerge {
     /// By the place of the next packet, and by the piece's number: a damaged ring may have a record
     /// twice.
-    pieces: BTreeMap<(Place, u64), Piece>,
+    pieces: BTreeMap<(AnswerPlace, u64), PacketBatch>,
     /// The piece whose packet was returned last, and its number.
-    taken: Option<(Piece, u64)>,
-    /// Pieces of the ring so far.
+    taken: Option<(PacketBatch, u64)>,
+    /// Number of pieces of the ring up to now.
     made: u64,
     /// Bytes of the ring's pieces.
     waiting_bytes: u64,
     pub(super) waiting_bytes_max: u64,
-    last: Option<Place>,
+    last: Option<AnswerPlace>,
     last_ns: Option<i64>,
-    /// Packets that came out behind younger ones.
+    /// Packets that were taken out after younger packets.
     pub(super) disordered: u64,
 }
 
@@ -85,8 +87,9 @@ pub(super) struct Merge {
 const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
 
-impl Piece {
-    /// Adds a record of a producer, of which no more bytes than `snaplen` are to be in the answer, and so many are `kept` until then.
+impl PacketBatch {
+    /// Adds a record of a producer. The answer has at most `snaplen` bytes of the record, and the
+    /// piece stores at most `kept` bytes.
     pub(super) fn push(
         &mut self,
         packet: &Packet<'_>,
@@ -98,7 +101,7 @@ impl Piece {
         let captured = packet.data.len().min(snaplen);
         let kept = packet.data.len().min(kept);
         self.data.extend_from_slice(&packet.data[..kept]);
-        self.packets.push(Found {
+        self.packets.push(MatchedPacket {
             time_ns: packet.time_ns,
             stamp_ns,
             wire_len: packet.wire_len,
@@ -117,9 +120,9 @@ impl Piece {
         self.packets.is_empty()
     }
 
-    /// Puts the packets in their order; so many records are missing before the first one.
+    /// Sorts the packets. `dropped`: records that are missing before the first packet.
     pub(super) fn sort(&mut self, dropped: u64) {
-        self.packets.sort_by_key(Found::place);
+        self.packets.sort_by_key(MatchedPacket::place);
         // A piece may wait for long, and vectors grow to twice their length.
         self.packets.shrink_to_fit();
         self.data.shrink_to_fit();
@@ -129,12 +132,12 @@ impl Piece {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.data.capacity() + self.packets.capacity() * size_of::<Found>()
+        self.data.capacity() + self.packets.capacity() * size_of::<MatchedPacket>()
     }
 }
 
-impl Merge {
-    /// Of a ring of so many producers and buckets of this size.
+impl AnswerMerge {
+    /// A merge for a ring with this number of producers and this size of buckets.
     pub(super) fn new(producers: usize, bucket_bytes: usize) -> Self {
         let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
         Self {
@@ -144,27 +147,27 @@ impl Merge {
     }
 
     /// Adds packets of a bucket, in order.
-    pub(super) fn add(&mut self, piece: Piece) {
+    pub(super) fn add(&mut self, piece: PacketBatch) {
         self.waiting_bytes += piece.bytes() as u64;
         self.made += 1;
         self.wait(piece, self.made);
     }
 
-    /// Adds a dump, whose first packet is of this time or later.
+    /// Adds a dump, whose first packet has this or a later time.
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);
-        self.pieces.insert((first, number), Piece::default());
+        self.pieces.insert((first, number), PacketBatch::default());
     }
 
     /// Takes the next packet out: nothing of `until_ns` or later comes before it, or too many bytes
-    /// wait. Returns the packet, its bytes, and the dump that has it. `fill` reads the next piece
-    /// of a dump.
+    /// wait. Returns the packet, its bytes, and the packet's dump, if any. `fill` reads the next
+    /// piece of a dump.
     pub(super) fn next(
         &mut self,
         until_ns: Option<i64>,
-        mut fill: impl FnMut(usize) -> Piece,
-    ) -> Option<(&Found, &[u8], Option<usize>)> {
+        mut fill: impl FnMut(usize) -> PacketBatch,
+    ) -> Option<(&MatchedPacket, &[u8], Option<usize>)> {
         if let Some((mut piece, number)) = self.taken.take() {
             piece.next += 1;
             self.wait_or_fill(piece, number, &mut fill);
@@ -176,7 +179,7 @@ impl Merge {
                 break;
             }
             let mut piece = first.remove();
-            // The ring or another dump gave it.
+            // The ring or another dump gave the same packet already.
             let is_copy = number >= OWN_DUMPS && self.last == Some(place);
             if piece.packets.is_empty() || is_copy {
                 piece.next += 1;
@@ -196,9 +199,9 @@ impl Merge {
     /// Puts a piece at its place. If no packets are left in it, reads the next one of a dump.
     fn wait_or_fill(
         &mut self,
-        mut piece: Piece,
+        mut piece: PacketBatch,
         number: u64,
-        fill: &mut impl FnMut(usize) -> Piece,
+        fill: &mut impl FnMut(usize) -> PacketBatch,
     ) {
         match dump_of(number) {
             Some(dump) if piece.next >= piece.packets.len() => piece = fill(dump),
@@ -207,7 +210,7 @@ impl Merge {
         self.wait(piece, number);
     }
 
-    fn wait(&mut self, piece: Piece, number: u64) {
+    fn wait(&mut self, piece: PacketBatch, number: u64) {
         match piece.packets.get(piece.next) {
             Some(next) => _ = self.pieces.insert((next.place(), number), piece),
             None if number < OWN_DUMPS => self.waiting_bytes -= piece.bytes() as u64,
@@ -225,9 +228,9 @@ fn dump_of(number: u64) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A bucket of 2 MiB that is full of packets of `bytes`, and begins at `time_ns`.
-    fn piece(time_ns: i64, bytes: usize) -> Piece {
-        let (mut piece, data) = (Piece::default(), vec![7; bytes]);
+    /// A bucket of 2 MiB that is full of packets of `bytes` bytes, and begins at `time_ns`.
+    fn piece(time_ns: i64, bytes: usize) -> PacketBatch {
+        let (mut piece, data) = (PacketBatch::default(), vec![7; bytes]);
         for number in 0..(2_u64 << 20) / (16 + bytes as u64) {
             let packet = Packet {
                 time_ns: time_ns + i64::from(number > 0),
@@ -248,29 +251,30 @@ mod tests {
     #[test]
     fn packets_of_all_producers_may_wait() {
         for (producers, bytes) in [(1, 14), (1, 64), (12, 14), (12, 1500)] {
-            let mut merge = Merge::new(producers, 2 << 20);
+            let mut merge = AnswerMerge::new(producers, 2 << 20);
             for _ in 0..2 * producers {
                 merge.add(piece(0, bytes));
             }
-            let first = merge.next(Some(0), |_| Piece::default());
+            let first = merge.next(Some(0), |_| PacketBatch::default());
             assert!(first.is_none(), "{producers} producers, {bytes} bytes");
         }
     }
 
-    /// In a region where all buckets overlap, no more waits than the bound and one bucket.
+    /// In a region where all buckets overlap, the waiting packets are limited to the bound and one
+    /// bucket.
     #[test]
     fn what_waits_is_bounded() {
         for (producers, most) in [(1, 64 << 20), (12, 144 << 20)] {
-            let mut merge = Merge::new(producers, 2 << 20);
+            let mut merge = AnswerMerge::new(producers, 2 << 20);
             assert_eq!(merge.waiting_bytes_max, most);
             let mut taken = 0;
             for _ in 0..100 {
                 merge.add(piece(0, 64));
-                let held: usize = merge.pieces.values().map(Piece::bytes).sum();
+                let held: usize = merge.pieces.values().map(PacketBatch::bytes).sum();
                 let held = held as u64;
                 assert_eq!(merge.waiting_bytes, held);
                 assert!(held <= most + (5 << 20), "{held}");
-                while merge.next(Some(0), |_| Piece::default()).is_some() {
+                while merge.next(Some(0), |_| PacketBatch::default()).is_some() {
                     taken += 1;
                 }
                 assert!(merge.waiting_bytes <= most);

@@ -16,63 +16,63 @@ use std::{
 };
 
 use super::{
-    Answer, Query, QueryError,
-    contents::{Candidate, Contents, offsets},
-    dumped::Dumped,
-    index::Says,
-    merge::{Found, Place},
-    reading::{Reading, Tally, Visit},
-    resume::Position,
+    Query, QueryAnswer, QueryError,
+    contents::{CandidateBucket, RegionContents, offsets},
+    dump_reader::DumpReader,
+    index::IndexAnswer,
+    merge::{AnswerPlace, MatchedPacket},
+    reading::{AnswerReading, BucketRead, QueryTally},
+    resume::RecordPosition,
 };
 
 /// Where the newest packets of an answer begin, if it has older packets.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Newest {
+pub(super) struct NewestStart {
     /// Stamp of the first of the newest packets, ns.
     pub(super) begin_ns: i64,
     /// Packets before this place are older.
-    begin: Place,
+    begin: AnswerPlace,
 }
 
 /// The last packets of an answer, while it is counted.
 #[derive(Debug, Default)]
-pub(super) struct Last {
+pub(super) struct LastPackets {
     limits: (u64, u64),
     /// Where the newest packets may begin, and the packets and bytes before.
-    begins: VecDeque<(Newest, u64, u64)>,
+    begins: VecDeque<(NewestStart, u64, u64)>,
     /// The place after the last packet.
-    end: Option<Newest>,
+    end: Option<NewestStart>,
     packets: u64,
     bytes: u64,
 }
 
 /// A packet on the heap: its position, its stamp in ns, and its bytes in the answer.
-type Match = (Position, i64, u64);
+type Match = (RecordPosition, i64, u64);
 
-/// Entries of [`Last::begins`], 64 MiB. If a limit is larger, only every second or fourth packet
-/// may be the first of the newest: the answer may lack a few packets to its limit.
+/// Entries of [`LastPackets::begins`], 64 MiB. If a limit is larger, only every second or fourth
+/// packet may be the first of the newest: the answer may lack a few packets to its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
-impl Newest {
+impl NewestStart {
     /// Whether a packet is one of the newest.
-    pub(super) fn takes(&self, packet: &Found) -> bool {
+    pub(super) fn takes(&self, packet: &MatchedPacket) -> bool {
         packet.place() >= self.begin
     }
 }
 
-impl Last {
-    pub(super) fn push(&mut self, packet: &Found) {
+impl LastPackets {
+    pub(super) fn push(&mut self, packet: &MatchedPacket) {
         let (begin_ns, begin) = (packet.stamp_ns, packet.place());
         let end = (begin.0, begin.1, begin.2, begin.3.saturating_add(1));
-        self.end = Some(Newest {
+        self.end = Some(NewestStart {
             begin_ns,
             begin: end,
         });
-        let begin = Newest { begin_ns, begin };
+        let begin = NewestStart { begin_ns, begin };
         self.begins.push_back((begin, self.packets, self.bytes));
         self.packets += 1;
         self.bytes += u64::from(packet.captured);
-        let is_too_much = |(_, packets, bytes): &mut (Newest, u64, u64)| {
+        let is_too_much = |(_, packets, bytes): &mut (NewestStart, u64, u64)| {
             self.packets - *packets > self.limits.0 || self.bytes - *bytes > self.limits.1
         };
         while self.begins.pop_front_if(is_too_much).is_some() {}
@@ -86,7 +86,7 @@ impl Last {
     }
 
     /// `None`: with the first packet of the answer.
-    fn begin(&self) -> Option<Newest> {
+    fn begin(&self) -> Option<NewestStart> {
         match self.begins.front() {
             Some((_, 0, _)) => None,
             first => first.map(|first| first.0).or(self.end),
@@ -99,15 +99,15 @@ fn limits(query: &Query) -> (u64, u64) {
     (or_all(query.limit_packets), or_all(query.limit_bytes))
 }
 
-impl<W: io::Write> Reading<'_, W> {
+impl<W: io::Write> AnswerReading<'_, W> {
     /// Lets the pass that follows begin with the newest packets.
     pub(super) fn find_newest(mut self) -> Result<Self, QueryError> {
         if let Some((position, begin_ns, _)) = self.newest_in_ring() {
-            let Answer { resume, window, .. } = &mut self.answer;
+            let QueryAnswer { resume, window, .. } = &mut self.answer;
             resume.begin_with(position);
             window.resume(Some(position.0), begin_ns.saturating_sub(position.0));
             self.dumped = None;
-            self.newest = Some(Newest {
+            self.newest = Some(NewestStart {
                 begin_ns,
                 begin: (i64::MIN, 0, 0, 0),
             });
@@ -121,9 +121,9 @@ impl<W: io::Write> Reading<'_, W> {
     /// packets.
     fn newest_in_ring(&mut self) -> Option<Match> {
         let contents = Arc::clone(&self.start);
-        let Contents { buckets, steps, .. } = &*contents;
+        let RegionContents { buckets, steps, .. } = &*contents;
         let window = self.answer.window;
-        let offsets = |it: &Candidate| offsets(steps, it.bucket.producer);
+        let offsets = |it: &CandidateBucket| offsets(steps, it.bucket.producer);
         let buckets = buckets.iter();
         let mut buckets: Vec<_> = buckets
             .filter(|it| window.touches(it.reach_ns, offsets(it)))
@@ -172,14 +172,14 @@ impl<W: io::Write> Reading<'_, W> {
     /// be read.
     fn add_matches(
         &mut self,
-        contents: &Contents,
-        candidate: &Candidate,
+        contents: &RegionContents,
+        candidate: &CandidateBucket,
         waiting: &mut BinaryHeap<Match>,
     ) {
-        let visit = Visit::of(candidate);
+        let visit = BucketRead::of(candidate);
         let bucket = &candidate.bucket;
         let attached = &self.answer.attached;
-        if self.ask_index(contents, &visit) == Some(Says::Nothing)
+        if self.ask_index(contents, &visit) == Some(IndexAnswer::Nothing)
             || attached
                 .copy_bucket(bucket.bucket, &mut self.buffer)
                 .is_err()
@@ -195,7 +195,7 @@ impl<W: io::Write> Reading<'_, W> {
             let position = (packet.time_ns, bucket.producer, record);
             waiting.push((position, stamp_ns, (packet.data.len() as u64).min(snaplen)));
         });
-        self.tally = Tally::default(); // the pass that follows counts them
+        self.tally = QueryTally::default(); // the pass that follows counts them
     }
 
     /// Counts the whole answer. The ring and dumps may have the same packets, and only a pass over
@@ -204,20 +204,20 @@ impl<W: io::Write> Reading<'_, W> {
         let Self {
             mut answer,
             stream,
-            looker,
+            visitor,
             dumped,
             ..
         } = self;
-        let last = Last {
+        let last = LastPackets {
             limits: limits(&answer.query),
-            ..Last::default()
+            ..LastPackets::default()
         };
         let query = &mut answer.query;
         let limits = (query.limit_packets.take(), query.limit_bytes.take());
-        let mut counting = Reading::<io::Sink>::new(answer, None);
+        let mut counting = AnswerReading::<io::Sink>::new(answer, None);
         (counting.dumped, counting.last) = (dumped, Some(last));
         counting.whole_pass()?;
-        let Reading {
+        let AnswerReading {
             mut answer,
             dumped,
             last,
@@ -225,8 +225,8 @@ impl<W: io::Write> Reading<'_, W> {
         } = counting;
         (answer.query.limit_packets, answer.query.limit_bytes) = limits;
         Ok(Self {
-            looker,
-            dumped: dumped.map(Dumped::again),
+            visitor,
+            dumped: dumped.map(DumpReader::again),
             newest: last.and_then(|last| last.begin()),
             ..Self::new(answer, stream)
         })

@@ -1,112 +1,118 @@
-//! The pass over a ring's buckets: once for an answer, again and again for one that follows.
+//! The pass over a ring's buckets: once for an answer, repeatedly for a follow.
 //!
-//! A pass visits the buckets by their smallest time, takes the packets that match out of each, and gives out those that nothing older comes
-//! before any more. In a follow that is what every producer's watermark has passed, so that the order is that of an answer given later, and
-//! a reader may go on behind any packet of it (`resume.rs`). What a pass has read of a bucket that is still open, the next one leaves out.
+//! A pass visits the buckets by their smallest time, and takes the matching packets out of each
+//! bucket. It gives out packets that no older packet can precede any more. In a follow these are
+//! the packets before every producer's watermark. So the order is the order of an answer that is
+//! given later, and a reader may continue after any packet (`resume.rs`). Records of an open bucket
+//! that a pass has read are skipped by the next pass.
 
 use std::{io, sync::Arc, time::Duration};
 
 use retroscope_ring::{AttachedState, Buffer, CopyError, Step};
 
 use super::{
-    Answer, IndexUse, PacketId, QueryError, QueryReport,
-    contents::{Candidate, Contents, Losses, offset_ns, offsets},
-    dumped::Dumped,
-    index::{Needed, Says},
-    merge::{Merge, Piece},
-    newest::{Last, Newest},
-    seen::{Looker, Seen},
-    stream::{Statistics, Stream},
+    IndexUse, PacketId, QueryAnswer, QueryError, QueryReport,
+    contents::{CandidateBucket, QueryLosses, RegionContents, offset_ns, offsets},
+    dump_reader::DumpReader,
+    index::{IndexAnswer, IndexQuestion},
+    merge::{AnswerMerge, PacketBatch},
+    newest::{LastPackets, NewestStart},
+    stream::{AnswerStatistics, AnswerStream},
+    visitor::{PacketVisitor, QueriedPacket},
 };
 use crate::intake::InterfaceCounts;
 
-/// How long a follow waits before it looks for packets again: a tenth of what an inserter may wait before it says how far it is.
+/// Interval at which a follow checks for packets: a tenth of the time that an inserter may wait
+/// before it publishes its progress.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
-/// The same as a multiple of what a look takes, where there are very many buckets: it then costs no more than a twentieth of a processor.
+/// Minimum of the interval as a multiple of the duration of a check, for regions with very many
+/// buckets. Checks then take at most a twentieth of a processor.
 const LOOKS_SHARE: i64 = 20;
-/// How long the last packet may wait to become the one with the verdict, ns, where none comes behind it.
+/// Time that the last packet waits to become the packet with the verdict if no packet follows, ns.
 const HELD_BACK_NS: i64 = 200_000_000;
-/// How often a follow writes statistics, ns.
+/// Interval at which a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 
 /// An answer that is being written.
 #[derive(Debug)]
-pub(super) struct Reading<'v, W: io::Write> {
-    pub(super) answer: Answer,
-    /// As the answer began.
-    pub(super) start: Arc<Contents>,
-    /// As it was looked at last.
-    pub(super) latest: Arc<Contents>,
+pub(super) struct AnswerReading<'v, W: io::Write> {
+    pub(super) answer: QueryAnswer,
+    /// The contents of the ring at the start of the answer.
+    pub(super) start: Arc<RegionContents>,
+    /// The latest contents of the ring.
+    pub(super) latest: Arc<RegionContents>,
     pub(super) buffer: Buffer,
-    pub(super) merge: Merge,
-    /// What has left the ring, where it is asked for.
-    pub(super) dumped: Option<Dumped>,
-    /// `None`: packets are counted only.
-    pub(super) stream: Option<Stream<W>>,
-    /// Who looks at packets that are not written.
-    pub(super) looker: Option<Looker<'v>>,
-    pub(super) losses: Losses,
-    /// By producer.
-    pub(super) progress: Vec<Progress>,
-    /// `None`: no packet of the window is left out.
-    pub(super) newest: Option<Newest>,
-    /// Where the newest packets may begin, while the answer is counted.
-    pub(super) last: Option<Last>,
-    /// What a bucket must have for the index; `None`: there is none, or it does not help.
-    pub(super) needed: Option<Needed>,
-    pub(super) tally: Tally,
-    /// Passes before this one.
+    pub(super) merge: AnswerMerge,
+    /// Dumps with packets that left the ring, if the query asks for dumps.
+    pub(super) dumped: Option<DumpReader>,
+    /// The output. `None`: packets are not written.
+    pub(super) stream: Option<AnswerStream<W>>,
+    /// The function that gets packets which are not written.
+    pub(super) visitor: Option<PacketVisitor<'v>>,
+    pub(super) losses: QueryLosses,
+    /// Progress by producer.
+    pub(super) progress: Vec<ProducerProgress>,
+    /// The start of the newest packets. `None`: no packet of the window is left out.
+    pub(super) newest: Option<NewestStart>,
+    /// The candidates for the start of the newest packets, while the answer is counted.
+    pub(super) last: Option<LastPackets>,
+    /// The question for the index. `None`: the ring has no index, or the index does not help.
+    pub(super) needed: Option<IndexQuestion>,
+    pub(super) tally: QueryTally,
+    /// Number of earlier passes.
     pub(super) passes: u64,
-    /// A follow: the stamp up to which all that was asked for is written, ns. One that is ended in the middle of a pass has what comes before its last packet.
+    /// Follow: stamp up to which all matching packets are written, ns. If a follow is ended in the
+    /// middle of a pass, the answer has the packets up to its last packet.
     pub(super) written_to_ns: Option<i64>,
 }
 
-/// How far a producer was read.
+/// Progress of the reading of one producer.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Progress {
-    /// Behind the last record that was looked for; `None`: none was.
+pub(super) struct ProducerProgress {
+    /// The number after the last record that is accounted for: a later bucket that begins after
+    /// this number shows a gap. `None`: the first bucket shows no gap.
     pub(super) end: Option<u64>,
-    /// Records before this one were read.
+    /// Records before this record were read.
     pub(super) read: u64,
-    /// Records that are missing since its last packet in the answer.
+    /// Records that are missing since the producer's last packet in the answer.
     pub(super) dropped: u64,
-    /// Its last packet in the answer.
+    /// The producer's last packet in the answer.
     pub(super) last: Option<PacketId>,
 }
 
-/// What was counted.
+/// Counters of an answer.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct QueryTally {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) inspected: u64,
     /// Packets of interfaces that the region does not list: their link type is unknown.
     pub(super) unlisted: u64,
-    /// Packets from before 1970, which pcapng cannot tell.
+    /// Packets from before 1970, whose stamps pcapng cannot store.
     pub(super) restamped: u64,
-    /// Stamps of the first and the last packet in the answer, ns.
+    /// Stamp of the first packet in the answer, ns.
     pub(super) first_ns: Option<i64>,
     pub(super) last_ns: Option<i64>,
-    /// When the last one came, on the monotonic clock, ns.
+    /// Time at which the last packet was written, on the monotonic clock, ns.
     pub(super) came_ns: i64,
-    /// What ended the answer.
+    /// The reason why the answer ended early.
     pub(super) ended_by: Option<&'static str>,
     pub(super) index: IndexUse,
 }
 
-/// A bucket to be read.
+/// A bucket that is to be read.
 #[derive(Debug)]
-pub(super) struct Visit<'c> {
-    pub(super) candidate: &'c Candidate,
-    /// Its records that were read before.
+pub(super) struct BucketRead<'c> {
+    pub(super) candidate: &'c CandidateBucket,
+    /// Records of the bucket that were read before.
     pub(super) skip: u64,
-    /// Records that are missing before it.
+    /// Records that are missing before the bucket.
     hole: u64,
 }
 
-impl<'c> Visit<'c> {
-    /// All records of a bucket.
-    pub(super) fn of(candidate: &'c Candidate) -> Self {
+impl<'c> BucketRead<'c> {
+    /// Reads all records of a bucket.
+    pub(super) fn of(candidate: &'c CandidateBucket) -> Self {
         Self {
             candidate,
             skip: 0,
@@ -115,41 +121,41 @@ impl<'c> Visit<'c> {
     }
 }
 
-impl<'v, W: io::Write> Reading<'v, W> {
-    pub(super) fn new(answer: Answer, stream: Option<Stream<W>>) -> Self {
+impl<'v, W: io::Write> AnswerReading<'v, W> {
+    pub(super) fn new(answer: QueryAnswer, stream: Option<AnswerStream<W>>) -> Self {
         let info = answer.attached.info();
         let start = Arc::clone(&answer.contents);
-        let progress = |producer| Progress {
+        let progress = |producer| ProducerProgress {
             end: answer.resume.end_of(producer),
-            ..Progress::default()
+            ..ProducerProgress::default()
         };
-        // What was in an answer before, only records tell.
+        // Only the records show which packets an earlier answer had.
         let has_index = answer.index.is_some() && answer.query.after.is_empty();
         let needed = has_index.then(|| answer.matching.needed(&start.interfaces));
         Self {
             latest: Arc::clone(&start),
             start,
             buffer: Buffer::new(),
-            merge: Merge::new(info.producers, info.bucket_bytes),
+            merge: AnswerMerge::new(info.producers, info.bucket_bytes),
             dumped: None,
             stream,
-            looker: None,
-            losses: Losses::default(),
+            visitor: None,
+            losses: QueryLosses::default(),
             progress: (0..info.producers).map(progress).collect(),
             newest: None,
             last: None,
             needed: needed.flatten(),
-            tally: Tally::default(),
+            tally: QueryTally::default(),
             passes: 0,
             written_to_ns: None,
             answer,
         }
     }
 
-    /// Shows the packets to somebody.
-    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&Seen<'_>) -> bool) -> Self {
-        let looker = Some(Looker::new(look));
-        Self { looker, ..self }
+    /// Gives the packets to a function.
+    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&QueriedPacket<'_>) -> bool) -> Self {
+        let visitor = Some(PacketVisitor::new(look));
+        Self { visitor, ..self }
     }
 
     pub(super) fn run(mut self) -> Result<QueryReport, QueryError> {
@@ -165,7 +171,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         self.end()
     }
 
-    /// Reads all of the window.
+    /// Reads the whole window.
     pub(super) fn whole_pass(&mut self) -> Result<(), QueryError> {
         let contents = Arc::clone(&self.start);
         let visits = self.visits(&contents);
@@ -174,13 +180,14 @@ impl<'v, W: io::Write> Reading<'v, W> {
         Ok(())
     }
 
-    /// Passes until there is an end.
+    /// Repeats passes until the follow ends.
     fn follow(&mut self) -> Result<(), QueryError> {
         self.write_interfaces()?;
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // Before the region is looked at: what was stored until then is in it.
+            // This is read before the region, so the region has all records that were stored up to
+            // then.
             let has_left = self
                 .answer
                 .recorder
@@ -188,7 +195,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 .is_some_and(|it| it.strong_count() == 0);
             let contents = match self.passes {
                 0 => Arc::clone(&self.start),
-                _ => Arc::new(Contents::read(&self.answer.attached)?),
+                _ => Arc::new(RegionContents::read(&self.answer.attached)?),
             };
             self.latest = Arc::clone(&contents);
             self.answer.matching.learn(&contents.interfaces);
@@ -204,7 +211,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 Some(_) => self.written_to_ns.max(self.tally.last_ns),
             };
             for (producer, progress) in self.progress.iter_mut().enumerate() {
-                // What it stores from now on is not missed.
+                // Records that the producer stores from now on must not be missed.
                 progress.end.get_or_insert(contents.end_of(producer));
             }
             let now_ns = self.answer.clock.mono_ns();
@@ -239,8 +246,8 @@ impl<'v, W: io::Write> Reading<'v, W> {
         }
     }
 
-    /// What there is to be read, by time: buckets with records that were not read before.
-    pub(super) fn visits<'c>(&mut self, contents: &'c Contents) -> Vec<Visit<'c>> {
+    /// Buckets with records that were not read before, by time.
+    pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
             let bucket = &contents.buckets[*index].bucket;
@@ -269,7 +276,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 .saturating_sub(bucket.first)
                 .min(bucket.packets);
             if skip < bucket.packets || hole > 0 {
-                let visit = Visit {
+                let visit = BucketRead {
                     candidate,
                     skip,
                     hole,
@@ -288,11 +295,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
         visits.into_iter().map(|(_, visit)| visit).collect()
     }
 
-    /// Reads these buckets and writes what comes before `until_ns` of ring time; `None`: all.
+    /// Reads these buckets and writes the packets before `until_ns` of ring time; `None`: all
+    /// packets.
     pub(super) fn pass(
         &mut self,
-        contents: &Contents,
-        visits: &[Visit<'_>],
+        contents: &RegionContents,
+        visits: &[BucketRead<'_>],
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
         if let Some(dumped) = self.dumped.as_mut().filter(|_| self.passes == 0) {
@@ -311,7 +319,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         Ok(())
     }
 
-    /// Whether there is no more to be done.
+    /// Whether the answer has ended.
     pub(super) fn is_ended(&mut self) -> bool {
         if self.tally.ended_by.is_none() && self.answer.cancel.is_cancelled() {
             self.tally.ended_by = Some("cancelled");
@@ -319,14 +327,15 @@ impl<'v, W: io::Write> Reading<'v, W> {
         self.tally.ended_by.is_some()
     }
 
-    /// Reads a bucket, if it may have packets of the window, and writes those of buckets before it.
+    /// Reads a bucket if it may have packets of the window. First writes the packets before the
+    /// bucket.
     fn bucket(
         &mut self,
-        contents: &Contents,
-        visit: &Visit<'_>,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
-        let Candidate {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let producer = bucket.producer;
@@ -334,7 +343,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let window = self.answer.window;
         if visit.hole > 0 {
             self.progress[producer].dropped += visit.hole;
-            // Else the contents tell it.
+            // In other cases the contents report the loss.
             if self.passes > 0 || self.answer.resume.end_of(producer).is_some() {
                 let stamps = window.part(*span_ns, offsets);
                 self.losses.add("evicted", stamps, Some(visit.hole));
@@ -351,17 +360,17 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let says = self.ask_index(contents, visit);
         let index = &mut self.tally.index;
         match says {
-            Some(Says::Nothing) => {
+            Some(IndexAnswer::Nothing) => {
                 index.ruled_out += 1;
                 self.tally.inspected += bucket.packets;
                 return Ok(());
             }
-            Some(Says::Perhaps) => index.read += 1,
-            Some(Says::Useless) => index.useless += 1,
-            Some(Says::Unknown) => index.made += 1,
+            Some(IndexAnswer::Perhaps) => index.read += 1,
+            Some(IndexAnswer::Useless) => index.useless += 1,
+            Some(IndexAnswer::Unknown) => index.made += 1,
             None => {}
         }
-        // Of those that were in the answer before, none is missing.
+        // Packets of an earlier answer are not missing.
         let had = self.answer.resume.end_of(producer).unwrap_or(0);
         let end = bucket.first.saturating_add(bucket.packets);
         let left = end.saturating_sub(had.max(bucket.first.saturating_add(visit.skip)));
@@ -375,7 +384,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 return Ok(());
             }
             Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
-            // As it was when its header was read, it had nothing of the window.
+            // According to its header, the bucket had no packet of the window.
             Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => return Ok(()),
             Err(CopyError::Overwritten(_)) => {
                 let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
@@ -396,9 +405,13 @@ impl<'v, W: io::Write> Reading<'v, W> {
         Ok(())
     }
 
-    /// What the index says of a bucket; `None`: it is not asked.
-    pub(super) fn ask_index(&self, contents: &Contents, visit: &Visit<'_>) -> Option<Says> {
-        let Candidate {
+    /// The result of the index for a bucket; `None`: the index is not used.
+    pub(super) fn ask_index(
+        &self,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
+    ) -> Option<IndexAnswer> {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let needed = self.needed.as_ref()?;
@@ -407,17 +420,22 @@ impl<'v, W: io::Write> Reading<'v, W> {
         }
         let says = self.answer.index.as_ref()?.asks(bucket.bucket, needed);
         let offsets = offsets(&contents.steps, bucket.producer);
-        // How many of its packets are in the window, only they tell.
+        // Only the packets show how many of them are in the window.
         let is_whole = self.answer.window.holds_all(*span_ns, offsets);
         Some(match says {
-            Says::Nothing if !is_whole => Says::Perhaps,
+            IndexAnswer::Nothing if !is_whole => IndexAnswer::Perhaps,
             says => says,
         })
     }
 
-    /// Gives the index what it lacks of the copied bucket.
-    fn fill_index(&self, contents: &Contents, visit: &Visit<'_>, says: Option<Says>) {
-        if says == Some(Says::Unknown)
+    /// Makes the missing filter of the copied bucket.
+    fn fill_index(
+        &self,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
+        says: Option<IndexAnswer>,
+    ) {
+        if says == Some(IndexAnswer::Unknown)
             && let (Some(index), Some(needed)) = (&self.answer.index, &self.needed)
         {
             let bucket = visit.candidate.bucket.bucket;
@@ -426,13 +444,14 @@ impl<'v, W: io::Write> Reading<'v, W> {
         }
     }
 
-    /// Keeps the packets of the copied bucket that are asked for. `false`: the bucket does not hold what its header says.
-    fn take(&mut self, contents: &Contents, visit: &Visit<'_>) -> bool {
-        let Candidate {
+    /// Takes the matching packets out of the copied bucket. Returns false if the bucket differs
+    /// from its header.
+    fn take(&mut self, contents: &RegionContents, visit: &BucketRead<'_>) -> bool {
+        let CandidateBucket {
             bucket, span_ns, ..
         } = visit.candidate;
         let lengths = self.lengths();
-        let mut piece = Piece::default();
+        let mut piece = PacketBatch::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let place = (0, bucket.producer, record);
             piece.push(packet, place, stamp_ns, lengths);
@@ -445,26 +464,26 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
-        // The header of an open one speaks of more than so many records.
+        // The header of an open bucket counts more records than were read.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside
             && (is_part || (found.bytes, found.times_ns) == (bucket.bytes, *span_ns))
     }
 
-    /// Calls `take` with each packet of the copied bucket that is asked for, its number and its stamp.
+    /// Calls `take` with each matching packet of the copied bucket, its number and its stamp.
     pub(super) fn each_match(
         &mut self,
-        contents: &Contents,
-        visit: &Visit<'_>,
+        contents: &RegionContents,
+        visit: &BucketRead<'_>,
         mut take: impl FnMut(&retroscope_ring::Packet<'_>, u64, i64),
     ) -> FoundInBucket {
         let bucket = &visit.candidate.bucket;
-        let Contents {
+        let RegionContents {
             interfaces, steps, ..
         } = contents;
         let offsets = offsets(steps, bucket.producer);
-        let Answer {
+        let QueryAnswer {
             window,
             matching,
             resume,
@@ -497,18 +516,18 @@ impl<'v, W: io::Write> Reading<'v, W> {
         found
     }
 
-    /// Bytes of each packet that the answer has at most, and that are kept for the answer.
+    /// Maximum bytes of each packet in the answer, and in memory until then.
     fn lengths(&self) -> (usize, usize) {
         let headers = self.answer.query.headers;
         let snaplen = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
-        let is_shown = self.stream.is_some() || self.looker.is_some();
+        let is_shown = self.stream.is_some() || self.visitor.is_some();
         (snaplen, if is_shown { snaplen } else { 0 })
     }
 
-    /// Writes packets, in order, that nothing of `until_ns` or later comes before.
+    /// Writes packets, in order, before which no packet of `until_ns` or later can come.
     fn write_before(
         &mut self,
-        contents: &Contents,
+        contents: &RegionContents,
         until_ns: Option<i64>,
     ) -> Result<(), QueryError> {
         let before = self.tally.packets;
@@ -517,12 +536,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
         while let Some((packet, data, dump)) = merge.next(until_ns, |dump| {
             let dumped = self.dumped.as_mut();
             let answer = &mut self.answer;
-            dumped.map_or_else(Piece::default, |it| {
+            dumped.map_or_else(PacketBatch::default, |it| {
                 it.fill(dump, answer, contents, lengths)
             })
         }) {
             let window = &self.answer.window;
-            // The window may have begun later since.
+            // The start of the window may have moved forward since.
             if dump.is_none() && !window.holds(packet.time_ns, packet.stamp_ns) {
                 continue;
             }
@@ -530,7 +549,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let other = dumped.and_then(|dumped| dumped.entry(packet.interface));
             let entry = contents.interfaces.get(usize::from(packet.interface));
             let Some(entry) = entry.or(other.as_deref()) else {
-                continue; // never: `Dumped` made one for each packet
+                continue; // never: `DumpReader` made one for each packet
             };
             let goes_on = self.give(entry, packet, data, dump);
             if !goes_on.map_err(QueryError::Output)? {
@@ -544,8 +563,8 @@ impl<'v, W: io::Write> Reading<'v, W> {
         Ok(())
     }
 
-    /// Writes the blocks of interfaces that are asked for, so that programs which read a pipe begin: where these have one link type, as these
-    /// programs want it.
+    /// Writes the blocks of interfaces whose packets may match, so that programs that read a pipe
+    /// begin. Only if all have one link type, because such programs require that.
     fn write_interfaces(&mut self) -> Result<(), QueryError> {
         let Some(stream) = &mut self.stream else {
             return Ok(());
@@ -578,10 +597,10 @@ impl<'v, W: io::Write> Reading<'v, W> {
             .as_ref()
             .and_then(std::sync::Weak::upgrade);
         let recorder = recorder.filter(|recorder| recorder.is_live());
-        let statistics = Statistics {
+        let statistics = AnswerStatistics {
             report: &report.comment(),
             start_ns: self.answer.attached.info().created_ns,
-            span_ns: window.told,
+            span_ns: window.reported_ns,
         };
         let counts = |number| match &recorder {
             Some(recorder) => recorder.intake.interface_counts(number),
@@ -592,7 +611,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 }
 
-/// What a bucket turned out to hold.
+/// The records of a bucket, as they were read.
 #[derive(Debug)]
 pub(super) struct FoundInBucket {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! What an answer says of itself.
+//! The report of an answer.
 
 use std::fmt;
 
@@ -7,103 +7,122 @@ use serde::{Serialize, Serializer};
 use super::PacketId;
 use crate::{Missing, Verdict, control::time::seconds, dump::report::packets};
 
-/// What a query found. Times are RFC 3339.
+/// The result of a query. Times are RFC 3339.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueryReport {
-    /// Start of the window: as asked, else the time since which all is there. `null`: the ring is empty.
+    /// Start of the window: as requested, or the time since which the ring is complete. `null`: the
+    /// ring is empty.
     pub from: Option<String>,
-    /// End of the window: as asked, else the latest time up to which the ring is sure to have all. Where a limit ended the answer, its
-    /// last packet; the newest packets of a limited number begin with their first.
+    /// End of the window: as requested, or the latest time up to which the ring is sure to be
+    /// complete. If a limit ended the answer, the stamp of the last packet. An answer with the
+    /// newest packets begins with its first packet.
     pub to: Option<String>,
     /// Packets in the answer.
     pub packets: u64,
     /// Captured bytes of these packets.
     pub bytes: u64,
-    /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out. Where
-    /// a part of packets is asked for, those in the answer only.
+    /// Packets of the window that were compared with the query, including packets of buckets that
+    /// the index ruled out. With [`Query::within`](crate::Query::within), only packets in the
+    /// answer.
     pub inspected: u64,
-    /// See [`Verdict`]; never `failed`.
+    /// Whether packets are missing: see [`Verdict`]. Never `failed`.
     pub verdict: Verdict,
-    /// What is missing, one entry a cause, or source and cause for what was lost before the ring: `evicted` (also what a follow was too slow
-    /// for), `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
-    /// region contradicts itself), `interface-limit` (of interfaces that the region does not list), `restamped` (in the answer as of 1970:
-    /// pcapng has no earlier time), `truncated` (in the answer with fewer bytes than their interface gives now, of dumps of other recordings),
-    /// `restart` (the time in which no recorder ran, of answers that go back further than this recording), `not-recorded` (of the time of other recordings, of which only dumps are left).
+    /// Missing packets: one entry for each cause; for losses before the ring, one entry for each
+    /// source and cause.
+    ///
+    /// - `evicted`: overwritten, also because a follow was too slow.
+    /// - `unpublished`: not published by a recorder that was killed or still runs.
+    /// - `damaged`: the region contradicts itself.
+    /// - `interface-limit`: packets of interfaces that the region does not list.
+    /// - `restamped`: in the answer with a stamp of 1970, because pcapng has no earlier time.
+    /// - `snapped`: packets of dumps of other recordings, with fewer bytes than their interface
+    ///   gives now.
+    /// - `not-recorded`: packets from the time of other recordings, of which only dumps are left.
     pub missing: Vec<Missing>,
-    /// What ended the answer before its window does, without losing anything: `limit`, `cancelled`, `end` (of the recording, in a follow).
+    /// The reason why the answer ended before its window, without a loss: `limit`, `cancelled`, or
+    /// `end` (of the recording, in a follow).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clipped: Vec<&'static str>,
-    /// Why there is no packet in it.
+    /// The reason why the answer has no packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty: Option<Empty>,
-    /// Up to when `missing` has what was lost before the ring: in the NIC, in the kernel, for want of a free bucket. `null`: it does not tell.
+    /// Time up to which `missing` has all losses before the ring: in the NIC, in the kernel, or
+    /// because no bucket was free. `null`: unknown.
     pub losses_known_to: Option<String>,
-    /// What dumps gave of the time that has left the ring; absent where no dump was asked.
+    /// Packets from dumps, of the time that left the ring. Absent if no dump was needed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dumps: Option<FromDumps>,
-    /// What the index did; `None`: it was not asked, or who asks sees a part of the packets.
+    pub dumps: Option<AnswerDumps>,
+    /// The use of the index. `None`: the index was not used, or the client sees only a part of the
+    /// packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexUse>,
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The last packet of each producer in the answer: with these as `after` another one goes on behind it.
+    /// The last packet of each producer in the answer. With these as
+    /// [`Query::after`](crate::Query::after) another answer continues after this answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
 }
 
-/// What dumps gave to an answer whose window begins before the ring.
+/// Packets from dumps in an answer whose window begins before the ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FromDumps {
-    /// Dumps that were looked into.
+pub struct AnswerDumps {
+    /// Dumps that were opened.
     pub read: u64,
-    /// Those that are not in the answer as they should be: deleted, damaged, or unreadable.
+    /// Dumps that are not completely in the answer: deleted, damaged, or unreadable.
     pub failed: u64,
     /// Packets of the answer that are from dumps.
     pub packets: u64,
-    /// The first 64 dumps, by the start of their windows. None for who may not ask for dumps: tokens with a filter or a snap length.
+    /// The first 64 dumps, by the start of their windows. Empty for tokens with a filter or a snap
+    /// length, which may not ask for dumps.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<DumpAnswer>,
-    /// The first 64 stretches that have left the ring and that no dump is sure to have all of: start and end, RFC 3339. None for the same.
+    /// The first 64 time ranges that left the ring and that no dump is sure to cover completely:
+    /// start and end, RFC 3339. Empty for tokens with a filter or a snap length.
     pub uncovered: Vec<[String; 2]>,
-    /// Why there is no list of dumps.
+    /// The reason if the dumps could not be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<String>,
 }
 
-/// What a dump gave to an answer.
+/// Packets of one dump in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DumpAnswer {
-    /// See [`StoredDump::id`](crate::StoredDump::id).
+    /// The dump's ID, as in [`StoredDump::id`](crate::StoredDump::id).
     pub id: String,
-    /// Its captures, without a directory.
+    /// The dump's captures, without a directory.
     pub files: Vec<String>,
-    /// Start of its window, RFC 3339.
+    /// Start of the dump's window, RFC 3339.
     pub from: String,
-    /// End of its window.
+    /// End of the dump's window, RFC 3339.
     pub to: String,
-    /// Packets of the answer that are from it; of those that several dumps have, one of them gave each.
+    /// Packets of the answer that are from this dump. If several dumps have a packet, only one of
+    /// the dumps counts the packet.
     pub packets: u64,
-    /// It takes all that the query asks for, and has all of its window but what its own verdict names.
+    /// The dump's filter matches all packets that the query asks for, and the dump has its whole
+    /// window except the losses in its own verdict.
     pub covers: bool,
-    /// This recorder wrote it since its start; of other recordings nobody knows what their dumps lack.
+    /// This recorder wrote the dump since its start. For dumps of other recordings the losses are
+    /// unknown.
     pub is_of_this_recording: bool,
-    /// Why it is not in the answer, or not all of it.
+    /// The reason why the dump is not in the answer, or not completely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What became of closed buckets of a window by the index. They may be read twice for the newest packets.
+/// Use of the index for closed buckets of a window. A query for the newest packets may read a
+/// bucket twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IndexUse {
-    /// Buckets that were not read: their filters show that they have no such packet.
+    /// Buckets that were not read: their filters show that they have no matching packet.
     pub ruled_out: u64,
-    /// Buckets that were read, and of which a filter was made for the next query.
+    /// Buckets that were read, and for which a filter was made for the next query.
     pub made: u64,
     /// Buckets that were read because they may have such a packet, or because only a part of the
     /// bucket is in the window.
@@ -113,43 +132,44 @@ pub struct IndexUse {
     pub useless: u64,
 }
 
-/// Why an answer, or a dump that a trigger asks for, would have no packets. The text is a sentence.
+/// The reason why an answer, or a dump that a trigger asks for, would have no packets. The text is
+/// a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "why", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Empty {
-    /// The ring has none of the interfaces that were named.
+    /// The ring has no interface with a requested name.
     NoInterface {
-        /// Those that it has.
+        /// The interfaces of the ring.
         interfaces: Vec<String>,
     },
-    /// Nothing was recorded at all yet.
+    /// Nothing was recorded yet.
     NothingRecorded,
-    /// The window begins later than the recorder knows of.
+    /// The window begins after the latest time that the recorder knows.
     NotYet {
-        /// How much later, ns.
+        /// Time from then to the start of the window, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the oldest packet in the ring.
     AgedOut {
-        /// How long before, ns.
+        /// Time from the end of the window to the oldest packet, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the recording began. Only triggers have this reason.
     NotRecorded {
-        /// How long before, ns.
+        /// Time from the end of the window to the start of the recording, ns; in JSON s.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
-    /// All packets of the window were looked at.
+    /// All packets of the window were inspected.
     NothingMatched {
-        /// How many there were.
+        /// Number of inspected packets.
         of: u64,
     },
 }
@@ -186,8 +206,8 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
-/// `; 12 packets from 2 dumps, 1 of them not read whole`; nothing, where there was none.
-impl fmt::Display for FromDumps {
+/// `; 12 packets from 2 dumps, 1 of them not read whole`. Empty without dumps.
+impl fmt::Display for AnswerDumps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.unlisted {
             write!(f, "; dumps not looked into: {why}")?;
@@ -206,7 +226,8 @@ impl fmt::Display for FromDumps {
 }
 
 impl QueryReport {
-    /// The verdict with its reasons: `incomplete: up to 12 packets evicted; losses before the ring unknown`.
+    /// The verdict with its reasons: `incomplete: up to 12 packets evicted; losses before the ring
+    /// unknown`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let missing: Vec<String> = self.missing.iter().map(Missing::to_string).collect();
@@ -224,13 +245,13 @@ impl QueryReport {
             [] => String::new(),
             by => format!(" (ended by: {})", by.join(", ")),
         };
-        let dumps = self.dumps.as_ref().map(FromDumps::to_string);
+        let dumps = self.dumps.as_ref().map(AnswerDumps::to_string);
         let dumps = dumps.unwrap_or_default();
         format!("{verdict}{separator}{missing}{losses}{empty}{dumps}{clipped}")
     }
 
-    /// The report as a comment of a file, which has room for 65,535 bytes: without remarks where they are too long, and where that is not
-    /// enough only with its sums.
+    /// The report as a comment of a file, which has room for 65,535 bytes. A longer report is
+    /// shortened to its main parts, and then to its sums.
     pub(super) fn comment(&self) -> String {
         const ROOM: usize = 60_000;
         let json = |report: &Self| serde_json::to_string(report).unwrap_or_default();

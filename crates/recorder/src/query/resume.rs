@@ -1,33 +1,35 @@
-//! Going on behind packets of an answer before.
+//! Continues after packets of an earlier answer.
 //!
-//! An answer gives packets in the order of (ring time, producer, record). Behind a packet are those of its producer that come after it in
-//! this order, and, of a producer of which no packet is named, those that come after all that are. Where a named packet was overwritten, its
-//! time is gone, and its number stands for it: of its producer those that were stored later come after it.
+//! An answer gives packets in the order of (ring time, producer, record). For a producer with a
+//! named packet, the next answer has the packets after that packet in this order. For a producer
+//! without a named packet, it has the packets after all named packets. If a named packet was
+//! overwritten, its time is unknown, and its number replaces the time: the next answer has the
+//! packets with higher numbers.
 
 use retroscope_ring::{Attached, Buffer};
 
 use super::{
     PacketId, QueryError, Recording,
-    contents::{Contents, Window},
+    contents::{QueryWindow, RegionContents},
 };
 
 /// The order of packets: ring time in ns, producer, record.
-pub(super) type Position = (i64, usize, u64);
+pub(super) type RecordPosition = (i64, usize, u64);
 
-/// See the module.
+/// The named packets of a query, and the packets that they exclude.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
-    /// By producer.
-    own: Vec<Option<Place>>,
-    /// Packets of other producers before this position were in the answer before.
-    begin: Option<Position>,
+    /// The named packet by producer.
+    own: Vec<Option<ResumePlace>>,
+    /// An earlier answer had packets of other producers before this position.
+    begin: Option<RecordPosition>,
 }
 
-/// A packet of a producer.
+/// A named packet of a producer.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ResumePlace {
     record: u64,
-    /// Ring time, ns; `None`: it was overwritten.
+    /// Ring time, ns; `None`: the packet was overwritten.
     time_ns: Option<i64>,
 }
 
@@ -36,7 +38,7 @@ impl Resume {
         after: &[PacketId],
         recording: Recording,
         attached: &Attached,
-        contents: &Contents,
+        contents: &RegionContents,
     ) -> Result<Self, QueryError> {
         let mut resume = Self::default();
         let producers = attached.info().producers;
@@ -66,7 +68,7 @@ impl Resume {
             }
             let known = &mut resume.own[producer];
             if known.is_none_or(|known| (known.time_ns, known.record) < (time_ns, record)) {
-                *known = Some(Place { record, time_ns });
+                *known = Some(ResumePlace { record, time_ns });
             }
             let behind = time_ns.map(|time_ns| (time_ns, producer, record + 1));
             resume.begin = resume.begin.max(behind);
@@ -74,8 +76,8 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Begins a window where the packets before may end.
-    pub(super) fn narrow(&self, window: &mut Window, contents: &Contents) {
+    /// Begins a window where the earlier packets may end.
+    pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;
         }
@@ -86,18 +88,18 @@ impl Resume {
     }
 
     /// Leaves out all packets before `position`.
-    pub(super) fn begin_with(&mut self, position: Position) {
+    pub(super) fn begin_with(&mut self, position: RecordPosition) {
         self.begin = Some(position);
     }
 
-    /// Whether a packet was in the answer before.
+    /// Whether an earlier answer had a packet.
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
-            Some(Place {
+            Some(ResumePlace {
                 record: last,
                 time_ns: Some(last_ns),
             }) => (time_ns, record) <= (last_ns, last),
-            Some(Place { record: last, .. }) => record <= last,
+            Some(ResumePlace { record: last, .. }) => record <= last,
             None => (self.begin).is_some_and(|begin| (time_ns, producer, record) < begin),
         }
     }
@@ -107,7 +109,7 @@ impl Resume {
         self.place(producer).map(|place| place.record + 1)
     }
 
-    fn place(&self, producer: usize) -> Option<Place> {
+    fn place(&self, producer: usize) -> Option<ResumePlace> {
         self.own.get(producer).copied().flatten()
     }
 }

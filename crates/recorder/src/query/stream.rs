@@ -1,8 +1,9 @@
-//! The answer as pcapng that may be read while it comes.
+//! Writes the answer as pcapng that may be read at the same time.
 //!
-//! Readers that take a pipe (tcpdump, tshark, capinfos) count neither custom blocks nor a second section right, so the verdict is a comment:
-//! of the last packet, which waits here until it is known to be the last, and, as JSON, of each interface's statistics at the end; in a
-//! follow every second, where the last packet waits no longer than a moment.
+//! Programs that read a pipe (tcpdump, tshark, capinfos) miscount custom blocks and a second
+//! section. So the verdict is a comment of the last packet. That packet waits here until it is
+//! known to be the last. As JSON the verdict is also in each interface's statistics at the end. A
+//! follow writes statistics every second, and its last packet waits only a moment.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -13,27 +14,27 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{FileInterface, InterfaceStatistics, PacketOptions, PcapNgWriter};
 use retroscope_ring::InterfaceEntry;
 
-use super::{Recording, merge::Found};
+use super::{Recording, merge::MatchedPacket};
 use crate::{
     dump::encode::{SNAPLEN, comment, plain, section},
     intake::InterfaceCounts,
 };
 
-/// See the module.
+/// The pcapng output of an answer.
 #[derive(Debug)]
-pub(super) struct Stream<W: io::Write> {
+pub(super) struct AnswerStream<W: io::Write> {
     writer: PcapNgWriter<W>,
     recording: Recording,
     snaplen: u32,
-    /// By number in the ring, or what stands for it, the number in the file and the packets.
+    /// By the number of an interface in the answer: its number in the file, and its packets.
     interfaces: BTreeMap<u16, (u32, u64)>,
-    last: Option<(u32, Found, Vec<u8>)>,
+    last: Option<(u32, MatchedPacket, Vec<u8>)>,
     is_flushed: bool,
 }
 
-/// What all interfaces' statistics have in common.
+/// Values that the statistics of all interfaces share.
 #[derive(Debug)]
-pub(super) struct Statistics<'a> {
+pub(super) struct AnswerStatistics<'a> {
     /// The report as JSON.
     pub(super) report: &'a str,
     /// When the recording began, ns.
@@ -42,8 +43,8 @@ pub(super) struct Statistics<'a> {
     pub(super) span_ns: (Option<i64>, Option<i64>),
 }
 
-impl<W: io::Write> Stream<W> {
-    /// Begins at once: whoever reads sees that it comes.
+impl<W: io::Write> AnswerStream<W> {
+    /// Begins the file at once, so that a reader sees the beginning.
     pub(super) fn new(
         out: W,
         headline: &str,
@@ -67,7 +68,7 @@ impl<W: io::Write> Stream<W> {
     pub(super) fn packet(
         &mut self,
         entry: &InterfaceEntry,
-        packet: &Found,
+        packet: &MatchedPacket,
         data: &[u8],
     ) -> io::Result<()> {
         let mut memory = self.write_last(&[])?;
@@ -90,7 +91,7 @@ impl<W: io::Write> Stream<W> {
         Ok(())
     }
 
-    /// Writes the packet that waits, with the verdict if it is the last one.
+    /// Writes the packet that waits, with the verdict if the packet is the last.
     pub(super) fn let_go(&mut self, verdict: Option<&str>) -> io::Result<()> {
         self.write_last(verdict.as_slice()).map(drop)
     }
@@ -100,10 +101,11 @@ impl<W: io::Write> Stream<W> {
         self.last.is_some()
     }
 
-    /// Writes statistics of each interface that has a block; `counts` tells what the recorder knows of one.
+    /// Writes statistics of each interface that has a block. `counts` returns the recorder's
+    /// counters of an interface.
     pub(super) fn statistics(
         &mut self,
-        all: &Statistics<'_>,
+        all: &AnswerStatistics<'_>,
         counts: impl Fn(u16) -> InterfaceCounts,
     ) -> io::Result<()> {
         let numbered = self.interfaces.iter();
@@ -132,7 +134,7 @@ impl<W: io::Write> Stream<W> {
         Ok(())
     }
 
-    /// Hands over what was written, if that is news.
+    /// Flushes the output if anything was written since the last flush.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if !self.is_flushed {
             self.writer.inner_mut().flush()?;
@@ -141,7 +143,7 @@ impl<W: io::Write> Stream<W> {
         Ok(())
     }
 
-    /// Writes the packet that waits, and gives its memory back.
+    /// Writes the waiting packet, and returns its memory for reuse.
     fn write_last(&mut self, comments: &[&str]) -> io::Result<Vec<u8>> {
         let Some((index, packet, data)) = self.last.take() else {
             return Ok(Vec::new());

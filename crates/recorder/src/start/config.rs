@@ -12,10 +12,10 @@ use crate::{
     control::alerts::AlertConfig,
     dump::{
         compress::ZstdLevel,
-        encode::Format,
+        encode::DumpFormat,
         post::PostConfig,
         store::{MinFree, RetentionLimit},
-        stream::Digests,
+        stream::DigestTime,
         template::NameTemplate,
     },
 };
@@ -99,7 +99,7 @@ pub struct Config {
     /// working directory at the start, because there is nothing to dump.
     pub directory: Option<PathBuf>,
     /// File format of dumps.
-    pub format: Format,
+    pub format: DumpFormat,
     /// Level at which complete dump files are compressed. `None`: dump files stay uncompressed.
     pub zstd: Option<ZstdLevel>,
     /// Template for the names of dump files.
@@ -164,10 +164,10 @@ impl Default for Config {
             count: None,
             duration: None,
             directory: None,
-            format: Format::PcapNg,
+            format: DumpFormat::PcapNg,
             zstd: None,
             name: NameTemplate::default(),
-            sha256: Digests::here() == Digests::AsWritten,
+            sha256: DigestTime::here() == DigestTime::AsWritten,
             keep: RetentionLimit::default(),
             min_free: None,
             post: None,

@@ -64,7 +64,7 @@ use crate::{
     dump::{
         dumper::DumperParts,
         names::Directory,
-        order::{Message, Messages},
+        order::{DumperMessage, DumperMessages},
         pool::{Pool, PoolConfig},
         post::{Post, PostQueue},
         sidecar::Origin,
@@ -72,7 +72,7 @@ use crate::{
             keeper::{KeeperConfig, StoreThreads},
             retention::{Retention, RuleRetention},
         },
-        stream::Digests,
+        stream::DigestTime,
     },
     intake::{
         Intake,
@@ -365,7 +365,7 @@ impl Planned {
             ..InserterParts::new(config, Arc::clone(&common))
         };
         let intakes = QueueIntake::of_all(self.opened.sources, &for_inserters)?;
-        let (messages_tx, messages) = Messages::new(!config.offline);
+        let (messages_tx, messages) = DumperMessages::new(!config.offline);
         let (commands_tx, commands) = commands();
         let window = default_window(config);
         let requests = config
@@ -412,7 +412,7 @@ struct Wired {
     /// How far the analyzer has read.
     positions: Positions,
     /// To the dumper.
-    messages: Receiver<Message>,
+    messages: Receiver<DumperMessage>,
     /// To the analyzer.
     commands: SyncSender<AnalyzerCommand>,
     book: RuleBook,
@@ -518,7 +518,7 @@ fn open_directory(config: &Config) -> Result<Directory, StartError> {
         .compressed(config.zstd);
     Ok(match config.sha256 {
         true => directory,
-        false => directory.with_digests(Digests::Never),
+        false => directory.with_digests(DigestTime::Never),
     })
 }
 

@@ -9,7 +9,7 @@ use retroscope_alert::{Alert, ParsedLine};
 use serde_json::Value;
 
 use crate::{
-    Format, Verdict,
+    DumpFormat, Verdict,
     dump::names::Directory,
     rfc3339,
     tests::{
@@ -34,7 +34,11 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
 /// A disk, and a recorder with dumps of alerts.
 fn rig() -> (FakeDisk, Rig) {
     let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let directory = Directory::on(
+        Arc::new(disk.clone()),
+        Path::new("dumps"),
+        DumpFormat::PcapNg,
+    );
     let plan = RigConfig {
         triggers: &["udp port 1"],
         future_ns: 30 * S,

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     DumpReport, Verdict, ZstdLevel,
     control::progress::StopControl,
-    dump::{disk::Disk, names::Directory, pool::PoolConfig, stream::Digests},
+    dump::{disk::Disk, names::Directory, pool::PoolConfig, stream::DigestTime},
     tests::{
         fake_disk::{Deed, FakeDisk},
         live::START,
@@ -37,7 +37,7 @@ fn rig(directory: Directory) -> Rig {
 
 fn directory(disk: &FakeDisk) -> Directory {
     sinks::directory(disk, "dumps")
-        .with_digests(Digests::AsWritten)
+        .with_digests(DigestTime::AsWritten)
         .compressed(ZstdLevel::new(1))
 }
 

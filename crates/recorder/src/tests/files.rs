@@ -12,8 +12,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Format, NameTemplate, TriggerRequest, Verdict, ZstdLevel,
-    dump::{disk::Disk, names::Directory, stream::Digests},
+    DumpFormat, NameTemplate, TriggerRequest, Verdict, ZstdLevel,
+    dump::{disk::Disk, names::Directory, stream::DigestTime},
     tests::{
         fake_disk::{Deed, FakeDisk},
         live::START,
@@ -22,11 +22,15 @@ use crate::{
 };
 
 fn directory(disk: &FakeDisk, name: &str) -> Directory {
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let directory = Directory::on(
+        Arc::new(disk.clone()),
+        Path::new("dumps"),
+        DumpFormat::PcapNg,
+    );
     let names = NameTemplate::new(name).unwrap();
     directory
         .with_names(&names, "sensor")
-        .with_digests(Digests::here())
+        .with_digests(DigestTime::here())
 }
 
 /// The sidecar of a dump.
@@ -90,7 +94,11 @@ fn a_sidecar_tells_where_a_dump_comes_from() {
 
 #[test]
 fn digests_are_those_of_the_files_whenever_they_are_computed() {
-    for digests in [Digests::AsWritten, Digests::Behind, Digests::Never] {
+    for digests in [
+        DigestTime::AsWritten,
+        DigestTime::AfterClose,
+        DigestTime::Never,
+    ] {
         // Each packet is a separate block, or all packets share one block.
         for block_bytes in [1, usize::MAX] {
             for zstd in [None, ZstdLevel::new(3)] {
@@ -102,7 +110,7 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
 
 /// A manual dump has no trigger packet, and a packet outside of the dump has no summary. A window
 /// that the start of the recording clips does not have the expected verdict.
-fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Option<ZstdLevel>) {
+fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
         dump: "udp port 7",
@@ -126,7 +134,7 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Opt
     let by_packet = sidecar(&disk, "0002");
     assert_eq!(by_packet["trigger_packet"]["interface"], "fake0");
     assert_eq!(by_packet["trigger_packet"]["summary"], Value::Null);
-    if digests == Digests::Never {
+    if digests == DigestTime::Never {
         assert_eq!(by_hand["files"][0]["sha256"], Value::Null);
         return;
     }

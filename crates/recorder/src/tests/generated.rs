@@ -152,7 +152,7 @@ impl Recording {
         let directory = Directory::on(
             Arc::new(disk.clone()),
             Path::new("dumps"),
-            crate::Format::PcapNg,
+            crate::DumpFormat::PcapNg,
         )
         .with_blocks(BLOCK_BYTES);
         let pool = PoolConfig::new(has_writers);

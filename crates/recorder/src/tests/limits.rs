@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use retroscope_pcapfile::CaptureReader;
 
 use crate::{
-    Config, DumpReport, Format, TriggerRequest, Verdict,
+    Config, DumpFormat, DumpReport, TriggerRequest, Verdict,
     dump::{names::Directory, pool::PoolConfig},
     tests::{
         fake_disk::FakeDisk,
@@ -69,7 +69,11 @@ impl Cell {
             ..RigConfig::default()
         };
         let disk = FakeDisk::default();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        );
         let mut rig = Rig::with_pool(&plan, START, directory, PoolConfig::new(false));
         let mut sent = Vec::new();
         for ms in 1..=100 {

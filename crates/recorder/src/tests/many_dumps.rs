@@ -11,7 +11,7 @@ use retroscope_pcapfile::CaptureReader;
 use retroscope_script::ScriptLimits;
 
 use crate::{
-    DumpReport, Format, Scripts, Verdict,
+    DumpFormat, DumpReport, Scripts, Verdict,
     dump::{disk::Disk, names::Directory},
     tests::fake_disk::FakeDisk,
     tests::rig::{MS, Rig, RigConfig, S, udp},
@@ -174,7 +174,11 @@ fn come_and_go(seed: u64) -> (usize, usize) {
         ..RigConfig::default()
     };
     let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let directory = Directory::on(
+        Arc::new(disk.clone()),
+        Path::new("dumps"),
+        DumpFormat::PcapNg,
+    );
     let mut rig = Rig::on(&plan, START, directory);
     let mut sent = Vec::new();
     let (mut checked, mut incomplete) = (0, 0);
@@ -331,7 +335,7 @@ impl Crowd {
             ..RigConfig::default()
         };
         let disk = Arc::new(FakeDisk::default());
-        let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(disk, Path::new("dumps"), DumpFormat::PcapNg);
         Self {
             rig: Rig::on(&plan, START, directory),
         }

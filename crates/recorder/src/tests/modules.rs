@@ -113,7 +113,7 @@ fn a_dump_ends_with_its_flow() {
 }
 
 /// The packets of a dump, and what clipped the dump.
-type Seen = (Vec<(i64, u32)>, Vec<&'static str>);
+type QueriedPacket = (Vec<(i64, u32)>, Vec<&'static str>);
 
 /// From files: the dump ends at the same packet in every run, also for packets that the filter
 /// matches outside of the flow.
@@ -146,7 +146,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     write(&capture, &frames);
     // Hits wait for the hold time, which may be longer than these flows last.
     for hold in [1, 10].map(Duration::from_secs) {
-        let mut seen: Option<Vec<Seen>> = None;
+        let mut seen: Option<Vec<QueriedPacket>> = None;
         for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
             let out = tempfile::tempdir().unwrap();
             let config = Config {
@@ -159,7 +159,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
             };
             let summary = record(&config, &capture);
             let reports = summary.dumps.iter();
-            let dumps: Vec<Seen> = reports
+            let dumps: Vec<QueriedPacket> = reports
                 .map(|report| (packets(report), report.clipped.clone()))
                 .collect();
             assert!(dumps.len() >= 4, "{dumps:?}");
@@ -169,7 +169,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
                 .all(|it| it.verdict == Verdict::Complete);
             assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
             // All flows except the last end before the file does.
-            let is_over = |(_, clipped): &Seen| clipped.contains(&"flow");
+            let is_over = |(_, clipped): &QueriedPacket| clipped.contains(&"flow");
             assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
             assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
         }

@@ -41,9 +41,9 @@ use crate::{
     },
     dump::{
         dumper::{Dumper, DumperParts},
-        encode::Format,
+        encode::DumpFormat,
         names::Directory,
-        order::Messages,
+        order::DumperMessages,
         pool::{Pool, PoolConfig},
         report::DumpReport,
         sidecar::Origin,
@@ -173,7 +173,7 @@ impl Rig {
         Self::on(
             plan,
             start_ns,
-            Directory::open(dir, Format::PcapNg).unwrap(),
+            Directory::open(dir, DumpFormat::PcapNg).unwrap(),
         )
     }
 
@@ -320,7 +320,7 @@ impl Rig {
                 QueueIntake::new(Box::new(queue), index, counters, &for_inserters).unwrap();
             inserters.push(LiveInserter::new(intake, ring.producer().unwrap()));
         }
-        let (messages_tx, messages) = Messages::new(true);
+        let (messages_tx, messages) = DumperMessages::new(true);
         let events_tx = Events::new();
         let events = events_tx.log().subscribe(Some(0));
         let (commands_tx, commands) = commands();

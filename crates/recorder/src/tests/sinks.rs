@@ -12,7 +12,7 @@ use std::{
 use retroscope_pcapfile::CaptureReader;
 
 use crate::{
-    DumpReport, Format, Verdict,
+    DumpFormat, DumpReport, Verdict,
     dump::{names::Directory, pool::PoolConfig},
     tests::{
         fake_disk::{Deed, FakeDisk},
@@ -66,7 +66,7 @@ impl Drop for Barrier {
 }
 
 pub(super) fn directory(disk: &FakeDisk, name: &str) -> Directory {
-    Directory::on(Arc::new(disk.clone()), Path::new(name), Format::PcapNg)
+    Directory::on(Arc::new(disk.clone()), Path::new(name), DumpFormat::PcapNg)
 }
 
 /// A rig with threads that write the dumps.

@@ -14,7 +14,7 @@ use retroscope_script::{Script, ScriptLimits};
 
 use crate::{
     Analyzers, Scripts, TriggerRequest, Verdict,
-    dump::{encode::Format, names::Directory},
+    dump::{encode::DumpFormat, names::Directory},
     tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
 };
 
@@ -52,7 +52,7 @@ fn by_plan(packet_ns: i64, plan: RigConfig<'_>, directory: &tempfile::TempDir) -
         future_ns: S,
         ..plan
     };
-    let directory = Directory::open(directory.path(), Format::PcapNg).unwrap();
+    let directory = Directory::open(directory.path(), DumpFormat::PcapNg).unwrap();
     Rig::by(clock, &plan, START, directory)
 }
 

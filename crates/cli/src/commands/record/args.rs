@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use retroscope_recorder::{ClassCutoff, Config, Format, Scripts, TriggerRequest};
+use retroscope_recorder::{ClassCutoff, Config, DumpFormat, Scripts, TriggerRequest};
 use retroscope_ring::{Backing, Mode};
 use retroscope_script::Script;
 
@@ -120,8 +120,8 @@ impl Loaded {
             history_goal: of.history_goal.map(|goal| *goal),
             directory: Some(of.write.clone()),
             format: match of.format {
-                FormatName::Pcapng => Format::PcapNg,
-                FormatName::Pcap => Format::Pcap,
+                FormatName::Pcapng => DumpFormat::PcapNg,
+                FormatName::Pcap => DumpFormat::Pcap,
             },
             alerts: of.alerts.config(of_input.offline)?,
             reproducible: of.reproducible,

@@ -12,8 +12,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    DeletedDump, DumpReport, Missed, PostOutcome, Posted, Recorder, RecorderEvent, RecorderStatus,
-    RecorderSummary, SourceSnapshot, Verdict, WhyDeleted, rfc3339,
+    DeletedDump, DumpReport, Missed, PostOutcome, PostResult, Recorder, RecorderEvent,
+    RecorderStatus, RecorderSummary, SourceSnapshot, Verdict, WhyDeleted, rfc3339,
 };
 use retroscope_ring::{Numa, Ring};
 
@@ -257,7 +257,7 @@ impl Screen {
             RecorderEvent::Finished(report) => self.print(&report.line()),
             RecorderEvent::Compressed(report) => self.print(&compressed(report)),
             RecorderEvent::Deleted(dump) => self.print(&deleted(dump)),
-            RecorderEvent::Posted(Posted { id, outcome, .. }) => {
+            RecorderEvent::Posted(PostResult { id, outcome, .. }) => {
                 self.line(&format!("dump {id}: --post {outcome}"));
             }
             RecorderEvent::Notice(text) => self.line(text),

@@ -25,7 +25,7 @@ use crate::{
         ring_time::Moment,
         time::seconds,
     },
-    dump::{alerted::oddity, order::Message},
+    dump::{dump_alerts::oddity, order::DumperMessage},
 };
 
 /// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
@@ -167,7 +167,7 @@ impl Core {
         let (outcome, dump, why) = match acted {
             Ok((id, false)) => (AlertOutcome::Dump, Some(id), odd.map(str::to_owned)),
             Ok((id, true)) => {
-                self.send(Message::Alert {
+                self.send(DumperMessage::Alert {
                     id,
                     alert: Arc::clone(alert),
                     // From files, the marks must not depend on how far the dumper is.

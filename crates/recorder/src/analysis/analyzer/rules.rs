@@ -14,7 +14,7 @@ use crate::{
         triggers::RuleChange,
     },
     control::{commands::Settings, events::RecorderEvent},
-    dump::order::Message,
+    dump::order::DumperMessage,
     start::rules::NO_PACKET,
 };
 
@@ -117,7 +117,7 @@ impl Core {
         // C0, as in `Core::batch`: the dumper reads the records before `ends` at the account.
         let clock = &self.common.packet_clock;
         clock.store(self.director.clock_ns, Ordering::Release);
-        self.send(Message::Account { ends, reply });
+        self.send(DumperMessage::Account { ends, reply });
         // An error means that the dumper has ended; joining its thread reports that.
         let _ = told.recv();
         self.take_costs();

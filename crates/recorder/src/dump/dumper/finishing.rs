@@ -7,18 +7,20 @@ use super::{Dumper, DumperParts};
 use crate::{
     control::{events::RecorderEvent, progress::Reach, time::rfc3339},
     dump::{
-        active::{Active, verdict_line},
-        ending::{Ending, Stage},
-        pool::{Outcome, Work},
+        active::{ActiveDump, verdict_line},
+        ending::{DumpEnding, Stage},
+        pool::{SinkOutcome, SinkWork},
         report::DumpReport,
-        sink::End,
+        sink::SinkEnd,
     },
 };
 
-/// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
+/// Interval at which missing sidecars are tried again, one dump at a time, ns of the monotonic
+/// clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
+/// Dumps that wait for another try to write their sidecar.
 const LACKING_MAX: usize = 1000;
-/// Dumps that wait to be compressed, or are being compressed; others stay plain.
+/// Dumps that wait to be compressed, or are being compressed. Further dumps stay plain.
 const COMPRESSED_MAX: usize = 1000;
 /// A disk without room for a sidecar has no room for a second copy.
 const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
@@ -27,14 +29,14 @@ impl Dumper {
     /// Finishes the dumps whose window is closed and wholly read.
     pub(super) fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
-        let is_done = |dump: &Active| is_ready(parts, dump, reach);
+        let is_done = |dump: &ActiveDump| is_ready(parts, dump, reach);
         for dump in self.active.take_ready(is_done) {
             self.finish(dump);
         }
     }
 
-    /// A dump has read all packets that it needs: its sink completes it.
-    fn finish(&mut self, mut dump: Active) {
+    /// A dump has read all packets that it needs: its sink completes the files.
+    fn finish(&mut self, mut dump: ActiveDump) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
         if let Some(marks) = &dump.marks {
@@ -44,7 +46,8 @@ impl Dumper {
             return;
         };
         if let Some(received) = &close.received {
-            // Of other link types the rule set may have learned, for other dumps: that depends on how far it has come.
+            // The rule set may have learned other link types for other dumps: that depends on its
+            // progress.
             let link_types = self.names.link_types_of(received);
             dump.order.predicate.tell_refused(&link_types);
         }
@@ -52,12 +55,13 @@ impl Dumper {
         let totals = dump.totals(&close, intake);
         let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
         let verdict = verdict_line(&ending.report());
-        let end = Box::new((End { verdict, totals }, ending.sink.end()));
-        self.ask(id, ending, Stage::Finishing, Work::Finish(end));
+        let end = Box::new((SinkEnd { verdict, totals }, ending.sink.end()));
+        self.ask(id, ending, Stage::Finishing, SinkWork::Finish(end));
     }
 
-    /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
-    pub(super) fn ask(&mut self, id: u64, mut ending: Ending, stage: Stage, work: Work) {
+    /// Submits work to the sink of a dump. If the sink cannot do the work, goes on with the next
+    /// stage of the dump at once.
+    pub(super) fn ask(&mut self, id: u64, mut ending: DumpEnding, stage: Stage, work: SinkWork) {
         if ending.submit(stage, work) {
             self.ending.insert(id, ending);
         } else {
@@ -66,16 +70,16 @@ impl Dumper {
         self.take_outcomes();
     }
 
-    /// Hears what became of the sinks' work.
+    /// Handles the results of the sinks' work.
     pub(super) fn take_outcomes(&mut self) {
         while let Some(news) = self.parts.pool.outcome() {
             self.hear(news);
         }
     }
 
-    pub(super) fn hear(&mut self, (id, outcome): (u64, Outcome)) {
+    pub(super) fn hear(&mut self, (id, outcome): (u64, SinkOutcome)) {
         if let Some(dump) = self.active.get_mut(id) {
-            if let Outcome::Failed(fault) = outcome {
+            if let SinkOutcome::Failed(fault) = outcome {
                 dump.sink.fault = Some(fault);
             }
             return;
@@ -83,7 +87,7 @@ impl Dumper {
         let Some(mut ending) = self.ending.remove(&id) else {
             return;
         };
-        let is_answer = !matches!(outcome, Outcome::Failed(_));
+        let is_answer = !matches!(outcome, SinkOutcome::Failed(_));
         for notice in ending.hear(outcome, &self.stopped) {
             self.tell(RecorderEvent::Notice(notice));
         }
@@ -94,8 +98,8 @@ impl Dumper {
         }
     }
 
-    /// The sink of a dump has answered.
-    fn go_on(&mut self, id: u64, mut ending: Ending) {
+    /// The sink of a dump has answered: starts the next stage.
+    fn go_on(&mut self, id: u64, mut ending: DumpEnding) {
         match ending.stage {
             Stage::Finishing => {
                 ending.note_link_types(&mut self.names);
@@ -104,10 +108,10 @@ impl Dumper {
                     ending.draft.notes.push(note);
                     ending.completion.stays_plain = true;
                 }
-                self.write_sidecar(Stage::Telling, id, ending);
+                self.write_sidecar(Stage::WritingSidecar, id, ending);
             }
             Stage::Stopping => self.tell(RecorderEvent::Finished(ending.report())),
-            Stage::Telling => {
+            Stage::WritingSidecar => {
                 let common = &self.parts.common;
                 let finished = &common.counters.finished_dumps;
                 finished.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +130,7 @@ impl Dumper {
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
                     self.tell(RecorderEvent::Finished(report));
-                    ending.submit(Stage::Compressing, Work::Compress);
+                    ending.submit(Stage::Compressing, SinkWork::Compress);
                     self.ending.insert(id, ending);
                     return;
                 }
@@ -150,16 +154,16 @@ impl Dumper {
                 self.parts.common.log.replace(&ending.report());
                 self.compressed_or_not(id, ending);
             }
-            Stage::TellingAgain => {
+            Stage::RetryingSidecar => {
                 self.try_again_ns = match ending.completion.lacks_sidecar {
                     true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
-                    // There is room now.
+                    // The disk has room now.
                     false => i64::MIN,
                 };
                 if !ending.completion.lacks_sidecar {
                     let report = ending.report();
                     self.parts.common.log.replace(&report);
-                    // That of a complete dump has run.
+                    // The command of a complete dump has run already.
                     if report.error.is_some() {
                         self.post(&report);
                     }
@@ -170,7 +174,7 @@ impl Dumper {
     }
 
     /// The compression of a dump has ended: its files are compressed, or plain because of an error.
-    fn compressed_or_not(&mut self, id: u64, ending: Ending) {
+    fn compressed_or_not(&mut self, id: u64, ending: DumpEnding) {
         let report = ending.report();
         let note = ending.sink.held().note.clone();
         // A dump that was deleted during the compression needs no event and no command.
@@ -192,7 +196,7 @@ impl Dumper {
         self.parts.directory.zstd.is_some()
     }
 
-    /// Dumps that are being compressed, or wait for that.
+    /// Number of dumps that are being compressed, or wait for compression.
     fn compressed(&self) -> usize {
         let ending = self.ending.values();
         ending.filter(|it| it.stage == Stage::Compressing).count()
@@ -204,12 +208,12 @@ impl Dumper {
         }
     }
 
-    /// A dump is done with, unless its sidecar could not be written: the disk is full, for example. No
+    /// Forgets a dump, unless its sidecar could not be written: the disk is full, for example. No
     /// list has files without a sidecar.
-    fn put_by(&mut self, id: u64, ending: Ending) {
+    fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
-            if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
+            if self.lacking.is_empty() && ending.stage != Stage::RetryingSidecar {
                 self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
             }
             self.lacking.insert(id, ending);
@@ -226,13 +230,13 @@ impl Dumper {
         let next = next.map(|(id, _)| *id);
         if let Some((id, ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
             self.tried_last = id;
-            self.write_sidecar(Stage::TellingAgain, id, ending);
+            self.write_sidecar(Stage::RetryingSidecar, id, ending);
             self.take_outcomes();
         }
     }
 
-    /// Has the sidecar written.
-    fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: Ending) {
+    /// Lets the sink write the sidecar.
+    fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: DumpEnding) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;
             ending.completion.created = Some(rfc3339(now_ns));
@@ -240,14 +244,14 @@ impl Dumper {
         // If a replacement sidecar cannot be written, the old sidecar stays.
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
-        let work = Work::Tell(Box::new(sidecar));
+        let work = SinkWork::WriteSidecar(Box::new(sidecar));
         ending.submit(stage, work);
         self.ending.insert(id, ending);
     }
 }
 
 /// Whether the window of a dump is closed and wholly read, and its losses are known.
-fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
+fn is_ready(parts: &DumperParts, dump: &ActiveDump, reach: &Reach) -> bool {
     let Some(close) = &dump.close else {
         return false;
     };

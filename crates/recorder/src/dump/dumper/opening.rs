@@ -1,4 +1,4 @@
-//! A dump begins.
+//! Opens a dump.
 
 use std::{
     collections::BTreeMap,
@@ -9,14 +9,14 @@ use retroscope_ring::Reservation;
 
 use super::{
     super::{
-        active::Active,
-        alerted::Alerted,
+        active::ActiveDump,
         captures::Captures,
+        dump_alerts::DumpAlerts,
         file::{DumpFile, FileFacts},
-        kept::Kept,
+        fragments::KeptFragments,
         order::DumpOrder,
-        output::Written,
-        reading::Reading,
+        output::WrittenTotals,
+        reading::WindowReading,
         report::PROGRAM,
         sidecar::{Origin, TriggerPacket},
         stream::Heading,
@@ -71,13 +71,13 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // What takes everything singles out no flow.
+        // A dump without an expression singles out no flow.
         let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
         }
-        self.active.insert(Active {
-            alerted: Alerted::new(order.alert.as_ref(), &self.written_bytes),
+        self.active.insert(ActiveDump {
+            alerted: DumpAlerts::new(order.alert.as_ref(), &self.written_bytes),
             end_ns: order.to_ns,
             order,
             marks,
@@ -85,7 +85,7 @@ impl Dumper {
             sink,
             interface,
             trigger_packet,
-            reading: Some(Reading::new(reservation)),
+            reading: Some(WindowReading::new(reservation)),
             unread_ns: i64::MIN,
             reached_ns: i64::MIN,
             waiting: Vec::new(),
@@ -93,21 +93,21 @@ impl Dumper {
             listed_ns: i64::MAX,
             is_changed: false,
             is_stalled: false,
-            kept: Kept::new(&self.kept_bytes),
+            kept: KeptFragments::new(&self.kept_bytes),
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
             lost,
             gap: None,
-            behind: 0,
-            taken: Written::default(),
+            late_after_full: 0,
+            taken: WrittenTotals::default(),
             per_interface: BTreeMap::new(),
-            told_bytes: 0,
+            reported_bytes: 0,
             close: None,
             judge_by_ns: None,
         });
     }
 }
 
-/// The first comment of a dump's file: what it is, and where it comes from.
+/// The first comment of a dump's file: the trigger, the window and the origin.
 fn headline(order: &DumpOrder, origin: &Origin) -> String {
     let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
     let told = |what: &str, text: &Option<Arc<str>>| {
@@ -123,11 +123,11 @@ fn headline(order: &DumpOrder, origin: &Origin) -> String {
         stamp(order.from_ns),
         stamp(order.to_ns),
         order.expression,
-        origin.told(),
+        origin.description(),
     )
 }
 
-/// What a file says in the end, if nothing is known to be missing.
+/// The final verdict, if no loss is known.
 fn expected_verdict(unknown: &[String]) -> String {
     let unknown = unknown.iter().map(|unknown| format!("; {unknown}"));
     format!("verdict: complete{}", unknown.collect::<String>())

@@ -1,4 +1,4 @@
-//! What tests ask of a dumper.
+//! Access to a dumper for tests.
 
 use std::{
     sync::mpsc::sync_channel,
@@ -8,20 +8,20 @@ use std::{
 use retroscope_ring::Positions;
 
 use super::{Bounds, Dumper};
-use crate::{control::progress::DumperProgress, dump::order::Message};
+use crate::{control::progress::DumperProgress, dump::order::DumperMessage};
 
 impl Dumper {
-    /// Dumps that wait for their filters.
+    /// Number of dumps that wait for their filters.
     pub(crate) fn compiling(&self) -> usize {
         self.active.iter().filter(|dump| dump.is_compiling).count()
     }
 
-    /// How many dumps rounds have looked at so far, one that is looked at twice counted twice.
+    /// Number of dumps that rounds have inspected. A dump counts once for each inspection.
     pub(crate) fn looks(&self) -> usize {
         self.active.looks
     }
 
-    /// Sinks that are `full` have room for nothing from now on.
+    /// Lets sinks for which `full` returns true have no room from now on.
     pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
@@ -31,7 +31,7 @@ impl Dumper {
         }
     }
 
-    /// A round begins, and messages come before it goes on.
+    /// Begins a round. Messages may arrive before the test continues the round.
     pub(crate) fn begin_round(&mut self) -> Bounds {
         self.bounds()
     }
@@ -41,28 +41,30 @@ impl Dumper {
         self.round(bounds);
     }
 
-    /// Reads no further than `positions` from now on, but for the records before `end`, once.
+    /// From now on the dumper reads no further than `positions`, except the records before `end`,
+    /// once.
     pub(crate) fn account(&mut self, positions: Positions, end: u64) {
         let hold_ns = 0;
         self.parts.progress = DumperProgress::Follow { positions, hold_ns };
         let (reply, told) = sync_channel(1);
         let ends = vec![end];
-        self.take(Message::Account { ends, reply });
+        self.take(DumperMessage::Account { ends, reply });
         self.step();
         told.recv().unwrap();
         self.step();
     }
 
-    /// Loses the thread that compiles.
+    /// Loses the thread that compiles filters.
     pub(crate) fn lose_compiler(&mut self) {
         self.compiler.lose();
     }
 
-    /// Waits until all that sinks were asked for is done, and hears of it.
+    /// Waits until the sinks have done all their work, and handles the results.
     pub(crate) fn settle(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
-            // Before the look: what was told by then is heard after it.
+            // The pool is checked first: results that it sent before the check are handled
+            // afterwards.
             let is_idle = self.parts.pool.is_idle();
             self.take_outcomes();
             if is_idle && self.ending.is_empty() {

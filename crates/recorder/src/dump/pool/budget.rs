@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::dump::{block::Spares, output::Piece};
+use crate::dump::{block::SpareBlocks, output::EncodedPiece};
 
 /// An open block is counted in steps of this many bytes, so that few packets touch shared counters.
 const COUNTED_BYTES: usize = 8 * 1024;
@@ -13,16 +13,16 @@ const COUNTED_BYTES: usize = 8 * 1024;
 /// Limits and counters of all sinks of a pool. The counters need no order between them: only the
 /// dumper adds bytes, after it asked for room.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct PoolLimits {
     pub(super) budget_bytes: usize,
     /// Descriptors that may stay open between two pieces of work.
     pub(super) files_kept: usize,
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) files: AtomicUsize,
-    pub(super) spares: Spares,
+    pub(super) spares: SpareBlocks,
 }
 
-impl Limits {
+impl PoolLimits {
     /// Whether a queue of `queued` bytes may grow by `more`: to half of the rest of the budget. An
     /// empty queue may always take a packet that fits into the rest.
     pub(super) fn has_room(&self, queued: usize, more: usize) -> bool {
@@ -36,14 +36,14 @@ impl Limits {
 #[derive(Debug)]
 pub(in crate::dump) struct Charge {
     bytes: usize,
-    /// All bytes of the sink.
+    /// Counter for all bytes of the sink.
     queued: Arc<AtomicUsize>,
-    limits: Arc<Limits>,
+    limits: Arc<PoolLimits>,
 }
 
 impl Charge {
     /// A charge of 0 bytes for the sink with the counter `queued`.
-    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>) -> Self {
+    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<PoolLimits>) -> Self {
         Self {
             bytes: 0,
             queued: Arc::clone(queued),
@@ -96,7 +96,7 @@ impl Drop for Charge {
 /// next blocks.
 #[derive(Debug)]
 pub(in crate::dump) struct Load {
-    pub(super) piece: Piece,
+    pub(super) piece: EncodedPiece,
     pub(super) charge: Charge,
 }
 

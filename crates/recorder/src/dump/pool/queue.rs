@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::{
     budget::{Charge, Load},
-    work::{Shared, Work},
+    work::{PoolShared, SinkWork},
 };
 use crate::{
     dump::{
         block::Block,
         captures::Captures,
-        encode::Format,
+        encode::DumpFormat,
         names::Directory,
-        output::Piece,
+        output::EncodedPiece,
         packet::PacketMeta,
-        sink::{Gap, Held},
+        sink::{PacketGap, SinkContents},
         stream::Heading,
     },
     intake::interfaces::RecordedInterface,
@@ -23,13 +23,13 @@ use crate::{
 /// Upper bound of the header, the options and the padding of a packet, bytes.
 const AROUND_PACKET_BYTES: usize = 64;
 
-/// The dumper's end of a sink. Dropped, it gives up what was not written yet.
+/// The dumper's end of a sink. Dropping the queue drops the work that is not done yet.
 #[derive(Debug)]
 pub(in crate::dump) struct SinkQueue {
     id: u64,
-    pub(in crate::dump) format: Format,
-    shared: Arc<Shared>,
-    /// Encodes the packets.
+    pub(in crate::dump) format: DumpFormat,
+    shared: Arc<PoolShared>,
+    /// The encoders of the sink's files.
     captures: Captures,
     /// Counts the bytes that are encoded and not handed over.
     open: Charge,
@@ -40,28 +40,28 @@ pub(in crate::dump) struct SinkQueue {
     /// From files: the dumper waits until the sink has done its work, so that results do not depend
     /// on the speed of a disk.
     waits: bool,
-    /// Why it has failed.
-    pub(in crate::dump) fault: Option<Fault>,
-    /// What it held when it was complete, or where it was to be.
-    pub(in crate::dump) completed: Held,
-    /// A test says that it has no room.
+    /// The failure of the sink, if it has failed.
+    pub(in crate::dump) fault: Option<SinkFault>,
+    /// The contents of the sink when it was complete; before that, the name that it should get.
+    pub(in crate::dump) completed: SinkContents,
+    /// Tests: the sink has no room.
     #[cfg(test)]
     pub(in crate::dump) is_full: bool,
 }
 
-/// Why a sink failed, and what it holds all the same.
+/// The failure of a sink, and the contents that it has nevertheless.
 #[derive(Debug, Clone)]
-pub(in crate::dump) struct Fault {
+pub(in crate::dump) struct SinkFault {
     pub(in crate::dump) error: String,
-    /// As `missing` names it: [`DISK`] or [`STOPPED`].
+    /// The cause in the report's `missing`: [`DISK`] or [`STOPPED`].
     pub(in crate::dump) cause: &'static str,
-    pub(in crate::dump) held: Held,
+    pub(in crate::dump) held: SinkContents,
 }
 
-/// The file system refused what was to be written.
+/// Cause of a loss: the file system refused the bytes.
 pub(in crate::dump) const DISK: &str = "disk";
 
-/// The dump was not to be completed.
+/// Cause of a loss: the dump was not completed because the recording was abandoned.
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
@@ -69,8 +69,8 @@ impl SinkQueue {
     pub(super) fn new(
         id: u64,
         (captures, directory): (Captures, &Directory),
-        (held, waits): (Held, bool),
-        shared: &Arc<Shared>,
+        (held, waits): (SinkContents, bool),
+        shared: &Arc<PoolShared>,
     ) -> Self {
         Self {
             id,
@@ -93,12 +93,12 @@ impl SinkQueue {
         let charge = self.open.with(0);
         let first = self.captures.begin();
         let first = first.map(|piece| Arc::new(Load { piece, charge }));
-        self.give(first.map_or_else(Work::Fail, Work::Create));
+        self.give(first.map_or_else(SinkWork::Fail, SinkWork::Create));
         self.wait();
     }
 
-    /// What the sink holds, as far as it was told.
-    pub(in crate::dump) fn held(&self) -> &Held {
+    /// The contents of the sink, as it reported them last.
+    pub(in crate::dump) fn held(&self) -> &SinkContents {
         let failed = self.fault.as_ref().map(|fault| &fault.held);
         failed.unwrap_or(&self.completed)
     }
@@ -122,7 +122,7 @@ impl SinkQueue {
         }
         let output = match self.captures.packet(meta, data) {
             Ok(output) => output,
-            Err(error) => return self.give(Work::Fail(error)),
+            Err(error) => return self.give(SinkWork::Fail(error)),
         };
         if output.bytes() < self.block_bytes {
             self.open.cover(self.captures.bytes());
@@ -133,13 +133,13 @@ impl SinkQueue {
         self.write(piece);
     }
 
-    /// As in [`Captures::interface`].
+    /// Describes an interface, as [`Captures::interface`] does.
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.captures.interface(id, interface);
     }
 
     /// Notes that packets are missing before the next packet.
-    pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
+    pub(in crate::dump) fn gap(&mut self, gap: &PacketGap) {
         self.captures.gap(gap);
     }
 
@@ -167,7 +167,7 @@ impl SinkQueue {
     }
 
     /// Queues work after all earlier work.
-    pub(in crate::dump) fn submit(&mut self, work: Work) {
+    pub(in crate::dump) fn submit(&mut self, work: SinkWork) {
         self.hand_over();
         self.give(work);
         self.wait();
@@ -181,7 +181,7 @@ impl SinkQueue {
         let is_busy = std::mem::take(&mut self.is_busy);
         let spares = &self.shared.limits.spares;
         let outputs = self.captures.outputs.iter_mut();
-        let pieces: Vec<Piece> = outputs
+        let pieces: Vec<EncodedPiece> = outputs
             .filter_map(|output| {
                 if !is_busy && let Some(block) = output.give_back() {
                     spares.put(block);
@@ -196,16 +196,16 @@ impl SinkQueue {
         pieces.into_iter().for_each(|piece| self.write(piece));
     }
 
-    fn write(&mut self, piece: Piece) {
+    fn write(&mut self, piece: EncodedPiece) {
         let charge = self.open.with(piece.block.len());
         self.open.set(self.captures.bytes());
-        self.give(Work::Write(Arc::new(Load { piece, charge })));
+        self.give(SinkWork::Write(Arc::new(Load { piece, charge })));
         if self.waits && !self.open.has_room(0) {
             self.shared.wait_for_digests(self.id);
         }
     }
 
-    fn give(&self, work: Work) {
+    fn give(&self, work: SinkWork) {
         self.shared.submit(self.id, work);
     }
 
@@ -219,6 +219,6 @@ impl SinkQueue {
 
 impl Drop for SinkQueue {
     fn drop(&mut self) {
-        self.give(Work::Leave);
+        self.give(SinkWork::Close);
     }
 }

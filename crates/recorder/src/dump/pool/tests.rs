@@ -13,23 +13,26 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
 use super::{
-    budget::{Charge, Limits, Load},
+    budget::{Charge, Load, PoolLimits},
     queue::SinkQueue,
-    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work, WorkTask},
+    work::{
+        PoolShared, PoolState, SinkBody, SinkOutcome, SinkSlot, SinkTask, SinkWork, WorkClass,
+        WorkTask,
+    },
 };
 use crate::{
     control::lock,
     dump::{
-        block::{Block, Spares},
+        block::{Block, SpareBlocks},
         captures::Captures,
-        encode::Format,
+        encode::DumpFormat,
         file::{DumpFile, FileFacts},
         hostile_tests::sidecar,
         names::Directory,
-        output::Output,
-        packet::{Key, PacketMeta},
-        sink::{End, Gap, Held},
-        stream::{Digests, Heading},
+        output::CaptureOutput,
+        packet::{PacketKey, PacketMeta},
+        sink::{PacketGap, SinkContents, SinkEnd},
+        stream::{DigestTime, Heading},
         template::NameFacts,
     },
     intake::interfaces::RecordedInterface,
@@ -39,20 +42,20 @@ use crate::{
 const BUDGET: usize = 1 << 20;
 
 fn captures() -> Captures {
-    Captures::new(Format::PcapNg, Heading::default())
+    Captures::new(DumpFormat::PcapNg, Heading::default())
 }
 
-/// The beginning of a file.
-fn header(limits: &Arc<Limits>) -> Arc<Load> {
-    let output = Output::new(Format::PcapNg, LinkType::ETHERNET, &Heading::default());
+/// The first piece of a file.
+fn header(limits: &Arc<PoolLimits>) -> Arc<Load> {
+    let output = CaptureOutput::new(DumpFormat::PcapNg, LinkType::ETHERNET, &Heading::default());
     Arc::new(Load {
         piece: output.unwrap().take(Block::default()),
         charge: Charge::new(&Arc::default(), limits),
     })
 }
 
-/// A file that is to be created there.
-fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
+/// A file that is to be created in this directory.
+fn body(directory: &Directory, limits: &Arc<PoolLimits>) -> SinkBody {
     let facts = FileFacts {
         names: NameFacts::default(),
         number: 1,
@@ -61,43 +64,43 @@ fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
         rule_name: None,
         heading: Heading::default(),
     };
-    Body::new(Box::new(DumpFile::new(directory, facts)), limits)
+    SinkBody::new(Box::new(DumpFile::new(directory, facts)), limits)
 }
 
-/// A sink with this work, to be created on a disk of its own.
-fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
+/// A sink with this work, on a separate disk.
+fn slot(limits: &Arc<PoolLimits>, has_begun: bool, work: SinkWork) -> SinkSlot {
     let disk = Arc::new(FakeDisk::default());
-    let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
-    let mut slot = Slot::new(body(&directory, limits));
+    let directory = Directory::on(disk, Path::new("dumps"), DumpFormat::PcapNg);
+    let mut slot = SinkSlot::new(body(&directory, limits));
     (slot.work, slot.has_begun) = (VecDeque::from([work]), has_begun);
     slot
 }
 
-/// First packets come first; one worker is at slow work where there is any, more only where nothing is to be written, and never
-/// more than may be.
+/// First packets come first. One worker does slow work if there is any. More workers do slow work
+/// only if nothing is to be written, and never more than the limit.
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
-    let packets = || Work::Write(header(&limits));
-    let end = || Work::Finish(Box::new((End::default(), captures())));
-    let tell = Work::Tell(Box::new(sidecar()));
-    let mut state = State::default();
+    let packets = || SinkWork::Write(header(&limits));
+    let end = || SinkWork::Finish(Box::new((SinkEnd::default(), captures())));
+    let tell = SinkWork::WriteSidecar(Box::new(sidecar()));
+    let mut state = PoolState::default();
     let all = [
         (true, packets()),
         (true, end()),
         (true, end()),
         (true, end()),
         (false, packets()),
-        (false, Work::Create(header(&limits))),
+        (false, SinkWork::Create(header(&limits))),
         (true, tell),
     ];
     for (id, (has_begun, work)) in (0..).zip(all) {
         state.slots.insert(id, slot(&limits, has_begun, work));
         state.list(id);
     }
-    let next = |state: &mut State| match state.next(2)? {
-        Task::Work(task) => Some(task),
-        Task::Digest(..) => panic!("these files have no digests"),
+    let next = |state: &mut PoolState| match state.next(2)? {
+        SinkTask::Work(task) => Some(task),
+        SinkTask::Digest(..) => panic!("these files have no digests"),
     };
     let mut tasks: Vec<Box<WorkTask>> = iter::from_fn(|| next(&mut state)).collect();
     let taken: Vec<u64> = tasks.iter().map(|task| task.id).collect();
@@ -108,24 +111,24 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let done = tasks.remove(0);
     state.put_back(done.id, Some(done.body));
     let write = next(&mut state).map(|task| task.class);
-    assert_eq!(write, Some(Class::Write));
+    assert_eq!(write, Some(WorkClass::Write));
     let slow = tasks.remove(1);
     state.slow -= 1;
     state.put_back(slow.id, Some(slow.body));
     assert_eq!(next(&mut state).map(|task| task.id), Some(2));
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> PoolLimits {
+    PoolLimits {
         budget_bytes: BUDGET,
         files_kept: 0,
         queued: Arc::default(),
         files: AtomicUsize::new(0),
-        spares: Spares::default(),
+        spares: SpareBlocks::default(),
     }
 }
 
-/// Queues that grow as far as they may, in any order: how many bytes each.
+/// Lets queues grow in random order, each as far as it may. Returns the bytes of each queue.
 fn grown(queues: usize, random: &mut fastrand::Rng) -> Vec<usize> {
     let limits = limits();
     let mut queued = vec![0; queues];
@@ -151,7 +154,7 @@ fn queues_share_the_budget_and_leave_some() {
     let mut random = fastrand::Rng::with_seed(16);
     for queues in [1, 2, 10] {
         let queued = grown(queues, &mut random);
-        // Each has about half of what is left in the end.
+        // In the end each queue has about half of the rest of the budget.
         let share = BUDGET / (queues + 2);
         for bytes in &queued {
             let near = share * 3 / 4..share * 5 / 4;
@@ -163,7 +166,7 @@ fn queues_share_the_budget_and_leave_some() {
 
 /// The end of a dump: its outcome, and its files by name.
 struct Left {
-    outcome: Outcome,
+    outcome: SinkOutcome,
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -173,14 +176,18 @@ struct Left {
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-        .with_digests(Digests::AsWritten);
-    let limits = Arc::new(Limits {
+    let directory = Directory::on(
+        Arc::new(disk.clone()),
+        Path::new("dumps"),
+        DumpFormat::PcapNg,
+    )
+    .with_digests(DigestTime::AsWritten);
+    let limits = Arc::new(PoolLimits {
         budget_bytes: usize::MAX,
         ..limits()
     });
     let body = body(&directory, &limits);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PoolShared {
         limits,
         slow_max: 1,
         state: Mutex::default(),
@@ -189,23 +196,23 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         done: Condvar::new(),
     });
     let how = (captures(), &directory);
-    let mut queue = SinkQueue::new(1, how, (Held::default(), false), &shared);
-    lock(&shared.state).slots.insert(1, Slot::new(body));
+    let mut queue = SinkQueue::new(1, how, (SinkContents::default(), false), &shared);
+    lock(&shared.state).slots.insert(1, SinkSlot::new(body));
     let (mut chance, mut outcomes) = (random.fork(), Vec::new());
-    let mut work = |outcomes: &mut Vec<Outcome>| {
+    let mut work = |outcomes: &mut Vec<SinkOutcome>| {
         let mut state = lock(&shared.state);
         while let Some(task) = state.next(1) {
             match task {
-                Task::Work(mut task) => {
+                SinkTask::Work(mut task) => {
                     if chance.u8(..20) == 0 {
                         task.body.file.close_files();
                     }
                     let done = (task.body).perform(task.work, task.digests, task.is_last);
                     outcomes.extend(done);
-                    state.slow -= usize::from(task.class == Class::Slow);
+                    state.slow -= usize::from(task.class == WorkClass::Slow);
                     state.put_back(task.id, Some(task.body));
                 }
-                Task::Digest(id, mut digests, load) => {
+                SinkTask::Digest(id, mut digests, load) => {
                     digests.update(&load.piece);
                     state.put_digests_back(id, digests);
                 }
@@ -217,7 +224,8 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
-    // Some are of large packets, some of small ones; in some nearly all are as most packets are.
+    // Some files have large packets, some small packets. In some nearly all packets have the common
+    // size.
     let longest = [100, 1514, 9000, 262_000][(seed % 4) as usize];
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
@@ -225,7 +233,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         let (is_late, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare());
         let (is_stepped, is_other) = (is_rare(), is_rare());
         time_ns += random.i64(0..3);
-        let key = Key {
+        let key = PacketKey {
             time_ns: time_ns - if is_late { 500 } else { 0 },
             source: 0,
             producer: 0,
@@ -240,7 +248,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
             is_trigger,
         };
         if is_gap {
-            queue.gap(&Gap {
+            queue.gap(&PacketGap {
                 packets: Some(7),
                 is_exact: true,
                 from_ns: time_ns,
@@ -268,7 +276,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
             work(&mut outcomes);
         }
     }
-    let end = Work::Finish(Box::new((End::default(), queue.end())));
+    let end = SinkWork::Finish(Box::new((SinkEnd::default(), queue.end())));
     shared.submit(1, end);
     work(&mut outcomes);
     let names = disk.names().into_iter();
@@ -286,7 +294,7 @@ fn a_queue_makes_the_same_files_as_writing_at_once() {
     for seed in first..first + 16 {
         let [queued, at_once] = [true, false].map(|is_queued| left(seed, is_queued, usize::MAX));
         let digests = [&queued, &at_once].map(|left| match &left.outcome {
-            Outcome::Done { failed: None, held } => held.files[0].sha256.clone().unwrap(),
+            SinkOutcome::Done { failed: None, held } => held.files[0].sha256.clone().unwrap(),
             outcome => panic!("seed {seed}: {outcome:?}"),
         });
         assert_eq!(digests[0], digests[1], "seed {seed}");
@@ -294,13 +302,13 @@ fn a_queue_makes_the_same_files_as_writing_at_once() {
     }
 }
 
-/// A dump that the disk has no room for holds the whole packets that it says it does.
+/// A dump on a full disk has exactly the whole packets that it reports.
 #[test]
 fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
     for seed in first..first + 16 {
         let queued = left(seed, true, fastrand::usize(10_000..18 << 20));
-        let Outcome::Done {
+        let SinkOutcome::Done {
             failed: Some(fault),
             ..
         } = &queued.outcome

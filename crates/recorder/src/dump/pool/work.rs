@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    budget::{Limits, Load},
-    queue::{DISK, Fault},
+    budget::{Load, PoolLimits},
+    queue::{DISK, SinkFault},
 };
 use crate::{
     control::lock,
@@ -16,52 +16,55 @@ use crate::{
         captures::Captures,
         file::DumpFile,
         sidecar::Sidecar,
-        sink::{End, Held},
+        sink::{SinkContents, SinkEnd},
         stream::FileDigests,
     },
 };
 
 /// A piece of work of a sink.
 #[derive(Debug)]
-pub(in crate::dump) enum Work {
+pub(in crate::dump) enum SinkWork {
     /// Make the first file, with its first piece.
     Create(Arc<Load>),
     /// Write the next piece of a file.
     Write(Arc<Load>),
-    /// The packets could not be encoded.
+    /// Fail the sink: the packets could not be encoded.
     Fail(io::Error),
-    /// Answer when all that came is written.
+    /// Answer when all earlier work is done.
     Flush,
-    /// Complete it, and answer.
-    Finish(Box<(End, Captures)>),
-    /// Compress what is complete, and answer.
+    /// Complete the files, and answer.
+    Finish(Box<(SinkEnd, Captures)>),
+    /// Compress the complete files, and answer.
     Compress,
     /// Write the sidecar, and answer.
-    Tell(Box<Sidecar>),
-    /// Close it: nobody needs it any more.
-    Leave,
+    WriteSidecar(Box<Sidecar>),
+    /// Close the sink, which is no longer needed.
+    Close,
 }
 
 /// The result of a piece of work.
 #[derive(Debug)]
-pub(in crate::dump) enum Outcome {
-    /// It failed, and takes nothing more. Told once.
-    Failed(Fault),
-    /// To [`Work::Flush`], [`Work::Finish`] and [`Work::Compress`].
-    Done { failed: Option<Fault>, held: Held },
-    /// To [`Work::Tell`]: whether there is a sidecar now.
-    Told {
+pub(in crate::dump) enum SinkOutcome {
+    /// The sink failed, and accepts nothing more. Sent once.
+    Failed(SinkFault),
+    /// The answer to [`SinkWork::Flush`], [`SinkWork::Finish`] and [`SinkWork::Compress`].
+    Done {
+        failed: Option<SinkFault>,
+        held: SinkContents,
+    },
+    /// The answer to [`SinkWork::WriteSidecar`]: whether the sidecar exists now.
+    SidecarWritten {
         sidecar: io::Result<bool>,
-        held: Held,
+        held: SinkContents,
     },
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) limits: Arc<Limits>,
-    /// Workers that may do slow work at a time.
+pub(super) struct PoolShared {
+    pub(super) limits: Arc<PoolLimits>,
+    /// Number of workers that may do slow work at a time.
     pub(super) slow_max: usize,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<PoolState>,
     /// Wakes the workers of [`Lane::Write`].
     pub(super) work: Condvar,
     /// Wakes the workers of [`Lane::Compress`].
@@ -73,30 +76,30 @@ pub(super) struct Shared {
 /// Kinds of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Does all work but compression.
+    /// Does all work except compression.
     Write,
     /// Only compresses.
     Compress,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) slots: HashMap<u64, Slot>,
-    /// Sinks that have work and no worker, by the [class](Class) of the next work. A sink may also
-    /// be listed for a digest.
+pub(super) struct PoolState {
+    pub(super) slots: HashMap<u64, SinkSlot>,
+    /// Sinks that have work and no worker, by the [class](WorkClass) of the next work. A sink may
+    /// also be listed for a digest.
     ready: [VecDeque<u64>; 5],
-    /// Workers at slow work.
+    /// Number of workers that do slow work.
     pub(super) slow: usize,
     pub(super) is_over: bool,
 }
 
 /// A sink in the pool.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct SinkSlot {
     /// `None`: a worker works on the sink.
-    pub(super) body: Option<Body>,
-    pub(super) work: VecDeque<Work>,
-    /// Whether it is listed with its next work.
+    pub(super) body: Option<SinkBody>,
+    pub(super) work: VecDeque<SinkWork>,
+    /// Whether the sink is listed with its next work.
     is_listed: bool,
     /// The recorder computes digests.
     has_digests: bool,
@@ -110,17 +113,17 @@ pub(super) struct Slot {
 
 /// The files of a dump, and whether they have failed.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct SinkBody {
     pub(super) file: Box<DumpFile>,
-    pub(super) has_failed: Option<Fault>,
-    /// Its descriptors, as they are counted in `limits`.
+    pub(super) has_failed: Option<SinkFault>,
+    /// The sink's open descriptors, as counted in `limits`.
     pub(super) files: usize,
-    pub(super) limits: Arc<Limits>,
+    pub(super) limits: Arc<PoolLimits>,
 }
 
-/// Kinds of work.
+/// Kinds of work, by urgency and by the threads that do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum WorkClass {
     First,
     Write,
     Slow,
@@ -129,32 +132,32 @@ pub(super) enum Class {
 }
 
 /// The next task of a worker.
-pub(super) enum Task {
+pub(super) enum SinkTask {
     Work(Box<WorkTask>),
     /// Adds a piece to the digests of a sink.
     Digest(u64, FileDigests, Arc<Load>),
 }
 
-/// A piece of work, taken.
+/// A piece of work that a worker has taken.
 pub(super) struct WorkTask {
     pub(super) id: u64,
-    pub(super) body: Body,
-    pub(super) work: Work,
-    /// For [`Work::Finish`].
+    pub(super) body: SinkBody,
+    pub(super) work: SinkWork,
+    /// The digests for [`SinkWork::Finish`].
     pub(super) digests: FileDigests,
-    pub(super) class: Class,
-    /// No packets follow at once.
+    pub(super) class: WorkClass,
+    /// No further packets are queued.
     pub(super) is_last: bool,
 }
 
-impl Shared {
-    pub(super) fn submit(&self, id: u64, work: Work) {
+impl PoolShared {
+    pub(super) fn submit(&self, id: u64, work: SinkWork) {
         let mut state = lock(&self.state);
-        let is_load = matches!(work, Work::Create(_) | Work::Write(_));
+        let is_load = matches!(work, SinkWork::Create(_) | SinkWork::Write(_));
         let (ready, given_up) = state.submit(id, work);
         drop(state);
         if is_load {
-            // For the digest.
+            // One worker writes, another may update the digest.
             self.work.notify_one();
         }
         if let Some(class) = ready {
@@ -172,12 +175,12 @@ impl Shared {
     }
 
     /// The loop of a worker. It ends when the pool is dropped.
-    pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, Outcome)>) {
+    pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, SinkOutcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
             let next = match lane {
                 Lane::Write => state.next(self.slow_max),
-                Lane::Compress => state.take(Class::Compress),
+                Lane::Compress => state.take(WorkClass::Compress),
             };
             let Some(task) = next else {
                 let woken = self.lane(lane).wait(state);
@@ -186,8 +189,8 @@ impl Shared {
             };
             drop(state);
             state = match task {
-                Task::Work(task) => self.do_work(task, lane, news),
-                Task::Digest(id, mut digests, load) => {
+                SinkTask::Work(task) => self.do_work(task, lane, news),
+                SinkTask::Digest(id, mut digests, load) => {
                     digests.update(&load.piece);
                     drop(load);
                     let mut state = lock(&self.state);
@@ -204,29 +207,29 @@ impl Shared {
         &self,
         mut task: Box<WorkTask>,
         lane: Lane,
-        news: &mpsc::Sender<(u64, Outcome)>,
-    ) -> MutexGuard<'_, State> {
-        let body = if matches!(task.work, Work::Leave) {
+        news: &mpsc::Sender<(u64, SinkOutcome)>,
+    ) -> MutexGuard<'_, PoolState> {
+        let body = if matches!(task.work, SinkWork::Close) {
             drop(task.body);
             None
         } else {
             let done = (task.body).perform(task.work, task.digests, task.is_last);
             if let Some(outcome) = done {
-                // Before another worker can take the sink, so that its news arrive in order. The
-                // dumper may have ended.
+                // The news is sent before another worker can take the sink, so that the sink's news
+                // arrive in order. The dumper may have ended.
                 let _ = news.send((task.id, outcome));
             }
             Some(task.body)
         };
         let mut state = lock(&self.state);
-        if task.class == Class::Slow {
+        if task.class == WorkClass::Slow {
             state.slow -= 1;
-            // Others may have waited for that.
+            // Other slow work may have waited for this.
             self.work.notify_one();
         }
         let ready = state.put_back(task.id, body);
         // Wakes only the other kind of worker: this worker takes more work of `lane` itself.
-        if let Some(other) = ready.map(Class::lane).filter(|other| *other != lane) {
+        if let Some(other) = ready.map(WorkClass::lane).filter(|other| *other != lane) {
             self.lane(other).notify_one();
         }
         state
@@ -234,7 +237,7 @@ impl Shared {
 
     /// Returns when a sink has no work left, or the workers have ended.
     pub(super) fn wait(&self, id: u64) {
-        self.wait_while(id, Slot::is_busy);
+        self.wait_while(id, SinkSlot::is_busy);
     }
 
     /// Returns when a sink has no work and no pieces for the digests left, or the workers have
@@ -243,32 +246,37 @@ impl Shared {
         self.wait_while(id, |slot| slot.is_busy() || !slot.loads.is_empty());
     }
 
-    fn wait_while(&self, id: u64, is_so: impl Fn(&Slot) -> bool) {
-        let waits = |state: &mut State| !state.is_over && state.slots.get(&id).is_some_and(&is_so);
+    fn wait_while(&self, id: u64, is_so: impl Fn(&SinkSlot) -> bool) {
+        let waits =
+            |state: &mut PoolState| !state.is_over && state.slots.get(&id).is_some_and(&is_so);
         drop(self.done.wait_while(lock(&self.state), waits));
     }
 }
 
-impl State {
+impl PoolState {
     /// Adds work to the queue of a sink. Returns the class for which one more worker must be
     /// woken, and the work that is dropped because of `work`, which the caller drops without the
     /// lock.
-    pub(super) fn submit(&mut self, id: u64, work: Work) -> (Option<Class>, VecDeque<Work>) {
+    pub(super) fn submit(
+        &mut self,
+        id: u64,
+        work: SinkWork,
+    ) -> (Option<WorkClass>, VecDeque<SinkWork>) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return (None, VecDeque::from([work]));
         };
-        let given_up = if matches!(work, Work::Leave) {
+        let given_up = if matches!(work, SinkWork::Close) {
             slot.loads.clear();
             std::mem::take(&mut slot.work)
         } else {
             VecDeque::new()
         };
-        if let Work::Create(load) | Work::Write(load) = &work
+        if let SinkWork::Create(load) | SinkWork::Write(load) = &work
             && slot.has_digests
         {
             slot.loads.push_back(Arc::clone(load));
             if slot.digests.is_some() && slot.loads.len() == 1 {
-                self.ready[Class::Digest as usize].push_back(id);
+                self.ready[WorkClass::Digest as usize].push_back(id);
             }
         }
         slot.work.push_back(work);
@@ -277,19 +285,19 @@ impl State {
 
     /// Lists a sink that has work and no worker, unless it is listed. Returns the class of that
     /// work.
-    pub(super) fn list(&mut self, id: u64) -> Option<Class> {
+    pub(super) fn list(&mut self, id: u64) -> Option<WorkClass> {
         let slot = self.slots.get_mut(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
         // The end of a file needs the digest of all its pieces.
-        let is_early = matches!(work, Work::Finish(_)) && !slot.is_digested();
+        let is_early = matches!(work, SinkWork::Finish(_)) && !slot.is_digested();
         if slot.is_listed || is_early {
             return None;
         }
         slot.is_listed = true;
         let class = work.class(slot.has_begun);
         let ready = &mut self.ready[class as usize];
-        if matches!(work, Work::Tell(_)) {
-            // A dump is done with before others are begun to be completed.
+        if matches!(work, SinkWork::WriteSidecar(_)) {
+            // Dumps get their sidecars before the files of other dumps are completed.
             ready.push_front(id);
         } else {
             ready.push_back(id);
@@ -297,39 +305,49 @@ impl State {
         Some(class)
     }
 
-    /// The most urgent piece of work but compression, with its sink.
-    pub(super) fn next(&mut self, slow_max: usize) -> Option<Task> {
-        // However much there is to write, dumps are completed too.
+    /// The most urgent piece of work except compression, with its sink.
+    pub(super) fn next(&mut self, slow_max: usize) -> Option<SinkTask> {
+        // Dumps are completed however much there is to write.
         let order = match self.slow {
-            0 => [Class::First, Class::Slow, Class::Write, Class::Digest],
-            _ => [Class::First, Class::Write, Class::Digest, Class::Slow],
+            0 => [
+                WorkClass::First,
+                WorkClass::Slow,
+                WorkClass::Write,
+                WorkClass::Digest,
+            ],
+            _ => [
+                WorkClass::First,
+                WorkClass::Write,
+                WorkClass::Digest,
+                WorkClass::Slow,
+            ],
         };
         order.into_iter().find_map(|class| match class {
-            Class::Slow if self.slow >= slow_max => None,
-            Class::Digest => self.take_digest(),
+            WorkClass::Slow if self.slow >= slow_max => None,
+            WorkClass::Digest => self.take_digest(),
             _ => self.take(class),
         })
     }
 
     /// The first piece of work of a class, with its sink.
-    pub(super) fn take(&mut self, class: Class) -> Option<Task> {
+    pub(super) fn take(&mut self, class: WorkClass) -> Option<SinkTask> {
         let id = self.ready[class as usize].pop_front()?;
         let slot = self.slots.get_mut(&id)?;
         slot.is_listed = false;
         let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
         // The class may differ from `class`: the listed work may have been dropped.
         let class = work.class(slot.has_begun);
-        slot.has_begun |= matches!(work, Work::Write(_));
-        let is_last = !matches!(slot.work.front(), Some(Work::Write(_)));
+        slot.has_begun |= matches!(work, SinkWork::Write(_));
+        let is_last = !matches!(slot.work.front(), Some(SinkWork::Write(_)));
         let digests = match work {
-            Work::Finish(_) => slot.digests.take(),
+            SinkWork::Finish(_) => slot.digests.take(),
             _ => None,
         };
-        if matches!(work, Work::Leave) {
+        if matches!(work, SinkWork::Close) {
             self.slots.remove(&id);
         }
-        self.slow += usize::from(class == Class::Slow);
-        Some(Task::Work(Box::new(WorkTask {
+        self.slow += usize::from(class == WorkClass::Slow);
+        Some(SinkTask::Work(Box::new(WorkTask {
             id,
             body,
             work,
@@ -340,52 +358,52 @@ impl State {
     }
 
     /// The next piece that goes into a digest.
-    fn take_digest(&mut self) -> Option<Task> {
-        while let Some(id) = self.ready[Class::Digest as usize].pop_front() {
-            // The dumper may have left the sink since.
+    fn take_digest(&mut self) -> Option<SinkTask> {
+        while let Some(id) = self.ready[WorkClass::Digest as usize].pop_front() {
+            // The dumper may have closed the sink since.
             if let Some(slot) = self.slots.get_mut(&id)
                 && let Some(load) = slot.loads.pop_front()
                 && let Some(digests) = slot.digests.take()
             {
-                return Some(Task::Digest(id, digests, load));
+                return Some(SinkTask::Digest(id, digests, load));
             }
         }
         None
     }
 
-    /// The digests of a sink are free again.
+    /// Makes the digests of a sink available again.
     pub(super) fn put_digests_back(&mut self, id: u64, digests: FileDigests) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return;
         };
         slot.digests = Some(digests);
         if !slot.loads.is_empty() {
-            self.ready[Class::Digest as usize].push_back(id);
+            self.ready[WorkClass::Digest as usize].push_back(id);
         }
         self.list(id);
     }
 
-    /// The sink is free again. Returned is the class of its next work.
-    pub(super) fn put_back(&mut self, id: u64, body: Option<Body>) -> Option<Class> {
+    /// Makes the sink available again. Returns the class of its next work.
+    pub(super) fn put_back(&mut self, id: u64, body: Option<SinkBody>) -> Option<WorkClass> {
         self.slots.get_mut(&id)?.body = body;
         self.list(id)
     }
 }
 
-impl Work {
-    fn class(&self, has_begun: bool) -> Class {
+impl SinkWork {
+    fn class(&self, has_begun: bool) -> WorkClass {
         match self {
-            Self::Create(_) => Class::First,
-            Self::Write(_) if !has_begun => Class::First,
-            Self::Write(_) | Self::Fail(_) | Self::Flush => Class::Write,
-            Self::Finish(_) | Self::Tell(_) | Self::Leave => Class::Slow,
+            Self::Create(_) => WorkClass::First,
+            Self::Write(_) if !has_begun => WorkClass::First,
+            Self::Write(_) | Self::Fail(_) | Self::Flush => WorkClass::Write,
+            Self::Finish(_) | Self::WriteSidecar(_) | Self::Close => WorkClass::Slow,
             // Compression may take hours, and must not delay the end of another dump.
-            Self::Compress => Class::Compress,
+            Self::Compress => WorkClass::Compress,
         }
     }
 }
 
-impl Class {
+impl WorkClass {
     fn lane(self) -> Lane {
         match self {
             Self::Compress => Lane::Compress,
@@ -394,9 +412,9 @@ impl Class {
     }
 }
 
-impl Slot {
+impl SinkSlot {
     /// A sink without work.
-    pub(super) fn new(body: Body) -> Self {
+    pub(super) fn new(body: SinkBody) -> Self {
         let digests = body.file.digests();
         Self {
             body: Some(body),
@@ -420,8 +438,8 @@ impl Slot {
     }
 }
 
-impl Body {
-    pub(super) fn new(file: Box<DumpFile>, limits: &Arc<Limits>) -> Self {
+impl SinkBody {
+    pub(super) fn new(file: Box<DumpFile>, limits: &Arc<PoolLimits>) -> Self {
         Self {
             file,
             has_failed: None,
@@ -432,59 +450,59 @@ impl Body {
 
     pub(super) fn perform(
         &mut self,
-        work: Work,
+        work: SinkWork,
         mut digests: FileDigests,
         is_last: bool,
-    ) -> Option<Outcome> {
+    ) -> Option<SinkOutcome> {
         let outcome = match work {
-            Work::Create(load) => {
+            SinkWork::Create(load) => {
                 let failed = self.attempt(|file| file.create(&load.piece));
-                failed.map(Outcome::Failed)
+                failed.map(SinkOutcome::Failed)
             }
-            Work::Write(load) => {
+            SinkWork::Write(load) => {
                 let failed = self.attempt(|file| file.write(&load.piece));
                 if is_last {
                     self.file.tell_bytes();
                 }
-                failed.map(Outcome::Failed)
+                failed.map(SinkOutcome::Failed)
             }
-            Work::Fail(error) => self.attempt(|_| Err(error)).map(Outcome::Failed),
-            Work::Flush => Some(self.done()),
-            Work::Finish(end) => {
+            SinkWork::Fail(error) => self.attempt(|_| Err(error)).map(SinkOutcome::Failed),
+            SinkWork::Flush => Some(self.done()),
+            SinkWork::Finish(end) => {
                 let (end, captures) = *end;
                 self.attempt(|file| file.finish(&end, captures, &mut digests));
                 Some(self.done())
             }
-            Work::Compress => {
+            SinkWork::Compress => {
                 if self.has_failed.is_none() {
                     self.file.compress();
                 }
                 Some(self.done())
             }
-            Work::Tell(sidecar) => {
+            SinkWork::WriteSidecar(sidecar) => {
                 let sidecar = self.file.sidecar(&sidecar);
-                Some(Outcome::Told {
+                Some(SinkOutcome::SidecarWritten {
                     sidecar,
                     held: self.file.held(),
                 })
             }
-            Work::Leave => None,
+            SinkWork::Close => None,
         };
         self.count_files();
         outcome
     }
 
-    /// Does something with the files, unless they have failed before. Returns why that fails.
+    /// Runs an operation on the files, unless they have failed before. Returns the failure, if any.
     pub(super) fn attempt(
         &mut self,
         act: impl FnOnce(&mut DumpFile) -> io::Result<()>,
-    ) -> Option<Fault> {
+    ) -> Option<SinkFault> {
         if self.has_failed.is_some() {
             return None;
         }
         let error = act(&mut self.file).err()?;
         self.file.close_files();
-        self.has_failed = Some(Fault {
+        self.has_failed = Some(SinkFault {
             error: error.to_string(),
             cause: DISK,
             held: self.file.held(),
@@ -492,14 +510,14 @@ impl Body {
         self.has_failed.clone()
     }
 
-    fn done(&self) -> Outcome {
-        Outcome::Done {
+    fn done(&self) -> SinkOutcome {
+        SinkOutcome::Done {
             failed: self.has_failed.clone(),
             held: self.file.held(),
         }
     }
 
-    /// Counts its descriptors, and gives them back where there are too many.
+    /// Counts the sink's descriptors, and closes its files if too many are open.
     pub(super) fn count_files(&mut self) {
         let (files, limits) = (self.file.open_files(), &self.limits);
         if files == self.files {
@@ -515,7 +533,7 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for SinkBody {
     fn drop(&mut self) {
         self.limits.files.fetch_sub(self.files, Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ fn words_are_split_as_a_shell_does() {
 
 #[test]
 fn what_a_dump_has_is_filled_in_once() {
-    let dump = Finished {
+    let dump = PostJob {
         number: 7,
         id: "x".to_owned(),
         rule: "{file} $(reboot) 'x'".to_owned(),
@@ -39,14 +39,14 @@ fn what_a_dump_has_is_filled_in_once() {
         fill("a --in={file} {sidecar}{verdict} {x}"),
         ["a", "--in=d/x y.pcapng", "d/x.jsoncomplete", "{x}"]
     );
-    // What is filled in is not looked at again.
+    // Filled-in text is not expanded again.
     assert_eq!(fill("a {rule} {file}")[1], dump.rule);
 }
 
 #[test]
 fn no_value_of_a_dump_starts_an_option() {
     let hostile = "-esh -c reboot";
-    let mut dump = Finished {
+    let mut dump = PostJob {
         number: 7,
         id: hostile.to_owned(),
         rule: hostile.to_owned(),
@@ -56,7 +56,7 @@ fn no_value_of_a_dump_starts_an_option() {
         sidecar: hostile.into(),
     };
     for name in ["{file}", "{sidecar}", "{id}", "{rule}"] {
-        let fill = |dump: &Finished, word: String| {
+        let fill = |dump: &PostJob, word: String| {
             let command = PostCommand::new(&format!("rsync {word} {{file}}")).unwrap();
             command.words(dump)[1].clone()
         };
@@ -75,7 +75,7 @@ fn no_value_of_a_dump_starts_an_option() {
     assert!(PostCommand::new("/hooks/{verdict} x").is_ok());
 }
 
-/// The outcomes of commands for dumps that are finished at once, and how many ended how.
+/// Runs a command for dumps that finish at once. Returns the outcomes and their counts.
 fn run(
     command: &str,
     limit: Duration,
@@ -129,7 +129,8 @@ fn each_end_is_told_and_counted() {
     assert_eq!((counts.failed, counts.to_be_done), (20, 0));
 }
 
-/// It sees the file's path, in an argument and in its environment; no terminal, and no stdin.
+/// The command gets the file's path as an argument and in its environment, but no terminal and no
+/// stdin.
 #[test]
 fn a_command_is_told_of_its_dump() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +143,7 @@ fn a_command_is_told_of_its_dump() {
     assert_eq!(told, "d/x.pcapng|d/x.pcapng|d/x.json|udp|complete|0|\n");
 }
 
-/// One that takes too long ends, with what it started in the background.
+/// A command that takes too long ends with the background processes that it started.
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_its_group() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +155,7 @@ fn a_command_that_takes_too_long_is_ended_with_its_group() {
     assert_eq!(outcomes, [PostOutcome::TimedOut]);
     assert_eq!(counts.timed_out, 1);
     assert!(since.elapsed() < Duration::from_secs(100));
-    // The shell may not even have come so far.
+    // The shell may have ended before it wrote the file.
     if let Ok(text) = fs::read_to_string(pid) {
         let process = format!("/proc/{}/stat", text.trim());
         let is_gone = || {
@@ -169,7 +170,8 @@ fn a_command_that_takes_too_long_is_ended_with_its_group() {
     }
 }
 
-/// A command that has ended is not reaped until its group is done with: until then its number is nobody else's.
+/// A command that has ended is reaped only after its group is ended: until then no other process
+/// can have its number.
 #[test]
 fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     let mut child = Command::new("true").process_group(0).spawn().unwrap();
@@ -183,7 +185,8 @@ fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Nobody waits for a command; when all is to end at once, those that run are ended and the others skipped.
+/// No thread waits for a command. When the recorder is aborted, running commands end and others are
+/// skipped.
 #[test]
 fn commands_hold_nobody_up() {
     let config = PostConfig {
@@ -217,7 +220,7 @@ fn commands_hold_nobody_up() {
     drop(listener);
 }
 
-/// A thread that cannot have its identity is no thread: the recorder does not start.
+/// If a thread cannot get its identity, the recorder does not start.
 #[test]
 fn without_its_identity_nothing_runs() {
     let config = PostConfig {

@@ -1,4 +1,5 @@
-//! What may be asked for beside a window and an expression, and all of it together against a plain list.
+//! Options of a query, in addition to window and expression, and all options together against a
+//! plain list.
 
 use std::num::NonZeroU32;
 
@@ -7,7 +8,7 @@ use super::{
     *,
 };
 
-/// A packet as the ring should have it.
+/// A packet that the ring should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stored {
     time_ns: i64,
@@ -37,7 +38,8 @@ fn refused(path: &Path, query: &Query) -> String {
     }
 }
 
-/// Stores packets of random lengths, in disorder, with steps of clocks between, and nothing overwritten.
+/// Stores packets of random lengths, in disorder, with clock steps in between. No packet is
+/// overwritten.
 fn random_ring(random: &mut fastrand::Rng) -> (Written, Vec<Stored>) {
     let mut written = Written::new();
     let mut all = Vec::new();
@@ -176,7 +178,7 @@ fn limits_windows_and_snap_lengths_choose_as_a_list_does() {
                 report.empty.is_some(),
                 found_all == 0 && report.clipped.is_empty()
             );
-            // Counted only, it is the same.
+            // A count has the same report.
             assert_eq!(counted(&path, &query), report, "{context}");
         }
     }
@@ -334,7 +336,7 @@ fn an_empty_answer_says_why_and_is_a_file() {
     assert_eq!(why(&path, &nothing), Empty::NothingMatched { of: 100 });
 }
 
-/// Cancelled before it begins, it looks at nothing, and claims nothing.
+/// An answer that is cancelled before it begins inspects nothing and claims nothing.
 #[test]
 fn a_cancelled_answer_ends() {
     let mut written = Written::new();
@@ -349,7 +351,7 @@ fn a_cancelled_answer_ends() {
     assert_eq!(report.from, report.to);
 }
 
-/// A ring that holds a reservation keeps an old bucket, and lacks others behind it.
+/// A ring with a reservation keeps an old bucket, and lacks later buckets.
 #[test]
 fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     let mut written = Written::new();
@@ -370,7 +372,8 @@ fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     drop(kept);
 }
 
-/// Who looks at packets sees those that a file would have, with their names, and says when to stop.
+/// A caller's function gets the packets that a file would have, with their IDs, and can stop the
+/// answer.
 #[test]
 fn who_looks_sees_what_a_file_has() {
     let mut written = Written::new();
@@ -382,7 +385,7 @@ fn who_looks_sees_what_a_file_has() {
         ..Query::default()
     };
     let (report, out) = asked(&path, &query);
-    let mut expected = Found::read(&out, report.clone()).packets;
+    let mut expected = ParsedAnswer::read(&out, report.clone()).packets;
     let look = |most: usize| {
         let mut seen = Vec::new();
         let attached = Attached::open(&path).unwrap();

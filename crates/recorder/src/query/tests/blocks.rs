@@ -1,4 +1,5 @@
-//! The blocks of an answer, with the options that [`Reader`](retroscope_pcapfile::CaptureReader) leaves out. Numbers are from the pcapng draft.
+//! The blocks of an answer, with options that [`Reader`](retroscope_pcapfile::CaptureReader)
+//! ignores. Numbers are from the pcapng draft.
 
 use crate::PacketId;
 
@@ -18,7 +19,7 @@ pub(super) fn blocks(bytes: &[u8]) -> Vec<Block> {
     blocks_and_rest(bytes).0
 }
 
-/// The same, and the bytes behind them.
+/// All whole blocks, and the bytes after the last block.
 pub(super) fn blocks_and_rest(mut bytes: &[u8]) -> (Vec<Block>, &[u8]) {
     let mut blocks = Vec::new();
     while let Some(length) = bytes.get(4..8) {
@@ -36,7 +37,7 @@ pub(super) fn blocks_and_rest(mut bytes: &[u8]) -> (Vec<Block>, &[u8]) {
     (blocks, bytes)
 }
 
-/// Those that are packets.
+/// The blocks with packets.
 pub(super) fn packets(bytes: &[u8]) -> Vec<Block> {
     let blocks = blocks(bytes).into_iter();
     blocks.filter(|block| block.kind == PACKET).collect()
@@ -51,7 +52,7 @@ impl Block {
         self.word(0)
     }
 
-    /// Of a packet or statistics, ns.
+    /// Time of a packet or of statistics, ns.
     pub(super) fn time_ns(&self) -> i64 {
         (i64::from(self.word(4)) << 32) + i64::from(self.word(8))
     }
@@ -83,7 +84,7 @@ impl Block {
         options
     }
 
-    /// An option that is a number of 64 bits.
+    /// An option with a number of 64 bits.
     pub(super) fn number(&self, wanted: u16) -> Option<u64> {
         let mut options = self.options().into_iter();
         let (_, value) = options.find(|(code, _)| *code == wanted)?;

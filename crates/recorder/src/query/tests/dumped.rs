@@ -1,4 +1,4 @@
-//! What has left the ring, from dumps: against plain lists, and one by one.
+//! Packets that left the ring, from dumps: against plain lists, and one case at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,23 +15,23 @@ use retroscope_ring::Record;
 use sha2::{Digest, Sha256};
 
 use super::{
-    super::shelf::{Shelf, Shelved, Stretch},
+    super::catalog::{CatalogDump, DumpCatalog, StampRange},
     *,
 };
 use crate::{StoredFile, dump::stream::hexadecimal};
 
-/// A packet as it was recorded.
+/// A packet that was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sent {
     pub(super) time_ns: i64,
     pub(super) interface: &'static str,
     pub(super) bytes: usize,
     pub(super) mark: u16,
-    /// Its number among the packets of its interface.
+    /// The packet's number among the packets of its interface.
     pub(super) record: u64,
 }
 
-/// The recording of all rings of this process: they are made at the same time.
+/// The recording of all rings of this process, which are created at the same time.
 static OWN: LazyLock<Recording> = LazyLock::new(|| {
     let ring = Written::new().folder;
     Recording::of(&Attached::open(&ring.path().join("ring")).unwrap().info())
@@ -58,26 +58,26 @@ impl Sent {
 
 pub(super) const EXPRESSIONS: [&str; 3] = ["", "len > 1000", "ether[7] & 1 = 0"];
 
-/// A dump, and what becomes of it.
+/// A dump, its file, and whether it was deleted.
 #[derive(Debug, Clone)]
 pub(super) struct Dump {
-    pub(super) shelved: Shelved,
+    pub(super) shelved: CatalogDump,
     file: Vec<u8>,
     pub(super) is_deleted: bool,
 }
 
-/// Dumps that lie nowhere.
+/// Dumps in memory.
 #[derive(Debug, Default)]
 pub(super) struct Shelves {
     dumps: Vec<Dump>,
-    /// Those that are deleted by now.
+    /// Dumps that are deleted by now.
     deleted: Mutex<BTreeSet<String>>,
-    /// Bytes that were read of files.
+    /// Bytes that were read from files.
     read: Arc<AtomicUsize>,
     opens: AtomicUsize,
-    /// The client goes while a file is opened.
+    /// The client goes away while a file is opened.
     cancelled_by_open: Option<Cancel>,
-    lists: Mutex<Vec<Stretch>>,
+    lists: Mutex<Vec<StampRange>>,
 }
 
 struct Counted(io::Cursor<Vec<u8>>, Arc<AtomicUsize>);
@@ -90,15 +90,15 @@ impl Read for Counted {
     }
 }
 
-impl Shelf for Shelves {
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+impl DumpCatalog for Shelves {
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String> {
         self.lists.lock().unwrap().push(wanted);
         let dumps = self.dumps.iter().map(|dump| dump.shelved.clone());
-        let touches = |it: &Shelved| it.span.0 <= wanted.1 && it.span.1 >= wanted.0;
+        let touches = |it: &CatalogDump| it.span.0 <= wanted.1 && it.span.1 >= wanted.0;
         Ok(dumps.filter(touches).collect())
     }
 
-    fn open(&self, shelved: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+    fn open(&self, shelved: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
         self.opens.fetch_add(1, Ordering::SeqCst);
         self.cancelled_by_open.iter().for_each(Cancel::cancel);
         let mut dumps = self.dumps.iter();
@@ -111,10 +111,10 @@ impl Shelf for Shelves {
     }
 }
 
-/// A complete dump of this recording, of these packets in this order.
+/// A complete dump of this recording, with these packets in this order.
 pub(super) fn dump<'s>(
     id: &str,
-    span: Stretch,
+    span: StampRange,
     expression: &'static str,
     packets: impl IntoIterator<Item = &'s Sent>,
 ) -> Dump {
@@ -123,7 +123,7 @@ pub(super) fn dump<'s>(
 
 pub(super) fn dump_cut<'s>(
     id: &str,
-    span: Stretch,
+    span: StampRange,
     expression: &'static str,
     packets: impl IntoIterator<Item = &'s Sent>,
     snaplen: usize,
@@ -155,7 +155,7 @@ pub(super) fn dump_cut<'s>(
     let file = writer.finish().unwrap();
     let digest = Sha256::new_with_prefix(&file);
     Dump {
-        shelved: Shelved {
+        shelved: CatalogDump {
             id: id.to_owned(),
             from: rfc3339(span.0),
             to: rfc3339(span.1),
@@ -176,7 +176,7 @@ pub(super) fn dump_cut<'s>(
 }
 
 impl Dump {
-    /// The same IDs name other packets there.
+    /// In another recording the same IDs name other packets.
     pub(super) fn of_others(mut self) -> Self {
         self.shelved.claims = None;
         self.shelved.recording = Some(OTHERS.to_owned());
@@ -189,7 +189,7 @@ impl Dump {
     }
 }
 
-/// An answer's packets: stamp, interface, length on the wire, captured bytes, mark.
+/// A packet of an answer: stamp, interface, length on the wire, captured bytes, mark.
 pub(super) type Given = (i64, String, u32, usize, u16);
 
 pub(super) fn given(sent: &Sent, snaplen: usize) -> Given {
@@ -223,7 +223,7 @@ pub(super) fn packets(out: &[u8]) -> Vec<Given> {
     packets
 }
 
-/// A ring and what dumps hold beside it.
+/// A ring, and dumps in addition to the ring.
 pub(super) struct Past {
     written: Written,
     pub(super) all: Vec<Sent>,
@@ -251,7 +251,7 @@ impl Past {
         self.all.push(sent);
     }
 
-    /// So many packets of 2 KiB, by turns, 10 ns apart from 1000 on.
+    /// Stores packets of 2 KiB from the producers in turn, one every 10 ns from 1000 on.
     pub(super) fn fill(&mut self, packets: i64) {
         for number in 0..packets {
             self.send(Sent {
@@ -272,8 +272,8 @@ impl Past {
         }
     }
 
-    /// Those of a window.
-    pub(super) fn those(&self, (from_ns, to_ns): Stretch) -> impl Iterator<Item = &Sent> {
+    /// The packets of a window.
+    pub(super) fn those(&self, (from_ns, to_ns): StampRange) -> impl Iterator<Item = &Sent> {
         let window = from_ns..=to_ns;
         self.all
             .iter()
@@ -291,7 +291,7 @@ impl Past {
         self.shelves.deleted.lock().unwrap().insert(id.to_owned());
     }
 
-    pub(super) fn answer(&self, query: &Query) -> Answer {
+    pub(super) fn answer(&self, query: &Query) -> QueryAnswer {
         let attached = Attached::open(&self.written.folder.path().join("ring")).unwrap();
         let shelves = Arc::clone(&self.shelves);
         query.of(attached).unwrap().with_dumps_of(shelves)
@@ -302,7 +302,7 @@ impl Past {
         let report = self.answer(query).write_to(&mut out).unwrap();
         let packets = packets(&out);
         assert_eq!(report.packets, packets.len() as u64);
-        // Counting is the same.
+        // A count has the same report.
         let counted = self.answer(query).count().unwrap();
         assert_eq!(counted, report);
         (report, packets)
@@ -347,7 +347,7 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         "{}",
         report.reasons()
     );
-    // Where nothing matches, that is known.
+    // If nothing matches, the answer knows that.
     let nothing = Query {
         expression: "ether[0] = 7".to_owned(),
         ..named(1000, 2000)
@@ -355,7 +355,7 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
     let (report, _) = past.ask(&nothing);
     assert_eq!(report.empty, Some(Empty::NothingMatched { of: 101 }));
     assert_eq!(report.verdict, Verdict::Complete);
-    // Who may not ask for dumps is told how many.
+    // A client that may not ask for dumps gets the number of dumps.
     let counted = Query {
         dumps: DumpsAsked::Counted,
         ..named(1000, end_ns)
@@ -366,7 +366,8 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         !text.contains("pcapng") && text.contains("\"read\":1"),
         "{text}"
     );
-    // Other questions are the ring's alone: whose start nobody named, and those that go on behind a packet.
+    // Other queries get packets of the ring only: queries without a start, and queries that
+    // continue after a packet.
     let resumed = Query {
         after: report.after.clone(),
         ..named(1000, end_ns)
@@ -524,7 +525,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(found[0], given(&before, 60));
     assert_eq!(causes(&report), ["evicted", "not-recorded", "truncated"]);
     assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
-    // The IDs are the same, but they name other packets.
+    // The IDs are the same, but name other packets.
     past.shelve(vec![whole, cut]);
     let both = packets().count() + sent.len();
     let (report, found) = past.ask(&named(200, 4000));
@@ -538,7 +539,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     let (report, found) = past.ask(&headers);
     assert_eq!(causes(&report), ["not-recorded"]);
     assert!(found.iter().all(|it| it.3 == 50) && found.len() == both);
-    // Interfaces choose by name.
+    // Interfaces are selected by name.
     let elsewhere = Query {
         interfaces: vec!["elsewhere".to_owned()],
         ..named(200, 4000)
@@ -546,7 +547,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(past.ask(&elsewhere).1, [given(&before, 60)]);
 }
 
-/// Packets are the same if their IDs are, and other packets may be alike in all but their IDs.
+/// Packets are the same if their IDs are the same. Other packets may differ only in their IDs.
 #[test]
 fn a_packet_is_known_by_its_id() {
     let mut past = Past::new();
@@ -572,7 +573,7 @@ fn a_packet_is_known_by_its_id() {
         record: 70_000,
         ..in_ring.clone()
     };
-    // The ring and two dumps that overlap have the first packet.
+    // The ring and two overlapping dumps have the first packet.
     let both = [&in_ring, &other];
     let window = (1000, 2000);
     let right = "ether[7] & 1 = 1";
@@ -623,7 +624,8 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
     assert_eq!(causes(&report), ["evicted", "not-recorded"]);
 }
 
-/// Dumps without IDs give the time that nothing else may have, and the verdict says so.
+/// Dumps without IDs give only the time that no other source may have, and the verdict reports
+/// that.
 #[test]
 fn without_ids_only_the_time_before_all_others_is_given() {
     let mut past = Past::new();
@@ -649,13 +651,13 @@ fn without_ids_only_the_time_before_all_others_is_given() {
     assert!(report.reasons().contains("1 not read whole"));
     let (report, _) = past.ask(&named(1000, 3000));
     assert!(errors(&report).is_empty(), "its part is whole");
-    // The ring has no IDs that it could be compared with either.
+    // The ring has no IDs for a comparison either.
     past.shelve(alone);
     let (_, found) = past.ask(&named(1000, 31_000));
     let mut once = found.clone();
     once.dedup();
     assert_eq!((once.len(), found.len() > 2000), (found.len(), true));
-    // Packets without IDs in a dump that promises them.
+    // Packets without IDs in a dump that promises IDs.
     let mut broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
     for at in 0..broken.file.len() - 4 {
         if broken.file[at..at + 4] == [5, 0, 8, 0] {
@@ -681,12 +683,12 @@ fn a_file_whose_stamps_go_back_is_left_there() {
     assert!(errors(&report)[0].contains("go back"), "{report:?}");
     assert_eq!(causes(&report), ["evicted"]);
     assert_eq!(found.len(), 500);
-    // A window behind the step is in order.
+    // A window after the step is in order.
     let (report, found) = past.ask(&named(9000, 20_000));
     assert_eq!((errors(&report).len(), found.len() > 1000), (0, true));
 }
 
-/// The stamps of the ring come twice then, and some of them are in dumps as well.
+/// The ring then has stamps twice, and dumps have some of them too.
 #[test]
 fn a_clock_that_is_set_back_gives_nothing_twice() {
     let mut past = Past::new();
@@ -753,7 +755,7 @@ fn who_is_gone_has_nothing_read() {
         .collect();
     let bytes: usize = rare.iter().map(|dump| dump.file.len()).sum();
     past.shelve(rare);
-    // The first packet ends it.
+    // The first packet ends the answer.
     let cancel = Cancel::default();
     let answer = past.answer(&named(1000, 20_000)).until(&cancel);
     let mut seen = 0;

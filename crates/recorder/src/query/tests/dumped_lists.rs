@@ -1,4 +1,4 @@
-//! What has left the ring, from random dumps, against plain lists.
+//! Packets that left the ring, from random dumps, against plain lists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::{
-    super::shelf::{Stretch, uncovered},
+    super::catalog::{StampRange, uncovered},
     dumped::{EXPRESSIONS, Given, Past, Sent, dump, given, named},
     *,
 };
 
-/// Random packets, of which some are alike, a ring that laps, random dumps and questions: against lists.
+/// Random packets, some of them alike, a ring that wraps, random dumps and queries, against lists.
 #[test]
 fn answers_are_what_lists_say() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
@@ -51,7 +51,7 @@ fn answers_are_what_lists_say() {
         let mut sorted = past.all.clone();
         sorted.sort_by_key(|it| it.time_ns); // stable
         let mut dumps = Vec::new();
-        // What each of them has, if it can be read, and what it is sure to have.
+        // The packets of each readable dump, and the ranges that each dump is sure to cover.
         let mut has = Vec::new();
         for number in 0..random.usize(..8) {
             let from_ns = random.i64(1500..25_000);
@@ -59,10 +59,10 @@ fn answers_are_what_lists_say() {
             let expression = EXPRESSIONS[random.usize(..3) * random.usize(..2)];
             let lost_ns = random.i64(span.0..=span.1);
             let lost = (lost_ns, lost_ns + random.i64(0..3000));
-            let lost: Vec<Stretch> = Vec::from_iter((random.u32(..4) == 0).then_some(lost));
+            let lost: Vec<StampRange> = Vec::from_iter((random.u32(..4) == 0).then_some(lost));
             let claims = uncovered(span, &lost);
             let is_there = |it: &&Sent| {
-                let has = |(from_ns, to_ns): &Stretch| (*from_ns..=*to_ns).contains(&it.time_ns);
+                let has = |(from_ns, to_ns): &StampRange| (*from_ns..=*to_ns).contains(&it.time_ns);
                 claims.iter().any(has) && it.is_taken(expression)
             };
             let packets: Vec<&Sent> = sorted.iter().filter(is_there).collect();
@@ -118,13 +118,13 @@ fn answers_are_what_lists_say() {
                         .collect::<Vec<_>>()
                 })
                 .collect();
-            // With a gap before the ring, else nothing is asked of dumps.
+            // With a gap before the ring; without a gap no dump is needed.
             let first_ns = in_ring.iter().map(|it| it.time_ns).min().unwrap();
             let wanted_to_ns = gap_ns.unwrap_or(first_ns - 1);
             let of_dumps = has.iter();
             let of_dumps =
                 of_dumps.map(|(packets, _, claims)| (packets, claims.is_some(), wanted_to_ns));
-            // Packets of this recording, and of the other one, each once.
+            // Packets of this recording and of the other recording, each once.
             let mut each = BTreeSet::new();
             for (packets, is_own, to_ns) in of_dumps.chain([(&in_ring, true, i64::MAX)]) {
                 let asked = packets.iter().filter(is_asked);
@@ -139,7 +139,7 @@ fn answers_are_what_lists_say() {
             assert!(found.is_sorted_by_key(|it| it.0), "{what}");
             let total = expected.len();
             if query.newest || report.clipped.contains(&"limit") {
-                // Of one stamp, any.
+                // Packets with equal stamps may be exchanged.
                 if query.newest {
                     expected.reverse();
                     found.reverse();
@@ -164,12 +164,13 @@ fn answers_are_what_lists_say() {
                 found.sort();
                 assert_eq!(found, expected, "{what}");
             }
-            // Nothing is called whole that is not, and all that is sure to be there is.
+            // The report calls only complete ranges complete, and packets in a covered range are in
+            // the answer.
             let whole = past.all.iter().filter(is_asked).count() as u64;
             let is_clipped = !report.clipped.is_empty();
             let lacks = report.missing.iter().any(|it| it.cause == "evicted");
             assert!(lacks || is_clipped || report.packets >= whole, "{what}");
-            let sure: Vec<Stretch> = has
+            let sure: Vec<StampRange> = has
                 .iter()
                 .filter(|(_, taken, _)| taken.is_empty() || *taken == expression)
                 .flat_map(|(_, _, claims)| claims.clone().unwrap_or_default())
@@ -198,7 +199,7 @@ fn answers_are_what_lists_say() {
     );
 }
 
-/// A storm of triggers: many dumps of one time, of which each has packets that no other has.
+/// Many triggers at one time: many dumps of one time, each with packets that no other dump has.
 #[test]
 fn many_dumps_of_one_time_are_all_read() {
     const DUMPS: usize = 120;
@@ -237,7 +238,7 @@ fn too_many_dumps_of_one_time_are_told() {
     past.shelve(dumps.collect());
     let (report, _) = past.ask(&named(window.0, window.1));
     let dumps = report.dumps.as_ref().unwrap();
-    // By memory or, where few descriptors are left, by these.
+    // Memory limits the open dumps or, with few descriptors, the descriptors do.
     assert!((88..=536).contains(&dumps.failed), "{}", dumps.failed);
     assert!(dumps.read == 600 && dumps.packets == 3, "{dumps:?}");
     let why = report.reasons();

@@ -1,4 +1,4 @@
-//! Answers that go on: nothing twice, nothing missing but what they say.
+//! Follows: no packet twice, and no packet missing without a report.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use super::{
     *,
 };
 
-/// How long something may take that should come at once.
+/// Limit for events that should happen at once.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A connection that breaks after so many bytes.
+/// A connection that breaks after a number of bytes.
 #[derive(Debug, Clone)]
 struct Connection {
     taken: Arc<Mutex<Vec<u8>>>,
@@ -38,7 +38,7 @@ impl Connection {
         self.taken.lock().unwrap().clone()
     }
 
-    /// Waits until something is in it.
+    /// Waits until the condition holds for the received blocks.
     fn wait_for(&self, what: impl Fn(&[Block]) -> bool) -> Vec<Block> {
         let start = Instant::now();
         loop {
@@ -69,7 +69,7 @@ impl Write for Connection {
     }
 }
 
-/// Ends what follows where a test fails, which would wait for it.
+/// Ends a follow if a test fails, because the test would wait for the follow.
 struct Ending<'c>(&'c Cancel);
 
 impl Drop for Ending<'_> {
@@ -90,13 +90,14 @@ fn follow(
     query.of(attached).unwrap().until(cancel).write_to(out)
 }
 
-/// What somebody has who connects again and again: by producer the numbers of the packets, and how many they were told to lack.
+/// The packets of a client that reconnects again and again: their numbers by producer, and the
+/// reported number of missing packets.
 #[derive(Debug, Default)]
 struct Received {
     records: BTreeMap<usize, Vec<u64>>,
     stamps: Vec<i64>,
     dropped: u64,
-    /// The last packet of each producer, and of all.
+    /// The last packet of each producer.
     last: BTreeMap<usize, PacketId>,
     newest: Option<PacketId>,
 }
@@ -106,7 +107,7 @@ impl Received {
         for packet in packets_of(bytes) {
             let id = packet.id();
             let (producer, record) = recording.read(id);
-            // The frame carries the same number.
+            // The frame has the same number.
             let number = u64::from_be_bytes(*packet.data().first_chunk().unwrap());
             assert_eq!(number, record);
             self.records.entry(producer).or_default().push(record);
@@ -118,8 +119,9 @@ impl Received {
     }
 }
 
-/// Several producers, stamps in disorder within what watermarks allow, steps of clocks, connections that break anywhere: all packets come once,
-/// in order of ring time, whether one packet is named or one of each producer.
+/// Several producers, disordered stamps within the watermarks, clock steps, and connections that
+/// break anywhere. All packets arrive once, in the order of ring time, whether the client names one
+/// packet or one packet of each producer.
 #[test]
 fn reconnections_lose_nothing_that_is_in_the_ring() {
     for seed in 0..12 {
@@ -199,7 +201,8 @@ fn reconnections_lose_nothing_that_is_in_the_ring() {
     }
 }
 
-/// A writer that is faster than its reader, whose connections break too: what comes and what is told to be missing are all that was stored.
+/// A writer that is faster than its reader, whose connections break too. The packets that arrive
+/// and the packets that are reported missing are all stored packets.
 #[test]
 fn what_a_slow_reader_misses_is_told_in_the_stream() {
     let mut gaps = 0;
@@ -245,7 +248,7 @@ fn what_a_slow_reader_misses_is_told_in_the_stream() {
                     .iter_mut()
                     .for_each(|it| it.set_watermark(time_ns));
                 if time_ns < 5000 {
-                    // Each producer is known to the reader by a packet before anything can be missing.
+                    // The reader has a packet of each producer before any packet can be missing.
                     first.wait_for(|_| first.taken().len() > 100_000 || time_ns < 2000);
                 }
             }
@@ -284,7 +287,8 @@ fn causes_of(report: &QueryReport) -> Vec<&'static str> {
     report.missing.iter().map(|missing| missing.cause).collect()
 }
 
-/// On a silent link the last packet comes alone, without a verdict, and each second there is one in the statistics.
+/// On a silent link the last packet arrives alone, without a verdict. Each second the statistics
+/// have a verdict.
 #[test]
 fn a_silent_link_holds_nothing_back() {
     let mut written = Written::new();
@@ -317,7 +321,7 @@ fn a_silent_link_holds_nothing_back() {
             assert_eq!(json["to"], rfc3339(1999), "as far as all is known");
             assert_eq!(statistics.number(8), Some(3), "delivered");
         }
-        // What is behind a promise waits for it.
+        // Packets after the watermark wait for the watermark.
         written.fill(3000, 1);
         written.producers[0].set_watermark(3500);
         cancel.wait(Duration::from_millis(50));
@@ -370,7 +374,8 @@ fn a_follow_ends_at_its_end_and_its_limit() {
     }
 }
 
-/// Of a writer that was killed comes what it had shown, and that there may have been more.
+/// A follow of a killed writer gives the published packets, and reports that there may have been
+/// more.
 #[test]
 fn a_follow_of_a_killed_writer_ends() {
     let mut written = Written::new();
@@ -392,7 +397,7 @@ fn a_follow_of_a_killed_writer_ends() {
     assert_eq!(causes_of(&report), ["unpublished"]);
 }
 
-/// Takes anything, and ends the answer once it has so many bytes.
+/// Accepts any bytes, and ends the answer after a number of bytes.
 #[derive(Debug)]
 struct Ends<'c> {
     taken: Vec<u8>,
@@ -414,7 +419,8 @@ impl Write for &mut Ends<'_> {
     }
 }
 
-/// Wherever a follow is ended, its window holds the packets that are in it and no others: what was there and is not written is behind it.
+/// Wherever a follow is ended, its window covers exactly the packets in the answer. Packets that
+/// were in the ring but not written are after the window.
 #[test]
 fn a_follow_that_is_ended_in_the_middle_promises_no_more_than_it_wrote() {
     let mut written = Written::new();

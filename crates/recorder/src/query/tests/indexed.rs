@@ -1,4 +1,4 @@
-//! With an index the answers are those without.
+//! Answers are the same with and without an index.
 
 use std::{net::IpAddr, num::NonZeroU32, sync::Arc, time::Instant};
 
@@ -6,7 +6,7 @@ use retroscope_filter::{FilterMode, hosts_of};
 use retroscope_packet::{community_id, parse};
 
 use super::{
-    index::{Index, ring_bytes},
+    index::{BucketIndex, ring_bytes},
     *,
 };
 
@@ -14,7 +14,7 @@ use super::{
 struct Indexed {
     ring: Ring,
     producer: Producer,
-    index: Arc<Index>,
+    index: Arc<BucketIndex>,
     next_ns: i64,
 }
 
@@ -28,7 +28,7 @@ impl Indexed {
         let ring = Ring::new(&config, None).unwrap();
         Self {
             producer: ring.producer().unwrap(),
-            index: Arc::new(Index::new(ring.buckets(), bucket_bytes)),
+            index: Arc::new(BucketIndex::new(ring.buckets(), bucket_bytes)),
             ring,
             next_ns: 1000,
         }
@@ -60,11 +60,12 @@ impl Indexed {
         }
     }
 
-    /// Asks without the index, then twice with it: it is made, and used. What it did the second time.
+    /// Runs a query without the index, then twice with the index: the first run makes the filters,
+    /// the second uses the filters. Returns the index use of the second run.
     fn agrees(&mut self, query: &Query) -> Option<IndexUse> {
         let plain = match self.count(query, false) {
             Ok(plain) => plain,
-            // It compiles for no link type here.
+            // The expression compiles for no link type here.
             Err(QueryError::Filter(_)) => return None,
             Err(error) => panic!("{query:?}: {error}"),
         };
@@ -78,7 +79,7 @@ impl Indexed {
     }
 }
 
-/// An expression of primitives that headers of a capture make sense of, and others.
+/// An expression of primitives that match the headers of captures, and of other primitives.
 fn expression(random: &mut fastrand::Rng, hosts: &[IpAddr], depth: u32) -> String {
     if depth > 0 && random.u32(..3) > 0 {
         let mut part = || expression(random, hosts, depth - 1);
@@ -114,7 +115,7 @@ fn expression(random: &mut fastrand::Rng, hosts: &[IpAddr], depth: u32) -> Strin
     }
 }
 
-/// The captures of all kinds that other tests read too.
+/// Captures of all kinds, which other tests read too.
 fn captures() -> Option<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     if !folder.is_dir() {
@@ -136,7 +137,8 @@ fn captures() -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// Frames of real captures: fragments, tags, tunnels, extension headers, ARP and RARP, cut packets, many link types.
+/// Frames of real captures: fragments, tags, tunnels, extension headers, ARP and RARP, cut packets,
+/// many link types.
 #[test]
 fn captures_give_the_same_with_and_without_an_index() {
     let Some(captures) = captures() else { return };
@@ -190,7 +192,7 @@ fn captures_give_the_same_with_and_without_an_index() {
                 indexed.store(number, data);
             }
             if at % every == every - 1 {
-                // The bucket is full: what follows is in another one.
+                // The bucket is full: later packets are in another bucket.
                 (0..5).for_each(|_| indexed.store(number, &filler));
             }
         }
@@ -257,7 +259,7 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
     assert_eq!(indexed.index.bytes(), 0);
 }
 
-/// Buckets of a flood are tried once, and the other buckets are ruled out all the same.
+/// Buckets of a flood are tried once, and the other buckets are still ruled out.
 #[test]
 fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
@@ -283,7 +285,8 @@ fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     assert!(second.ruled_out >= 20, "{second:?}");
 }
 
-/// Of a bucket that was overwritten the filter says nothing, and filters stay within their part of the memory.
+/// The filter of an overwritten bucket is not used, and filters stay within their part of the
+/// memory.
 #[test]
 fn overwritten_buckets_are_asked_anew() {
     let mut indexed = Indexed::new(4 << 20, BUCKET_BYTES);
@@ -298,7 +301,7 @@ fn overwritten_buckets_are_asked_anew() {
             let did = indexed.agrees(&query).unwrap();
             let closed = did.ruled_out + did.read;
             assert!(closed >= 10 && did.made == 0, "{did:?}");
-            // A filter may err, seldom.
+            // A filter rarely has a false positive.
             let most = if asked == round {
                 did.read
             } else {
@@ -323,18 +326,20 @@ fn the_index_has_its_part_of_the_memory() {
     }
 }
 
-/// One flow of much traffic; one that is everywhere; a flood; and a flood in half of the buckets.
+/// One flow with much traffic, a flow that is everywhere, a flood, and a flood in half of the
+/// buckets.
 #[test]
 #[ignore = "takes a minute and 2 GiB, and is about time: run it alone, with --release"]
 fn one_flow_is_found_ten_times_faster() {
     let ring_bytes = std::env::var("RING_MIB").map_or(1024, |mib| mib.parse().unwrap()) << 20;
-    // Without, with the index that the query makes, and with the one that is there, by turns; the fastest of five of each.
+    // Without the index, with the index that the query makes, and with an existing index, by turns:
+    // the fastest of five runs each.
     let fastest = |indexed: &mut Indexed, query: &Query| {
         let mut best = [None; 3];
         let mut did = None;
         for run in 0..15 {
             if run % 3 == 1 {
-                let index = Index::new(indexed.ring.buckets(), indexed.ring.bucket_bytes());
+                let index = BucketIndex::new(indexed.ring.buckets(), indexed.ring.bucket_bytes());
                 indexed.index = Arc::new(index);
             }
             let start = Instant::now();
@@ -360,7 +365,7 @@ fn one_flow_is_found_ten_times_faster() {
         let mut number = 0_u32;
         while indexed.ring.statistics().evicted_packets == 0 {
             number += 1;
-            // Flows come and go; one address is everywhere, and one flow somewhere.
+            // Flows begin and end; one address is everywhere, and one flow somewhere.
             let flow = match flows {
                 u32::MAX => random.u32(..),
                 0 if number & 1 << 17 == 0 => random.u32(..),

@@ -1,4 +1,5 @@
-//! Queries of rings that stand in a file: what is asked for is there, and what is missing is told, also by damaged ones.
+//! Queries of rings in files, some of them damaged. The matching packets are in the answer, and
+//! missing packets are reported.
 
 mod asking;
 mod blocks;
@@ -26,12 +27,12 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Verdict, rfc3339};
 
-/// The smallest buckets, and eight of them for two producers.
+/// Bytes of the smallest bucket. The ring has eight buckets for two producers.
 const BUCKET_BYTES: usize = 260 << 10;
 const BUCKETS: usize = 8;
 const PRODUCERS: usize = 2;
 
-/// A ring in a file, and all that was published in it: by producer the stamps, in order of storing.
+/// A ring in a file, and the stamps of its published packets by producer, in the order of storing.
 struct Written {
     folder: TempDir,
     ring: Ring,
@@ -39,8 +40,8 @@ struct Written {
     published: Vec<Vec<i64>>,
 }
 
-/// What an answer holds.
-struct Found {
+/// The contents of an answer.
+struct ParsedAnswer {
     report: QueryReport,
     /// Stamp, interface and number of each packet.
     packets: Vec<(i64, u16, u64)>,
@@ -78,7 +79,7 @@ impl Written {
         }
     }
 
-    /// Stores a packet of `bytes` that carries the producer and its number.
+    /// Stores a packet of `bytes` bytes that carries the producer and its number.
     fn store(&mut self, producer: usize, stamp_ns: i64, bytes: usize) {
         let number = self.published[producer].len() as u64;
         let mut frame = vec![0; bytes];
@@ -89,7 +90,7 @@ impl Written {
         self.published[producer].push(stamp_ns);
     }
 
-    /// Both producers in turn, a packet of 2 KiB every 10 ns each, for so many turns from `from_ns` on.
+    /// Stores packets of 2 KiB from both producers in turn, every 10 ns from `from_ns` on.
     fn fill(&mut self, from_ns: i64, turns: i64) {
         for turn in 0..turns {
             self.store(0, from_ns + 10 * turn, 2048);
@@ -98,7 +99,7 @@ impl Written {
         self.producers.iter_mut().for_each(Producer::publish);
     }
 
-    /// The region as a killed recorder would leave it: nobody has this file locked.
+    /// A copy of the region as a killed recorder would leave it: no process has locked the file.
     fn killed(&self) -> PathBuf {
         let copy = self.folder.path().join("killed");
         fs::copy(self.folder.path().join("ring"), &copy).unwrap();
@@ -106,14 +107,14 @@ impl Written {
     }
 }
 
-fn answer(path: &Path, query: &Query) -> Result<Found, QueryError> {
+fn answer(path: &Path, query: &Query) -> Result<ParsedAnswer, QueryError> {
     let attached = Attached::open(path).unwrap();
     let mut out = Vec::new();
     let report = query.of(attached)?.write_to(&mut out)?;
-    Ok(Found::read(&out, report))
+    Ok(ParsedAnswer::read(&out, report))
 }
 
-impl Found {
+impl ParsedAnswer {
     fn read(out: &[u8], report: QueryReport) -> Self {
         let mut reader = CaptureReader::new(out).unwrap();
         let mut packets = Vec::new();
@@ -125,7 +126,7 @@ impl Found {
             packets.push((record.meta.time_ns, record.meta.interface, number));
         }
         assert_eq!(report.packets, packets.len() as u64);
-        // The verdict stands in the file as often as it must.
+        // The file has the verdict as often as it should.
         let end = &out[out.len().saturating_sub(8192)..];
         let count = |text: &str| {
             end.windows(text.len())
@@ -147,14 +148,15 @@ impl Found {
         self.packets.iter().map(|packet| packet.0).collect()
     }
 
-    /// The numbers of the packets of a producer, which is an interface of the file by the order of their first packets.
+    /// The numbers of a producer's packets. A producer is an interface of the file, in the order of
+    /// their first packets.
     fn numbers(&self, interface: u16) -> Vec<u64> {
         let own = self.packets.iter().filter(|packet| packet.1 == interface);
         own.map(|packet| packet.2).collect()
     }
 }
 
-fn causes(answer: &Found) -> Vec<&'static str> {
+fn causes(answer: &ParsedAnswer) -> Vec<&'static str> {
     answer
         .report
         .missing
@@ -167,7 +169,7 @@ fn causes(answer: &Found) -> Vec<&'static str> {
 fn a_running_ring_gives_all_that_was_published_in_order() {
     let mut written = Written::new();
     written.fill(1000, 100);
-    // Within a producer too, stamps need not be in order.
+    // Stamps need not be in order within a producer either.
     written.store(0, 1500, 100);
     written.producers[0].publish();
     written.store(0, 9999, 100); // not published
@@ -251,7 +253,7 @@ fn what_was_overwritten_is_told_where_it_was_asked_for() {
         "{:?}",
         whole.report
     );
-    // From its first packet on each producer's are all there.
+    // From its first packet on, the packets of each producer are complete.
     for interface in 0..2 {
         let numbers = whole.numbers(interface);
         assert!(numbers.len() > 200);
@@ -297,7 +299,8 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
         (found.packets.len(), causes(&found)),
         (200, vec!["unpublished"])
     );
-    // The promise is that nothing older comes; neither the newest packet nor a state that says otherwise is one.
+    // Only a watermark promises that nothing older follows: neither the newest packet nor a
+    // contradicting state is a promise.
     for (to_ns, is_known) in [(2099, true), (2100, false)] {
         let known = Query {
             to_ns: Some(to_ns),
@@ -313,7 +316,7 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
         causes(&answer(&killed, &Query::default()).unwrap()),
         ["unpublished"]
     );
-    // In good order it says that there was nothing more.
+    // After a clean end the recorder says that there was nothing more.
     let Written {
         folder,
         ring,
@@ -328,7 +331,7 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
     );
 }
 
-/// Killed before a thread said anything.
+/// The recorder was killed before any thread published a watermark.
 #[test]
 fn an_empty_ring_of_a_killed_writer_is_not_complete() {
     let mut written = Written::new();
@@ -344,7 +347,7 @@ fn an_empty_ring_of_a_killed_writer_is_not_complete() {
     assert_eq!(found.report.verdict, Verdict::Complete);
 }
 
-/// Between its headers and its records a bucket may be overwritten.
+/// A bucket may be overwritten between the reading of its header and of its records.
 #[test]
 fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
     for named in [None, Some(1000)] {
@@ -359,7 +362,7 @@ fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
         written.fill(5500, 200);
         let mut out = Vec::new();
         let report = answer.write_to(&mut out).unwrap();
-        let found = Found::read(&out, report);
+        let found = ParsedAnswer::read(&out, report);
         let all = named.is_some().then_some("evicted");
         assert_eq!(causes(&found), Vec::from_iter(all));
         let from = found.report.from.as_deref();
@@ -377,7 +380,7 @@ fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
     }
 }
 
-/// Where the ring is whole is a place in it and no stamp.
+/// The start of the complete part of the ring is a position and not a stamp.
 #[test]
 fn a_window_without_a_start_holds_all_on_both_sides_of_a_step() {
     for step_ns in [3_600_000_000_000, -9000] {
@@ -443,7 +446,7 @@ fn steps_of_a_clock_are_in_the_stamps() {
     assert_eq!(found.packets.len(), 1);
 }
 
-/// The first and the last bucket of a producer are looked into whatever their headers say of times.
+/// The first and the last bucket of a producer are read, whatever times their headers have.
 #[test]
 fn a_header_with_wrong_times_hides_nothing() {
     let mut written = Written::new();
@@ -451,7 +454,7 @@ fn a_header_with_wrong_times_hides_nothing() {
     for producer in &mut written.producers {
         producer.set_watermark(3000);
     }
-    // Smallest and largest time of the first bucket, and a window that they leave out.
+    // Smallest and largest time of the first bucket, and a window outside of these times.
     for (word, ns, window) in [(3, 1400_i64, (1000, 1100)), (4, 1500, (1600, 1700))] {
         let path = written.killed();
         let query = Query {
@@ -471,7 +474,7 @@ fn a_header_with_wrong_times_hides_nothing() {
     }
 }
 
-/// Cut anywhere, a file is refused: what its header says is not there.
+/// A file that is cut anywhere is refused: it is shorter than its header says.
 #[test]
 fn files_that_are_cut_short_are_refused() {
     let mut written = Written::new();
@@ -492,7 +495,8 @@ fn files_that_are_cut_short_are_refused() {
     }
 }
 
-/// With any bytes changed, the answer ends, can be read, and does not claim to be complete where a packet is missing or another one.
+/// With any changed bytes, the answer ends and can be read. It does not claim to be complete if a
+/// packet is missing or changed.
 #[test]
 fn damage_is_told() {
     let mut written = Written::new();
@@ -565,14 +569,14 @@ fn damage_is_told() {
     assert!(outcomes.iter().all(|count| *count > 50), "{outcomes:?}");
 }
 
-/// Where the headers of producers begin, where the tables of steps and interfaces do, and how long the latter are here.
+/// Offset of the headers of producers.
 const PRODUCERS_AT: usize = 4096;
 const TABLES_AT: usize = PRODUCERS_AT + 128 * (PRODUCERS + BUCKETS);
 const TABLES_BYTES: usize = 1024 * 32 + PRODUCERS * 64;
-/// Bytes of descriptors in a bucket, and more.
+/// Upper bound on bytes of descriptors in a bucket.
 const DESCRIPTORS: usize = 16 * 150;
 
-/// Somewhere in the file, and more often where there are headers, tables and descriptors.
+/// A random offset in the file, more often in headers, tables and descriptors.
 fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
     let end = good.len() - BUCKET_BYTES * random.usize(..BUCKETS);
     let used = [
@@ -588,16 +592,18 @@ fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
     random.usize(used[range].clone())
 }
 
-/// Whether another byte there shows, or makes no difference: docs/record.md lists the rest.
+/// Whether a changed byte at this offset is noticed, or makes no difference: docs/record.md lists
+/// the rest.
 fn is_checked(place: usize, good: &[u8]) -> bool {
     let buckets_at = good.len() - BUCKET_BYTES * BUCKETS;
     if place >= buckets_at {
-        // Stamp, wire length, interface and direction of a record; of its number only a filter knows, at 6 and 7 of its 2 KiB.
+        // Stamp, wire length, interface and direction of a record. Only a filter knows the record's
+        // number, at bytes 6 and 7 of its 2 KiB.
         let from_end = BUCKET_BYTES - (place - buckets_at) % BUCKET_BYTES;
         let is_payload = from_end > DESCRIPTORS;
         return !is_payload && (2..8).contains(&((from_end - 1) % 16));
     }
-    // Watermark, and the time of what was overwritten.
+    // The watermark, and the time of overwritten packets.
     let of_producer = PRODUCERS_AT..PRODUCERS_AT + 128 * PRODUCERS;
     let is_told = of_producer.contains(&place) && [2, 5].contains(&(place % 128 / 8));
     !is_told && place < TABLES_AT

@@ -1,23 +1,24 @@
-//! The newest packets, of which some are overwritten, or in dumps that are deleted, between being counted and being read: against lists.
+//! The newest packets, against lists. Between the count and the reading, some packets are
+//! overwritten, or their dumps are deleted.
 
 use std::collections::BTreeMap;
 
 use super::{
-    super::{reading::Reading, shelf::Stretch, stream::Stream},
+    super::{catalog::StampRange, reading::AnswerReading, stream::AnswerStream},
     dumped::{Given, Past, Sent, dump, given, named, packets},
     *,
 };
 
-/// An answer during which something happens, behind the count.
+/// An answer with an event after its count.
 fn ask(
     past: &mut Past,
     query: &Query,
     between: impl FnOnce(&mut Past),
-) -> (QueryReport, Vec<Given>, Option<Stretch>) {
+) -> (QueryReport, Vec<Given>, Option<StampRange>) {
     let answer = past.answer(query);
     let mut out = Vec::new();
-    let stream = Stream::new(&mut out, "", None, answer.recording).unwrap();
-    let mut reading = Reading::new(answer, Some(stream));
+    let stream = AnswerStream::new(&mut out, "", None, answer.recording).unwrap();
+    let mut reading = AnswerReading::new(answer, Some(stream));
     reading.dumped = reading.answer.dumped();
     let wanted = reading.dumped.as_ref().map(|dumped| dumped.wanted);
     let mut reading = reading.find_newest().unwrap();
@@ -30,8 +31,7 @@ fn ask(
     (report, packets, wanted)
 }
 
-/// Packets, and how many there are of each: of several sources of a recording, as many as who has
-/// the most.
+/// Packets with their counts. If several sources of a recording have a packet, the largest count.
 type Bag = BTreeMap<Given, usize>;
 
 fn bag<'g>(sources: impl IntoIterator<Item = &'g Vec<Given>>) -> Bag {
@@ -61,7 +61,7 @@ fn count<'b>(bag: impl IntoIterator<Item = (&'b Given, &'b usize)>) -> u64 {
     bag.into_iter().map(|(_, count)| *count as u64).sum()
 }
 
-/// What the ring has now of these stamps.
+/// The current packets of the ring with these stamps.
 fn in_ring(past: &Past, end_ns: i64) -> Vec<Given> {
     let query = Query {
         from_ns: Some(0),
@@ -71,7 +71,7 @@ fn in_ring(past: &Past, end_ns: i64) -> Vec<Given> {
     past.ask(&query).1
 }
 
-/// Where an answer begins whose start nobody named.
+/// The start of an answer to a query without a start.
 fn begin_ns(past: &Past, query: &Query, end_ns: i64) -> i64 {
     if query.from_ns.is_some() {
         return 0;
@@ -87,7 +87,7 @@ fn begin_ns(past: &Past, query: &Query, end_ns: i64) -> i64 {
 #[test]
 fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
-    // In 805 the window moves into a bucket that was counted.
+    // With seed 805 the window moves into a bucket that was counted.
     for seed in (0..200).chain([805]) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut past = Past::new();
@@ -152,7 +152,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             past.publish();
         });
         let what = format!("seed {seed}: {query:?} {report:?}");
-        // Dumps are asked for what had left the ring.
+        // Dumps are needed for packets that left the ring.
         let dumped = |is_left: bool, is_own: bool| -> Vec<Vec<Given>> {
             let those = held
                 .iter()
@@ -170,7 +170,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
         let before = all(false, &ring_before);
         let ring_after = in_ring(&past, end_ns);
         let after = all(true, &ring_after);
-        // Nothing is made up.
+        // The answer has no invented packet.
         let answer = bag([&found]);
         assert!(found.is_sorted_by_key(|it| it.0), "{what}");
         assert!(
@@ -178,13 +178,14 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             "{what}"
         );
         assert!(report.packets <= limit, "{what}");
-        // From this stamp on they were the newest.
+        // From this stamp on they were the newest packets.
         let newest = before
             .iter()
             .rev()
             .flat_map(|(it, count)| vec![it.0; *count]);
         let first_ns = newest.take(usize::try_from(limit).unwrap()).last().unwrap();
-        // An answer whose start nobody named begins behind what was overwritten under it.
+        // Without a start, an answer begins after the packets that were overwritten during the
+        // answer.
         let moved_ns = match query.from_ns {
             None => crate::parse_time(report.from.as_deref().unwrap()).unwrap(),
             Some(_) => 0,
@@ -193,7 +194,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             let is_sure = it.0 > first_ns && it.0 >= moved_ns;
             assert!(!is_sure || answer.get(it) == Some(count), "{it:?} {what}");
         }
-        // What is not there any more is told.
+        // Packets that no longer exist are reported.
         let is_newest = |(it, _): &(&Given, &usize)| it.0 > first_ns && it.0 >= moved_ns;
         let gone = count(before.iter().filter(is_newest)) - count(after.iter().filter(is_newest));
         let told: Vec<Option<u64>> = report.missing.iter().map(|it| it.at_most).collect();

@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::{
-    Format,
+    DumpFormat,
     control::events::Events,
     dump::{
         disk::Disk,
         names::Directory,
         store::keeper::{KeeperConfig, StoreThreads},
-        stream::{Digests, hexadecimal},
+        stream::{DigestTime, hexadecimal},
     },
     tests::{
         fake_disk::FakeDisk,
@@ -25,7 +25,7 @@ use crate::{
 const SIDECAR: &str = "dumps/0001.json";
 const CAPTURE: &str = "dumps/0001.pcapng";
 
-/// A recorder, and where its dumps lie.
+/// A recorder, and the disk with its dumps.
 struct Bench {
     rig: Rig,
     disk: FakeDisk,
@@ -36,9 +36,13 @@ impl Bench {
     fn new(plan: &RigConfig<'_>) -> Self {
         let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
         let names = crate::NameTemplate::new("{number}").unwrap();
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
-            .with_names(&names, "sensor")
-            .with_digests(Digests::here());
+        let directory = Directory::on(
+            Arc::new(disk.clone()),
+            Path::new("dumps"),
+            DumpFormat::PcapNg,
+        )
+        .with_names(&names, "sensor")
+        .with_digests(DigestTime::here());
         let config = KeeperConfig::default();
         let keeper = StoreThreads::start(
             (*directory).clone(),
@@ -57,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// So many packets, by turns to port 7 and 8, 1 ms apart.
+    /// Receives packets, alternately to ports 7 and 8, 1 ms apart.
     fn arrive(&mut self, packets: u32) {
         for number in 0..packets {
             self.rig.pass(MS);
@@ -67,7 +71,7 @@ impl Bench {
         self.rig.step();
     }
 
-    /// More than the ring holds, within 0.2 s.
+    /// Receives more packets than the ring can store, within 0.2 s.
     fn flood(&mut self) {
         for number in 0..10_000 {
             self.rig.pass(MS / 50);
@@ -81,7 +85,7 @@ impl Bench {
         self.rig.step();
     }
 
-    /// What is there of the first 0.1 s.
+    /// Queries the first 0.1 s.
     fn ask(&self, expression: &str) -> QueryReport {
         let query = Query {
             expression: expression.to_owned(),
@@ -114,7 +118,7 @@ fn is_evicted(report: &QueryReport) -> bool {
     report.missing.iter().any(|it| it.cause == "evicted")
 }
 
-/// Who may write beside a dump makes it cover no more than it was made of.
+/// A process that can write into the dump directory cannot make a dump cover more than it does.
 #[test]
 fn what_a_dump_covers_the_recorder_knows() {
     let plan = RigConfig {
@@ -162,7 +166,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     let report = bench.ask("udp port 7");
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("other files"), "{report:?}");
-    // As it was, by whomever.
+    // The original files, written by any process.
     bench.put(SIDECAR, sidecar.to_string().as_bytes());
     bench.put(CAPTURE, &capture);
     let report = bench.ask("udp port 7");
@@ -173,7 +177,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     );
 }
 
-/// A dump that is being written is no source yet, and nothing is said to be wrong with it.
+/// A dump that is being written is not a source yet, and is not reported as faulty.
 #[test]
 fn a_dump_that_grows_is_a_source_when_it_is_finished() {
     let plan = RigConfig {

@@ -16,8 +16,8 @@ use retroscope_packet::LinkType;
 use serde::Serialize;
 
 use super::{
-    active::Active,
-    kept::KeptBytes,
+    active::ActiveDump,
+    fragments::KeptBytes,
     order::CloseOrder,
     packet::PacketMeta,
     report::{DumpReport, Missing},
@@ -38,11 +38,11 @@ const LISTED_MAX: usize = 1000;
 
 /// The alerts of one dump, and the written packets in which it looks for their frames.
 #[derive(Debug)]
-pub(super) struct Alerted {
+pub(super) struct DumpAlerts {
     /// The alert that opened the dump.
     first: Option<Arc<Alert>>,
     /// All alerts, by stamp, µs, and then in the order of arrival.
-    alerts: BTreeMap<(i64, usize), Known>,
+    alerts: BTreeMap<(i64, usize), TrackedAlert>,
     /// The newest written packets.
     written: VecDeque<WrittenPacket>,
     /// Written packets that are no longer remembered, and the latest ring time of them, ns.
@@ -54,32 +54,32 @@ pub(super) struct Alerted {
     unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// An alert, and whether the dump has its frame.
+/// An alert, and whether its frame is in the dump.
 #[derive(Debug)]
-struct Known {
+struct TrackedAlert {
     alert: Arc<Alert>,
     /// Only records from this number on are marked.
     unread: u64,
     is_found: bool,
-    /// The number of its frame in the file, from 1.
+    /// The number of the alert's frame in the file, from 1.
     packet: Option<u64>,
 }
 
 #[derive(Debug)]
 struct WrittenPacket {
-    /// Its place in the file is by ring time, ns, and then by source.
+    /// Place in the file: ring time, ns, then source.
     place: (i64, usize),
     stamp_us: i64,
-    /// Whether it has the direction of the first alert.
+    /// Whether the packet has the direction of the first alert.
     is_forward: bool,
 }
 
-/// An alert as a sidecar lists it.
+/// An alert in a sidecar.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<AlertIdentity>,
-    /// Whether the frame that it is about is in the dump. `None`: it is about no frame on the wire,
+    /// Whether the alert's frame is in the dump. `None`: the alert is about no frame on the wire,
     /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
@@ -88,7 +88,7 @@ pub(crate) struct AlertEntry {
     pub(super) packet: Option<u64>,
 }
 
-impl Alerted {
+impl DumpAlerts {
     pub(super) fn new(first: Option<&Arc<Alert>>, bytes: &KeptBytes) -> Self {
         let mut alerted = Self {
             first: first.cloned(),
@@ -108,7 +108,7 @@ impl Alerted {
     /// Adds an alert. `unread`: only records from this number on are marked.
     pub(super) fn add(&mut self, alert: Arc<Alert>, unread: u64) {
         let key = (micros(alert.time_ns), self.alerts.len());
-        let known = Known {
+        let known = TrackedAlert {
             alert,
             unread,
             is_found: false,
@@ -117,7 +117,7 @@ impl Alerted {
         self.alerts.insert(key, known);
     }
 
-    /// Takes note of a packet that is written next. Returns whether the packet is an alert's frame.
+    /// Notes a packet that is written next. Returns whether the packet is an alert's frame.
     pub(super) fn write(&mut self, meta: &PacketMeta, link_type: LinkType, data: &[u8]) -> bool {
         let Some(first) = &self.first else {
             return false;
@@ -173,17 +173,17 @@ impl Alerted {
         }
     }
 
-    /// Whether the frame of an alert is in the dump. `None`: there is no such frame, or it is not
-    /// known.
-    fn has_frame(&self, known: &Known) -> Option<bool> {
+    /// Whether the frame of an alert is in the dump. `None`: the alert is about no frame, or the
+    /// dump no longer knows.
+    fn has_frame(&self, known: &TrackedAlert) -> Option<bool> {
         let is_known = known.is_found || self.forgotten.0 == 0;
         (known.alert.is_on_wire && is_known).then_some(known.is_found)
     }
 
-    /// For the sidecar.
+    /// The entries for the sidecar.
     pub(super) fn entries(&self) -> Vec<AlertEntry> {
         let listed = self.alerts.values().take(LISTED_MAX);
-        let entry = |known: &Known| AlertEntry {
+        let entry = |known: &TrackedAlert| AlertEntry {
             identity: Arc::clone(&known.alert.identity),
             frame: self.has_frame(known),
             packet: known.packet,
@@ -191,7 +191,7 @@ impl Alerted {
         listed.map(entry).collect()
     }
 
-    /// A sentence about frames that are not in a dump that has packets.
+    /// A sentence about alert frames that a dump with packets lacks.
     fn note(&self) -> Option<String> {
         let all = self.alerts.values();
         let mut missing = all.filter(|known| self.has_frame(known) == Some(false));
@@ -207,9 +207,9 @@ impl Alerted {
         ))
     }
 
-    /// Counts what a finished dump has of its alerts, and forgets the alerts: the dump may be
-    /// compressed for long. Returns news of those that it has nothing of.
-    /// `is_whole`: all packets that it was given are in its files.
+    /// Counts the alerts of a finished dump by result, and forgets them: compression may take long.
+    /// Returns news about alerts for which the dump has no packet. `is_whole`: all packets that the
+    /// dump got are in its files.
     pub(super) fn count(
         &mut self,
         counters: &AlertCounters,
@@ -246,9 +246,9 @@ impl Alerted {
 
 /// The alerts about a frame on the wire with this stamp, µs.
 fn of_stamp(
-    alerts: &mut BTreeMap<(i64, usize), Known>,
+    alerts: &mut BTreeMap<(i64, usize), TrackedAlert>,
     stamp_us: i64,
-) -> impl Iterator<Item = &mut Known> {
+) -> impl Iterator<Item = &mut TrackedAlert> {
     let of_stamp = alerts.range_mut((stamp_us, 0)..=(stamp_us, usize::MAX));
     let known = of_stamp.map(|(_, known)| known);
     known.filter(|known| known.alert.is_on_wire)
@@ -258,7 +258,7 @@ fn micros(ns: i64) -> i64 {
     ns.div_euclid(1000)
 }
 
-impl Active {
+impl ActiveDump {
     /// Adds notes about alerts to the report. A dump of alerts without a packet is never complete.
     pub(super) fn judge_alerts(&mut self, close: &CloseOrder, report: &mut DumpReport) {
         let Some(alert) = &self.alerted.first else {
@@ -296,7 +296,7 @@ impl Active {
     }
 }
 
-/// What is odd about an alert: a sentence.
+/// A sentence about a suspicious property of the alert.
 pub(crate) fn oddity(alert: &Alert) -> Option<&'static str> {
     (alert.has_community_id_of_tuple() == Some(false)).then_some(
         "its community_id is not that of its addresses and ports: either the IDS has another seed than 0, or it wrote other addresses than were on the wire (xff overwrite)",
@@ -309,11 +309,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        dump::packet::Key,
+        dump::packet::PacketKey,
         tests::rig::{MS, udp},
     };
 
-    /// About a packet at a time, ns, from port 5 to port 9, or back.
+    /// An alert about a packet at a time, ns, from port 5 to port 9, or back.
     fn alert(time_ns: i64, is_back: bool) -> Arc<Alert> {
         let mut ends = [("10.0.0.1", 5), ("10.0.0.2", 9)];
         if is_back {
@@ -331,9 +331,9 @@ mod tests {
     }
 
     /// Writes a packet of port 5 to port 9. Returns whether it is marked.
-    fn write(alerted: &mut Alerted, time_ns: i64, record: u64) -> bool {
+    fn write(alerted: &mut DumpAlerts, time_ns: i64, record: u64) -> bool {
         let meta = PacketMeta {
-            key: Key {
+            key: PacketKey {
                 time_ns,
                 source: 0,
                 producer: 0,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     /// Whether the frame of each alert is in the dump, and its number.
-    fn frames(alerted: &mut Alerted) -> Vec<(Option<bool>, Option<u64>)> {
+    fn frames(alerted: &mut DumpAlerts) -> Vec<(Option<bool>, Option<u64>)> {
         alerted.number();
         let entries = alerted.entries().into_iter();
         entries.map(|entry| (entry.frame, entry.packet)).collect()
@@ -357,14 +357,14 @@ mod tests {
 
     #[test]
     fn alerts_mark_what_is_not_written_and_number_the_rest() {
-        let mut alerted = Alerted::new(Some(&alert(3 * MS, false)), &KeptBytes::new(true));
+        let mut alerted = DumpAlerts::new(Some(&alert(3 * MS, false)), &KeptBytes::new(true));
         assert!(!write(&mut alerted, 2 * MS, 0));
         assert!(write(&mut alerted, 3 * MS + 999, 1));
         alerted.add(alert(2 * MS, false), 0);
         alerted.add(alert(5 * MS, true), 0);
         // The third packet came late: in the file it is the first.
         assert!(!write(&mut alerted, MS, 2));
-        // From files: a record that was analyzed before the alert.
+        // From files: the record was analyzed before the alert.
         alerted.add(alert(4 * MS, false), 4);
         assert!(!write(&mut alerted, 4 * MS, 3));
         assert!(!write(&mut alerted, 5 * MS, 4), "of the other direction");
@@ -374,12 +374,13 @@ mod tests {
         assert!(alerted.note().unwrap().contains("is not in it"));
     }
 
-    /// Many dumps of many packets: each remembers its newest packets, within a budget of all dumps.
+    /// Many dumps of many packets: each dump remembers its newest packets, within a budget for all
+    /// dumps.
     #[test]
     fn written_packets_are_remembered_within_a_budget() {
         let all = KeptBytes::new(true);
         let mut dumps: Vec<_> = (0..3)
-            .map(|_| Alerted::new(Some(&alert(0, false)), &all))
+            .map(|_| DumpAlerts::new(Some(&alert(0, false)), &all))
             .collect();
         let packets = WRITTEN_MAX as i64 + 10;
         for alerted in &mut dumps {

@@ -1,12 +1,12 @@
-//! Packets that have left the ring, from dumps that hold them.
+//! Reads packets that left the ring from dumps.
 //!
-//! Each dump is a sorted stream in the merge of the answer ([`Merge`]), next to the buckets of the
-//! ring. The query opens a dump when the merge reaches the dump's window, and reads the packets of
-//! one time at once. A packet has a name: its ID and the UUID of its recording. The merge gives a
-//! packet once, whether the ring or several dumps have it.
+//! Each dump is a sorted stream in the merge of the answer ([`AnswerMerge`]), next to the buckets
+//! of the ring. The query opens a dump when the merge reaches the dump's window, and reads the
+//! packets of one time at once. A packet has a name: its ID and the UUID of its recording. The
+//! merge gives a packet once, even if the ring and several dumps have the packet.
 //!
-//! The query cannot match packets without IDs, which older programs and `--reproducible` write.
-//! A dump of such packets gives only the time before the ring and before all dumps with IDs. If
+//! The query cannot match packets without IDs, which older programs and `--reproducible` write. A
+//! dump of such packets gives only the time before the ring and before all dumps with IDs. If
 //! several such dumps overlap, the first one gives their common time.
 //!
 //! The query reads a file to its end, for its checksum, unless a limit ends the answer before.
@@ -23,14 +23,14 @@ use retroscope_capture::TimeDomain;
 use retroscope_ring::{InterfaceEntry, Packet, Step};
 
 use super::{
-    Answer, PacketId, Query, Recording,
-    contents::{Contents, Losses, Window},
-    dump_file::{CANCELLED, DumpFile},
-    matching::Matching,
-    merge::{Found, Merge, Piece},
+    PacketId, Query, QueryAnswer, Recording,
+    catalog::{CatalogDump, DumpCatalog, StampRange, takes_all_of, uncovered},
+    contents::{QueryLosses, QueryWindow, RegionContents},
+    dump_file::{CANCELLED, CheckedCaptureFile},
+    matching::PacketMatcher,
+    merge::{AnswerMerge, MatchedPacket, PacketBatch},
     open_files::OpenFile,
-    report::{DumpAnswer, FromDumps},
-    shelf::{Shelf, Shelved, Stretch, takes_all_of, uncovered},
+    report::{AnswerDumps, DumpAnswer},
 };
 use crate::{StoredFile, dump::encode::SNAPLEN, rfc3339};
 
@@ -48,70 +48,71 @@ const CUT: &str =
 /// Interfaces of an answer.
 const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
-/// Dumps that are told by name, and stretches that no dump covers.
+/// Dumps that the report lists, and time ranges that no dump covers.
 const TOLD_MAX: usize = 64;
 
-/// See the module.
+/// The dumps of an answer.
 #[derive(Debug)]
-pub(super) struct Dumped {
-    shelf: Arc<dyn Shelf>,
-    /// Stamps that are wanted of dumps.
-    pub(super) wanted: Stretch,
-    sources: Vec<Source>,
-    /// Files that are open, and their memory.
+pub(super) struct DumpReader {
+    catalog: Arc<dyn DumpCatalog>,
+    /// Stamps for which dumps are needed.
+    pub(super) wanted: StampRange,
+    sources: Vec<DumpSource>,
+    /// Number of open files, and their memory in bytes.
     open: (usize, usize),
     /// Bytes of the pieces of all dumps.
     pieces_bytes: usize,
     /// Interfaces that the ring does not have, from number 65,535 down.
     others: Vec<Arc<InterfaceEntry>>,
     pub(super) inspected: u64,
-    /// Why there is no list of dumps.
+    /// The reason if the dumps could not be listed.
     unlisted: Option<String>,
 }
 
 #[derive(Debug)]
-struct Source {
-    dump: Shelved,
-    state: State,
-    /// The number of its recording in the order of packets ([`Found::recording`]).
+struct DumpSource {
+    dump: CatalogDump,
+    state: DumpSourceState,
+    /// The number of its recording in the order of packets ([`MatchedPacket::recording`]).
     recording: u32,
     /// Stamps that the dump may give.
-    part: Stretch,
+    part: StampRange,
     /// The time of the last packet that was read, ns.
     last_ns: i64,
     /// Bytes of its piece in the merge.
     piece_bytes: usize,
-    /// By number of an interface in the file, that in the answer and whether its packets are asked for.
+    /// By the number of an interface in the file: its number in the answer, and whether its packets
+    /// may match.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
     packets: u64,
-    /// Packets that it has less of than their interface gives.
+    /// Packets with fewer bytes than the snap length of their interface allows.
     snapped: u64,
     fault: Option<String>,
 }
 
 #[derive(Debug)]
-enum State {
+enum DumpSourceState {
     Waiting,
-    Open(Box<DumpFile>, OpenFile),
+    Open(Box<CheckedCaptureFile>, OpenFile),
     Done,
 }
 
-impl Dumped {
+impl DumpReader {
     /// Finds the dumps that may have packets of these stamps. Dumps of this recording are needed
     /// only if the ring `has_evicted` packets. The ring has no packet before `ring_ns`.
     pub(super) fn new(
-        shelf: &Arc<dyn Shelf>,
-        wanted: Stretch,
+        catalog: &Arc<dyn DumpCatalog>,
+        wanted: StampRange,
         has_evicted: bool,
         (ring_ns, recording): (i64, Recording),
     ) -> Self {
-        let (mut found, unlisted) = match shelf.dumps(wanted) {
+        let (mut found, unlisted) = match catalog.dumps(wanted) {
             Ok(found) => (found, None),
             Err(why) => (Vec::new(), Some(why)),
         };
         found.retain(|dump| has_evicted || dump.claims.is_none());
-        // Dumps that claim all of their window are before the others.
+        // Dumps that claim all of their window come first.
         found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
         let named = found.iter().filter(|dump| dump.recording.is_some());
         let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
@@ -134,10 +135,10 @@ impl Dumped {
                 part.1 = wanted.1.min(first_ns.saturating_sub(1));
                 unnamed_from_ns = unnamed_from_ns.max(dump.span.1.saturating_add(1));
             }
-            sources.push(Source::new(dump, number, part));
+            sources.push(DumpSource::new(dump, number, part));
         }
         Self {
-            shelf: Arc::clone(shelf),
+            catalog: Arc::clone(catalog),
             wanted,
             sources,
             open: (0, 0),
@@ -148,12 +149,12 @@ impl Dumped {
         }
     }
 
-    /// The same once more, from its start.
+    /// Starts all dumps again.
     pub(super) fn again(self) -> Self {
-        let again = |it: Source| Source {
+        let again = |it: DumpSource| DumpSource {
             // The count has no packet of an unreadable dump, so the dump is not tried again.
             fault: it.fault.filter(|_| it.packets == 0),
-            ..Source::new(it.dump, it.recording, it.part)
+            ..DumpSource::new(it.dump, it.recording, it.part)
         };
         Self {
             sources: self.sources.into_iter().map(again).collect(),
@@ -165,7 +166,7 @@ impl Dumped {
     }
 
     /// Adds a stream for each dump that can be read.
-    pub(super) fn begin(&mut self, merge: &mut Merge, steps: &[Step]) {
+    pub(super) fn begin(&mut self, merge: &mut AnswerMerge, steps: &[Step]) {
         // Windows are in stamps. Ring time is at most this much before a stamp.
         let most_ns = steps.iter().map(|step| step.offset_ns).fold(0, i64::max);
         for (index, source) in self.sources.iter_mut().enumerate() {
@@ -180,7 +181,7 @@ impl Dumped {
         }
     }
 
-    /// There are none, and that is known.
+    /// Whether there are no dumps, and this is known.
     pub(super) fn is_empty(&self) -> bool {
         self.sources.is_empty() && self.unlisted.is_none()
     }
@@ -191,7 +192,13 @@ impl Dumped {
     }
 
     /// Counts a packet of a dump in the answer.
-    pub(super) fn count(&mut self, index: usize, packet: &Found, snaplen: u32, query: &Query) {
+    pub(super) fn count(
+        &mut self,
+        index: usize,
+        packet: &MatchedPacket,
+        snaplen: u32,
+        query: &Query,
+    ) {
         let source = &mut self.sources[index];
         let whole = match snaplen {
             0 => packet.wire_len.min(SNAPLEN),
@@ -207,14 +214,14 @@ impl Dumped {
     pub(super) fn fill(
         &mut self,
         index: usize,
-        answer: &mut Answer,
-        contents: &Contents,
+        answer: &mut QueryAnswer,
+        contents: &RegionContents,
         lengths: (usize, usize),
-    ) -> Piece {
-        if matches!(self.sources[index].state, State::Waiting) {
+    ) -> PacketBatch {
+        if matches!(self.sources[index].state, DumpSourceState::Waiting) {
             self.open(index, answer);
         }
-        let mut piece = Piece::default();
+        let mut piece = PacketBatch::default();
         self.pieces_bytes -= std::mem::take(&mut self.sources[index].piece_bytes);
         if let Err(why) = self.read(index, &mut piece, (answer, contents, lengths)) {
             self.sources[index].fail(why);
@@ -231,7 +238,7 @@ impl Dumped {
         piece
     }
 
-    fn open(&mut self, index: usize, answer: &Answer) {
+    fn open(&mut self, index: usize, answer: &QueryAnswer) {
         let source = &mut self.sources[index];
         if answer.cancel.is_cancelled() {
             return source.fail(CANCELLED.to_owned());
@@ -243,8 +250,8 @@ impl Dumped {
                 "{files} dumps of its time are being read, and no more can be: ask for less time"
             ));
         };
-        let opened = self.shelf.open(&source.dump).and_then(|(read, file)| {
-            let opened = DumpFile::new(read, file.bytes, file.sha256.clone());
+        let opened = self.catalog.open(&source.dump).and_then(|(read, file)| {
+            let opened = CheckedCaptureFile::new(read, file.bytes, file.sha256.clone());
             source.dump.files = vec![file];
             opened
         });
@@ -252,7 +259,7 @@ impl Dumped {
             Ok(file) => {
                 let expression = &source.dump.expression;
                 self.open = (files + 1, memory + source.memory());
-                source.state = State::Open(Box::new(file), place);
+                source.state = DumpSourceState::Open(Box::new(file), place);
                 let has_names = answer.matching.has_names() && !expression.trim().is_empty();
                 source.covers = !has_names && takes_all_of(expression, &answer.query);
             }
@@ -263,8 +270,8 @@ impl Dumped {
     fn read(
         &mut self,
         index: usize,
-        piece: &mut Piece,
-        (answer, contents, lengths): (&mut Answer, &Contents, (usize, usize)),
+        piece: &mut PacketBatch,
+        (answer, contents, lengths): (&mut QueryAnswer, &RegionContents, (usize, usize)),
     ) -> Result<(), String> {
         let Self {
             sources,
@@ -275,7 +282,7 @@ impl Dumped {
             ..
         } = self;
         let source = &mut sources[index];
-        let State::Open(file, _) = &mut source.state else {
+        let DumpSourceState::Open(file, _) = &mut source.state else {
             return Ok(());
         };
         while let Some((meta, data, interface)) = file.peek(&answer.cancel)? {
@@ -340,23 +347,23 @@ impl Dumped {
             }
             file.step();
         }
-        source.state = State::Done;
+        source.state = DumpSourceState::Done;
         let (from_ns, to_ns) = source.part;
         let is_whole = from_ns <= wanted.0.max(source.dump.span.0)
             && to_ns >= wanted.1.min(source.dump.span.1);
         is_whole.then_some(()).ok_or_else(|| CUT.to_owned())
     }
 
-    /// The stamps that are sure to be in the answer, as far as it goes.
-    pub(super) fn covered(&self) -> Vec<Stretch> {
-        let sure = |source: &&Source| source.covers && source.fault.is_none();
+    /// The stamps of which the dumps are sure to have all packets that the query asks for.
+    pub(super) fn covered(&self) -> Vec<StampRange> {
+        let sure = |source: &&DumpSource| source.covers && source.fault.is_none();
         let sources = self.sources.iter().filter(sure);
         let claims = sources.filter_map(|source| source.dump.claims.as_ref());
         claims.flatten().copied().collect()
     }
 
-    /// Adds what the answer lacks because of dumps of other recordings.
-    pub(super) fn add_losses(&self, window: &Window, losses: &mut Losses) {
+    /// Adds losses because of dumps of other recordings.
+    pub(super) fn add_losses(&self, window: &QueryWindow, losses: &mut QueryLosses) {
         let (from_ns, to_ns) = (
             self.wanted.0.max(window.all().0),
             self.wanted.1.min(window.to_ns),
@@ -376,22 +383,27 @@ impl Dumped {
         }
     }
 
-    /// Dumps that were read, or should have been, for an answer that ends here.
-    fn touched(&self, to_ns: i64) -> impl Iterator<Item = &Source> {
+    /// Dumps that were read, or should have been read, for an answer that ends here.
+    fn touched(&self, to_ns: i64) -> impl Iterator<Item = &DumpSource> {
         let sources = self.sources.iter();
         sources.filter(move |source| {
-            let is_waiting = matches!(source.state, State::Waiting);
+            let is_waiting = matches!(source.state, DumpSourceState::Waiting);
             !is_waiting && source.dump.span.0 <= to_ns
         })
     }
 
-    /// What the verdict says of them, in an answer that ends with `to_ns`; `gap`: what has left the ring of it. Unless `is_named`, neither which they are nor when
-    /// they are of.
-    pub(super) fn report(&self, to_ns: i64, gap: Option<Stretch>, is_named: bool) -> FromDumps {
+    /// The report about the dumps, for an answer that ends with `to_ns`. `gap`: stamps that left
+    /// the ring. Unless `is_named`, the report has neither the names nor the times of dumps.
+    pub(super) fn report(
+        &self,
+        to_ns: i64,
+        gap: Option<StampRange>,
+        is_named: bool,
+    ) -> AnswerDumps {
         let left = gap.filter(|_| is_named);
         let left = left.map(|gap| uncovered(gap, &self.covered()));
         let left = left.unwrap_or_default().into_iter().take(TOLD_MAX);
-        let mut report = FromDumps {
+        let mut report = AnswerDumps {
             uncovered: left
                 .map(|(from_ns, to_ns)| [rfc3339(from_ns), rfc3339(to_ns)])
                 .collect(),
@@ -399,7 +411,7 @@ impl Dumped {
                 true => why.clone(),
                 false => "they cannot be listed".to_owned(),
             }),
-            ..FromDumps::default()
+            ..AnswerDumps::default()
         };
         for source in self.touched(to_ns) {
             report.read += u64::from(source.dump.gone.is_none());
@@ -413,11 +425,11 @@ impl Dumped {
     }
 }
 
-impl Source {
-    fn new(dump: Shelved, recording: u32, part: Stretch) -> Self {
+impl DumpSource {
+    fn new(dump: CatalogDump, recording: u32, part: StampRange) -> Self {
         Self {
             dump,
-            state: State::Waiting,
+            state: DumpSourceState::Waiting,
             recording,
             part,
             last_ns: i64::MIN,
@@ -431,10 +443,10 @@ impl Source {
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.state, State::Open(..))
+        matches!(self.state, DumpSourceState::Open(..))
     }
 
-    /// Bytes of memory that reading it takes at most.
+    /// Maximum number of bytes of memory for reading the file.
     fn memory(&self) -> usize {
         match self.dump.files.iter().any(StoredFile::is_compressed) {
             true => COMPRESSED_MEMORY,
@@ -443,7 +455,7 @@ impl Source {
     }
 
     fn fail(&mut self, why: String) {
-        self.state = State::Done;
+        self.state = DumpSourceState::Done;
         self.fault = Some(why);
     }
 
@@ -476,9 +488,10 @@ fn number_of(
     u16::try_from(place).ok()
 }
 
-/// The number that an interface of a dump has in the answer, and whether its packets are asked for; `None`: there are too many.
+/// The number of a dump's interface in the answer, and whether its packets may match. `None`: there
+/// are too many interfaces.
 fn find(
-    matching: &mut Matching,
+    matching: &mut PacketMatcher,
     interfaces: &[InterfaceEntry],
     others: &mut Vec<Arc<InterfaceEntry>>,
     (name, link_type): (&str, u16),

@@ -25,7 +25,7 @@ pub(super) struct KeptBytes {
 
 /// The fragments of one dump, oldest first.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptFragments {
     fragments: VecDeque<(FragmentKey, WaitingPacket)>,
     /// Fragments that were dropped for lack of room, undecided.
     pub(super) forgotten: u64,
@@ -55,7 +55,7 @@ impl KeptBytes {
     }
 }
 
-impl Kept {
+impl KeptFragments {
     /// No fragments yet.
     pub(super) fn new(all: &KeptBytes) -> Self {
         Self {
@@ -112,14 +112,14 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptFragments {
     fn drop(&mut self) {
         let bytes = self.iter().map(bytes_of).sum();
         self.all.take_back(bytes);
     }
 }
 
-/// Bytes of memory of a fragment. A fragment that is still in its bucket only takes an entry here.
+/// Bytes of memory of a fragment. A fragment that is still in its bucket takes only an entry here.
 fn bytes_of(packet: &WaitingPacket) -> usize {
     let copied = match &packet.bytes {
         Bytes::Copied(data) => data.len(),
@@ -131,10 +131,10 @@ fn bytes_of(packet: &WaitingPacket) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::packet::{Key, PacketMeta};
+    use crate::dump::packet::{PacketKey, PacketMeta};
 
     fn fragment(time_ns: i64, bytes: usize) -> WaitingPacket {
-        let key = Key {
+        let key = PacketKey {
             time_ns,
             source: 0,
             producer: 0,
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn all_dumps_together_keep_no_more_than_the_budget() {
         let all = KeptBytes::new(true);
-        let mut dumps: Vec<Kept> = (0..100).map(|_| Kept::new(&all)).collect();
+        let mut dumps: Vec<KeptFragments> = (0..100).map(|_| KeptFragments::new(&all)).collect();
         let mut kept = 0;
         for time_ns in 0..100 {
             for dump in &mut dumps {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_dump_keeps_its_last_fragments() {
-        let mut dump = Kept::new(&KeptBytes::new(true));
+        let mut dump = KeptFragments::new(&KeptBytes::new(true));
         for number in 0..2000 {
             let id = u16::from(number % 2 == 1);
             dump.keep(datagram(id), fragment(number, 60));

@@ -1,7 +1,8 @@
-//! Where finished dumps are found, and what one of them is sure to have.
+//! Finds finished dumps, and the stamps of which a dump is sure to have all packets.
 //!
-//! Dumps of this recording are those that its log has: their reports tell which stamps they have all of, as far as their filter goes. What dumps of
-//! other recordings lack of a time nobody here knows.
+//! Dumps of this recording are in the recorder's log. Their reports say of which stamps they have
+//! all packets that match their filters. For dumps of other recordings, the losses are unknown
+//! here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,47 +17,50 @@ use crate::{
     parse_time,
 };
 
-/// Stamps, ns: both ends included.
-pub(super) type Stretch = (i64, i64);
+/// First and last stamp, ns, both included.
+pub(super) type StampRange = (i64, i64);
 
-/// A place where dumps lie. It is asked from the query's thread.
-pub(super) trait Shelf: fmt::Debug + Send + Sync {
-    /// The finished dumps whose windows touch these stamps, and those of this recording that should be there and are not.
+/// A place with dumps. The query's thread calls its methods.
+pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
+    /// The finished dumps whose windows touch these stamps. Dumps of this recording that should
+    /// exist and do not are in the list too.
     ///
     /// # Errors
-    /// Why there is no list, in words.
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String>;
+    /// The reason why there is no list, in words.
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String>;
 
     /// Opens the only capture file of a dump. The dump may have been compressed after it was
     /// listed.
     ///
     /// # Errors
-    /// Why it cannot be read, in words, or its sidecar is not as it was written.
-    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
+    /// The reason, in words: the file cannot be read, or the sidecar was changed.
+    fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
 }
 
 /// A dump that may be read.
 #[derive(Debug, Clone)]
-pub(super) struct Shelved {
+pub(super) struct CatalogDump {
     pub(super) id: String,
-    /// Its window, as it tells it, …
+    /// Start of the window, in the dump's format.
     pub(super) from: String,
+    /// End of the window, in the dump's format.
     pub(super) to: String,
-    /// … and in ns.
-    pub(super) span: Stretch,
+    /// The window in ns.
+    pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
-    /// The stamps of which it has all that its filter takes of this recording; `None`: it is of another one.
-    pub(super) claims: Option<Vec<Stretch>>,
-    /// Its filter, as the recorder knows it; of other recordings empty.
+    /// The stamps of which the dump has all packets of this recording that match its filter.
+    /// `None`: the dump is of another recording.
+    pub(super) claims: Option<Vec<StampRange>>,
+    /// The dump's filter in the recorder's log. Empty for other recordings.
     pub(super) expression: String,
-    /// The UUID of its recording; `None`: its packets have no IDs.
+    /// The UUID of the dump's recording; `None`: the packets have no IDs.
     pub(super) recording: Option<String>,
-    /// It is not there, and why.
+    /// The reason if the dump does not exist as it was written.
     pub(super) gone: Option<String>,
 }
 
-impl Shelved {
-    /// Why it cannot be read, if that is known before it is opened.
+impl CatalogDump {
+    /// The reason why the dump cannot be read, if that is known before it is opened.
     pub(super) fn fault(&self) -> Option<String> {
         let is_pcapng = matches!(self.files.as_slice(), [file] if file.is_pcapng());
         let why = "pcap tells neither interfaces nor directions";
@@ -65,10 +69,10 @@ impl Shelved {
     }
 }
 
-impl Shelf for RecorderHandle {
-    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+impl DumpCatalog for RecorderHandle {
+    fn dumps(&self, wanted: StampRange) -> Result<Vec<CatalogDump>, String> {
         let common = self.common().map_err(|error| error.to_string())?;
-        let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
+        let touches = |(from_ns, to_ns): StampRange| from_ns <= wanted.1 && to_ns >= wanted.0;
         let own = || {
             let mut own = common.log.last();
             own.retain(|dump| span(&dump.from, &dump.to).is_some_and(touches));
@@ -77,16 +81,16 @@ impl Shelf for RecorderHandle {
         // A dump that is finished before the directory is listed should be in the list.
         let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
         let listed = match RecorderHandle::dumps(self) {
-            // Nothing is dumped.
+            // This recorder has no dumps.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
-        // A dump of the list may be finished since.
+        // A dump of the list may have been finished meanwhile.
         let own = own().into_iter().map(|it| (it.id.clone(), it));
         let mut own: HashMap<String, Arc<DumpReport>> = own.collect();
         let mut shelved = Vec::new();
         for dump in listed.iter() {
-            // Another dump may have its name by now.
+            // Another dump may have the same ID by now.
             let is_it = |report: &DumpReport| {
                 (&report.from, &report.to, report.packets) == (&dump.from, &dump.to, dump.packets)
             };
@@ -97,7 +101,7 @@ impl Shelf for RecorderHandle {
                 continue;
             };
             let is_changed = (report.as_ref()).is_some_and(|it| !is_as_written(it, &dump.files));
-            shelved.push(Shelved {
+            shelved.push(CatalogDump {
                 id: dump.id.clone(),
                 from: dump.from.clone(),
                 to: dump.to.clone(),
@@ -109,12 +113,12 @@ impl Shelf for RecorderHandle {
                 gone: is_changed.then(|| OTHER_FILES.to_owned()),
             });
         }
-        // Without a sidecar it is in no list.
+        // A dump without a sidecar is in no list.
         own.retain(|id, report| {
             before.contains(id) && report.sidecar && report.verdict != Verdict::Failed
         });
         shelved.extend(own.into_values().filter_map(|report| {
-            Some(Shelved {
+            Some(CatalogDump {
                 span: span(&report.from, &report.to)?,
                 id: report.id.clone(),
                 from: report.from.clone(),
@@ -129,21 +133,21 @@ impl Shelf for RecorderHandle {
         Ok(shelved)
     }
 
-    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+    fn open(&self, dump: &CatalogDump) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
         opened(|| self.open_now(dump))
     }
 }
 
-/// Why a capture file cannot be read.
+/// The reason why a capture file cannot be read.
 #[derive(Debug)]
-enum NotOpened {
-    /// The dump or its file is missing, or is not as it was listed.
+enum CaptureOpenError {
+    /// The dump or its file is missing, or differs from the list.
     Changed(String),
     /// Another reason, in words.
     Failed(String),
 }
 
-impl From<CommandError> for NotOpened {
+impl From<CommandError> for CaptureOpenError {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::Refused(why) => Self::Changed(why),
@@ -155,17 +159,20 @@ impl From<CommandError> for NotOpened {
 /// Opens a file. If the file was changed, opens it once more: between two requests a compressed
 /// file may have replaced the plain file, which happens once. A disk that does not answer is not
 /// asked again.
-fn opened<T>(mut open: impl FnMut() -> Result<T, NotOpened>) -> Result<T, String> {
+fn opened<T>(mut open: impl FnMut() -> Result<T, CaptureOpenError>) -> Result<T, String> {
     let first = match open() {
-        Err(NotOpened::Changed(_)) => open(),
+        Err(CaptureOpenError::Changed(_)) => open(),
         first => first,
     };
-    first.map_err(|(NotOpened::Changed(why) | NotOpened::Failed(why))| why)
+    first.map_err(|(CaptureOpenError::Changed(why) | CaptureOpenError::Failed(why))| why)
 }
 
 impl RecorderHandle {
-    fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), NotOpened> {
-        let changed = |why: &str| NotOpened::Changed(why.to_owned());
+    fn open_now(
+        &self,
+        dump: &CatalogDump,
+    ) -> Result<(Box<dyn Read + Send>, StoredFile), CaptureOpenError> {
+        let changed = |why: &str| CaptureOpenError::Changed(why.to_owned());
         let told = self.dump(&dump.id)?;
         let (stored, told) = told.ok_or_else(|| changed("it was deleted meanwhile"))?;
         if dump.claims.is_some() {
@@ -179,7 +186,7 @@ impl RecorderHandle {
             }
         }
         let [file] = <[StoredFile; 1]>::try_from(stored.files)
-            .map_err(|files| NotOpened::Failed(format!("it has {} files", files.len())))?;
+            .map_err(|files| CaptureOpenError::Failed(format!("it has {} files", files.len())))?;
         let opened = self.open_dump_file(&dump.id, &file.name)?;
         Ok((Box::new(opened.into_reader()), file))
     }
@@ -193,13 +200,18 @@ fn is_as_written(report: &DumpReport, listed: &[StoredFile]) -> bool {
     report.files == listed || !report.replaced.is_empty() && report.replaced == listed
 }
 
-fn span(from: &str, to: &str) -> Option<Stretch> {
+fn span(from: &str, to: &str) -> Option<StampRange> {
     let (from_ns, to_ns) = (parse_time(from).ok()?, parse_time(to).ok()?);
     (from_ns <= to_ns).then_some((from_ns, to_ns))
 }
 
-/// The stamps of which a dump of this recording has all that its filter takes. What was lost before the ring, a live recorder tells itself.
-fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> Vec<Stretch> {
+/// The stamps of which a dump of this recording has all packets that match its filter. A live
+/// recorder reports losses before the ring itself.
+fn claims(
+    report: &DumpReport,
+    (from_ns, to_ns): StampRange,
+    common: &RecorderShared,
+) -> Vec<StampRange> {
     let is_clipped = |by: &str| report.clipped.contains(&by);
     let is_less = is_clipped("limit") || is_clipped("flow");
     if report.verdict == Verdict::Failed
@@ -210,7 +222,7 @@ fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShare
     {
         return Vec::new();
     }
-    // Of a clock that was never set, what is older than the recording is not of it.
+    // If the clock was never set, stamps before the recording are not of this recording.
     let is_steady = common.ring.steps().is_empty() && common.clock.count() == 0;
     let from_ns = if is_clipped("start") && is_steady {
         i64::MIN
@@ -219,14 +231,14 @@ fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShare
     };
     let missing = report.missing.iter();
     let missing = missing.filter(|missing| missing.source.is_none() || !common.is_live());
-    let without: Vec<Stretch> = missing
+    let without: Vec<StampRange> = missing
         .map(|missing| span(&missing.from, &missing.to).unwrap_or((i64::MIN, i64::MAX)))
         .collect();
     uncovered((from_ns, to_ns), &without)
 }
 
-/// Whether the clocks showed the stamps of a dump's window then, and never again.
-fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShared) -> bool {
+/// Whether the clocks showed the stamps of a dump's window only once.
+fn is_once(report: &DumpReport, (from_ns, to_ns): StampRange, common: &RecorderShared) -> bool {
     if !common.is_live() {
         return common.ring.steps().is_empty();
     }
@@ -236,8 +248,8 @@ fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &RecorderShar
     times == [(ring_ns(from_ns), ring_ns(to_ns))]
 }
 
-/// What of `whole` none of the others has, in order.
-pub(super) fn uncovered(whole: Stretch, covered: &[Stretch]) -> Vec<Stretch> {
+/// The parts of `whole` that no range of `covered` has, in order.
+pub(super) fn uncovered(whole: StampRange, covered: &[StampRange]) -> Vec<StampRange> {
     let mut covered = covered.to_vec();
     covered.sort_unstable();
     let mut left = Vec::new();
@@ -261,11 +273,13 @@ pub(super) fn uncovered(whole: Stretch, covered: &[Stretch]) -> Vec<Stretch> {
     left
 }
 
-/// Whether a filter is sure to take all that a query asks for: it takes everything, is what the query asks for, or stands at its head, with `and`
-/// behind it and no `or` beside. An expression with names of hosts may mean others today: see the caller.
+/// Whether a filter is sure to match every packet that a query asks for. The filter matches
+/// everything, or is the query's expression, or begins the expression, followed by `and` and
+/// without any `or`. Host names may have had other addresses at the time of the dump: the caller
+/// checks that.
 pub(super) fn takes_all_of(filter: &str, query: &Query) -> bool {
     let filter = filter.trim();
-    // What is tried on a part of each packet may take more than on the whole.
+    // An expression may match more on a part of each packet than on the whole packet.
     let is_whole = query.tried_bytes.is_none() && !query.tried_headers;
     let asked = Some(query.expression.trim()).filter(|_| is_whole);
     let asked: Vec<&str> = asked.into_iter().chain([query.within.trim()]).collect();
@@ -289,7 +303,7 @@ fn is_head(filter: &str, asked: &str) -> bool {
     rest.is_some_and(|rest| !has_or(rest))
 }
 
-/// Whether an `or` may stand outside of parentheses. Quotes and patterns may hold anything.
+/// Whether the text may have an `or` outside of parentheses. Quotes and patterns may have any text.
 fn has_or(text: &str) -> bool {
     let mut depth = 0_i32;
     let mut outside = String::new();
@@ -352,7 +366,7 @@ mod tests {
             },
         ];
         less.iter().for_each(|it| assert_eq!(claimed(it), []));
-        // What was lost before the ring, the recorder tells itself.
+        // The recorder itself reports losses before the ring.
         let mut lacking = report();
         let missing = Missing::new("evicted", window.0, window.0 + 9, None);
         let before = Missing {
@@ -361,7 +375,8 @@ mod tests {
         };
         lacking.missing = vec![missing, before];
         assert_eq!(claimed(&lacking), [(window.0 + 10, window.1)]);
-        // Stamps that a clock shows again are not all in it; those of long before are.
+        // The dump does not have all packets with stamps that a clock shows again. Stamps from long
+        // before are complete.
         rig.clock.wall_ns.fetch_sub(3 * S, Ordering::SeqCst);
         rig.common.clock.now();
         assert_eq!(claimed(&report()), []);
@@ -407,7 +422,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_stretch() {
-        const ALL: Stretch = (i64::MIN, i64::MAX);
+        const ALL: StampRange = (i64::MIN, i64::MAX);
         for (whole, covered, left) in [
             ((0, 9), &[][..], &[(0, 9)][..]),
             ((0, 9), &[(0, 9)], &[]),
