@@ -139,7 +139,7 @@ fn garbage_is_not_a_ring() {
         // Half of the files start like a ring, with small numbers after the magic.
         if round % 2 == 0 && bytes.len() > 2048 {
             bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"retroQQ\x01").to_ne_bytes());
-            bytes[8..16].copy_from_slice(&3_u64.to_ne_bytes());
+            bytes[8..16].copy_from_slice(&4_u64.to_ne_bytes());
             for word in 2..16 {
                 let value = random.u64(..) >> random.u32(40..64);
                 bytes[word * 8..word * 8 + 8].copy_from_slice(&value.to_ne_bytes());
