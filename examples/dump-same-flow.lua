@@ -1,4 +1,5 @@
--- A dump: the trigger packet's connection, both ways, but not the packets of TCP that carry nothing.
+-- Dumps the connection of the trigger packet in both directions, without packets that carry no
+-- data, such as TCP acknowledgments.
 --
 --   retroscope record -i eth0 --trigger 'tcp port 80' --dump-lua examples/dump-same-flow.lua
 return function(trigger)

@@ -1,4 +1,5 @@
--- A dump: all that goes from or to the trigger packet's source network, a /24 of IPv4 or a /64 of IPv6.
+-- Dumps all packets from or to the network of the trigger packet's source: a /24 of IPv4 or a /64
+-- of IPv6.
 --
 --   retroscope record -i eth0 --trigger 'udp port 60000' --dump-lua examples/dump-same-net.lua
 return function(trigger)
@@ -9,7 +10,7 @@ return function(trigger)
   local name = trigger:src() .. (ip == 4 and "/24" or "/64")
   local source = net(name)
 
-  -- The name is for reports; two triggers with one name share a dump.
+  -- The second result is the name of the dump in reports. Triggers with the same name share a dump.
   return function(pkt)
     return pkt:host(source)
   end, "net " .. source.text

@@ -1,4 +1,4 @@
--- A trigger: UDP over IPv4 whose payload begins with a string, as in listing 1 of the FlowScope paper.
+-- Triggers on UDP over IPv4 whose payload begins with a string (listing 1 of the FlowScope paper).
 --
 --   retroscope record -i eth0 --trigger-lua examples/payload-begins-with.lua
 local text = "EXAMPLE"

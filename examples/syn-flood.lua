@@ -1,4 +1,4 @@
--- A trigger that remembers: many TCP connection requests to one host within a second of packet time.
+-- Triggers on the 1,000th TCP connection request to one host within a second of packet time.
 --
 --   retroscope record -i eth0 --trigger-lua examples/syn-flood.lua --dump 'host $dstIP and tcp'
 local limit = 1000
@@ -11,7 +11,7 @@ return function(pkt)
   if not flags or bit.band(flags, SYN + ACK) ~= SYN then return false end
 
   local now = math.floor(pkt:time())
-  -- Each second begins anew, and so does a table that grows: what a sender can make us remember is bounded.
+  -- The table is cleared each second and at 10,000 hosts, because senders decide how fast it grows.
   if now ~= second or hosts == 10000 then
     second, seen, hosts = now, {}, 0
   end

@@ -1,4 +1,4 @@
--- A trigger: UDP from or to a port, what the filter `udp port 60000` says.
+-- Triggers on UDP from or to a port, like the filter `udp port 60000`.
 --
 --   retroscope record -i eth0 --trigger-lua examples/udp-port.lua
 local port = 60000

@@ -29,7 +29,7 @@ trap cleanup EXIT
 token=$("$program" token --tokens "$folder/tokens" --name check --role admin)
 # It may be read again. Dumps end at once: only then can they be deleted.
 printf 'past = "100ms"\nfuture = "0s"\n' >"$folder/retroscope.toml"
-"$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --max-dumps 4096 --dumps-per-minute 0 --trigger 'tcp port 9' -w "$folder/dumps" \
+"$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --set max-dumps=4096 --set dumps-per-minute=0 --trigger 'tcp port 9' -w "$folder/dumps" \
 	--config "$folder/retroscope.toml" --api 127.0.0.1:0 --tokens "$folder/tokens" 2>"$folder/words" &
 recorder=$!
 until grep -q 'HTTP at' "$folder/words"; do
@@ -70,7 +70,7 @@ ask "$url/v1/events?from=0" --max-time 3 >"$folder/events" || [ $? -eq 28 ]
 grep -q '^event: ' "$folder/events"
 echo 'GET /v1/events' >>"$folder/reached"
 reach 'GET /v1/openapi.json' "$url/v1/openapi.json" >"$folder/openapi.json"
-ask "$url/v1/status" | grep -q '"lapped":0'
+ask "$url/v1/status" | grep -q '"missed":0'
 reach 'POST /v1/stop' "$url/v1/stop"
 wait "$recorder"
 recorder=

@@ -52,7 +52,7 @@ apt-get install -qy --fix-broken --no-install-recommends </dev/null
 [ "$(dpkg-query -W -f '${Status}' retroscope)" = "install ok installed" ] || dpkg --configure retroscope
 [ "$(dpkg-query -W -f '${Status}' retroscope)" = "install ok installed" ] || fail "it is not installed"
 files=$(dpkg-query -L retroscope)
-for file in /usr/bin/retroscope /etc/retroscope/retroscope.toml /usr/lib/sysusers.d/retroscope.conf \
+for file in /usr/bin/retroscope /etc/retroscope/retroscope.toml /etc/logrotate.d/retroscope /usr/lib/sysusers.d/retroscope.conf \
 	/usr/share/man/man1/retroscope.1.gz /usr/share/man/man1/retroscope-record.1.gz \
 	/usr/share/bash-completion/completions/retroscope /usr/share/zsh/vendor-completions/_retroscope \
 	/usr/share/fish/vendor_completions.d/retroscope.fish /usr/share/doc/retroscope/copyright \
@@ -70,6 +70,11 @@ if command -v systemd-analyze >/dev/null; then
 	systemd-analyze security --offline=true --threshold=30 --no-pager "$unit" | tail -n 1 || fail "the unit lets too much through: docs/service.md"
 else
 	echo "SKIP: the unit is not verified: no systemd-analyze" >&2
+fi
+if command -v logrotate >/dev/null; then
+	logrotate --debug /etc/logrotate.d/retroscope 2>&1 | grep -i error && fail "logrotate refuses its file"
+else
+	echo "SKIP: the file for logrotate is not checked: no logrotate" >&2
 fi
 if command -v systemctl >/dev/null; then
 	# It could be enabled, and is not.

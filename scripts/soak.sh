@@ -38,7 +38,7 @@ ip link set rs1 up
 step "recording for $seconds s at $rate with a ring of $ring"
 # shellcheck disable=SC2016
 "$RETROSCOPE" record -i rs1 --ring "$ring" --trigger 'udp dst port 60000' --dump 'host $srcIP' --past 3s --future 2s \
-	--manual-dump 'udp dst portrange 1000-1050' -w "$SOAK/dumps" --json >"$SOAK/record.json" 2>"$SOAK/record.log" &
+	--set 'manual-dump=udp dst portrange 1000-1050' -w "$SOAK/dumps" --json >"$SOAK/record.json" 2>"$SOAK/record.log" &
 recorder=$!
 until grep -q 'recording on' "$SOAK/record.log"; do
 	kill -0 "$recorder" 2>/dev/null || die "the recorder did not start: $(cat "$SOAK/record.log")"

@@ -30,6 +30,17 @@ while IFS=: read -r document line path; do
 	[ -e "$path" ] || complain "$document:$line names $path, which is not there"
 done < <(git grep -noE '`(bench|contrib|crates|docs|examples|fuzz|scripts)/[A-Za-z0-9_./-]+`' -- '*.md')
 
+# Type names that more than one place defines. Error, Result, Config, Args and Iter are idiom.
+shared_max=15
+names=$(git grep -hE '^(pub(\([a-z]+\))? )?(unsafe )?(struct|enum|trait|union) [A-Z]' -- 'crates/*/src/*.rs' ':!*test*' |
+	sed -E 's/^(pub(\([a-z]+\))? )?(unsafe )?[a-z]+ ([A-Za-z0-9]+).*/\4/' | grep -vxE 'Error|Result|Config|Args|Iter' | sort)
+shared=$(uniq -D <<<"$names" | wc -l)
+total=$(wc -l <<<"$names")
+echo "type names: $total, of which $shared are defined more than once"
+if [ $((100 * shared)) -gt $((shared_max * total)) ]; then
+	complain "more than $shared_max % of the type names are defined more than once: $(uniq -d <<<"$names" | tr '\n' ' ')"
+fi
+
 for script in scripts/*.sh .ci/run; do
 	bash -n "$script" || complain "$script does not parse"
 	# `. lib.sh` has no folder, and .ci/run is where CI begins.

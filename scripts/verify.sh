@@ -51,6 +51,7 @@ for sanitizer in thread address; do
 	STRESS_SECONDS=${SANITIZE_SECONDS:-90} STRESS_SEED=$seed STRESS_RECORDS=50000 \
 		judge "$sanitizer sanitizer" scripts/sanitize.sh "$sanitizer"
 done
+judge "a generated client of the API" scripts/client-check.sh
 
 step "what ran"
 printf '%s\n' "${ran[@]}"

@@ -1,15 +1,16 @@
--- Tells each 5 seconds how many flows there are, how much they carried, and which were the largest. After FlowScope's liveStatistician.
+-- Prints every 5 seconds the number of flows, their packets and bits per second, and the largest
+-- flows. Like FlowScope's liveStatistician.
 --
 --   retroscope record -i eth0 --module examples/modules/live-statistician.lua
 local module = {}
 
 local INTERVAL = 5 -- seconds
-local IDLE = 30 -- a flow is over when no packet came for so many seconds
-local TOP = 5 -- flows told by name
+local IDLE = 30 -- seconds without a packet after which a flow ends
+local TOP = 5 -- number of flows in the list of the largest
 
 module.mode = "direct"
 
--- Of each flow: what it carried since the last check, and in all.
+-- `packets` and `bytes` count since the last check, `all_bytes` since the flow began.
 module.stateType = [[struct {
   uint64_t packets;
   uint64_t bytes;
@@ -38,7 +39,7 @@ function module.checkExpiry(key, state, check)
   state.packets, state.bytes = 0, 0
   check.flows = check.flows + (packets > 0 and 1 or 0)
   check.packets, check.bytes = check.packets + packets, check.bytes + bytes
-  -- The largest first; a list this short needs no sorting.
+  -- Insert in order, largest flow first.
   local top, at = check.top, 1
   while at <= TOP and top[at] and top[at].bytes >= bytes do at = at + 1 end
   if packets > 0 and at <= TOP then

@@ -1,15 +1,16 @@
--- Has nDPI say what each flow speaks, tells it, and dumps the flows of some protocols, whatever their ports. It calls a C library, so it wants
--- --lua-trusted; libndpi 4.2 is Debian 12's package libndpi4.2. Other versions lay their structures out in another way and are refused.
+-- Prints the protocol of each flow, which nDPI recognizes on any port, and dumps the flows of some
+-- protocols. The module calls a C library, so it needs the key lua-trusted. libndpi 4.2 is Debian
+-- 12's package libndpi4.2. The module refuses other versions, because their structures differ.
 --
---   retroscope record -i eth0 --lua-trusted --module examples/modules/ndpi.lua
+--   retroscope record -i eth0 --set lua-trusted=true --module examples/modules/ndpi.lua
 local ffi = require("ffi")
 
--- As `ndpiReader -H` and nDPI's ndpi_protocol_ids.h call them.
+-- Protocols whose flows are dumped. `ndpiReader -H` and nDPI's ndpi_protocol_ids.h list the names.
 local WANTED = { SIP = true, Tor = true, BitTorrent = true, KakaoTalk = true }
-local PACKETS_MAX = 16 -- looked at of a flow
-local FLOWS_MAX = 8192 -- looked at together; one that begins beyond takes the place of the one that began first
+local PACKETS_MAX = 16 -- number of packets of a flow that nDPI inspects
+local FLOWS_MAX = 8192 -- inspected at once; a further flow replaces the oldest
 
--- Of ndpi_api.h, ndpi_typedefs.h and ndpi_define.h of 4.2.
+-- Declarations of ndpi_api.h, ndpi_typedefs.h and ndpi_define.h of version 4.2.
 ffi.cdef([[
   typedef struct { uint16_t master, app; int category; } ndpi_protocol;
   typedef struct { uint32_t bits[16]; } ndpi_bitmask;
@@ -32,7 +33,8 @@ ffi.fill(all, ffi.sizeof(all), 0xff)
 ndpi.ndpi_set_protocol_detection_bitmask2(detection, all)
 ndpi.ndpi_finalize_initialization(detection)
 
--- What nDPI remembers of the flows that it looks at: structures in turn, and how often each was taken.
+-- One nDPI structure for each inspected flow, reused in turn. `takes` counts the uses of each
+-- structure.
 local size = ndpi.ndpi_detection_get_sizeof_ndpi_flow_struct()
 local memory = ffi.new("uint8_t[?]", FLOWS_MAX * size)
 local takes = ffi.new("uint32_t[?]", FLOWS_MAX)

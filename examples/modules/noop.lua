@@ -1,9 +1,10 @@
--- A module that does nothing: what looking flows up costs. FlowScope has one for the same purpose.
+-- Does nothing, and so shows what looking up flows costs. FlowScope has a module for the same
+-- purpose.
 --
 --   retroscope record -i eth0 --module examples/modules/noop.lua
 local module = {}
 
-module.mode = "direct" -- it never wants a dump
+module.mode = "direct" -- never dumps
 module.partition = "flow"
 
 function module.handlePacket(key, state, pkt, isFirst)

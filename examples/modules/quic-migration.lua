@@ -1,22 +1,24 @@
--- Dumps QUIC connections whose client changes its address or port, as a telephone does that leaves the wireless network. After FlowScope's
--- module of the same purpose.
+-- Dumps QUIC connections whose client changes its address or port, for example a telephone that
+-- leaves the wireless network. FlowScope has a module for the same purpose.
 --
 --   retroscope record -i eth0 --module examples/modules/quic-migration.lua
 --
--- A flow is here what has the same destination connection identifier: RFC 8999, 5.1 and 5.2. Packets with a long header tell its length, those
--- with a short header do not; the first 8 bytes are taken of both, as far as there are so many. Google's QUIC before version 46 (flags in the
--- first byte, 8 bytes behind it where bit 3 says so) is read too: real captures have it.
+-- Packets with the same destination connection identifier are one flow (RFC 8999, 5.1 and 5.2).
+-- Only long headers have the identifier's length, so the module compares the first 8 bytes in both
+-- kinds of headers. Packets with a shorter identifier are skipped. The module also reads Google's
+-- QUIC before version 46, which real captures contain: flags in the first byte, and after it 8
+-- bytes of identifier if bit 3 is set.
 local module = {}
 
 local QUIC_PORT = 443
 local LENGTH = 8
 
 module.flowKeys = { "struct { char connection[8]; }" }
--- Where its packets came from first, as a packet tells it: "192.0.2.7 50123". IPv6 needs 45 bytes.
+-- Last known address and port of the client. The text of an IPv6 address needs up to 45 bytes.
 module.stateType = "struct { char client[51]; uint16_t client_port; uint32_t moves; }"
 
 function module.extractFlowKey(pkt, key)
-  -- Only what clients send: servers answer with an identifier of the client's.
+  -- Only packets of clients: packets of servers have the client's identifier.
   if not pkt:is_udp() or pkt:dst_port() ~= QUIC_PORT or pkt:is_later_fragment() then return false end
   local start, length = pkt:payload_offset(), pkt:payload_len()
   if not start or length < 1 + LENGTH then return false end
@@ -28,7 +30,7 @@ function module.extractFlowKey(pkt, key)
     if not id_length or id_length < LENGTH or length < 6 + LENGTH then return false end
     at = start + 6
   elseif bit.band(first, 0x40) ~= 0 or bit.band(first, 0x08) ~= 0 then
-    -- Short header, or an old one with an identifier: flags, identifier.
+    -- Short header, or old Google QUIC with an identifier: flags, identifier.
     at = start + 1
   else
     return false
@@ -52,7 +54,7 @@ function module.handlePacket(key, state, pkt, isFirst)
   return true
 end
 
--- All that this client and its server say to each other, at the new place and the old one.
+-- All QUIC packets of the server, so the dump has the client's old and new address.
 function module.buildPacketFilter(key, state)
   return "udp port " .. QUIC_PORT .. " and host $dstIP"
 end

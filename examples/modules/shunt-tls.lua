@@ -1,14 +1,16 @@
--- Keeps of TLS what can be read: the handshake, with names and certificates, and the first encrypted record of each side. The rest of the
--- connection is shunted: it is not recorded, as long as no trigger takes a packet of it. SYN, FIN and RST always are.
+-- Keeps the readable part of TLS: the handshake, with names and certificates, and the first
+-- encrypted record of each side. The rest of the connection is shunted: it is not recorded, except
+-- SYN, FIN and RST, unless a trigger matches a packet of the connection.
 --
 --   retroscope record -i eth0 --ring 4GiB --module examples/modules/shunt-tls.lua --trigger 'icmp[0] = 3'
 local module = {}
 
--- Content types of records: RFC 8446, section 5.1. In TLS 1.3 what follows the server's hello is application data too.
+-- Content types of records: RFC 8446, section 5.1. In TLS 1.3 the server's encrypted handshake has
+-- the type of application data too.
 local HANDSHAKE, APPLICATION_DATA = 22, 23
-local RECORDS = 16 -- looked at in a segment
+local RECORDS = 16 -- number of records that are inspected in a segment
 
--- By direction: whether there was a handshake, and whether there was data.
+-- For each direction: whether a handshake was seen, and whether data was seen.
 module.stateType = "struct { bool hello[2], data[2]; }"
 
 function module.handlePacket(key, state, pkt, isFirst)
@@ -27,7 +29,7 @@ function module.handlePacket(key, state, pkt, isFirst)
       at, left = at + 5 + length, left - 5 - length
     end
   end
-  -- Again with each packet that still comes: a mark may have been forgotten.
+  -- Repeat this for each packet that still arrives: the recorder may have lost the mark.
   if state.data[0] and state.data[1] then pkt:shunt() end
   return false
 end

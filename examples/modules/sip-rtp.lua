@@ -1,15 +1,17 @@
--- Dumps telephone calls: the signalling, and the media that it names. SIP carries SDP (RFC 8866), which tells each side's address and ports
--- for sound and pictures; no filter on ports finds those.
+-- Dumps telephone calls: SIP signalling, and the media streams that it negotiates. SIP carries SDP
+-- (RFC 8866) with the address and ports of each side for sound and video. A filter cannot know
+-- these ports in advance.
 --
 --   retroscope record -i eth0 --past 60s --module examples/modules/sip-rtp.lua
 local module = {}
 
 local SIP_PORT = 5060
-local MEDIA = 4 -- streams remembered of a side
+local MEDIA = 4 -- maximum number of streams in one SDP body
 
 module.stateType = "struct { char media[200]; }"
 
--- A line of SDP that begins with `name=`, from a place on; and where the next line begins.
+-- Returns the rest of the first SDP line after position `from` that begins with `name`, and the
+-- position of the line's end.
 local function line(text, name, from)
   local at
   if from == 1 and text:sub(1, #name) == name then
@@ -23,7 +25,7 @@ local function line(text, name, from)
   return text:sub(at + #name, stop - 1), stop
 end
 
--- The words of a line.
+-- Splits a line at spaces.
 local function words(text)
   local all, from = {}, 1
   while from <= #text do
@@ -34,12 +36,14 @@ local function words(text)
   return all
 end
 
--- Whether a text is an address, and no network. It becomes part of a filter, and whoever sent the packet chose it.
+-- Whether the text is an address, and not a network. The sender of the packet chose the text, and
+-- the text becomes part of a filter, so anything else must be refused.
 local function is_address(text)
   return not text:find("/", 1, true) and (pcall(net, text))
 end
 
--- Streams that a body names: "host 192.0.2.1 and udp portrange 4000-4001", RTP and RTCP of each.
+-- Returns the dump filters of the streams in an SDP body, for RTP and RTCP:
+-- "host 192.0.2.1 and udp portrange 4000-4001".
 local function streams(body)
   local found = {}
   local connection = line(body, "c=IN IP", 1) -- "4 192.0.2.1"
@@ -49,7 +53,7 @@ local function streams(body)
     local media, stop = line(body, "m=", from)
     if not media then break end
     local port = tonumber(words(media)[2])
-    -- A connection line behind the media line is of this stream alone.
+    -- A connection line after the media line describes only this stream.
     local own, own_at = line(body, "c=IN IP", stop)
     local _, next_at = line(body, "m=", stop)
     local its = address

@@ -1,12 +1,13 @@
--- Dumps flows whose packets from one side come with very different times to live: another route, a spoofed packet, or somebody who injects
--- packets (a reset from a middlebox has rarely come as many hops as its supposed sender's packets). After FlowScope's TTL analysis.
+-- Dumps flows whose packets from one side have very different times to live. Reasons are another
+-- route, spoofed packets, or injected packets: a reset from a middlebox has rarely passed as many
+-- hops as packets of its supposed sender. Like FlowScope's TTL analysis.
 --
 --   retroscope record -i eth0 --module examples/modules/ttl.lua
 local module = {}
 
-local DIFFERENCE = 5 -- hops; routes differ by one or two all the time
+local DIFFERENCE = 5 -- hops; differences of one or two are normal
 
--- By direction: from the key's first end, and from its second one.
+-- For each direction. Index 0 is packets of the key's first end, 1 of the second end.
 module.stateType = "struct { uint8_t least[2], most[2]; bool told; }"
 
 function module.handlePacket(key, state, pkt, isFirst)

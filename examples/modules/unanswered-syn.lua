@@ -1,5 +1,5 @@
--- Dumps TCP connection attempts without an answer: the second retransmission of a SYN triggers if no packet of the
--- other side was seen in the meantime.
+-- Dumps TCP connection attempts without an answer: the second retransmission of a SYN triggers if
+-- no packet of the other side was seen in the meantime.
 --
 --   retroscope record -i eth0 -w dumps --past 10s --module examples/modules/unanswered-syn.lua
 local module = {}
@@ -7,7 +7,8 @@ local module = {}
 local SYN, ACK, RST = 0x02, 0x10, 0x04
 local ATTEMPTS = 3
 
--- SYNs of each side since the last packet of the other side. Index 0 is the key's first end, 1 the second end.
+-- SYNs of each side since the last packet of the other side. Index 0 is the key's first end, 1 the
+-- second end.
 module.stateType = "struct { uint8_t attempts[2]; }"
 
 function module.handlePacket(key, state, pkt, isFirst)

@@ -65,7 +65,7 @@ pub(super) static RETROSCOPE: Kind = Kind {
     counts: |stdout, _| {
         let summary: serde_json::Value = serde_json::from_str(stdout.lines().last()?).ok()?;
         let count = |name| summary["analyzers"][name].as_u64();
-        count("analyzed").zip(count("lapped"))
+        count("analyzed").zip(count("missed"))
     },
 };
 
@@ -291,7 +291,7 @@ mod tests {
         let tcpdump = "listening on v1\n7 packets captured\n9 packets received by filter\n";
         assert_eq!((TCPDUMP.counts)("", tcpdump), Some((7, 0)));
         assert_eq!((MINIMAL.counts)("12 0\n", ""), Some((12, 0)));
-        let summary = r#"{"analyzers":{"analyzed":5,"lapped":2}}"#;
+        let summary = r#"{"analyzers":{"analyzed":5,"missed":2}}"#;
         assert_eq!((RETROSCOPE.counts)(summary, ""), Some((5, 2)));
         for kind in [&TCPDUMP, &RETROSCOPE] {
             assert_eq!((kind.counts)("", "no permission"), None);

@@ -14,6 +14,7 @@ use crate::{
     Services,
     caller::Caller,
     keys::Keys,
+    metrics::Requests,
     problem::Problem,
     queries::{Place, Places, Queries},
     refusals::Refusals,
@@ -55,6 +56,8 @@ pub(crate) struct App {
     pub(crate) services: Services,
     pub(crate) keys: Keys,
     pub(crate) refusals: Refusals,
+    /// What the API counts about itself, for the metrics.
+    pub(crate) counts: Arc<Requests>,
 }
 
 impl App {

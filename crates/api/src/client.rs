@@ -10,7 +10,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    HeaderMap, Request, Response, StatusCode,
+    Request, Response, StatusCode,
     body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{self, HeaderName, HeaderValue},
@@ -89,6 +89,10 @@ pub enum ClientError {
     Refused {
         /// The status code, 400 to 599.
         status: u16,
+        /// The last word of the problem's type, such as `limit`; empty if the answer has no type.
+        kind: String,
+        /// `rule-exists`: whether the existing rule is the requested rule.
+        is_as_requested: bool,
         /// Why, and what to do.
         detail: String,
     },
@@ -179,7 +183,6 @@ pub struct Answer<'a> {
     response: Response<Incoming>,
     /// How long nothing may come.
     wait: Duration,
-    trailers: HeaderMap,
     /// Ends the connection when dropped.
     _sender: SendRequest<Full<Bytes>>,
 }
@@ -245,7 +248,6 @@ impl Client {
             client: self,
             response,
             wait,
-            trailers: HeaderMap::new(),
             _sender: sender,
         };
         if answer.response.status().is_success() {
@@ -345,12 +347,6 @@ impl Answer<'_> {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// A field behind the body, once all of it was read.
-    #[must_use]
-    pub fn trailer(&self, name: &str) -> Option<&str> {
-        self.trailers.get(name)?.to_str().ok()
-    }
-
     /// The next piece of the body; `None`: it was whole.
     ///
     /// # Errors
@@ -387,11 +383,8 @@ impl Answer<'_> {
                 return Ok(None);
             };
             let frame = frame.map_err(|error| cut(causes(&error)))?;
-            match frame.into_data() {
-                Ok(data) => return Ok(Some(data)),
-                Err(frame) => self
-                    .trailers
-                    .extend(frame.into_trailers().unwrap_or_default()),
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
             }
         }
     }
@@ -450,8 +443,11 @@ impl Answer<'_> {
             Err(error) => error,
             Ok(problem) => {
                 let detail = problem["detail"].as_str();
+                let kind = problem["type"].as_str().unwrap_or_default();
                 ClientError::Refused {
                     status: status.as_u16(),
+                    kind: kind.rsplit(':').next().unwrap_or_default().to_owned(),
+                    is_as_requested: problem["is_as_requested"] == true,
                     detail: detail.unwrap_or("refused").to_owned(),
                 }
             }

@@ -6,7 +6,7 @@ use std::{
     future::Future,
     io,
     pin::{Pin, pin},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{guard::Arrival, queries::Place};
+use crate::{guard::Arrival, metrics::Requests, queries::Place};
 
 /// Connections at once, of each address.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
@@ -48,6 +48,7 @@ const WRITE_BYTES_MIN: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Seats {
     max: usize,
+    counts: Arc<Requests>,
     seats: Mutex<Taken>,
     /// One was given up.
     left: Condvar,
@@ -79,9 +80,10 @@ pub(crate) struct Seat {
 pub(crate) type Evicted = oneshot::Receiver<Infallible>;
 
 impl Seats {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize, counts: Arc<Requests>) -> Arc<Self> {
         Arc::new(Self {
             max,
+            counts,
             seats: Mutex::default(),
             left: Condvar::new(),
         })
@@ -97,9 +99,13 @@ impl Seats {
         if taken.by_number.len() >= self.max {
             let idle = taken.by_number.iter();
             let idle = idle.filter_map(|(number, state)| Some((state.idle_since?, *number)));
-            let (_, number) = idle.min()?;
+            let Some((_, number)) = idle.min() else {
+                self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+                return None;
+            };
             taken.by_number.remove(&number);
         }
+        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
         let number = taken.next;
         taken.next += 1;
         let (eviction, evicted) = oneshot::channel();
@@ -133,6 +139,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.seats.counts.ended.fetch_add(1, Ordering::Relaxed);
         self.seats.lock().by_number.remove(&self.number);
         self.seats.left.notify_all();
     }
@@ -394,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_longest_idle_makes_room_and_the_busy_do_not() {
-        let seats = Seats::new(2);
+        let seats = Seats::new(2, Arc::default());
         let (first, mut first_out) = seats.take().unwrap();
         let (second, mut second_out) = seats.take().unwrap();
         let first = Arc::new(first);

@@ -5,13 +5,16 @@ use std::time::Duration;
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{HeaderMap, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{problem::Problem, queries::Place};
+use crate::{
+    problem::{Cause, Problem},
+    queries::Place,
+};
 
 /// Bytes of a body, …
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -48,13 +51,13 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     let (parts, body) = request.into_parts();
     if !is_json(&parts.headers) {
         return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Cause::MediaType,
             "the body is to be JSON: send it with `Content-Type: application/json`",
         ));
     }
     let too_large = || {
         let why = format!("a body has at most {bytes_max} bytes: send less");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+        Problem::new(Cause::BodyTooLarge, why).with_limit(bytes_max as u64)
     };
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -66,7 +69,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     let body = tokio::time::timeout(BODY_WAIT, body).await;
     let body = body.map_err(|_| {
         let why = format!("the body did not come within {} s", BODY_WAIT.as_secs());
-        Problem::new(StatusCode::REQUEST_TIMEOUT, why)
+        Problem::new(Cause::BodyTimeout, why)
     })?;
     let body = body.map_err(|error| {
         if error.is::<LengthLimitError>() {
@@ -186,7 +189,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 /// Refuses what is no name of a rule or pin, nor a key.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(Problem::senseless(format!(
+        return Err(Problem::invalid(format!(
             "a name has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
         )));
     }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderValue, Method, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -15,7 +15,7 @@ use crate::{
     app::{App, PLACE},
     caller::Caller,
     operations::{self, Limited, Operation},
-    problem::{Problem, WhyRefused},
+    problem::{Cause, Problem, WhyRefused},
     token::Refused,
 };
 
@@ -77,7 +77,11 @@ pub(crate) async fn guard(
 ) -> Response {
     let arrival = request.extensions().get::<Arrival>().copied();
     let admitted = admit(&app, &request, arrival).and_then(|caller| {
-        let place = app.requests.take(&caller)?;
+        let place = app.requests.take(&caller);
+        let place = place.map_err(|problem| match request.uri().path() {
+            "/v1/alertmanager" => problem.for_alertmanager(),
+            _ => problem,
+        })?;
         Ok((caller, place))
     });
     let (who, mut response) = match admitted {
@@ -85,14 +89,19 @@ pub(crate) async fn guard(
             let who = Arc::clone(&caller.name);
             request.extensions_mut().insert(caller);
             let place = Arc::new(place);
-            let answering = PLACE.scope(Arc::clone(&place), next.run(request));
-            let mut response = answering.await;
+            let mut response = if request.method() == Method::HEAD && is_costly(&request) {
+                Response::default()
+            } else {
+                PLACE.scope(Arc::clone(&place), next.run(request)).await
+            };
             // The connection keeps the place until the answer's end.
             response.extensions_mut().insert(place);
             (Some(who), response)
         }
         Err(Denied { who, problem }) => (who, problem.into_response()),
     };
+    let refusal = response.extensions().get::<Cause>().map(|it| it.word());
+    app.counts.add(response.status().as_u16(), refusal);
     if let Some(WhyRefused(why)) = response.extensions_mut().remove() {
         let address = arrival.and_then(Arrival::address);
         let address = address.map(|address| address.ip());
@@ -104,6 +113,17 @@ pub(crate) async fn guard(
     let nosniff = HeaderValue::from_static("nosniff");
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
     response
+}
+
+/// Whether GET reads the ring or the disk, which HEAD must not do: the headers are known without.
+fn is_costly(request: &Request) -> bool {
+    let path = request.extensions().get::<MatchedPath>();
+    let path = path.map(MatchedPath::as_str).unwrap_or_default();
+    let costly = [
+        "doctor", "dumps", "events", "packets", "query", "timeline", "top",
+    ];
+    path.strip_prefix("/v1/")
+        .is_some_and(|path| costly.contains(&path))
 }
 
 fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Caller, Denied> {
@@ -140,12 +160,12 @@ fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Calle
         let why = format!(
             "there is nothing at {asked:?}: /v1/openapi.json lists what there is at addresses of --api"
         );
-        return Err(Problem::absent(why).into());
+        return Err(Problem::not_found(why).into());
     };
     let Some(operation) = operation else {
         let allowed = operations::methods(path);
         let why = format!("{} is not for {path}: use {allowed}", request.method());
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, why);
+        let problem = Problem::new(Cause::Method, why);
         // Names of methods are always a header's value.
         let problem = match HeaderValue::from_str(&allowed) {
             Ok(allowed) => problem.with(header::ALLOW, allowed),
@@ -171,7 +191,8 @@ fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem
     {
         return Err(Problem::forbidden(format!(
             "token '{name}' may not do that: it takes the role '{role}'"
-        )));
+        ))
+        .with_role(role));
     }
     if operation.limited == Limited::MayNot && caller.is_restricted() {
         return Err(Problem::forbidden(format!(
@@ -183,7 +204,7 @@ fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem
 
 fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     let refuse = |challenge: &'static str, why: &str| {
-        let problem = Problem::new(StatusCode::UNAUTHORIZED, why);
+        let problem = Problem::new(Cause::Unauthenticated, why);
         problem.with(
             header::WWW_AUTHENTICATE,
             HeaderValue::from_static(challenge),
@@ -255,9 +276,9 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     let has_user = host.as_str().contains('@');
     if has_user || !(is_address || name == "localhost" || hosts.contains(&name)) {
         return Err(Problem::new(
-            StatusCode::MISDIRECTED_REQUEST,
+            Cause::Host,
             format!(
-                "the API is not asked for by the name {name:?}: use its address, or start the recorder with `--api-host NAME`"
+                "the API is not asked for by the name {name:?}: use its address, or start the recorder with `--set api.host=NAME`"
             ),
         ));
     }

@@ -30,7 +30,7 @@ impl Keys {
         let mut last = self.lock();
         match last.iter().find(|(known, _)| known == key) {
             Some((_, known)) if *known != hash => {
-                return Err(Problem::senseless(
+                return Err(Problem::invalid(
                     "this `Idempotency-Key` stands for another trigger: choose another one",
                 ));
             }

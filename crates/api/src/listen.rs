@@ -78,7 +78,7 @@ impl Bound {
         let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
         let all = config.addresses.iter().map(|it| (it, "--api", Part::All));
         let metrics = config.metrics.iter();
-        let all = all.chain(metrics.map(|it| (it, "--metrics", Part::Metrics)));
+        let all = all.chain(metrics.map(|it| (it, "api.metrics", Part::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
             (Some(path), _) => Some(Tokens::read(path)?),
@@ -103,7 +103,7 @@ impl Bound {
                 Address::Tcp(at) => {
                     if !at.ip().is_loopback() && tls.is_none() {
                         return Err(failed(
-                            "beyond this machine packets and tokens go by TLS only: add --tls-cert FILE and --tls-key FILE".to_owned(),
+                            "beyond this machine packets and tokens go by TLS only: set api.tls-cert and api.tls-key".to_owned(),
                         ));
                     }
                     let listener =

@@ -37,14 +37,14 @@ pub(crate) struct Wanted {
 
 /// What was looked at, and whether that is all.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(as = Looked)]
-pub(crate) struct Looked {
+#[schema(as = ScanSummary)]
+pub(crate) struct ScanSummary {
     /// The start of the window, RFC 3339; `null`: nothing is recorded.
     pub(crate) from: Option<String>,
     /// Its end.
     pub(crate) to: Option<String>,
     /// Packets of the window that the filter was tried on.
-    pub(crate) looked_at: u64,
+    pub(crate) inspected: u64,
     /// `complete` or `incomplete`.
     pub(crate) verdict: &'static str,
     /// What is missing, as in the verdict of a query.
@@ -53,12 +53,12 @@ pub(crate) struct Looked {
     pub(crate) reasons: String,
 }
 
-impl From<&QueryReport> for Looked {
+impl From<&QueryReport> for ScanSummary {
     fn from(report: &QueryReport) -> Self {
         Self {
             from: report.from.clone(),
             to: report.to.clone(),
-            looked_at: report.looked_at,
+            inspected: report.inspected,
             verdict: report.verdict.as_str(),
             missing: report.missing.clone(),
             reasons: report.reasons(),

@@ -1,17 +1,20 @@
 //! The OpenAPI document: what is said of each operation because the table says it, so that it is true of all.
 
 use utoipa::{
-    Modify,
+    Modify, PartialSchema, ToSchema,
     openapi::{
-        ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
+        ContentBuilder, KnownFormat, ObjectBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
         extensions::ExtensionsBuilder,
         path::Operation,
-        schema::{Schema, SchemaType, Type},
+        schema::{Schema, SchemaFormat, SchemaType, Type},
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
 
-use crate::{operations::OPERATIONS, problem::ProblemBody};
+use crate::{
+    operations::OPERATIONS,
+    problem::{Cause, ProblemBody},
+};
 
 /// The name of how a token is sent.
 const TOKEN: &str = "token";
@@ -28,11 +31,12 @@ impl Modify for Common {
             ));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
-        let (name, schema) = (
-            <ProblemBody as utoipa::ToSchema>::name(),
-            <ProblemBody as utoipa::PartialSchema>::schema(),
-        );
-        components.schemas.insert(name.into_owned(), schema);
+        for (name, schema) in [
+            (ProblemBody::name(), ProblemBody::schema()),
+            (Cause::name(), Cause::schema()),
+        ] {
+            components.schemas.insert(name.into_owned(), schema);
+        }
         for known in OPERATIONS {
             let item = document.paths.paths.get_mut(known.path);
             let operation = item.and_then(|item| match known.method.as_str() {
@@ -44,6 +48,7 @@ impl Modify for Common {
                 _ => None,
             });
             if let Some(operation) = operation {
+                operation.operation_id = Some(known.id.to_owned());
                 complete(operation, known.role.map(crate::role::Role::as_str));
             }
         }
@@ -81,10 +86,51 @@ fn complete(operation: &mut Operation, role: Option<&str>) {
     };
     let all = &mut operation.responses.responses;
     for (status, text) in [
-        ("4XX", "Refused; `detail` says why, and what to do."),
-        ("5XX", "It cannot be done now; `detail` says why."),
+        (
+            "4XX",
+            "Refused: `type` says why, `detail` what the client can do.",
+        ),
+        (
+            "5XX",
+            "Not possible now: `type` says why, `detail` what the client can do.",
+        ),
     ] {
         all.entry(status.to_owned())
             .or_insert_with(|| refusal(text));
     }
+}
+
+/// A body of bytes, such as a capture file.
+pub(crate) struct Binary;
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        let bytes = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+        bytes.into()
+    }
+}
+
+impl ToSchema for Binary {}
+
+/// The document's text without the syntax of Rust, which its sentences share with the documentation
+/// of the code: `None` is `null`, and a link to `A::b` is the name `A.b`.
+pub(crate) fn without_rust(text: &str) -> String {
+    let text = text.replace("`None`", "`null`");
+    let mut parts = text.split("[`");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let Some((name, rest)) = part.split_once("`]") else {
+            plain.push_str("[`");
+            plain.push_str(part);
+            continue;
+        };
+        let rest = match rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+            Some((_target, rest)) => rest,
+            None => rest,
+        };
+        plain.push_str(&format!("`{}`{rest}", name.replace("::", ".")));
+    }
+    plain
 }

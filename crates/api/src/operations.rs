@@ -21,16 +21,18 @@ pub(crate) enum Limited {
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    /// The operation's name in the document, which generated clients use.
+    pub(crate) id: &'static str,
     /// What it takes; `None`: nothing, not even a token.
     pub(crate) role: Option<Role>,
     pub(crate) limited: Limited,
 }
 
 macro_rules! operations {
-    ($($method:ident $name:ident $path:literal $module:ident::$handler:ident $role:expr, $limited:ident;)*) => {
+    ($($method:ident $name:ident $path:literal $id:ident $module:ident::$handler:ident $role:expr, $limited:ident;)*) => {
         /// All of them.
         pub(crate) const OPERATIONS: &[Operation] = &[
-            $(Operation { method: Method::$name, path: $path, role: $role, limited: Limited::$limited },)*
+            $(Operation { method: Method::$name, path: $path, id: stringify!($id), role: $role, limited: Limited::$limited },)*
         ];
 
         /// The document, without what all operations have in common.
@@ -53,42 +55,42 @@ macro_rules! operations {
 }
 
 operations! {
-    get GET "/healthz" health::healthz None, May;
-    get GET "/readyz" health::readyz None, May;
-    get GET "/metrics" health::metrics Some(Role::Metrics), May;
-    get GET "/v1/openapi.json" document::openapi Some(Role::Metrics), May;
-    get GET "/v1/status" status::status Some(Role::View), May;
-    get GET "/v1/interfaces" status::interfaces Some(Role::View), May;
-    get GET "/v1/doctor" status::doctor Some(Role::View), May;
-    get GET "/v1/events" events::events Some(Role::View), MayNot;
-    get GET "/v1/rules" rules::list Some(Role::View), MayNot;
-    post POST "/v1/rules/test" rule_test::test Some(Role::View), May;
-    get GET "/v1/rules/{name}" rules::read Some(Role::View), MayNot;
-    put PUT "/v1/rules/{name}" rules::put Some(Role::Admin), MayNot;
-    patch PATCH "/v1/rules/{name}" rules::enable Some(Role::Admin), MayNot;
-    delete DELETE "/v1/rules/{name}" rules::remove Some(Role::Admin), MayNot;
-    post POST "/v1/triggers" triggers::trigger Some(Role::Trigger), May;
-    post POST "/v1/alertmanager" alertmanager::notify Some(Role::Trigger), May;
-    get GET "/v1/dumps" dumps::list Some(Role::View), MayNot;
-    get GET "/v1/dumps/{number}" dumps::read Some(Role::View), MayNot;
-    delete DELETE "/v1/dumps/{number}" dump_files::delete Some(Role::Admin), MayNot;
-    get GET "/v1/dumps/{number}/file" dump_files::file Some(Role::Packets), MayNot;
-    put PUT "/v1/dumps/{number}/hold" dump_files::hold Some(Role::Admin), MayNot;
-    delete DELETE "/v1/dumps/{number}/hold" dump_files::release Some(Role::Admin), MayNot;
-    get GET "/v1/pins" pins::list Some(Role::View), MayNot;
-    get GET "/v1/pins/{name}" pins::read Some(Role::View), MayNot;
-    put PUT "/v1/pins/{name}" pins::put Some(Role::Admin), MayNot;
-    delete DELETE "/v1/pins/{name}" pins::remove Some(Role::Admin), MayNot;
-    get GET "/v1/query" query::query Some(Role::Packets), May;
-    get GET "/v1/queries/{id}" query::verdict Some(Role::Packets), May;
-    delete DELETE "/v1/queries/{id}" query::cancel Some(Role::Packets), May;
-    get GET "/v1/packets" packets::list Some(Role::View), May;
-    get GET "/v1/timeline" timeline::timeline Some(Role::View), MayNot;
-    get GET "/v1/top" top::top Some(Role::View), May;
-    get GET "/v1/when-full" control::when_full Some(Role::View), May;
-    put PUT "/v1/when-full" control::set_when_full Some(Role::Admin), MayNot;
-    post POST "/v1/reload" control::reload Some(Role::Admin), MayNot;
-    post POST "/v1/stop" control::stop Some(Role::Admin), MayNot;
+    get GET "/healthz" getHealth health::healthz None, May;
+    get GET "/readyz" getReadiness health::readyz None, May;
+    get GET "/metrics" getMetrics health::metrics Some(Role::Metrics), May;
+    get GET "/v1/openapi.json" getOpenApi document::openapi Some(Role::Metrics), May;
+    get GET "/v1/status" getStatus status::status Some(Role::View), May;
+    get GET "/v1/interfaces" listInterfaces status::interfaces Some(Role::View), May;
+    get GET "/v1/doctor" checkMachine status::doctor Some(Role::View), May;
+    get GET "/v1/events" followEvents events::events Some(Role::View), MayNot;
+    get GET "/v1/rules" listRules rules::list Some(Role::View), MayNot;
+    post POST "/v1/rules/test" testRule rule_test::test Some(Role::View), May;
+    get GET "/v1/rules/{name}" getRule rules::read Some(Role::View), MayNot;
+    put PUT "/v1/rules/{name}" putRule rules::put Some(Role::Admin), MayNot;
+    patch PATCH "/v1/rules/{name}" enableRule rules::enable Some(Role::Admin), MayNot;
+    delete DELETE "/v1/rules/{name}" deleteRule rules::remove Some(Role::Admin), MayNot;
+    post POST "/v1/triggers" trigger triggers::trigger Some(Role::Trigger), May;
+    post POST "/v1/alertmanager" notifyAlerts alertmanager::notify Some(Role::Trigger), May;
+    get GET "/v1/dumps" listDumps dumps::list Some(Role::View), MayNot;
+    get GET "/v1/dumps/{number}" getDump dumps::read Some(Role::View), MayNot;
+    delete DELETE "/v1/dumps/{number}" deleteDump dump_files::delete Some(Role::Admin), MayNot;
+    get GET "/v1/dumps/{number}/file" getDumpFile dump_files::file Some(Role::Packets), MayNot;
+    put PUT "/v1/dumps/{number}/hold" holdDump dump_files::hold Some(Role::Admin), MayNot;
+    delete DELETE "/v1/dumps/{number}/hold" releaseDump dump_files::release Some(Role::Admin), MayNot;
+    get GET "/v1/pins" listPins pins::list Some(Role::View), MayNot;
+    get GET "/v1/pins/{name}" getPin pins::read Some(Role::View), MayNot;
+    put PUT "/v1/pins/{name}" putPin pins::put Some(Role::Admin), MayNot;
+    delete DELETE "/v1/pins/{name}" deletePin pins::remove Some(Role::Admin), MayNot;
+    get GET "/v1/query" queryPackets query::query Some(Role::Packets), May;
+    get GET "/v1/queries/{id}" getQuery query::verdict Some(Role::Packets), May;
+    delete DELETE "/v1/queries/{id}" cancelQuery query::cancel Some(Role::Packets), May;
+    get GET "/v1/packets" listPackets packets::list Some(Role::View), May;
+    get GET "/v1/timeline" getTimeline timeline::timeline Some(Role::View), MayNot;
+    get GET "/v1/top" getTop top::top Some(Role::View), May;
+    get GET "/v1/when-full" getWhenFull control::when_full Some(Role::View), May;
+    put PUT "/v1/when-full" setWhenFull control::set_when_full Some(Role::Admin), MayNot;
+    post POST "/v1/reload" reload control::reload Some(Role::Admin), MayNot;
+    post POST "/v1/stop" stop control::stop Some(Role::Admin), MayNot;
 }
 
 /// The operation of a method and a path as it was matched. HEAD is GET without a body: RFC 9110, section 9.3.2.

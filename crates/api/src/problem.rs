@@ -11,88 +11,195 @@ use retroscope_filter::FilterError;
 use retroscope_recorder::{CommandError, QueryError};
 use serde::Serialize;
 
-/// Why a request was not carried out, and what to do. Its `type` is `about:blank`, which RFC 9457 has for what the status code says.
+use crate::role::Role;
+
+/// Seconds after which a client may repeat a trigger that a limit refused.
+const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
+
+macro_rules! causes {
+    ($($cause:ident $status:ident $urn:literal $title:literal;)*) => {
+        /// The cause of a refusal, by which programs tell refusals apart.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
+        #[schema(as = ProblemType)]
+        pub(crate) enum Cause {
+            $(#[serde(rename = $urn)] $cause,)*
+        }
+
+        impl Cause {
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$cause),*];
+
+            /// The value of `type`.
+            pub(crate) fn urn(self) -> &'static str {
+                match self { $(Self::$cause => $urn,)* }
+            }
+
+            /// The value of `title`.
+            pub(crate) fn title(self) -> &'static str {
+                match self { $(Self::$cause => $title,)* }
+            }
+
+            /// The last word of `type`, as a label of the metrics.
+            pub(crate) fn word(self) -> &'static str {
+                let urn = self.urn();
+                urn.rsplit_once(':').map_or(urn, |(_, name)| name)
+            }
+
+            fn status(self) -> StatusCode {
+                match self { $(Self::$cause => StatusCode::$status,)* }
+            }
+        }
+    };
+}
+
+causes! {
+    Malformed BAD_REQUEST "urn:retroscope:problem:malformed" "The request is malformed";
+    Unauthenticated UNAUTHORIZED "urn:retroscope:problem:unauthenticated" "The client needs a valid token";
+    Forbidden FORBIDDEN "urn:retroscope:problem:forbidden" "The client may not do this";
+    NotFound NOT_FOUND "urn:retroscope:problem:not-found" "The object does not exist";
+    Method METHOD_NOT_ALLOWED "urn:retroscope:problem:method" "The path does not have this method";
+    BodyTimeout REQUEST_TIMEOUT "urn:retroscope:problem:body-timeout" "The body did not arrive in time";
+    Conflict CONFLICT "urn:retroscope:problem:conflict" "The state of the recorder does not permit this";
+    RuleExists PRECONDITION_FAILED "urn:retroscope:problem:rule-exists" "The rule exists";
+    Changed PRECONDITION_FAILED "urn:retroscope:problem:changed" "The object has changed";
+    BodyTooLarge PAYLOAD_TOO_LARGE "urn:retroscope:problem:body-too-large" "The body is too large";
+    MediaType UNSUPPORTED_MEDIA_TYPE "urn:retroscope:problem:media-type" "The body is not JSON";
+    Range RANGE_NOT_SATISFIABLE "urn:retroscope:problem:range" "The file does not have this range";
+    Host MISDIRECTED_REQUEST "urn:retroscope:problem:host" "The API does not have this name";
+    Invalid UNPROCESSABLE_ENTITY "urn:retroscope:problem:invalid-value" "A value is invalid";
+    FilterSyntax UNPROCESSABLE_ENTITY "urn:retroscope:problem:filter" "The filter is invalid";
+    Limit TOO_MANY_REQUESTS "urn:retroscope:problem:limit" "A limit is reached";
+    Internal INTERNAL_SERVER_ERROR "urn:retroscope:problem:internal" "The recorder has a bug";
+    Busy SERVICE_UNAVAILABLE "urn:retroscope:problem:busy" "The recorder is busy";
+    Ended SERVICE_UNAVAILABLE "urn:retroscope:problem:ended" "The recording has ended";
+    HttpVersion HTTP_VERSION_NOT_SUPPORTED "urn:retroscope:problem:http-version" "The answer needs HTTP/1.1";
+}
+
+/// Why a request was refused, and what the client can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct ProblemBody {
-    /// `about:blank`.
-    r#type: &'static str,
-    /// What the status code means.
+    r#type: Cause,
+    /// The meaning of `type`, for people.
     title: &'static str,
     /// The status code.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// A sentence: why, and what to do.
+    /// A sentence with the reason and the remedy.
     detail: String,
+    /// `forbidden`: the role that the operation needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    role: Option<&'static str>,
+    /// `limit`, `body-too-large`: the limit, in requests or in bytes of the body. `range`: bytes of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<u64>,
+    /// `filter`: the filter's text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    filter: Option<String>,
+    /// `filter`: byte of the filter's text at which the faulty word begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    offset: Option<u64>,
+    /// `rule-exists`: whether the existing rule is the requested rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    is_as_requested: Option<bool>,
 }
 
 /// A refusal on its way to a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
-    status: StatusCode,
-    detail: String,
+    body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(cause: Cause, detail: impl Into<String>) -> Self {
         Self {
-            status,
-            detail: detail.into(),
+            body: Box::new(ProblemBody {
+                r#type: cause,
+                title: cause.title(),
+                status: cause.status().as_u16(),
+                detail: detail.into(),
+                role: None,
+                limit: None,
+                filter: None,
+                offset: None,
+                is_as_requested: None,
+            }),
             headers: Vec::new(),
         }
     }
 
     /// The request is malformed: 400.
     pub(crate) fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, detail)
+        Self::new(Cause::Malformed, detail)
     }
 
-    /// It is well-formed, and makes no sense: 422.
-    pub(crate) fn senseless(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    /// A value in a well-formed request is invalid: 422.
+    pub(crate) fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(Cause::Invalid, detail)
     }
 
-    /// There is no such thing: 404.
-    pub(crate) fn absent(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, detail)
+    /// The object does not exist: 404.
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(Cause::NotFound, detail)
     }
 
-    /// It is against what is there: 409.
+    /// The state of the recorder does not permit the request: 409.
     pub(crate) fn conflict(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, detail)
+        Self::new(Cause::Conflict, detail)
     }
 
-    /// Not this one: 403.
+    /// The client may not do this: 403.
     pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, detail)
+        Self::new(Cause::Forbidden, detail)
     }
 
-    /// Not now: 503, and when to ask again.
-    pub(crate) fn unavailable(detail: impl Into<String>, again: Duration) -> Self {
-        let seconds = HeaderValue::from(again.as_secs().max(1));
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(header::RETRY_AFTER, seconds)
+    /// The recorder cannot do this now: 503, with the time after which the client may ask again.
+    pub(crate) fn busy(detail: impl Into<String>, again: Duration) -> Self {
+        Self::new(Cause::Busy, detail).retry_after(again)
     }
 
-    /// A fault of ours: 500.
+    /// A bug of the recorder: 500.
     pub(crate) fn bug(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+        Self::new(Cause::Internal, detail)
     }
 
     /// The object, as it is sent.
     pub(crate) fn text(&self) -> String {
-        let body = ProblemBody {
-            r#type: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Unknown"),
-            status: self.status.as_u16(),
-            detail: self.detail.clone(),
-        };
-        // A struct of strings and a number is always JSON.
-        serde_json::to_string(&body).unwrap_or_default()
+        // A struct of strings and numbers is always JSON.
+        serde_json::to_string(&self.body).unwrap_or_default()
     }
 
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
+        self
+    }
+
+    pub(crate) fn with_role(mut self, role: Role) -> Self {
+        self.body.role = Some(role.as_str());
+        self
+    }
+
+    pub(crate) fn with_limit(mut self, limit: u64) -> Self {
+        self.body.limit = Some(limit);
+        self
+    }
+
+    pub(crate) fn retry_after(self, again: Duration) -> Self {
+        let seconds = HeaderValue::from(again.as_secs().max(1));
+        self.with(header::RETRY_AFTER, seconds)
+    }
+
+    /// The same for a client that repeats a request after a 5xx only: a limit becomes 503.
+    pub(crate) fn for_alertmanager(mut self) -> Self {
+        if self.body.r#type == Cause::Limit {
+            self.body.status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+        }
         self
     }
 }
@@ -102,22 +209,29 @@ impl From<CommandError> for Problem {
         let text = error.to_string();
         match error {
             CommandError::Filter(error) => error.into(),
-            CommandError::Refused(_) | CommandError::Suppressed(_) | CommandError::Gone(_) => {
-                Self::conflict(text)
+            CommandError::Refused(_) | CommandError::Gone(_) => Self::conflict(text),
+            CommandError::Suppressed(_) => Self::new(Cause::Limit, text).retry_after(TRIGGER_AGAIN),
+            CommandError::RuleExists { is_as_wanted, .. } => {
+                let mut problem = Self::new(Cause::RuleExists, text);
+                problem.body.is_as_requested = Some(is_as_wanted);
+                problem
             }
-            CommandError::RuleExists { .. } => Self::new(StatusCode::PRECONDITION_FAILED, text),
+            CommandError::RuleChangedBefore(_) => Self::new(Cause::Changed, text),
             CommandError::Busy
             | CommandError::Late
             | CommandError::DiskLate
-            | CommandError::RuleChanged => Self::unavailable(text, Duration::from_secs(1)),
-            _ => Self::unavailable(text, Duration::from_secs(60)),
+            | CommandError::RuleChanged => Self::busy(text, Duration::from_secs(1)),
+            _ => Self::new(Cause::Ended, text).retry_after(Duration::from_secs(60)),
         }
     }
 }
 
 impl From<FilterError> for Problem {
     fn from(error: FilterError) -> Self {
-        Self::senseless(error.render())
+        let mut problem = Self::new(Cause::FilterSyntax, error.render());
+        problem.body.offset = Some(error.span().start as u64);
+        problem.body.filter = Some(error.text().to_owned());
+        problem
     }
 }
 
@@ -125,7 +239,7 @@ impl From<QueryError> for Problem {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::Filter(error) => error.into(),
-            QueryError::Usage(why) => Self::senseless(why),
+            QueryError::Usage(why) => Self::invalid(why),
             QueryError::Ended => CommandError::Ended.into(),
             error => Self::bug(error.to_string()),
         }
@@ -139,20 +253,41 @@ pub(crate) struct WhyRefused(pub(crate) String);
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.text()));
-        *response.status_mut() = self.status;
+        let ProblemBody {
+            r#type: cause,
+            detail,
+            status,
+            ..
+        } = *self.body;
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+        response.extensions_mut().insert(cause);
         if matches!(
-            self.status,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST
+            cause,
+            Cause::Unauthenticated | Cause::Forbidden | Cause::Host
         ) {
-            response.extensions_mut().insert(WhyRefused(self.detail));
+            response.extensions_mut().insert(WhyRefused(detail));
         }
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        response.headers_mut().extend(
-            self.headers
-                .into_iter()
-                .map(|(name, value)| (Some(name), value)),
-        );
+        let headers = self.headers.into_iter();
         response
+            .headers_mut()
+            .extend(headers.map(|(name, value)| (Some(name), value)));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/api.md has a row for each type, with its status.
+    #[test]
+    fn each_type_is_documented() {
+        let docs = include_str!("../../../docs/api.md");
+        for cause in Cause::ALL {
+            let row = format!("| `{}` | {} |", cause.word(), cause.status().as_u16());
+            assert!(docs.contains(&row), "{row}");
+        }
     }
 }

@@ -12,7 +12,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{caller::Caller, connection::CONNECTIONS_MAX, problem::Problem, role::Role};
+use crate::{
+    caller::Caller,
+    connection::CONNECTIONS_MAX,
+    problem::{Cause, Problem},
+    role::Role,
+};
 
 /// Queries at once, of one caller and of all: so a slow one, or one with many, leaves places to others.
 const RUNNING_MAX: (usize, usize) = (6, 12);
@@ -27,6 +32,8 @@ const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
 const TRIGGERS_MAX: (usize, usize) = (8, 16);
 /// Queries whose verdicts are kept.
 const KEPT: usize = 256;
+/// When a client that found no place may ask again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Places for what a client may hold for long.
 #[derive(Debug)]
@@ -80,26 +87,28 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place; 503 where there is none, or none for this caller.
+    /// A place; 429 if this caller has as many as one may have, 503 if no place is left.
     pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, Problem> {
         let what = self.what;
         let mut taken = self.lock();
         let all: usize = taken.values().sum();
         let own = taken.get(&caller.account).copied().unwrap_or(0);
-        let why = if own >= self.max_of_one {
+        if own >= self.max_of_one {
             let (account, max) = (&caller.account, self.max_of_one);
-            format!("'{account}' has {max} {what}, which is the limit of one: try again")
-        } else if all >= self.max {
+            let why = format!("'{account}' has {max} {what}, which is the limit of one: try again");
+            let problem = Problem::new(Cause::Limit, why).with_limit(max as u64);
+            return Err(problem.retry_after(AGAIN));
+        }
+        if all >= self.max {
             let max = self.max;
-            format!("there are {max} {what}, which is the limit: try again")
-        } else {
-            taken.insert(Arc::clone(&caller.account), own + 1);
-            return Ok(Place {
-                places: Arc::clone(self),
-                account: Arc::clone(&caller.account),
-            });
-        };
-        Err(Problem::unavailable(why, Duration::from_secs(1)))
+            let why = format!("there are {max} {what}, which is the limit: try again");
+            return Err(Problem::busy(why, AGAIN).with_limit(max as u64));
+        }
+        taken.insert(Arc::clone(&caller.account), own + 1);
+        Ok(Place {
+            places: Arc::clone(self),
+            account: Arc::clone(&caller.account),
+        })
     }
 }
 

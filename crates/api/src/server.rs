@@ -122,13 +122,14 @@ impl Server {
             services,
             keys: Keys::default(),
             refusals: Refusals::default(),
+            counts: Arc::default(),
         };
         let app = Arc::new(app);
         let (mut seats, mut files) = (Vec::new(), Vec::new());
         let refresh = follow_files(&runtime, &app)?;
         let inside = runtime.enter();
         for (listener, part) in bound.listeners {
-            let room = Seats::new(CONNECTIONS_MAX);
+            let room = Seats::new(CONNECTIONS_MAX, Arc::clone(&app.counts));
             seats.push(Arc::clone(&room));
             let serving = Serving {
                 app: Arc::clone(&app),
@@ -363,7 +364,7 @@ async fn wait_after(error: &io::Error) {
 /// What a client is told for which there is no room. It is not waited for.
 fn no_room() -> String {
     let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
-    let body = Problem::unavailable(why, Duration::from_secs(1)).text();
+    let body = Problem::busy(why, Duration::from_secs(1)).text();
     let length = body.len();
     format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"

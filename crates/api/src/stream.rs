@@ -4,14 +4,14 @@ use std::io;
 
 use axum::{
     body::{Body, Bytes},
-    http::{HeaderMap, StatusCode, Version},
+    http::Version,
 };
 use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
-use crate::problem::Problem;
+use crate::problem::{Cause, Problem};
 
 /// Pieces between the thread that writes a body and the connection.
 const PIECES: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) fn when_left(body: Body, act: impl FnMut() + Send + 'static) -> Body 
 pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
     if version < Version::HTTP_11 {
         let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
-        return Err(Problem::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why));
+        return Err(Problem::new(Cause::HttpVersion, why));
     }
     Ok(self_ending_stream())
 }
@@ -80,12 +80,9 @@ impl Sender {
         self.0.is_closed()
     }
 
-    /// Ends the body, with trailers if there are any.
-    pub(crate) fn end(self, trailers: Option<HeaderMap>) {
+    /// Ends the body.
+    pub(crate) fn end(self) {
         // A client that has left does not hear of the end.
-        if let Some(trailers) = trailers {
-            let _ = self.0.blocking_send(Some(Frame::trailers(trailers)));
-        }
         let _ = self.0.blocking_send(None);
     }
 }
@@ -139,7 +136,7 @@ impl io::Write for PieceWriter<'_> {
 
 #[cfg(test)]
 mod tests {
-    use axum::response::IntoResponse;
+    use axum::{http::StatusCode, response::IntoResponse};
 
     use super::*;
 

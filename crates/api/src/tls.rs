@@ -113,8 +113,8 @@ impl TlsFiles {
 
 /// What rustls needs of these files.
 fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
-    let chain = certificates(&files.certificate, "--tls-cert")?;
-    let key = key(&files.key, "--tls-key")?;
+    let chain = certificates(&files.certificate, "api.tls-cert")?;
+    let key = key(&files.key, "api.tls-key")?;
     let provider = Arc::new(default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -123,9 +123,9 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let shown = path.display();
-            let wrong = |why: String| format!("--tls-client-ca {shown}: {why}");
+            let wrong = |why: String| format!("api.tls-client-ca {shown}: {why}");
             let mut roots = RootCertStore::empty();
-            for authority in certificates(path, "--tls-client-ca")? {
+            for authority in certificates(path, "api.tls-client-ca")? {
                 roots
                     .add(authority)
                     .map_err(|error| wrong(error.to_string()))?;
@@ -137,7 +137,7 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| {
         let (certificate, key) = (files.certificate.display(), files.key.display());
-        format!("--tls-cert {certificate} and --tls-key {key}: {error}")
+        format!("api.tls-cert {certificate} and api.tls-key {key}: {error}")
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::metrics::{Format, Process, render};
+use retroscope_api::metrics::{Process, Requests, render};
 use retroscope_capture::Source;
 use retroscope_flow::TrackerConfig;
 use retroscope_generate::GeneratorSource;
@@ -80,7 +80,9 @@ fn live() -> String {
             && status.dumps.finished.complete > 0
             && status.ring.evicted_packets > 0;
         if is_all {
-            break render(&status, &Process::read(), Format::Text);
+            let requests = Requests::default();
+            requests.add(429, Some("limit"));
+            break render(&status, &Process::read(), &requests);
         }
         assert!(begin.elapsed() < PATIENCE, "{status:?}");
         // Events wake it up, and there is none for an overwritten bucket.

@@ -62,6 +62,25 @@ pub fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     digits.checked_mul(scale)
 }
 
+/// A duration in the largest unit that gives a whole number: the inverse of [`duration`].
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
+    let ns = duration.as_nanos();
+    let units = [
+        ("d", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+    ];
+    let units = units
+        .into_iter()
+        .chain([("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)]);
+    let mut units = units.filter(|(_, unit_ns)| ns > 0 && ns.is_multiple_of(*unit_ns));
+    let (unit, unit_ns) = units
+        .next()
+        .unwrap_or(if ns == 0 { ("s", 1) } else { ("ns", 1) });
+    format!("{}{unit}", ns / unit_ns)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +124,16 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn durations_are_written_as_they_are_read() {
+        for text in [
+            "0s", "1ns", "1500us", "250ms", "10s", "90s", "5m", "2h", "30d",
+        ] {
+            assert_eq!(duration(text).map(duration_text).as_deref(), Some(text));
+        }
+        assert_eq!(duration("48h").map(duration_text).as_deref(), Some("2d"));
     }
 
     #[test]

@@ -123,7 +123,10 @@ fn files(paths: &[&str]) -> Vec<PathBuf> {
         if path.is_dir() {
             let entries = fs::read_dir(&path).unwrap();
             waiting.extend(entries.map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_none_or(|it| it != "svg") {
+        } else if path
+            .extension()
+            .is_none_or(|it| it != "svg" && it != "json")
+        {
             files.push(path);
         }
     }
@@ -234,8 +237,9 @@ fn of_commented(text: &str, marker: &str) -> Vec<Code> {
         if let Some(command) = command {
             // `ExecStart=`, and the like.
             let value = command.split_once('=').filter(|(key, _)| {
-                key.bytes()
-                    .all(|letter| letter.is_ascii_alphanumeric() || b"-_ ".contains(&letter))
+                let mut letters = key.bytes();
+                !key.starts_with("retroscope ")
+                    && letters.all(|it| it.is_ascii_alphanumeric() || b"-_ ".contains(&it))
             });
             let text = value.map_or(command, |(_, value)| value.trim());
             code.push(Code {

@@ -7,6 +7,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use crate::commands::removed;
+
 /// Messages that are kept while they would disturb what is on the terminal.
 const HELD_MAX: usize = 1000;
 
@@ -82,6 +84,9 @@ pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         let code = u8::try_from(error.exit_code()).unwrap_or(Code::Usage as u8);
         return ExitCode::from(code);
+    }
+    if let Some(instead) = removed::instead(error) {
+        return Failure::usage(instead).report();
     }
     let sentence = sentence(&error.to_string());
     Failure::usage(format!("{sentence} (see --help)")).report()

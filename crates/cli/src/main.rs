@@ -45,6 +45,7 @@ enum Command {
     Reload(commands::control::ReloadArgs),
     Stop(commands::control::StopArgs),
     Token(commands::token::Args),
+    Dev(commands::dev::Args),
     Completions(commands::completions::CompletionArgs),
     Man(commands::completions::ManArgs),
 }
@@ -53,14 +54,11 @@ fn main() -> ExitCode {
     let arguments = commands::extcap::arguments(std::env::args_os());
     let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
-        Err(error) => match commands::record::with_file(&error) {
-            Some(args) => Command::Record(Box::new(args)),
-            None => {
-                let code = failure::arguments(&error);
-                commands::extcap::refused(&arguments);
-                return code;
-            }
-        },
+        Err(error) => {
+            let code = failure::arguments(&error);
+            commands::extcap::refused(&arguments);
+            return code;
+        }
     };
     let result = match command {
         Command::Record(args) => commands::record::run(*args),
@@ -81,6 +79,7 @@ fn main() -> ExitCode {
         Command::Reload(args) => commands::control::reload(&args),
         Command::Stop(args) => commands::control::stop(&args),
         Command::Token(args) => commands::token::run(&args),
+        Command::Dev(args) => commands::dev::run(&args),
         Command::Completions(args) => commands::completions::completions(&args, Cli::command()),
         Command::Man(args) => commands::completions::man(&args, Cli::command()),
     };

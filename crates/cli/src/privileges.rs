@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn nobody_but_root_becomes_somebody_else() {
-        let user = User::find("--post-user", "12345:12345").unwrap();
+        let user = User::find("post-user", "12345:12345").unwrap();
         // A thread of its own: it ends with what it gave up.
         let refused = std::thread::scope(|scope| {
             let try_it = || {
@@ -276,11 +276,8 @@ mod tests {
             scope.spawn(try_it).join().unwrap()
         });
         let message = refused.unwrap_err().to_string();
-        assert!(
-            message.starts_with("--post-user 12345:12345: "),
-            "{message}"
-        );
-        assert!(message.contains("leave --post-user out"), "{message}");
+        assert!(message.starts_with("post-user 12345:12345: "), "{message}");
+        assert!(message.contains("leave post-user out"), "{message}");
     }
 
     #[test]

@@ -37,12 +37,12 @@ const MEMORY_MIB: u32 = 512;
 /// program. Each with a replacement.
 const REFUSED: [(&str, &str); 11] = [
     ("--telemetry", "--json"),
-    ("-l", "--cpus"),
-    ("-c", "--cpus"),
-    ("-s", "--cpus"),
-    ("-S", "--cpus"),
-    ("--lcores", "--cpus"),
-    ("--main-lcore", "--cpus"),
+    ("-l", "cpus"),
+    ("-c", "cpus"),
+    ("-s", "cpus"),
+    ("-S", "cpus"),
+    ("--lcores", "cpus"),
+    ("--main-lcore", "cpus"),
     ("-h", "man dpdk-testpmd"),
     ("--help", "man dpdk-testpmd"),
     ("-v", "pkg-config --modversion libdpdk"),
@@ -81,7 +81,7 @@ impl EalConfig {
             let is_glued = |argument: &String| name.len() == 2 && argument.starts_with(name);
             if says(&[name]) || self.arguments.iter().any(is_glued) {
                 return Err(usage(format!(
-                    "--eal-args: {name} is not for here: use {instead}"
+                    "eal-args: {name} is not for here: use {instead}"
                 )));
             }
         }
@@ -298,14 +298,14 @@ mod tests {
         let given = resolved("--no-shconf --no-huge", &["net_null0"]);
         assert_eq!(given.matches("--no-shconf").count(), 1, "{given}");
         let message = resolved("--telemetry", &["net_null0"]);
-        assert!(message.starts_with("--eal-args: --telemetry "), "{message}");
+        assert!(message.starts_with("eal-args: --telemetry "), "{message}");
     }
 
     #[test]
     fn lcores_are_not_for_the_user() {
         for wrong in ["-l 0-3", "-l0-3", "-c f", "--lcores=0", "-h", "--version"] {
             let message = resolved(wrong, &["net_null0"]);
-            assert!(message.starts_with("--eal-args: -"), "{wrong}: {message}");
+            assert!(message.starts_with("eal-args: -"), "{wrong}: {message}");
         }
         for (short, long) in [
             ("--telem", "--telemetry"),
@@ -315,7 +315,7 @@ mod tests {
             ("--ver", "--version"),
         ] {
             let message = resolved(short, &["net_null0"]);
-            let expected = format!("--eal-args: {long} ");
+            let expected = format!("eal-args: {long} ");
             assert!(message.starts_with(&expected), "{short}: {message}");
         }
         // Not a part of a refused option.

@@ -324,7 +324,7 @@ impl PortMemory<'_> {
             io::ErrorKind::OutOfMemory => io::Error::new(
                 io::ErrorKind::OutOfMemory,
                 format!(
-                    "no memory for the buffers of {name}: give DPDK more with --eal-args '-m MIB'"
+                    "no memory for the buffers of {name}: give DPDK more with eal-args '-m MIB'"
                 ),
             ),
             _ => error,

@@ -39,7 +39,7 @@ impl DpdkSource {
             Err(error) => {
                 return Err(SourceError::Usage(format!(
                     "{} may be an interface that this host uses, for /sys/bus/pci/devices does not tell ({error}): say \
-                     --take-interface if it may be taken away",
+                     --set take-interface=true if it may be taken away",
                     &device.name
                 )));
             }

@@ -520,8 +520,8 @@ fn what_the_host_uses_is_refused() {
             .unwrap_err()
             .to_string();
         assert!(message.contains("address"), "{message}");
-        assert!(message.contains("--take-interface"), "{message}");
-        // A copy of the packets takes none away from the host.
+        assert!(message.contains("take-interface"), "{message}");
+        // A copy of the packets takes nothing away.
         open("net_af_packet30,iface=v0");
     });
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write as _, ops::Range};
 
-use crate::{ProgramError, Variable};
+use crate::{ProgramError, Variable, display_filter};
 
 /// Characters of a long line that [`FilterError::render`] shows before the offending word.
 const CONTEXT_CHARS_BEFORE: usize = 60;
@@ -167,6 +167,7 @@ impl FilterError {
     ///
     /// Columns count characters. Tabs and control characters appear as spaces. A long line is
     /// shortened to the part around the word. An error about a whole text has the first line only.
+    /// A display filter of Wireshark gets a last line with the capture filter to write instead.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");
@@ -213,6 +214,9 @@ impl FilterError {
             "\n  {left}{lead}{tail}{right}\n  {:column$}{carets}",
             ""
         );
+        if let Some(suggestion) = display_filter::suggestion(text) {
+            let _ = write!(out, "\n  {suggestion}");
+        }
         out
     }
 }

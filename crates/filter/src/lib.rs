@@ -19,6 +19,7 @@
 mod aux;
 mod chain;
 mod compile;
+mod display_filter;
 mod error;
 mod evaluation;
 mod filled;

@@ -73,6 +73,6 @@ pub use start::{
     inserters_only::{Inserted, insert_only},
     recorder::{Recorder, RecorderStatus, RecorderSummary, StartError},
     reload::ReloadOutcome,
-    rules::{NO_PACKET, RuleStatus},
+    rules::{Condition, NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

@@ -47,6 +47,7 @@ pub struct ModuleCounts {
     /// disabled.
     pub lost: u64,
     /// Flows that began.
+    #[serde(rename = "started")]
     pub begun: u64,
     /// Flows that have not ended.
     pub live: u64,

@@ -36,7 +36,7 @@ pub(crate) fn new_lua(trusted: bool) -> Lua {
     let options = LuaOptions::new().catch_rust_panics(true);
     // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code
     // gets neither, and no byte code. Trusted code counts as part of the program, by
-    // `--lua-trusted`.
+    // `lua-trusted`.
     unsafe { Lua::unsafe_new_with(libs, options) }
 }
 

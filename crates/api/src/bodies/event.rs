@@ -6,7 +6,7 @@ use retroscope_recorder::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What an event says, by its kind: [`EventBody::of`].
+/// The `data` of an event. The event's name, such as `finished`, says which kind of event it is.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = RecorderEvent)]

@@ -7,10 +7,10 @@ use retroscope_filter::Template;
 use retroscope_packet::{FlowEndpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     KnownFlow, ManualTrigger, NO_PACKET, RecorderHandle, RequestedRange, RetentionLimit,
-    SubDirectory, TriggerRequest, parse_time,
+    RuleStatus, SubDirectory, TriggerRequest, parse_time,
 };
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{Error, Unexpected, Visitor},
 };
 use utoipa::{IntoParams, ToSchema};
@@ -23,16 +23,16 @@ const ASKED_BY_MAX: usize = 256;
 /// A body with what triggers and rules ask for alike. (Neither serde nor OpenAPI can flatten one struct into another and refuse unknown fields.)
 macro_rules! with_window {
     ($(#[$of_all:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$of_all])*
         #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
+        $(#[$of_all])*
         pub(crate) struct $name {
             $($(#[$of_field])* pub(crate) $field: $type,)*
             /// Time before the trigger: `250ms`, `10s`, `5m`. Left out, as the recorder was started.
-            #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+            #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) past: Option<String>,
             /// Time after the trigger.
-            #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+            #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) future: Option<String>,
             /// A dump ends when it has so many packets; 0: without limit.
             #[serde(default, deserialize_with = "count")]
@@ -57,7 +57,7 @@ macro_rules! with_window {
                 let is_long = |text: &String| text.chars().count() > ASKED_BY_MAX;
                 if asked_by.as_ref().is_some_and(is_long) {
                     let why = format!("`asked_by` has {ASKED_BY_MAX} characters at most");
-                    return Err(Problem::senseless(why));
+                    return Err(Problem::invalid(why));
                 }
                 Ok(TriggerRequest {
                     past: time(&self.past)?,
@@ -65,7 +65,7 @@ macro_rules! with_window {
                     packets_max: self.packets,
                     bytes_max: self.bytes,
                     dump: None,
-                    into: into.map_err(Problem::senseless)?,
+                    into: into.map_err(Problem::invalid)?,
                     asked_by: Some(asked_by.unwrap_or_else(|| caller.account.to_string())),
                     caller: Some(caller.account.to_string()),
                     ..TriggerRequest::default()
@@ -109,7 +109,7 @@ impl FlowBody {
             "icmp6" | "icmpv6" | "ipv6-icmp" => 58,
             number => number.parse().map_err(|_| {
                 let given = &self.proto;
-                Problem::senseless(format!(
+                Problem::invalid(format!(
                     "`proto`: {given:?} is neither TCP, UDP, SCTP, ICMP, IPv6-ICMP nor a number"
                 ))
             })?,
@@ -117,17 +117,17 @@ impl FlowBody {
         let has_ports = matches!(proto, 6 | 17 | 132);
         let ports = (self.src_port, self.dest_port);
         if has_ports && (ports.0.is_none() || ports.1.is_none()) {
-            return Err(Problem::senseless(
+            return Err(Problem::invalid(
                 "a flow of TCP, UDP or SCTP has `src_port` and `dest_port`",
             ));
         }
         let address = |text: &str| {
-            let why = || Problem::senseless(format!("{text:?} is no address of IP"));
+            let why = || Problem::invalid(format!("{text:?} is no address of IP"));
             text.parse::<IpAddr>().map_err(|_| why())
         };
         let (src_ip, dest_ip) = (address(&self.src_ip)?, address(&self.dest_ip)?);
         if src_ip.is_ipv4() != dest_ip.is_ipv4() {
-            return Err(Problem::senseless(
+            return Err(Problem::invalid(
                 "`src_ip` and `dest_ip` are of one version of IP",
             ));
         }
@@ -155,14 +155,14 @@ impl TriggerBody {
                 let why = format!(
                     "`community_id`: {id:?} is none of version 1, as 1:LQU9qZlK+B5F3KDmev6m5PMibrg="
                 );
-                return Err(Problem::senseless(why));
+                return Err(Problem::invalid(why));
             }
-            _ => return Err(Problem::senseless("`flow` or `community_id`, not both")),
+            _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
         // Of a flow all of it is dumped, whatever is dumped by hand else.
         let of_flow = flow.as_ref().map(|_| String::new());
-        request.dump = self.filter.or(of_flow);
+        request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
             key,
             at_ns: self.time.as_deref().map(time).transpose()?,
@@ -178,10 +178,10 @@ with_window! {
     TriggerBody {
         /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started, and of a flow all of it.
         #[schema(example = "udp port 53")]
-        filter: Option<String>,
-        /// The flow that is dumped, in both directions and under any VLAN tags; of it what `filter` takes.
+        dump: Option<String>,
+        /// The flow that is dumped, in both directions and under any VLAN tags: its packets that `dump` matches.
         flow: Option<FlowBody>,
-        /// The Community ID (version 1, seed 0) of what is dumped; of it what `filter` takes.
+        /// The Community ID (version 1, seed 0) of the flow that is dumped: its packets that `dump` matches.
         #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
         community_id: Option<String>,
         /// When it happened, for a window that lies before now: RFC 3339 with any offset, or s, ms, µs or ns since 1970. Left out, now.
@@ -190,8 +190,22 @@ with_window! {
 }
 
 with_window! {
-    /// A trigger rule as it is to be.
-    RulePut {
+    /// A trigger rule. GET answers what PUT takes. `null`, as a field that is left out: the recorder's option applies.
+    #[derive(PartialEq, Serialize)]
+    #[schema(as = Rule)]
+    RuleBody {
+        /// The rule's name: as given, or its position among the triggers of the start, from 1. PUT ignores this field.
+        #[schema(read_only)]
+        name: Option<String>,
+        /// Whether the rule is from the start or the configuration file. PUT ignores this field.
+        #[schema(read_only)]
+        configured: Option<bool>,
+        /// Packets that matched this expression; `null`: not counted, for a script. PUT ignores this field.
+        #[schema(read_only)]
+        hits: Option<u64>,
+        /// The token or the user that requested the rule. PUT ignores this field.
+        #[schema(read_only)]
+        caller: Option<String>,
         /// Packets that trigger, a pcap-filter(7) expression; may be left out where there is an `alert_dump`: then none do.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
         expression: Option<String>,
@@ -204,7 +218,7 @@ with_window! {
         /// Whether its matches are hits; left out, as it is, and of a new rule true.
         enabled: Option<bool>,
         /// After the window of one of its dumps, time in which the same dump expression starts no other.
-        #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+        #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         hold_off: Option<String>,
         /// Its dumps open at once, within what all rules share; 0, as left out: without a limit of its own.
         #[serde(default, deserialize_with = "count")]
@@ -215,16 +229,55 @@ with_window! {
         /// Bytes that its dumps wrote in the last hour before no further one is started.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
-        /// Its dumps' files are deleted, the oldest first, while they have more bytes than these, …
+        /// Bytes of the rule's dumps: above this size the files of the oldest dump are deleted.
         #[serde(default, deserialize_with = "count")]
         keep_bytes: Option<u64>,
-        /// … and when they are older.
-        #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+        /// Age at which the files of a dump of the rule are deleted.
+        #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         keep_age: Option<String>,
     }
 }
 
-impl RulePut {
+impl From<RuleStatus> for RuleBody {
+    fn from(rule: RuleStatus) -> Self {
+        let request = rule.request;
+        let text = |time: Option<Duration>| time.map(quantity::duration_text);
+        let keep = request.keep.unwrap_or_default();
+        Self {
+            name: Some(rule.name),
+            configured: Some(rule.is_configured),
+            hits: rule.hits,
+            caller: request.caller,
+            expression: Some(rule.expression),
+            dump: request.dump,
+            alert_dump: request.alert_dump,
+            enabled: Some(rule.is_enabled),
+            hold_off: text(request.hold_off),
+            max_dumps: request.max_dumps,
+            dumps_per_minute: request.dumps_per_minute,
+            bytes_per_hour: request.bytes_per_hour,
+            keep_bytes: keep.bytes,
+            keep_age: text(keep.age),
+            past: text(request.past),
+            future: text(request.future),
+            packets: request.packets_max,
+            bytes: request.bytes_max,
+            into: request.into.map(|into| into.as_str().to_owned()),
+            asked_by: request.asked_by,
+        }
+    }
+}
+
+impl RuleBody {
+    /// The rule without the fields that only the recorder sets.
+    pub(crate) fn definition(mut self) -> Self {
+        self.name = None;
+        self.configured = None;
+        self.hits = None;
+        self.caller = None;
+        self
+    }
+
     /// What triggers it.
     pub(crate) fn expression(&self) -> Result<&str, Problem> {
         let given = self.expression.as_deref();
@@ -232,7 +285,7 @@ impl RulePut {
         given.ok_or_else(|| {
             let why =
                 "a rule has an `expression`, which takes packets, or an `alert_dump`, for alerts";
-            Problem::senseless(why)
+            Problem::invalid(why)
         })
     }
 
@@ -282,13 +335,13 @@ impl StretchBody {
             last_ns: last.map(|last| i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)),
         };
         if last.is_some() && (self.from.is_some() || self.to.is_some()) {
-            return Err(Problem::senseless(
+            return Err(Problem::invalid(
                 "`last` stands alone, without `from` and `to`",
             ));
         }
         let ends = stretch.from_ns.zip(stretch.to_ns);
         if ends.is_some_and(|(from, to)| from > to) {
-            return Err(Problem::senseless("`to` is before `from`"));
+            return Err(Problem::invalid("`to` is before `from`"));
         }
         Ok(stretch)
     }
@@ -297,7 +350,7 @@ impl StretchBody {
 /// A duration as users write it.
 pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
     quantity::duration(text).ok_or_else(|| {
-        Problem::senseless(format!(
+        Problem::invalid(format!(
             "{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"
         ))
     })
@@ -305,7 +358,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
 
 /// A time as users write it, ns since the UNIX epoch.
 pub(crate) fn time(text: &str) -> Result<i64, Problem> {
-    parse_time(text).map_err(Problem::senseless)
+    parse_time(text).map_err(Problem::invalid)
 }
 
 /// An expression that takes what was asked for, of what this caller may see; where nothing was, of what a trigger by hand dumps. Each stands in

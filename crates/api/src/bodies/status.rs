@@ -20,6 +20,8 @@ pub struct StatusBody<'a> {
     buffers: Vec<BufferBody<'a>>,
     analyzers: AnalyzersBody,
     ring: RingBody,
+    /// The places that keep packets of the past, the newest packets first.
+    tiers: [TierBody; 1],
     /// All that was stored within this time is in the ring, seconds; files: `null`.
     history_seconds: Option<f64>,
     /// How far it is to reach back.
@@ -42,7 +44,7 @@ pub struct StatusBody<'a> {
     /// Steps of the real-time clock beyond 100 ms.
     clock_steps: u64,
     /// Dumps that packets may have come too late for: their verdicts do not report these packets.
-    outdated: u64,
+    dumps_with_late_packets: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     scripts_failed: u64,
     /// What became of flows; `null`: they are not counted.
@@ -58,22 +60,22 @@ pub struct StatusBody<'a> {
     /// How many trigger rules there are.
     rules: usize,
     /// What the rules cost, by name: those that are there, some that were, and at last, with `null` as its name, all that are not told one by one (beyond 256).
-    /// How long a packet takes is known of all rules together (`look`): they are one program.
+    /// How long a packet takes is known of all rules together (`inspection`): they are one program.
     rule_costs: Vec<RuleCostBody<'a>>,
-    look: LookBody,
+    inspection: InspectionBody,
     pins: Vec<PinBody>,
     /// The number of the next event.
     next_event: u64,
 }
 
-/// The reading ledger of one moment: `stored = analyzed + lapped + unread`.
+/// The reading ledger of one moment: `stored = analyzed + missed + unread`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Analyzers)]
 struct AnalyzersBody {
     stored: u64,
     analyzed: u64,
-    /// Those that the analyzer was too slow for.
-    lapped: u64,
+    /// Packets that the ring overwrote before the analyzer inspected the packets.
+    missed: u64,
     unread: u64,
 }
 
@@ -92,8 +94,35 @@ struct RingBody {
     closed_buckets: usize,
     /// Of the closed ones, those that dumps or pins want.
     reserved_buckets: usize,
-    /// Reservations that fell, because the ring needed their place.
-    reservations_fallen: u64,
+    /// Reservations of dumps and pins that the ring revoked because it needed their space.
+    reservations_revoked: u64,
+}
+
+/// A place that keeps packets of the past.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TierStatus)]
+struct TierBody {
+    tier: Tier,
+    /// The class of packets that this tier keeps; `null`: packets of all classes.
+    class: Option<&'static str>,
+    /// Bytes that the tier has for packets.
+    bytes: u64,
+    /// Every packet that was stored within this time is in the tier, seconds; files: `null`.
+    history_seconds: Option<f64>,
+}
+
+/// A kind of place for packets.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Tier {
+    /// The ring in memory.
+    Ram,
+    /// Files.
+    #[expect(
+        dead_code,
+        reason = "part of the API's shape: clients must know the value"
+    )]
+    Disk,
 }
 
 /// What a source's engine holds.
@@ -135,15 +164,15 @@ struct RuleCostBody<'a> {
 
 /// What it takes to look at a packet: all trigger rules and scripts, modules, and counting flows, where that is done.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Look)]
-struct LookBody {
-    /// Packets whose looks were timed: of one burst in eight, …
+#[schema(as = Inspection)]
+struct InspectionBody {
+    /// Packets whose inspection was timed: one burst in eight is.
     timed: u64,
-    /// … and how long one took in the mean, ns; `null`: none was timed.
+    /// Mean duration of an inspection, ns; `null`: no packet was timed.
     mean_ns: Option<f64>,
 }
 
-impl LookBody {
+impl InspectionBody {
     fn of(shards: &[ProcessingHistogram]) -> Self {
         let timed: u64 = shards.iter().flat_map(|shard| shard.packets).sum();
         let sum_ns: u64 = shards.iter().map(|shard| shard.sum_ns).sum();
@@ -218,8 +247,8 @@ pub(crate) struct PinBody {
     from: Option<String>,
     /// … to here.
     to: String,
-    /// The ring needed its place: it keeps nothing any more.
-    fallen: bool,
+    /// The ring needed the space of the pin, which protects nothing any more.
+    revoked: bool,
     /// Upper bound on packets in the pin's time range that were overwritten before the pin was
     /// made. A bucket that is only partly in the time range counts with all of its packets.
     evicted_before: u64,
@@ -237,7 +266,7 @@ impl From<&Pin> for PinBody {
             name: pin.name.clone(),
             from: (pin.from_ns != i64::MIN).then(|| rfc3339(pin.from_ns)),
             to: rfc3339(pin.to_ns),
-            fallen: pin.has_fallen,
+            revoked: pin.has_fallen,
             evicted_before: pin.evicted_before,
         }
     }
@@ -252,7 +281,7 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
             analyzers: AnalyzersBody {
                 stored: status.stored,
                 analyzed: status.analyzed,
-                lapped: status.lapped,
+                missed: status.lapped,
                 unread: status.unread,
             },
             ring: RingBody {
@@ -264,8 +293,14 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
                 open_buckets: ring.open_buckets,
                 closed_buckets: ring.closed_buckets,
                 reserved_buckets: ring.reserved_buckets,
-                reservations_fallen: ring.reservations_fallen,
+                reservations_revoked: ring.reservations_fallen,
             },
+            tiers: [TierBody {
+                tier: Tier::Ram,
+                class: None,
+                bytes: status.ring_bytes,
+                history_seconds: status.history.map(|history| history.as_secs_f64()),
+            }],
             history_seconds: status.history.map(|history| history.as_secs_f64()),
             history_goal_seconds: status.history_goal.map(|(goal, _)| goal.as_secs_f64()),
             history_limit_bytes: status.history_goal.and_then(|(_, limit)| limit),
@@ -276,7 +311,7 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
             dumps_open: status.dumps_open,
             copied_bytes: status.copied_bytes,
             clock_steps: status.clock_steps,
-            outdated: status.outdated,
+            dumps_with_late_packets: status.outdated,
             scripts_failed: status.scripts_failed,
             flows: status.flows,
             modules: &status.modules,
@@ -285,7 +320,7 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
             when_full: status.when_full.into(),
             rules: status.rules,
             rule_costs: status.hits_by_rule.iter().map(Into::into).collect(),
-            look: LookBody::of(&status.processing),
+            inspection: InspectionBody::of(&status.processing),
             pins: status.pins.iter().map(PinBody::from).collect(),
             next_event: status.next_event,
         }

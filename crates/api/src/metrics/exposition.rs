@@ -1,12 +1,8 @@
-//! The two text formats: OpenMetrics 1.0.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>) and Prometheus' text format 0.0.4
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! Prometheus' text format 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! Names are given as OpenMetrics has its families: of counters without `_total`, of infos without `_info`. The other format puts these into the names
-//! of families.
+//! Counters are named without `_total` and infos without `_info` here; the text has the suffixes.
 
 use std::fmt::{Display, Write as _};
-
-use super::Format;
 
 /// Labels of a sample: names that are ours, and values that may be anything.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
@@ -15,7 +11,6 @@ pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 #[derive(Debug)]
 pub(super) struct Exposition {
     text: String,
-    format: Format,
 }
 
 /// What kind of family it is.
@@ -37,11 +32,21 @@ pub(super) struct Family<'a> {
     is_begun: bool,
 }
 
+impl Kind {
+    /// The end of a sample's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter => "_total",
+            Self::Info => "_info",
+            Self::Gauge | Self::Histogram => "",
+        }
+    }
+}
+
 impl Exposition {
-    pub(super) fn new(format: Format) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             text: String::with_capacity(16 << 10),
-            format,
         }
     }
 
@@ -76,10 +81,7 @@ impl Exposition {
     }
 
     /// The whole text.
-    pub(super) fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
-        }
+    pub(super) fn finish(self) -> String {
         self.text
     }
 
@@ -113,13 +115,8 @@ impl Family<'_> {
     /// A sample; unknown, it is left out.
     pub(super) fn add<N: Display>(&mut self, labels: Labels<'_>, value: Option<N>) {
         if let Some(value) = value {
-            let suffix = match self.kind {
-                Kind::Counter => "_total",
-                Kind::Info => "_info",
-                Kind::Gauge | Kind::Histogram => "",
-            };
             self.begin();
-            let name = (self.name, suffix);
+            let name = (self.name, self.kind.suffix());
             self.exposition.sample(name, labels, &[], &value);
         }
     }
@@ -157,25 +154,16 @@ impl Family<'_> {
         if std::mem::replace(&mut self.is_begun, true) {
             return;
         }
-        let is_open_metrics = self.exposition.format == Format::OpenMetrics;
-        let (kind, suffix) = match self.kind {
-            Kind::Counter if is_open_metrics => ("counter", ""),
-            Kind::Counter => ("counter", "_total"),
-            Kind::Info if is_open_metrics => ("info", ""),
-            Kind::Info => ("gauge", "_info"),
-            Kind::Gauge => ("gauge", ""),
-            Kind::Histogram => ("histogram", ""),
+        let kind = match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge | Kind::Info => "gauge",
+            Kind::Histogram => "histogram",
         };
+        let suffix = self.kind.suffix();
         let (name, help) = (self.name, self.help);
         let text = &mut self.exposition.text;
         // Writing to a string cannot fail.
         let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
-        let unit = ["seconds", "bytes"]
-            .into_iter()
-            .find(|unit| name.ends_with(&format!("_{unit}")));
-        if let Some(unit) = unit.filter(|_| is_open_metrics) {
-            let _ = writeln!(text, "# UNIT {name} {unit}");
-        }
         let _ = writeln!(text, "# HELP {name}{suffix} {help}");
     }
 }
@@ -196,8 +184,8 @@ fn escape(text: &mut String, value: &str) {
 mod tests {
     use super::*;
 
-    fn all(format: Format) -> String {
-        let mut it = Exposition::new(format);
+    fn all() -> String {
+        let mut it = Exposition::new();
         it.counter("a_packets", "Packets.")
             .add(&[("source", "e\\t\"h\n0")], Some(3));
         let mut b = it.counter("b", "Left out.");
@@ -216,37 +204,25 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_are_written_as_specified() {
-        let open_metrics = r##"# TYPE a_packets counter
-# HELP a_packets Packets.
+    fn the_format_is_written_as_specified() {
+        let expected = r##"# TYPE a_packets_total counter
+# HELP a_packets_total Packets.
 a_packets_total{source="e\\t\"h\n0"} 3
 # TYPE c_seconds gauge
-# UNIT c_seconds seconds
 # HELP c_seconds Seconds.
 c_seconds 1.5
 c_seconds{x="é",y=""} 0.000000001
-# TYPE d info
-# HELP d Words.
+# TYPE d_info gauge
+# HELP d_info Words.
 d_info{version="1"} 1
 # TYPE e_seconds histogram
-# UNIT e_seconds seconds
 # HELP e_seconds Times.
 e_seconds_bucket{x="1",le="0.001"} 2
 e_seconds_bucket{x="1",le="1"} 2
 e_seconds_bucket{x="1",le="+Inf"} 3
 e_seconds_sum{x="1"} 2.25
 e_seconds_count{x="1"} 3
-# EOF
 "##;
-        assert_eq!(all(Format::OpenMetrics), open_metrics);
-        let text = open_metrics
-            .replace("TYPE a_packets counter", "TYPE a_packets_total counter")
-            .replace("HELP a_packets ", "HELP a_packets_total ")
-            .replace("TYPE d info", "TYPE d_info gauge")
-            .replace("HELP d ", "HELP d_info ")
-            .replace("# UNIT c_seconds seconds\n", "")
-            .replace("# UNIT e_seconds seconds\n", "")
-            .replace("# EOF\n", "");
-        assert_eq!(all(Format::Text), text);
+        assert_eq!(all(), expected);
     }
 }

@@ -165,7 +165,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_unread_packets",
-            "Packets in the ring that were not looked at for triggers yet.",
+            "Packets in the ring that the triggers have not inspected yet.",
             Some(status.unread),
         ),
         (
@@ -204,18 +204,18 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
             status.ring.evicted_bytes,
         ),
         (
-            "retroscope_ring_reservations_fallen",
+            "retroscope_ring_reservations_revoked",
             "Dumps and pins that lost packets they wanted to newer ones.",
             status.ring.reservations_fallen,
         ),
         (
             "retroscope_analyzed_packets",
-            "Packets that were looked at for triggers.",
+            "Packets that the triggers inspected.",
             status.analyzed,
         ),
         (
-            "retroscope_lapped_packets",
-            "Packets that were gone before they could be looked at for triggers.",
+            "retroscope_missed_packets",
+            "Packets that were overwritten before the triggers inspected them.",
             status.lapped,
         ),
         (
@@ -224,7 +224,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
             status.clock_steps,
         ),
         (
-            "retroscope_outdated_dumps",
+            "retroscope_dumps_with_late_packets",
             "Dumps that packets may have come too late for; their verdicts do not report these packets.",
             status.outdated,
         ),
@@ -238,7 +238,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.histogram(
         "retroscope_packet_processing_seconds",
-        "How long packets took to be looked at for triggers; one burst in eight is timed.",
+        "Time that the triggers took to inspect a packet; one burst in eight is timed.",
     );
     for (shard, histogram) in status.processing.iter().enumerate() {
         let buckets = below(&ProcessingHistogram::BELOW_NS, &histogram.packets);
@@ -339,7 +339,7 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
             .gauge("retroscope_live_flows", "Flows that go on.")
             .add(&[], Some(flows.live));
         for (name, help, value) in [
-            ("retroscope_begun_flows", "Flows that began.", flows.begun),
+            ("retroscope_started_flows", "Flows that began.", flows.begun),
             (
                 "retroscope_flow_packets",
                 "Packets counted in flows.",
@@ -351,8 +351,8 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
                 flows.unattributed,
             ),
             (
-                "retroscope_untold_flows",
-                "Flows that ended and that nobody was told of: EVE output was too slow.",
+                "retroscope_unreported_flows",
+                "Ended flows without a flow record, because EVE output was too slow.",
                 flows.untold,
             ),
         ] {

@@ -71,15 +71,18 @@ pub(crate) async fn notify(
     LongJson(notification): LongJson<NotificationBody>,
 ) -> Result<Json<AnswerBody>, Problem> {
     if let Some(fault) = notification.fault() {
-        return Err(Problem::senseless(fault));
+        return Err(Problem::invalid(fault));
     }
     if notification.alerts.len() > ALERTS_MAX {
         let why = format!(
             "a notification has {ALERTS_MAX} alerts at most: set `max_alerts` of the receiver"
         );
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
-    let place = app.running.take(&caller)?;
+    let place = app
+        .running
+        .take(&caller)
+        .map_err(Problem::for_alertmanager)?;
     waiting(move || {
         // Many alerts take a while: one who sends many notifications leaves threads to others.
         let _place = place;
@@ -113,7 +116,7 @@ fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> R
     );
     handle.tell_notice(text.clone());
     if count == of {
-        return Err(Problem::senseless(text));
+        return Err(Problem::invalid(text));
     }
     Ok(())
 }

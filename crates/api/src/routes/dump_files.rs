@@ -13,7 +13,7 @@ use axum::{
     Extension,
     body::{Body, Bytes},
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header},
     response::Response,
 };
 use retroscope_recorder::{
@@ -29,7 +29,8 @@ use crate::{
     app::{App, waiting},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters},
-    problem::Problem,
+    openapi::Binary,
+    problem::{Cause, Problem},
     queries::Place,
     stream::{Sender, self_ending_stream, stream},
 };
@@ -97,7 +98,7 @@ impl Opened {
             });
         }
         let why = format!("dump {dump} is being finished or compressed: ask again");
-        Err(Problem::unavailable(why, Duration::from_secs(1)))
+        Err(Problem::busy(why, Duration::from_secs(1)))
     }
 
     fn kind(&self) -> &'static str {
@@ -121,10 +122,10 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
         .ok_or_else(|| match wanted {
             None if dump.is_open => {
                 let why = "nothing of this dump is written yet: ask again";
-                Problem::unavailable(why, Duration::from_secs(1))
+                Problem::busy(why, Duration::from_secs(1))
             }
-            None => Problem::absent("this dump has no file"),
-            Some(name) => Problem::absent(format!(
+            None => Problem::not_found("this dump has no file"),
+            Some(name) => Problem::not_found(format!(
                 "this dump has no file {name:?}: GET /v1/dumps/{{number}} lists them"
             )),
         })
@@ -144,8 +145,8 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
         ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
     ),
     responses(
-        (status = 200, content_type = "application/x-pcapng", body = Vec<u8>, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
-        (status = 206, content_type = "application/x-pcapng", body = Vec<u8>, description = "The range."),
+        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
+        (status = 206, content_type = "application/x-pcapng", body = Binary, description = "The range."),
     ),
 )]
 pub(crate) async fn file(
@@ -153,6 +154,7 @@ pub(crate) async fn file(
     Extension(caller): Asking,
     Parameters(wanted): Parameters<WhichFile>,
     Named(dump): Named<String>,
+    method: Method,
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -191,14 +193,17 @@ pub(crate) async fn file(
             all.insert(header::CONTENT_RANGE, told);
         }
     }
+    if range.is_some() {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    if method == Method::HEAD {
+        return Ok(response);
+    }
     let (sender, body) = match opened.whole {
         Some(_) => self_ending_stream(),
         None => stream(version)?,
     };
     *response.body_mut() = body;
-    if range.is_some() {
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-    }
     let sending = Sending {
         app,
         caller,
@@ -242,7 +247,7 @@ fn asked_range(
     if first >= end {
         let why = format!("the file has {bytes} bytes, and none of those that are asked for");
         let all = HeaderValue::try_from(format!("bytes */{bytes}"));
-        let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, why);
+        let problem = Problem::new(Cause::Range, why).with_limit(bytes);
         return Err(match all {
             Ok(all) => problem.with(header::CONTENT_RANGE, all),
             Err(_) => problem,
@@ -288,7 +293,7 @@ impl Sending {
         });
         drop(self.place);
         if sent.is_ok() {
-            self.sender.end(None);
+            self.sender.end();
         }
     }
 
@@ -451,7 +456,7 @@ pub(crate) async fn delete(
         if app.handle.delete_dump(&id, Some(&caller.name))? {
             Ok(StatusCode::NO_CONTENT)
         } else {
-            Err(Problem::absent(format!("dump {dump} is gone")))
+            Err(Problem::not_found(format!("dump {dump} is gone")))
         }
     })
     .await

@@ -1,6 +1,11 @@
 //! Dumps: what they say of themselves. Their files are in `dump_files`.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
 
 use std::{
+    collections::BTreeMap,
     io::{self, BufWriter, Write as _},
     sync::Arc,
 };
@@ -11,106 +16,207 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{CommandError, DumpReport, RecorderHandle, StoredDump, StoredDumps};
-use serde::Serialize;
-use utoipa::ToSchema;
+use retroscope_recorder::{
+    CommandError, DumpReport, RecorderHandle, StoredDump, StoredDumps, Verdict, parse_time,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::oneshot, task::spawn_blocking};
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
     app::{App, answering, waiting},
+    bodies::request::{count, time},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
     stream::{PieceWriter, Sender, self_ending_stream},
 };
 
+/// Dumps of a page, unless the client asks for another number.
+const LIMIT: u64 = 100;
+/// Dumps of a page, at most.
+const LIMIT_MAX: u64 = 1000;
 /// Bytes of the list between two checks of the caller's token.
 const CHECK_BYTES: usize = 64 << 10;
 
 /// A dump.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Dump)]
-pub(crate) struct DumpBody {
-    /// Its number, in the order of triggers, from 1; `null`: it is of an earlier recording.
+pub(crate) struct DumpBody<'a> {
+    /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier recording.
     number: Option<u64>,
-    /// What lies in the directory of it; `null`: nothing any more.
-    stored: Option<StoredDump>,
-    /// What it says of itself, as in `--json` of `record`; `null`: it is open, or of an earlier recording.
-    report: Option<DumpReport>,
+    /// The dump's files in the directory; `null`: the files were deleted, or the dump failed.
+    stored: Option<&'a StoredDump>,
+    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier recording.
+    report: Option<&'a DumpReport>,
 }
 
-/// A dump that is on disk, or failed.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(as = FinishedDump)]
-pub(crate) struct FinishedBody<'a> {
-    /// Its number, in the order of triggers, from 1.
-    number: u64,
-    /// What it says of itself, as in `--json` of `record`.
-    #[serde(flatten)]
-    report: &'a DumpReport,
-}
-
-/// The dumps.
+/// A page of the dumps.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Dumps)]
 pub(crate) struct DumpsBody<'a> {
-    /// The last 10,000 that are finished, in the order of triggers.
-    dumps: Vec<FinishedBody<'a>>,
-    /// How many were finished before these.
-    before: u64,
-    /// What lies in the directory, the oldest first and open ones last: dumps of this recording, and of earlier ones. Those that are not there were deleted, or
-    /// failed.
-    stored: Vec<&'a StoredDump>,
+    /// The dumps of this recording and of earlier recordings, by the time of their triggers.
+    dumps: Vec<DumpBody<'a>>,
+    /// The value of `after` for the next page; `null`: this page is the last page.
+    next: Option<String>,
 }
 
-/// The dumps, before they are text.
+/// Which dumps, and how many.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DumpsQuery {
+    /// Dumps in the answer: 100 if left out.
+    #[serde(default, deserialize_with = "count")]
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u64>,
+    /// The dumps after a page: the `next` of that page.
+    after: Option<String>,
+    /// Dumps of the rule with this name or expression; `manual`: triggers by hand.
+    rule: Option<String>,
+    /// Dumps in this state.
+    #[param(inline)]
+    state: Option<DumpState>,
+    /// Dumps whose trigger has this time or a later time: RFC 3339, or s, ms, µs or ns since 1970.
+    since: Option<String>,
+}
+
+/// A dump is open until it has a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DumpState {
+    /// The dump is being written.
+    Open,
+    /// The dump has all its packets.
+    Complete,
+    /// The dump lacks packets.
+    Incomplete,
+    /// The dump could not be written.
+    Failed,
+}
+
+/// The place of a dump in the list: the time of its trigger, ns, and its ID.
+type Place = (i64, String);
+
+/// Where to look for dumps.
 struct Found {
     finished: Vec<Arc<DumpReport>>,
-    before: u64,
     stored: StoredDumps,
 }
 
 impl Found {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
-        let (finished, before) = handle.finished_dumps()?;
+        let (finished, _) = handle.finished_dumps()?;
         let stored = match handle.dumps() {
             // Nothing is dumped.
             Err(CommandError::Refused(_)) => Arc::default(),
             stored => stored?,
         };
-        Ok(Self {
-            finished,
-            before: before.total(),
-            stored,
+        Ok(Self { finished, stored })
+    }
+
+    /// All dumps, each once.
+    fn dumps(&self) -> BTreeMap<Place, DumpBody<'_>> {
+        let place = |time: &str, id: &str| (parse_time(time).unwrap_or(i64::MIN), id.to_owned());
+        let mut all = BTreeMap::new();
+        for report in &self.finished {
+            let dump = DumpBody {
+                number: Some(report.number),
+                stored: None,
+                report: Some(report),
+            };
+            all.insert(place(&report.trigger_time, &report.id), dump);
+        }
+        for stored in self.stored.iter() {
+            let dump = DumpBody {
+                number: stored.number,
+                stored: None,
+                report: None,
+            };
+            let dump = all
+                .entry(place(&stored.trigger_time, &stored.id))
+                .or_insert(dump);
+            dump.stored = Some(stored);
+        }
+        all
+    }
+}
+
+impl DumpsQuery {
+    /// The page that the query asks for.
+    fn page<'a>(&self, found: &'a Found) -> Result<DumpsBody<'a>, Problem> {
+        let limit = self.limit.unwrap_or(LIMIT);
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            let why = format!("`limit`: {limit} is not from 1 to {LIMIT_MAX}");
+            return Err(Problem::invalid(why));
+        }
+        let after = self.after.as_deref().map(read_place).transpose()?;
+        let since = self.since.as_deref().map(time).transpose()?;
+        let dumps = found.dumps().into_iter();
+        let dumps = dumps.filter(|(place, dump)| {
+            after.as_ref().is_none_or(|after| after < place)
+                && since.is_none_or(|since| since <= place.0)
+                && self.matches(dump)
+        });
+        let mut dumps = dumps.peekable();
+        let mut page = Vec::new();
+        let mut last = None;
+        while let Some((place, dump)) = dumps.next_if(|_| (page.len() as u64) < limit) {
+            page.push(dump);
+            last = Some(place);
+        }
+        let next = last.filter(|_| dumps.peek().is_some());
+        Ok(DumpsBody {
+            dumps: page,
+            next: next.map(|(ns, id)| format!("{ns}_{id}")),
         })
     }
 
-    /// Writes the answer at the speed of the client: the text of 10,000 dumps has some 10 MB. Ends
-    /// when the client's token is revoked.
-    fn write_to(&self, sender: Sender, app: &App, caller: &Caller) {
-        let finished = self.finished.iter();
-        let body = DumpsBody {
-            dumps: finished
-                .map(|report| FinishedBody {
-                    number: report.number,
-                    report,
-                })
-                .collect(),
-            before: self.before,
-            stored: self.stored.iter().map(|dump| &**dump).collect(),
+    fn matches(&self, dump: &DumpBody<'_>) -> bool {
+        let stored = dump.stored.map(|it| (&it.rule, &it.rule_name, it.verdict));
+        let report = dump
+            .report
+            .map(|it| (&it.rule, &it.rule_name, Some(it.verdict)));
+        let Some((rule, name, verdict)) = report.or(stored) else {
+            return false;
         };
-        let out = Checked {
-            out: PieceWriter::new(&sender),
-            app,
-            caller,
+        let state = match verdict {
+            None => DumpState::Open,
+            Some(Verdict::Complete) => DumpState::Complete,
+            Some(Verdict::Incomplete) => DumpState::Incomplete,
+            Some(Verdict::Failed) => DumpState::Failed,
         };
-        let mut out = BufWriter::with_capacity(CHECK_BYTES, out);
-        let written = serde_json::to_writer(&mut out, &body).map_err(io::Error::from);
-        let is_whole = written.and_then(|()| out.flush()).is_ok();
-        drop(out);
-        if is_whole {
-            sender.end(None);
-        }
+        self.state.is_none_or(|wanted| wanted == state)
+            && self
+                .rule
+                .as_ref()
+                .is_none_or(|wanted| wanted == rule || name.as_ref() == Some(wanted))
+    }
+}
+
+/// Reads `next` of a page.
+fn read_place(text: &str) -> Result<Place, Problem> {
+    let place = text
+        .split_once('_')
+        .and_then(|(ns, id)| Some((ns.parse().ok()?, id.to_owned())));
+    place.ok_or_else(|| Problem::invalid("`after` is the `next` of a page"))
+}
+
+/// Writes the page at the speed of the client: 1,000 dumps have some 1 MB. Ends when the client's token is
+/// revoked.
+fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) {
+    let out = Checked {
+        out: PieceWriter::new(&sender),
+        app,
+        caller,
+    };
+    let mut out = BufWriter::with_capacity(CHECK_BYTES, out);
+    let written = serde_json::to_writer(&mut out, page).map_err(io::Error::from);
+    let is_whole = written.and_then(|()| out.flush()).is_ok();
+    drop(out);
+    if is_whole {
+        sender.end();
     }
 }
 
@@ -135,7 +241,7 @@ impl io::Write for Checked<'_> {
 /// A dump that lies in the directory, by its number or ID.
 pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Problem> {
     let absent = || {
-        Problem::absent(format!(
+        Problem::not_found(format!(
             "there is no dump {dump:?} in the directory: GET /v1/dumps lists what there is"
         ))
     };
@@ -147,21 +253,34 @@ pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Pr
     Ok(stored)
 }
 
-/// The dumps
-#[utoipa::path(get, path = "/v1/dumps", tag = "dumps", responses((status = 200, body = DumpsBody)))]
+/// The dumps, page by page
+#[utoipa::path(
+    get, path = "/v1/dumps", tag = "dumps",
+    params(DumpsQuery),
+    responses((status = 200, body = DumpsBody)),
+)]
 pub(crate) async fn list(
     State(app): Shared,
     Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    Parameters(wanted): Parameters<DumpsQuery>,
 ) -> Result<Response, Problem> {
     let place = app.running.take(&caller)?;
     let handle = app.handle.clone();
-    let found = waiting(move || Found::new(&handle)).await?;
+    let (ready, answer) = oneshot::channel();
     let (sender, body) = self_ending_stream();
-    tokio::task::spawn_blocking(move || {
-        found.write_to(sender, &app, &caller);
+    let found = waiting(move || Found::new(&handle)).await?;
+    spawn_blocking(move || {
+        let page = match wanted.page(&found) {
+            Ok(page) => page,
+            Err(problem) => return drop(ready.send(Err(problem))),
+        };
+        if ready.send(Ok(())).is_ok() {
+            write_page(&page, sender, &app, &caller);
+        }
         drop(place);
     });
+    let bug = |_| Problem::bug("the list failed: please report this bug");
+    answer.await.map_err(bug)??;
     let kind = [(header::CONTENT_TYPE, "application/json")];
     Ok((kind, body).into_response())
 }
@@ -186,7 +305,6 @@ pub(crate) async fn read(
             Err(_) => report.id == dump || report.number.to_string() == dump,
         };
         let report = app.handle.finished_dump(is_it)?;
-        let report = report.map(Arc::unwrap_or_clone);
         let stored = match (stored, &report) {
             // The dump may have been finished after the first look.
             (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
@@ -196,9 +314,10 @@ pub(crate) async fn read(
         let number = stored.as_ref().and_then(|stored| stored.number);
         Ok(Json(DumpBody {
             number: number.or(report.as_ref().map(|report| report.number)),
-            stored,
-            report,
-        }))
+            stored: stored.as_ref(),
+            report: report.as_deref(),
+        })
+        .into_response())
     })
     .await
 }

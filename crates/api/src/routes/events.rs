@@ -111,7 +111,7 @@ fn end(sender: Sender, next: u64, why: Option<&str>) {
         |why| serde_json::json!({"why": why}),
     );
     if sender.send(Bytes::from(message("end", &data, next))) {
-        sender.end(None);
+        sender.end();
     }
 }
 

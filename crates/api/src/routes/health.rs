@@ -3,7 +3,6 @@
 use axum::{
     Extension,
     extract::State,
-    http::HeaderMap,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -12,7 +11,7 @@ use super::{Asking, Shared};
 use crate::{
     app::waiting,
     extract::{Nothing, Parameters},
-    metrics::{Format, Process, render},
+    metrics::{CONTENT_TYPE, Process, render},
     problem::Problem,
 };
 
@@ -36,16 +35,13 @@ pub(crate) async fn readyz(
     .await
 }
 
-/// Metrics, as Prometheus reads them: OpenMetrics or text/plain 0.0.4, by `Accept`
+/// Metrics in Prometheus' text format 0.0.4
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(
     State(app): Shared,
     Extension(caller): Asking,
     _: Parameters<Nothing>,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let accept = headers.get_all(header::ACCEPT).into_iter();
-    let format = Format::negotiate(accept.filter_map(|line| line.to_str().ok()));
     let text = waiting(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
@@ -53,8 +49,8 @@ pub(crate) async fn metrics(
             let rules = status.hits_by_rule.iter_mut();
             rules.for_each(|it| it.rule = None);
         }
-        Ok(render(&status, &Process::read(), format))
+        Ok(render(&status, &Process::read(), &app.counts))
     })
     .await?;
-    Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }

@@ -16,7 +16,7 @@ use super::{Asking, Shared};
 use crate::{
     bodies::request::StretchBody,
     extract::Parameters,
-    look::{Looked, Wanted},
+    look::{ScanSummary, Wanted},
     problem::Problem,
     role::Role,
 };
@@ -119,7 +119,7 @@ pub(crate) struct PacketPage {
     packets: Vec<PacketLine>,
     /// What `after` is to be for the packets behind these; `null`: there were no more.
     next: Option<String>,
-    looked: Looked,
+    scan: ScanSummary,
 }
 
 /// Packets of a window, one line each
@@ -145,13 +145,13 @@ pub(crate) async fn list(
     let limit = asked.limit.unwrap_or(PAGE);
     if !(1..=PAGE_MAX).contains(&limit) {
         let why = format!("`limit` is a number from 1 to {PAGE_MAX}");
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
     let after = asked.after.iter().flat_map(|text| text.split(','));
     let after = after.map(|id| id.trim().parse::<PacketId>());
     let after = after.collect::<Result<Vec<_>, _>>();
     let after =
-        after.map_err(|_| Problem::senseless("`after` is what `next` of the page before was"))?;
+        after.map_err(|_| Problem::invalid("`after` is what `next` of the page before was"))?;
     let wanted = Wanted {
         filter: asked.filter,
         stretch: StretchBody {
@@ -190,7 +190,7 @@ pub(crate) async fn list(
         PacketPage {
             packets,
             next: (is_more && !after.is_empty()).then(|| after.join(",")),
-            looked: Looked::from(report),
+            scan: ScanSummary::from(report),
         }
     };
     wanted.look(app, caller, Vec::new(), look, answer).await

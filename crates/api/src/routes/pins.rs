@@ -47,16 +47,16 @@ pub(crate) async fn read(
     .await
 }
 
-/// Keep packets of some time in the ring; a pin that is there keeps the time that it has
+/// Creates or replaces a pin: the ring keeps the packets of a time range
 ///
-/// The body may be `{}`: all that is there up to now. When the ring is full of what is wanted, the oldest pin falls, unless `/v1/when-full` is `protect`.
+/// The body may be `{}`: all packets up to now. When the ring is full of what is wanted, the oldest pin falls, unless `/v1/when-full` is `protect`.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
     request_body = StretchBody,
     responses(
-        (status = 200, description = "It was there, and keeps its time.", body = PinBody),
-        (status = 201, description = "It is new.", body = PinBody),
+        (status = 200, description = "The pin replaces an older pin.", body = PinBody),
+        (status = 201, description = "The pin is new.", body = PinBody),
     ),
 )]
 pub(crate) async fn put(
@@ -70,10 +70,10 @@ pub(crate) async fn put(
     let stretch = stretch.read()?;
     waiting(move || {
         let (pin, existed) = app.handle.pin(&name, stretch)?;
+        app.handle.tell_change(caller.change(Action::Pin).of(&name));
         let status = if existed {
             StatusCode::OK
         } else {
-            app.handle.tell_change(caller.change(Action::Pin).of(&name));
             StatusCode::CREATED
         };
         Ok((status, Json(PinBody::from(&pin))))
@@ -111,5 +111,5 @@ fn all(app: &App) -> Result<Vec<PinBody>, Problem> {
 }
 
 fn no_pin(name: &str) -> Problem {
-    Problem::absent(format!("there is no pin {name:?}: GET /v1/pins lists them"))
+    Problem::not_found(format!("there is no pin {name:?}: GET /v1/pins lists them"))
 }

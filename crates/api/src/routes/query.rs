@@ -9,7 +9,7 @@ use std::{io::Write, num::NonZeroU32, sync::Arc};
 use axum::{
     Extension,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
+    http::{HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
@@ -26,6 +26,7 @@ use crate::{
     bodies::request::{StretchBody, check_names, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
+    openapi::Binary,
     problem::Problem,
     queries::{Place, QueryRecord},
     role::Role,
@@ -63,9 +64,9 @@ pub(crate) struct Asked {
     limit_bytes: Option<u64>,
     /// With a limit: the last packets instead of the first.
     newest: Option<bool>,
-    /// So many bytes of each packet.
+    /// Truncate each packet to this number of bytes.
     #[param(minimum = 1, maximum = 262_144, value_type = Option<u32>)]
-    headers: Option<NonZeroU32>,
+    snaplen: Option<NonZeroU32>,
     /// Go on with the packets that come.
     follow: Option<bool>,
     /// Go on behind these packets of an answer before, by the IDs that it gave them (`epb_packetid`, `after` in its verdict), with commas between.
@@ -85,20 +86,20 @@ impl Asked {
         let stretch = stretch.read()?;
         check_names(self.filter.as_deref().unwrap_or_default(), caller)?;
         if self.count == Some(true) && self.follow == Some(true) {
-            return Err(Problem::senseless(
+            return Err(Problem::invalid(
                 "`count` and `follow`: what is to come cannot be counted",
             ));
         }
         let after = list(self.after.as_deref()).into_iter().map(|id| {
             let read = id.parse::<PacketId>();
-            read.map_err(|_| Problem::senseless(format!("`after`: {id:?} is no packet's ID")))
+            read.map_err(|_| Problem::invalid(format!("`after`: {id:?} is no packet's ID")))
         });
         let snaplen = caller.snaplen.and_then(NonZeroU32::new);
-        if self.headers.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
-            let why = format!("`headers`: no packet has more than {SNAPLEN_MAX} bytes");
-            return Err(Problem::malformed(why));
+        if self.snaplen.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
+            let why = format!("`snaplen`: no packet has more than {SNAPLEN_MAX} bytes");
+            return Err(Problem::invalid(why));
         }
-        let headers = [self.headers, snaplen].into_iter().flatten().min();
+        let headers = [self.snaplen, snaplen].into_iter().flatten().min();
         Ok(Query {
             expression: self.filter.unwrap_or_default(),
             within: caller.filter.as_deref().unwrap_or_default().to_owned(),
@@ -129,15 +130,14 @@ impl Asked {
 /// What has left the ring comes from the finished dumps that have it, but not with `after`. `dumps` in the
 /// verdict names them, and the stretches that none of them covers; for tokens with a filter or a snap length it has counts only.
 ///
-/// The answer may be read while it comes. Its verdict stands in a comment of the last packet and of each interface's statistics; afterwards at
-/// `Location`; and in trailers, where the request has `TE: trailers`: `Retroscope-Verdict` (`complete` or `incomplete`), `Retroscope-Packets`,
-/// `Retroscope-Bytes`. An answer that fails ends without its last chunk.
+/// A client can read the answer while it arrives. The verdict is in a comment of the last packet and of each interface's statistics, and afterwards at
+/// `Location`. An answer that fails ends without its last chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
     params(Asked),
     responses((
         status = 200, description = "The packets; with `count` the verdict only.",
-        content((Vec<u8> = "application/x-pcapng"), (CountBody = "application/json")),
+        content((Binary = "application/x-pcapng"), (CountBody = "application/json")),
         headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
     )),
 )]
@@ -146,7 +146,6 @@ pub(crate) async fn query(
     Extension(caller): Asking,
     Parameters(asked): Parameters<Asked>,
     version: Version,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let is_count = asked.count == Some(true);
     let places = if asked.follow == Some(true) {
@@ -201,10 +200,6 @@ pub(crate) async fn query(
         let file = format!("attachment; filename=\"retroscope-{name}Z.pcapng\"");
         all.insert(header::CONTENT_DISPOSITION, value(file)?);
     }
-    if asks_for_trailers(&headers) {
-        let names = TRAILERS.join(", ");
-        all.insert(header::TRAILER, value(names)?);
-    }
     Ok(response)
 }
 
@@ -216,22 +211,6 @@ struct CountBody {
     report: QueryReport,
     /// The verdict in words.
     reasons: String,
-}
-
-/// The fields behind the body.
-const TRAILERS: [&str; 3] = [
-    "retroscope-verdict",
-    "retroscope-packets",
-    "retroscope-bytes",
-];
-
-/// RFC 9110, section 10.1.4.
-fn asks_for_trailers(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::TE).iter();
-    let mut codings = lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','));
-    codings.any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// A query on a thread that may wait.
@@ -284,12 +263,12 @@ impl Task {
             }
             handle.tell_export(Export { bytes, ..export });
         }
-        let trailers = outcome.as_ref().ok().map(trailers);
+        let is_whole = outcome.is_ok();
         begun.end(outcome);
         // Who has read the answer to its end may ask again at once.
         drop(self.place);
-        if trailers.is_some() {
-            self.sender.end(trailers);
+        if is_whole {
+            self.sender.end();
         }
     }
 }
@@ -300,13 +279,6 @@ fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryE
     let counted = CountBody { report, reasons };
     serde_json::to_writer(out, &counted).map_err(|error| QueryError::Output(error.into()))?;
     Ok(counted.report)
-}
-
-fn trailers(report: &QueryReport) -> HeaderMap {
-    let verdict = HeaderValue::from_static(report.verdict.as_str());
-    let values = [verdict, report.packets.into(), report.bytes.into()];
-    let names = TRAILERS.map(header::HeaderName::from_static);
-    names.into_iter().zip(values).collect()
 }
 
 /// What became of a query: of the last 256, for who asked it
@@ -347,7 +319,7 @@ pub(crate) async fn cancel(
 }
 
 fn no_query() -> Problem {
-    Problem::absent(
+    Problem::not_found(
         "there is no such query of yours among the last 256: its ID is in the `Location` of its answer",
     )
 }

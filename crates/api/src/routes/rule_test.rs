@@ -9,7 +9,7 @@ use super::{Asking, Shared, packets::PacketLine};
 use crate::{
     bodies::request::{StretchBody, count},
     extract::{Json, Nothing, Parameters},
-    look::{Looked, Wanted},
+    look::{ScanSummary, Wanted},
     problem::Problem,
 };
 
@@ -43,7 +43,7 @@ pub(crate) struct RuleTestBody {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = RuleTested)]
 pub(crate) struct RuleTestedBody {
-    /// Packets that it takes, of those that were looked at.
+    /// Packets that it takes, of those that were scan at.
     hits: u64,
     /// The stamp of the first of them, RFC 3339; `null`: there is none.
     first: Option<String>,
@@ -53,7 +53,7 @@ pub(crate) struct RuleTestedBody {
     most_in_a_second: u64,
     /// The first of them, in order.
     packets: Vec<PacketLine>,
-    looked: Looked,
+    scan: ScanSummary,
 }
 
 /// What is found.
@@ -98,12 +98,12 @@ pub(crate) async fn test(
 ) -> Result<Response, Problem> {
     if asked.expression.trim().is_empty() {
         let why = "a rule has an expression: an empty one would take every packet";
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
     let list = asked.list.unwrap_or(LISTED);
     if list > LISTED_MAX {
         let why = format!("`list` is a number from 0 to {LISTED_MAX}");
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
     let wanted = Wanted {
         filter: Some(asked.expression),
@@ -127,7 +127,7 @@ pub(crate) async fn test(
         last: found.last_ns.map(rfc3339),
         most_in_a_second: found.most,
         packets: found.packets,
-        looked: Looked::from(report),
+        scan: ScanSummary::from(report),
     };
     let none = Found::default();
     wanted.look(app, caller, none, look, answer).await

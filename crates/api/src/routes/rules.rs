@@ -3,53 +3,20 @@
 use axum::{
     Extension,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
-    response::Response,
+    http::{HeaderMap, HeaderName, StatusCode, header},
+    response::{IntoResponse, Response},
 };
-use retroscope_recorder::{Action, RecorderHandle, RuleStatus, SubDirectory};
+use retroscope_recorder::{Action, Condition, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Asking, Shared};
 use crate::{
     app::{answering, waiting},
-    bodies::request::RulePut,
+    bodies::request::RuleBody,
     extract::{Json, Named, Nothing, Parameters, check_name},
     problem::Problem,
 };
-
-/// A trigger rule. `null`: as the recorder was started.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(as = Rule)]
-pub(crate) struct RuleBody {
-    /// Its name: as given, or its place among the triggers of the start, from 1.
-    name: String,
-    /// The trigger expression, or the script's file.
-    expression: String,
-    /// Whether its matches are hits.
-    enabled: bool,
-    /// Whether it is of the start or of the configuration file.
-    configured: bool,
-    /// Packets that matched this expression; `null`: not counted, of a script.
-    hits: Option<u64>,
-    past_seconds: Option<f64>,
-    future_seconds: Option<f64>,
-    packets: Option<u64>,
-    bytes: Option<u64>,
-    dump: Option<String>,
-    /// What is dumped of an alert of Alertmanager; `null`: it takes none.
-    alert_dump: Option<String>,
-    into: Option<String>,
-    hold_off_seconds: Option<f64>,
-    max_dumps: Option<u64>,
-    dumps_per_minute: Option<u64>,
-    bytes_per_hour: Option<u64>,
-    keep_bytes: Option<u64>,
-    keep_age_seconds: Option<f64>,
-    asked_by: Option<String>,
-    /// As whom those were let in who asked for it.
-    caller: Option<String>,
-}
 
 /// All rules.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -65,40 +32,6 @@ pub(crate) struct RulesBody {
 pub(crate) struct RulePatch {
     /// Whether its matches are hits.
     enabled: bool,
-}
-
-impl From<RuleStatus> for RuleBody {
-    fn from(rule: RuleStatus) -> Self {
-        let request = rule.request;
-        Self {
-            name: rule.name,
-            expression: rule.expression,
-            enabled: rule.is_enabled,
-            configured: rule.is_configured,
-            hits: rule.hits,
-            past_seconds: request.past.map(|past| past.as_secs_f64()),
-            future_seconds: request.future.map(|future| future.as_secs_f64()),
-            packets: request.packets_max,
-            bytes: request.bytes_max,
-            dump: request.dump,
-            alert_dump: request.alert_dump,
-            hold_off_seconds: request.hold_off.map(|time| time.as_secs_f64()),
-            max_dumps: request.max_dumps,
-            dumps_per_minute: request.dumps_per_minute,
-            bytes_per_hour: request.bytes_per_hour,
-            keep_bytes: request.keep.and_then(|keep| keep.bytes),
-            keep_age_seconds: request
-                .keep
-                .and_then(|keep| keep.age)
-                .map(|age| age.as_secs_f64()),
-            into: request
-                .into
-                .as_ref()
-                .map(|into| SubDirectory::as_str(into).to_owned()),
-            asked_by: request.asked_by,
-            caller: request.caller,
-        }
-    }
 }
 
 /// The rules, by name
@@ -122,24 +55,26 @@ pub(crate) async fn read(
     State(app): Shared,
     _: Parameters<Nothing>,
     Named(name): Named<String>,
-) -> Result<Json<RuleBody>, Problem> {
-    waiting(move || Ok(Json(find(&app.handle, &name)?.into()))).await
+) -> Result<Response, Problem> {
+    waiting(move || Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))).await
 }
 
-/// Make a rule as it is wanted: a new one, or another expression, dump, window and limits in the place of what is there
+/// Creates or replaces a rule
 ///
-/// Each packet is looked at by the old rule or by the new one. Dumps that are open go on as they were asked for. With `If-None-Match: *` a rule
-/// that is there stays as it is, and the request is refused (412).
+/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old terms. A rule that GET answered can be put back: unchanged it
+/// changes nothing. With `If-Match` a rule that somebody else changed meanwhile stays as it is, and with `If-None-Match: *` any existing rule does
+/// (412).
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
         ("name" = String, Path, min_length = 1, max_length = 64),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: change no rule that is there.", pattern = r"^\*$"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule that was read.", pattern = "^\"[0-9a-f]{16}\"$"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: change no existing rule.", pattern = r"^\*$"),
     ),
-    request_body = RulePut,
+    request_body = RuleBody,
     responses(
-        (status = 200, description = "It was there, and is as wanted.", body = RuleBody),
-        (status = 201, description = "It is new.", body = RuleBody),
+        (status = 200, description = "The rule existed, and is as requested.", body = RuleBody),
+        (status = 201, description = "The rule is new.", body = RuleBody),
     ),
 )]
 pub(crate) async fn put(
@@ -148,27 +83,41 @@ pub(crate) async fn put(
     _: Parameters<Nothing>,
     Named(name): Named<String>,
     headers: HeaderMap,
-    Json(wanted): Json<RulePut>,
-) -> Result<(StatusCode, Json<RuleBody>), Problem> {
+    Json(wanted): Json<RuleBody>,
+) -> Result<Response, Problem> {
     check_name(&name)?;
-    let only_new = match headers
-        .get(header::IF_NONE_MATCH)
-        .map(|value| value.as_bytes())
-    {
+    let header = |name: HeaderName| headers.get(name).map(|value| value.as_bytes());
+    let only_new = match header(header::IF_NONE_MATCH) {
         None => false,
         Some(b"*") => true,
         Some(_) => {
-            return Err(Problem::senseless(
-                "`If-None-Match` is `*` or left out: rules have no entity tags",
-            ));
+            return Err(Problem::invalid("`If-None-Match` is `*` or left out"));
         }
     };
+    let version = header(header::IF_MATCH).map(|tag| {
+        let tag = str::from_utf8(tag).ok().map(|tag| tag.trim_matches('"'));
+        tag.unwrap_or_default().to_owned()
+    });
     let request = wanted.request(&caller)?;
     wanted.expression()?;
     waiting(move || {
         let handle = &app.handle;
+        let before = handle.rule(&name);
+        let is_same = |before: &RuleStatus| {
+            RuleBody::from(before.clone()).definition() == wanted.clone().definition()
+        };
+        // A rule that is put back unchanged keeps the name of the client that requested it.
+        let request = match before.filter(is_same) {
+            Some(before) => before.request,
+            None => request,
+        };
+        let condition = match &version {
+            _ if only_new => Condition::New,
+            Some(version) => Condition::Unchanged(version),
+            None => Condition::Any,
+        };
         let rule = (wanted.expression()?, &request);
-        let existed = handle.put_rule(&name, rule, wanted.enabled, only_new)?;
+        let existed = handle.put_rule(&name, rule, wanted.enabled, condition)?;
         let change = caller.change(Action::PutRule).of(&name);
         handle.tell_change(change.with(rule.0));
         let status = if existed {
@@ -176,7 +125,7 @@ pub(crate) async fn put(
         } else {
             StatusCode::CREATED
         };
-        Ok((status, Json(find(handle, &name)?.into())))
+        Ok(tagged(status, find(handle, &name)?))
     })
     .await
 }
@@ -194,7 +143,7 @@ pub(crate) async fn enable(
     _: Parameters<Nothing>,
     Named(name): Named<String>,
     Json(patch): Json<RulePatch>,
-) -> Result<Json<RuleBody>, Problem> {
+) -> Result<Response, Problem> {
     waiting(move || {
         find(&app.handle, &name)?;
         app.handle.enable_rule(&name, patch.enabled)?;
@@ -203,7 +152,7 @@ pub(crate) async fn enable(
             false => Action::DisableRule,
         };
         app.handle.tell_change(caller.change(action).of(&name));
-        Ok(Json(find(&app.handle, &name)?.into()))
+        Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))
     })
     .await
 }
@@ -232,12 +181,18 @@ pub(crate) async fn remove(
     .await
 }
 
+/// The rule, with its version as entity tag.
+fn tagged(status: StatusCode, rule: RuleStatus) -> Response {
+    let tag = [(header::ETAG, format!("\"{}\"", rule.version()))];
+    (status, tag, Json(RuleBody::from(rule))).into_response()
+}
+
 pub(super) fn find(handle: &RecorderHandle, name: &str) -> Result<RuleStatus, Problem> {
     handle.rule(name).ok_or_else(|| no_rule(name))
 }
 
 fn no_rule(name: &str) -> Problem {
-    Problem::absent(format!(
+    Problem::not_found(format!(
         "there is no rule {name:?}: GET /v1/rules lists them"
     ))
 }

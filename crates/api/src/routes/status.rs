@@ -59,7 +59,7 @@ pub(crate) async fn interfaces(
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Looked {
+pub(crate) struct DoctorQuery {
     /// Names, with commas between; left out: all of the machine.
     interfaces: Option<String>,
 }
@@ -67,15 +67,15 @@ pub(crate) struct Looked {
 /// What on the machine would lose packets, or change them before they are recorded: what `retroscope doctor` says
 ///
 /// But for the permission to capture, which the recorder gave up once it had it.
-#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(Looked), responses((status = 200, body = Report)))]
+#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = Report)))]
 pub(crate) async fn doctor(
     State(app): Shared,
-    Parameters(wanted): Parameters<Looked>,
+    Parameters(wanted): Parameters<DoctorQuery>,
 ) -> Result<Json<Report>, Problem> {
     waiting(move || {
         let names = list(wanted.interfaces.as_deref());
         let report = (app.services.doctor.0)(&names);
-        report.map(Json).map_err(Problem::senseless)
+        report.map(Json).map_err(Problem::invalid)
     })
     .await
 }

@@ -99,14 +99,14 @@ pub(crate) async fn timeline(
     };
     if !(1..=SLOTS_MAX).contains(&request.slots) {
         let why = format!("`slots` is a number from 1 to {SLOTS_MAX}");
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
     if request
         .from_ns
         .zip(request.to_ns)
         .is_some_and(|(from, to)| from > to)
     {
-        return Err(Problem::senseless("`to` is before `from`"));
+        return Err(Problem::invalid("`to` is before `from`"));
     }
     answering(move || {
         let body: TimelineBody = app.handle.timeline(&request)?.into();

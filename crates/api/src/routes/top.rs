@@ -17,7 +17,7 @@ use crate::{
     bodies::request::StretchBody,
     extract::Parameters,
     largest::{By, Largest, Volume},
-    look::{Looked, Wanted},
+    look::{ScanSummary, Wanted},
     problem::Problem,
 };
 
@@ -107,7 +107,7 @@ pub(crate) struct PortRow {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Top)]
 pub(crate) struct TopBody {
-    looked: Looked,
+    scan: ScanSummary,
     /// All packets that were counted.
     packets: u64,
     /// Their bytes on the wire.
@@ -165,7 +165,7 @@ impl Count {
         }
     }
 
-    fn told(self, count: usize, looked: Looked) -> TopBody {
+    fn told(self, count: usize, scan: ScanSummary) -> TopBody {
         let uncertain = [
             self.flows.uncertain(),
             self.hosts.uncertain(),
@@ -175,7 +175,7 @@ impl Count {
         let hosts = self.hosts.largest(count).into_iter();
         let ports = self.ports.largest(count).into_iter();
         TopBody {
-            looked,
+            scan,
             packets: self.all.packets,
             bytes: self.all.bytes,
             flows: flows.map(|(flow, volume)| flow_row(flow, volume)).collect(),
@@ -242,7 +242,7 @@ pub(crate) async fn top(
     let count = asked.count.unwrap_or(ROWS);
     if !(1..=ROWS_MAX).contains(&count) {
         let why = format!("`count` is a number from 1 to {ROWS_MAX}");
-        return Err(Problem::senseless(why));
+        return Err(Problem::invalid(why));
     }
     let wanted = Wanted {
         filter: asked.filter,
@@ -261,7 +261,8 @@ pub(crate) async fn top(
         all.add(seen);
         true
     };
-    let answer =
-        move |all: Count, report: &QueryReport, _: &Query| all.told(count, Looked::from(report));
+    let answer = move |all: Count, report: &QueryReport, _: &Query| {
+        all.told(count, ScanSummary::from(report))
+    };
     wanted.look(app, caller, empty, look, answer).await
 }

@@ -86,7 +86,7 @@ fn changes_are_events_with_the_caller() {
         let status = served.ask_unix(request).status;
         assert!((200..300).contains(&status), "{request:?}: {status}");
         let mut told = next(&mut listener, "changed");
-        let who = told.as_object_mut().unwrap().remove("who").unwrap();
+        let who = told.as_object_mut().unwrap().remove("caller").unwrap();
         assert!(who.as_str().unwrap().starts_with("uid "), "{who}");
         assert_eq!(told, *expected);
     }
@@ -96,7 +96,7 @@ fn changes_are_events_with_the_caller() {
         assert!((200..300).contains(&status), "{request:?}: {status}");
         let mut told = next(&mut listener, "changed");
         let told = told.as_object_mut().unwrap();
-        assert_eq!(told.remove("who").unwrap(), "admin");
+        assert_eq!(told.remove("caller").unwrap(), "admin");
         let address = told.remove("address").unwrap();
         assert!(address.as_str().unwrap().starts_with("127.0.0.1:"));
         assert_eq!(Value::Object(told.clone()), *expected);
@@ -163,7 +163,13 @@ fn refused_logins_are_events_and_a_flood_is_few() {
     }
     let told = Value::from(refused);
     assert!(!told.to_string().contains("retroscope_0"), "{told}");
-    let known = |of: &Value| (of["who"].clone(), of["status"].clone(), of["count"].clone());
+    let known = |of: &Value| {
+        (
+            of["caller"].clone(),
+            of["status"].clone(),
+            of["count"].clone(),
+        )
+    };
     let all: Vec<_> = told.as_array().unwrap().iter().map(known).collect();
     let late = ("late".into(), 401.into(), 1.into());
     let view = ("view".into(), 403.into(), 1.into());
@@ -206,6 +212,6 @@ fn a_refused_user_of_the_unix_socket_is_an_event() {
     assert!(text.contains("socket's group"), "{answer:?}");
     let reason = refused["reason"].as_str().unwrap();
     assert!(reason.contains("socket's group"), "{refused}");
-    let expected = json!({ "who": "uid 12345", "status": 403, "reason": reason, "count": 1 });
+    let expected = json!({ "caller": "uid 12345", "status": 403, "reason": reason, "count": 1 });
     assert_eq!(refused, expected);
 }

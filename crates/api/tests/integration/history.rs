@@ -82,7 +82,7 @@ fn the_largest_are_those_of_all_packets() {
     served.wait_for_packets(5000);
     let of = |query: &str| ask(&served, get(&format!("/v1/top?{query}")), "view");
     let top = of("count=100&by=packets").done(200);
-    assert_eq!(number(&top["packets"]), number(&top["looked"]["looked_at"]));
+    assert_eq!(number(&top["packets"]), number(&top["scan"]["inspected"]));
     assert!(number(&top["packets"]) >= 5000);
     let flows = top["flows"].as_array().unwrap();
     assert_eq!(flows.len(), 10, "as the generator has them");
@@ -108,7 +108,7 @@ fn the_largest_are_those_of_all_packets() {
     assert_eq!(bytes(&top["flows"], "bytes"), number(&top["bytes"]));
     assert_eq!(bytes(&top["hosts"], "sent_bytes"), number(&top["bytes"]));
     assert_eq!(
-        (number(&top["uncertain_bytes"]), &top["looked"]["verdict"]),
+        (number(&top["uncertain_bytes"]), &top["scan"]["verdict"]),
         (0, &json!("complete"))
     );
     // A flow's Community ID, and its ends, find it again.
@@ -168,7 +168,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
     // A window that does not move.
     let all = of("limit=1", "view").done(200);
     let (from, to) = (
-        all["looked"]["from"].as_str().unwrap(),
+        all["scan"]["from"].as_str().unwrap(),
         "2099-01-01T00:00:00Z",
     );
     let last = of("limit=1000&newest=true", "view").done(200);
@@ -272,7 +272,7 @@ fn a_rule_is_tried_on_the_past() {
     let test =
         |body: &Value, role: &str| ask(&served, request("POST", "/v1/rules/test").json(body), role);
     let all = test(&json!({ "expression": "udp", "list": 3 }), "view").done(200);
-    assert_eq!(number(&all["hits"]), number(&all["looked"]["looked_at"]));
+    assert_eq!(number(&all["hits"]), number(&all["scan"]["inspected"]));
     assert!(number(&all["hits"]) >= 3000);
     let listed = all["packets"].as_array().unwrap();
     assert_eq!((listed.len(), &listed[0]["time"]), (3, &all["first"]));
@@ -285,7 +285,7 @@ fn a_rule_is_tried_on_the_past() {
         (&none["hits"], &none["first"], &none["packets"]),
         (&json!(0), &Value::Null, &json!([]))
     );
-    assert!(number(&none["looked"]["looked_at"]) >= 3000);
+    assert!(number(&none["scan"]["inspected"]) >= 3000);
     // It is no rule by that.
     assert_eq!(served.handle.rules().len(), 1);
     let odd = test(

@@ -363,7 +363,7 @@ fn unread_answers_are_bounded() {
         .collect();
     let refused = served.ask(&query);
     assert_eq!(refused.headers["retry-after"], "1");
-    let why = refused.refused(503);
+    let why = refused.refused(429);
     assert!(why.contains("6 queries"), "{why}");
     assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
     // They leave in the middle, and others are answered again.
@@ -449,7 +449,7 @@ fn an_account_has_half_of_the_connections() {
         std::thread::yield_now();
     };
     assert_eq!(refused.headers["retry-after"], "1");
-    let why = refused.refused(503);
+    let why = refused.refused(429);
     assert!(why.contains("128 requests"), "{why}");
     let other = get("/v1/status").token(served.token("packets"));
     assert_eq!(served.ask(&other).status, 200);
@@ -473,7 +473,7 @@ fn unread_pages_occupy_places() {
         })
         .collect();
     let refused = served.ask(&get("/v1/packets?limit=1").token(token));
-    let why = refused.refused(503);
+    let why = refused.refused(429);
     assert!(why.contains("6 queries"), "{why}");
     drop(unread);
     let deadline = Instant::now() + DEADLINE;

@@ -34,16 +34,16 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
         let target = "/v1/query?count=true&filter=host+192.0.2.99";
         served.ask(&get(target).token(token)).done(200)
     };
-    assert!(count(all)["looked_at"].as_u64() >= Some(2000));
+    assert!(count(all)["inspected"].as_u64() >= Some(2000));
     let told = count(&packets);
-    assert_eq!(told["looked_at"], 0, "{told}");
+    assert_eq!(told["inspected"], 0, "{told}");
     assert_eq!(told["empty"], json!({ "why": "nothing-matched", "of": 0 }));
     assert!(told.get("index").is_none(), "{told}");
     let page = served.ask(&get("/v1/packets").token(&packets)).done(200);
-    assert_eq!(page["looked"]["looked_at"], 0, "{page}");
+    assert_eq!(page["scan"]["inspected"], 0, "{page}");
     let answer = served.ask(&get("/v1/query?to=2100-01-01T00:00:00Z").token(&packets));
     let text = String::from_utf8_lossy(&answer.body);
-    assert!(text.contains("\"looked_at\":0,"), "{text}");
+    assert!(text.contains("\"inspected\":0,"), "{text}");
 }
 
 /// What is dumped by hand is of what the caller may see, and of what would be dumped without them; and no filter asks for bytes that the caller may not see.
@@ -73,9 +73,9 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     };
     let flow = json!({ "src_ip": "192.0.2.1", "src_port": 1, "dest_ip": "192.0.2.2", "dest_port": 2, "proto": "UDP" });
     assert_eq!(expression(&json!({})), "(udp) and (not ip6 proto 99)");
-    assert_eq!(expression(&json!({ "filter": "" })), "udp");
+    assert_eq!(expression(&json!({ "dump": "" })), "udp");
     assert_eq!(
-        expression(&json!({ "filter": "port 7" })),
+        expression(&json!({ "dump": "port 7" })),
         "(udp) and (port 7)"
     );
     let of_flow = expression(&json!({ "flow": flow }));
@@ -85,14 +85,14 @@ fn a_limited_trigger_narrows_what_is_dumped() {
         "payload contains \"x\"",
         "mpls or mpls or mpls or mpls 74565",
     ] {
-        let body = json!({ "filter": filter, "future": "0" });
+        let body = json!({ "dump": filter, "future": "0" });
         for token in [&udp, &short, served.token("trigger")] {
             let why = trigger(token, &body).refused(403);
             assert!(why.contains("bytes of packets"), "{why}");
         }
         trigger(served.token("admin"), &body).done(201);
     }
-    let headers = json!({ "filter": "tcp[tcpflags] & tcp-syn != 0", "future": "0" });
+    let headers = json!({ "dump": "tcp[tcpflags] & tcp-syn != 0", "future": "0" });
     trigger(served.token("trigger"), &headers).done(201);
 }
 
@@ -116,7 +116,7 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
     };
     let id = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=";
     let asked = format!(
-        "filter=not+port+9&from=0&interfaces=eth0,eth1&community_id={}&headers=64",
+        "filter=not+port+9&from=0&interfaces=eth0,eth1&community_id={}&snaplen=64",
         id.replace('+', "%2B").replace('=', "%3D")
     );
     let export = exported(&format!("/v1/query?{asked}"));
@@ -162,7 +162,7 @@ fn only_an_admin_has_names_of_hosts_looked_up() {
         request("POST", "/v1/rules/test").json(&body)
     };
     let trigger = |filter: &str| {
-        let body = json!({ "filter": filter, "past": "1ms", "future": "0" });
+        let body = json!({ "dump": filter, "past": "1ms", "future": "0" });
         request("POST", "/v1/triggers").json(&body)
     };
     let named = "host+localhost+and+port+domain";

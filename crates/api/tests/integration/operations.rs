@@ -31,14 +31,36 @@ fn rules_come_change_and_go() {
     let made = put("dns", &wanted).done(201);
     assert_eq!(
         (
-            &made["past_seconds"],
+            &made["past"],
             &made["packets"],
             &made["enabled"],
             &made["asked_by"]
         ),
-        (&json!(2.0), &json!(3), &json!(true), &json!("admin"))
+        (&json!("2s"), &json!(3), &json!(true), &json!("admin"))
     );
     assert_eq!(put("dns", &wanted).done(200), made);
+    // What was read can be put back: unchanged, or edited if nobody else changed it meanwhile.
+    let read = ask(get("/v1/rules/dns"));
+    let tag = read.headers["etag"].clone();
+    let rule = read.done(200);
+    let put_back = |rule: &Value, tag: &str| {
+        let put = request("PUT", "/v1/rules/dns").json(rule);
+        served.ask_unix(&put.header("If-Match", tag))
+    };
+    let answer = put_back(&rule, &tag);
+    assert_eq!(answer.headers["etag"], tag);
+    assert_eq!(answer.done(200), rule, "also from another caller");
+    let mut edited = rule.clone();
+    edited["past"] = json!("1500ms");
+    let answer = put_back(&edited, &tag);
+    assert_ne!(answer.headers["etag"], tag);
+    assert_eq!(answer.done(200)["past"], "1500ms");
+    let refused = put_back(&edited, &tag);
+    assert_eq!(refused.json()["type"], "urn:retroscope:problem:changed");
+    refused.refused(412);
+    put("dns", &wanted).done(200);
+    let first = ask(get("/v1/rules/1")).done(200);
+    assert_eq!(put("1", &first).done(200), first, "a rule of the start");
     let other = json!({ "expression": "udp port 5353", "enabled": false });
     let only_new = request("PUT", "/v1/rules/dns")
         .json(&other)
@@ -155,7 +177,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
             None => post,
         })
     };
-    let wanted = json!({ "filter": "udp or tcp", "past": "10s", "future": "0s", "packets": 5, "asked_by": "a test" });
+    let wanted = json!({ "dump": "udp or tcp", "past": "10s", "future": "0s", "packets": 5, "asked_by": "a test" });
     let first = trigger(&wanted, Some("incident-17"));
     let body = first.done(201);
     let number = body["dump"].as_u64().unwrap();
@@ -165,7 +187,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
         (&again["dump"], &again["existed"]),
         (&body["dump"], &json!(true))
     );
-    let other = json!({ "filter": "udp", "past": "10s", "future": "0s" });
+    let other = json!({ "dump": "udp", "past": "10s", "future": "0s" });
     let why = trigger(&other, Some("incident-17")).refused(422);
     assert!(why.contains("another trigger"), "{why}");
     let report = finished(&served, number);
@@ -177,7 +199,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
         ),
         (&json!(5), &json!("a test"), true)
     );
-    let why = trigger(&json!({ "filter": "port $srcPort" }), None).refused(422);
+    let why = trigger(&json!({ "dump": "port $srcPort" }), None).refused(422);
     assert!(why.contains("$srcPort"), "{why}");
     for key in ["", &"k".repeat(65)] {
         trigger(&wanted, Some(key)).refused(422);
@@ -185,11 +207,30 @@ fn a_trigger_starts_one_dump_for_a_key() {
     for key in ["a b", "a\tb", "\u{fc}"] {
         trigger(&wanted, Some(key)).refused(400);
     }
-    let list = ask(get("/v1/dumps")).done(200);
-    assert_eq!(
-        (&list["dumps"][0]["number"], &list["before"]),
-        (&json!(number), &json!(0))
-    );
+    trigger(&other, None).done(201);
+    let list = ask(get("/v1/dumps?state=complete&rule=manual&since=0")).done(200);
+    assert_eq!(list["dumps"][0]["number"], json!(number), "{list}");
+    let mut numbers = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = ask(get(&format!("/v1/dumps?limit=1{after}"))).done(200);
+        numbers.push(page["dumps"][0]["number"].as_u64().unwrap());
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    let all = ask(get("/v1/dumps")).done(200);
+    assert_eq!(all["dumps"].as_array().unwrap().len(), numbers.len());
+    assert!(numbers.is_sorted() && numbers.len() > 1, "{numbers:?}");
+    for (wrong, status) in [
+        ("limit=0", 422),
+        ("after=x", 422),
+        ("since=x", 422),
+        ("state=x", 400),
+    ] {
+        ask(get(&format!("/v1/dumps?{wrong}"))).refused(status);
+    }
     ask(get("/v1/dumps/x")).refused(404);
     ask(get("/v1/dumps/999")).refused(404);
 }
@@ -203,10 +244,15 @@ fn pins_keep_a_time_until_they_are_given_up() {
         |name: &str, body: &Value| ask(request("PUT", &format!("/v1/pins/{name}")).json(body));
     let pin = put("lunch", &json!({ "last": "1s" })).done(201);
     assert_eq!(
-        (&pin["name"], &pin["fallen"]),
+        (&pin["name"], &pin["revoked"]),
         (&json!("lunch"), &json!(false))
     );
-    assert_eq!(put("lunch", &json!({})).done(200), pin);
+    let replaced = put("lunch", &json!({})).done(200);
+    assert_eq!(
+        (&pin["from"].is_null(), &replaced["from"]),
+        (&false, &Value::Null)
+    );
+    let pin = replaced;
     assert_eq!(ask(get("/v1/pins")).done(200), json!({ "pins": [pin] }));
     assert_eq!(ask(get("/v1/pins/lunch")).done(200), pin);
     assert_eq!(ask(get("/v1/status")).done(200)["pins"], json!([pin]));
@@ -257,11 +303,7 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
     served.wait_for_packets(5000);
     let token = served.token("packets");
     let ask = |target: &str| served.ask(&get(target).token(token));
-    let answer = served.ask(
-        &get("/v1/query")
-            .token(token)
-            .header("TE", "trailers, deflate"),
-    );
+    let answer = ask("/v1/query");
     assert_eq!((answer.status, answer.is_whole), (200, true));
     assert_eq!(answer.headers["content-type"], "application/x-pcapng");
     let disposition = &answer.headers["content-disposition"];
@@ -271,8 +313,6 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
     );
     let count = packets(&answer.body);
     assert!(count >= 5000, "{count}");
-    assert_eq!(answer.trailers["retroscope-packets"], count.to_string());
-    assert_eq!(answer.trailers["retroscope-verdict"], "complete");
     let record = ask(&answer.headers["location"]).done(200);
     assert_eq!(
         (
@@ -289,8 +329,7 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
         .refused(404);
     served.ask_unix(&get(&answer.headers["location"])).done(200);
     ask("/v1/queries/nonsense").refused(404);
-    let without = ask("/v1/query?last=1ms");
-    assert!(without.trailers.is_empty() && without.is_whole);
+    assert!(ask("/v1/query?last=1ms").is_whole);
     assert!(packets(&ask("/v1/query?filter=udp%20and%20tcp").body) == 0);
     let why = ask("/v1/query?filter=udp%20prt%209").refused(422);
     assert!(why.contains("prt"), "{why}");
@@ -372,7 +411,7 @@ fn events_come_as_they_happen_and_from_where_another_was() {
     let mut later = listen(get("/v1/events").header("Last-Event-ID", &id));
     for listener in [&mut listener, &mut later] {
         let (_, export) = until(listener, "exported");
-        let who = export["who"].as_str().unwrap();
+        let who = export["caller"].as_str().unwrap();
         assert!(
             export["what"] == "query" && who.starts_with("uid "),
             "{export}"
@@ -401,7 +440,7 @@ fn the_rest_is_told() {
     served.wait_for_packets(100);
     let status = served.ask_unix(&get("/v1/status")).done(200);
     let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
-    assert_eq!(of("stored"), of("analyzed") + of("lapped") + of("unread"));
+    assert_eq!(of("stored"), of("analyzed") + of("missed") + of("unread"));
     let interfaces = served.ask_unix(&get("/v1/interfaces")).done(200);
     assert_eq!(interfaces["interfaces"][0]["link_type"], 1);
     let metrics = served.ask(&get("/metrics").token(served.token("metrics")));
@@ -410,10 +449,17 @@ fn the_rest_is_told() {
         "{metrics:?}"
     );
     assert!(metrics.text().contains("retroscope_received_packets_total"));
-    let open = get("/metrics")
-        .token(served.token("metrics"))
-        .header("Accept", "application/openmetrics-text");
-    assert!(served.ask(&open).text().ends_with("# EOF\n"));
+    served
+        .ask(&get("/v1/status").token(served.token("metrics")))
+        .refused(403);
+    let metrics = served.ask(&get("/metrics").token(served.token("metrics")));
+    let text = metrics.text();
+    for line in [
+        "retroscope_api_requests_total{code=\"403\"} 1\n",
+        "retroscope_api_refusals_total{type=\"forbidden\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
     for target in [
         "/v1/status?x=1",
         "/v1/rules?all",
@@ -424,12 +470,49 @@ fn the_rest_is_told() {
     }
 }
 
+/// HEAD starts no search, holds no place and reports no export.
+#[test]
+fn head_costs_nothing() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let token = served.token("admin");
+    let triggered = served
+        .ask_unix(&request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "0s" })));
+    let number = triggered.done(201)["dump"].as_u64().unwrap();
+    finished(&served, number);
+    let mut listener = served.handle.subscribe(None);
+    for target in [
+        "/v1/query",
+        "/v1/query?follow=true",
+        "/v1/events",
+        "/v1/dumps",
+        "/v1/top",
+    ] {
+        let answer = served.ask(&request("HEAD", target).token(token));
+        assert_eq!((answer.status, answer.body.len()), (200, 0), "{target}");
+    }
+    let file = format!("/v1/dumps/{number}/file");
+    let answer = served.ask(&request("HEAD", &file).token(token));
+    assert!(answer.headers["content-length"] != "0" && answer.headers.contains_key("etag"));
+    served.ask(&request("HEAD", "/v1/rules/none").token(token));
+    // The first report is of the GET.
+    let sent = served.ask(&get(&file).token(token)).body.len() as u64;
+    let exported = loop {
+        if let retroscope_recorder::RecorderEvent::Exported(export) =
+            listener.take(crate::support::DEADLINE).unwrap()
+        {
+            break export;
+        }
+    };
+    assert_eq!(exported.bytes, sent);
+}
+
 #[test]
 fn a_query_is_limited_counted_resumed_and_followed() {
     let served = Served::new();
     served.wait_for_packets(2000);
     let token = served.token("packets");
-    let ask = |target: &str| served.ask(&get(target).token(token).header("TE", "trailers"));
+    let ask = |target: &str| served.ask(&get(target).token(token));
     let longest = |body: &[u8]| {
         let mut capture = CaptureReader::new(body).unwrap();
         let mut longest = 0;
@@ -458,7 +541,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     );
     assert!(longest(&first.body) > 20);
     assert_eq!(
-        longest(&ask("/v1/query?headers=20&limit_packets=9").body),
+        longest(&ask("/v1/query?snaplen=20&limit_packets=9").body),
         20
     );
     let short = served.new_token("short", &[retroscope_api::Role::Packets], |line| {
@@ -466,7 +549,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     });
     for target in [
         "/v1/query?limit_packets=9",
-        "/v1/query?limit_packets=9&headers=40",
+        "/v1/query?limit_packets=9&snaplen=40",
     ] {
         assert_eq!(longest(&served.ask(&get(target).token(&short)).body), 16);
     }
@@ -483,7 +566,8 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     let none = ask("/v1/query?interfaces=nonsense&count=true").done(200);
     assert_eq!(none["empty"]["why"], "no-interface");
     for (wrong, status) in [
-        ("headers=0", 400),
+        ("snaplen=0", 400),
+        ("snaplen=262145", 422),
         ("limit_packets=-1", 400),
         ("newest=maybe", 400),
         ("after=x", 422),
@@ -505,7 +589,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
             .unwrap();
         let mut head = [0; 12];
         std::io::Read::read_exact(&mut stream, &mut head).unwrap();
-        if &head[9..] == b"503" {
+        if &head[9..] == b"429" {
             let deadline = std::time::Instant::now() + crate::support::DEADLINE;
             while ask("/v1/query?follow=true&limit_packets=1").status != 200 {
                 assert!(
@@ -560,8 +644,8 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     };
     assert_eq!(until(json!({ "flow": flow })), of_flow);
     assert_eq!(until(json!({ "community_id": id })), of_flow);
-    assert_eq!(until(json!({ "flow": flow, "filter": "greater 9000" })), 0);
-    assert_eq!(until(json!({ "filter": "" })), counted(""));
+    assert_eq!(until(json!({ "flow": flow, "dump": "greater 9000" })), 0);
+    assert_eq!(until(json!({ "dump": "" })), counted(""));
     for (body, status) in [
         (json!({ "flow": flow, "community_id": id }), 422),
         (json!({ "community_id": "1:x" }), 422),
@@ -581,8 +665,8 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
             json!({ "flow": { "src_ip": "::1", "dest_ip": "::2", "proto": "QUIC" } }),
             422,
         ),
-        (json!({ "flow": flow, "filter": "port $srcPort" }), 422),
-        (json!({ "flow": flow, "filter": "udp) or (tcp" }), 422),
+        (json!({ "flow": flow, "dump": "port $srcPort" }), 422),
+        (json!({ "flow": flow, "dump": "udp) or (tcp" }), 422),
         (json!({ "time": "2100-01-01T00:00:00Z" }), 409),
         (json!({ "time": "yesterday" }), 422),
     ] {

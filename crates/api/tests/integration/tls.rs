@@ -210,7 +210,7 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     let (renewed, renewed_key) = new.sign("127.0.0.1");
     fs::write(&certificate, &renewed).unwrap();
     let said = notice(&mut listener, "stays");
-    assert!(said.contains("--tls-key"), "{said}");
+    assert!(said.contains("api.tls-key"), "{said}");
     connect(&served, &old).unwrap();
     // The other half.
     fs::write(&key, &renewed_key).unwrap();
@@ -226,7 +226,7 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     for broken in ["", &renewed[..renewed.len() / 2], "no certificate"] {
         fs::write(&certificate, broken).unwrap();
         let said = notice(&mut listener, "stays");
-        assert!(said.contains("--tls-cert"), "{said}");
+        assert!(said.contains("api.tls-cert"), "{said}");
         connect(&served, &new).unwrap();
     }
     // certbot replaces a link.
@@ -266,7 +266,7 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         tokens: tokens.clone(),
         ..Config::default()
     };
-    assert!(refused(config).contains("--tls-cert"));
+    assert!(refused(config).contains("api.tls-cert"));
     let config = Config {
         addresses: at("127.0.0.1:0"),
         ..Config::default()
@@ -295,35 +295,35 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
                 key: other,
                 ..good.clone()
             },
-            "--tls-key",
+            "api.tls-key",
         ),
         (
             TlsFiles {
                 key: missing.clone(),
                 ..good.clone()
             },
-            "--tls-key",
+            "api.tls-key",
         ),
         (
             TlsFiles {
                 certificate: missing.clone(),
                 ..good.clone()
             },
-            "--tls-cert",
+            "api.tls-cert",
         ),
         (
             TlsFiles {
                 certificate: good.key.clone(),
                 ..good.clone()
             },
-            "--tls-cert",
+            "api.tls-cert",
         ),
         (
             TlsFiles {
                 client_authority: Some(missing),
                 ..good.clone()
             },
-            "--tls-client-ca",
+            "api.tls-client-ca",
         ),
     ] {
         let why = refused(with(tls));

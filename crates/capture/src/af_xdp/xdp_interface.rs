@@ -105,7 +105,7 @@ impl XdpInterface {
                 .set_busy_poll(microseconds)
                 .map_err(|error| match error.raw_os_error() {
                     Some(libc::ENOPROTOOPT) => self.unsupported(
-                        "busy polling needs Linux 5.11 and CONFIG_NET_RX_BUSY_POLL: leave --busy-poll out",
+                        "busy polling needs Linux 5.11 and CONFIG_NET_RX_BUSY_POLL: leave busy-poll out",
                     ),
                     _ => self.error("setsockopt(SO_BUSY_POLL)", error),
                 })?;
@@ -114,7 +114,7 @@ impl XdpInterface {
             .set_up(umem, chunk_bytes, chunks)
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::ENOBUFS) => self.unsupported(
-                    "the memory that may be locked is too small: raise it (ulimit -l), or give less with --capture-buffer",
+                    "the memory that may be locked is too small: raise it (ulimit -l), or give less with capture-buffer",
                 ),
                 _ => self.error("setsockopt(SOL_XDP)", error),
             })?;

@@ -48,7 +48,7 @@ impl HostUse {
     pub fn refusal(&self, name: &str, engine: &str) -> SourceError {
         SourceError::Usage(format!(
             "{name} {self}: {engine} takes every packet away from this host, which would cut its connections there. Say \
-                 --take-interface if that is meant, or use --engine af-packet"
+                 --set take-interface=true if that is meant, or use --engine af-packet"
         ))
     }
 

@@ -407,7 +407,7 @@ fn what_the_host_uses_is_refused() {
         ip("addr add 10.9.0.1/32 dev v0");
         let message = refusal("v0").unwrap();
         assert!(message.contains("address"), "{message}");
-        assert!(message.contains("--take-interface"), "{message}");
+        assert!(message.contains("take-interface"), "{message}");
         assert!(!is_attached("v0"));
         ip("route add 10.7.0.0/16 dev v1");
         assert!(refusal("v1").unwrap().contains("route"));

@@ -190,7 +190,7 @@ fn receive_queues_go_to_sockets_of_their_own() {
 ///
 /// Once more than three quarters of the blocks are full, the kernel drops a few packets although
 /// other blocks are free, and counts the drops. At most, it drops the packets that arrive while it
-/// closes a block, and until then it closes some tens of blocks (docs/capture.md, "Memory").
+/// closes a block, and until then it closes some tens of blocks (docs/dev/survey.md).
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {

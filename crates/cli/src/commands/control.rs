@@ -58,22 +58,12 @@ pub(crate) struct StopArgs {
 }
 
 /// What a full ring does.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum WhenFull {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum WhenFull {
     /// New packets go on: the oldest dump or pin in their way loses what it has not written
-    #[default]
     Record,
     /// Dumps and pins keep what they want: new packets without a place are lost, and counted
     Protect,
-}
-
-impl From<WhenFull> for retroscope_ring::Mode {
-    fn from(when_full: WhenFull) -> Self {
-        match when_full {
-            WhenFull::Record => Self::Record,
-            WhenFull::Protect => Self::Protect,
-        }
-    }
 }
 
 /// Runs `when-full`.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_api::client::{Ask, Client, Method, target};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     columns::columns,
@@ -71,9 +71,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let hold = |dump: &str| target(&["v1", "dumps", dump, "hold"], &[]);
     match args.command.unwrap_or(Command::List) {
         Command::List => {
-            let dumps = ask(&client, Ask::get("/v1/dumps"))?;
+            let dumps = list(&client)?;
             if args.json {
-                return put_json(&dumps);
+                return put_json(&json!({ "dumps": dumps }));
             }
             put(&table(&dumps))
         }
@@ -139,41 +139,43 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
     if json {
         return put_json(&dump);
     }
-    let mut told = dump["report"].clone();
-    told["stored"] = dump["stored"].clone();
-    let [_, rule, _, packets, verdict, _] = row(&told);
+    let [_, rule, _, packets, verdict, _] = row(&dump);
     say(&format!(
         "{out}: {packets} packets of rule '{rule}': {verdict}"
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Those that are finished, then those that are open; then what earlier recordings left.
-fn table(dumps: &Value) -> String {
+/// All dumps, page by page.
+fn list(client: &Client) -> Result<Vec<Value>, Failure> {
+    let mut dumps = Vec::new();
+    let mut after = None;
+    loop {
+        let mut parameters = vec![("limit", "1000")];
+        parameters.extend(after.as_deref().map(|after| ("after", after)));
+        let mut page = ask(client, Ask::get(target(&["v1", "dumps"], &parameters)))?;
+        if let Some(more) = page["dumps"].as_array_mut() {
+            dumps.append(more);
+        }
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            return Ok(dumps);
+        }
+    }
+}
+
+/// The dumps as columns of text.
+fn table(dumps: &[Value]) -> String {
     let mut rows =
         vec![["dump", "rule", "trigger", "packets", "verdict", "files"].map(str::to_owned)];
-    let list = |name: &str| dumps[name].as_array().cloned().unwrap_or_default();
-    let stored = list("stored");
-    let finished = list("dumps");
-    let find = |dump: &Value| stored.iter().find(|it| it["id"] == dump["id"]).cloned();
-    let with_files = |dump: &Value| {
-        let mut dump = dump.clone();
-        dump["stored"] = find(&dump).unwrap_or_default();
-        dump
-    };
-    rows.extend(finished.iter().map(|dump| row(&with_files(dump))));
-    let is_new = |it: &&Value| finished.iter().all(|dump| dump["id"] != it["id"]);
-    let of_others = stored.iter().filter(is_new);
-    rows.extend(
-        of_others.map(|it| row(&serde_json::json!({ "number": it["number"], "stored": it }))),
-    );
+    rows.extend(dumps.iter().map(row));
     columns(&rows, &[3])
 }
 
 /// Name, rule, time of the trigger, packets, verdict, and what became of the files.
 fn row(dump: &Value) -> [String; 6] {
     let stored = &dump["stored"];
-    let of = |name: &str| match &dump[name] {
+    let of = |name: &str| match &dump["report"][name] {
         Value::Null => stored[name].clone(),
         value => value.clone(),
     };
@@ -186,7 +188,10 @@ fn row(dump: &Value) -> [String; 6] {
         Some(bytes) => show_size(bytes),
     };
     [
-        number("number").unwrap_or_else(|| text("id")),
+        match dump["number"].as_u64() {
+            Some(number) => number.to_string(),
+            None => text("id"),
+        },
         text("rule"),
         text("trigger_time"),
         if is_open {
@@ -205,8 +210,6 @@ fn row(dump: &Value) -> [String; 6] {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -216,14 +219,17 @@ mod tests {
             json!({ "number": number, "id": id, "is_open": number.is_some(), "is_held": held, "rule": "tcp\u{1b}",
             "trigger_time": "U", "packets": 0, "bytes": 2048, "verdict": number.is_none().then_some("incomplete") })
         };
-        let dumps = json!({
-            "dumps": [report(1, "a"), report(2, "b")], "before": 0,
-            "stored": [stored(None, "old", false), stored(None, "b", true), stored(Some(3), "c", false)],
-        });
+        let dump = |number: Option<u64>, stored: Value, report: Value| json!({ "number": number, "stored": stored, "report": report });
+        let dumps = [
+            dump(None, stored(None, "old", false), Value::Null),
+            dump(Some(1), Value::Null, report(1, "a")),
+            dump(Some(2), stored(None, "b", true), report(2, "b")),
+            dump(Some(3), stored(Some(3), "c", false), Value::Null),
+        ];
         let expected = "dump  rule  trigger  packets  verdict     files\n\
+                        old   tcp?  U              0  incomplete  2 KiB\n\
                         1     udp   T             12  complete    none any more\n\
                         2     udp   T             12  complete    2 KiB, held\n\
-                        old   tcp?  U              0  incomplete  2 KiB\n\
                         3     tcp?  U                 open        2 KiB\n";
         assert_eq!(table(&dumps), expected);
     }

@@ -6,7 +6,9 @@ use retroscope_flow::TrackerConfig;
 use retroscope_recorder::Config;
 
 use crate::{
-    commands::record::{FlowArgs, InputArgs, TOP_FLOWS_MAX, Task, TopArgs, record},
+    commands::record::{
+        Assignment, FlowsFlags, Loaded, Refused, Settings, TOP_FLOWS_MAX, Task, TopArgs, record,
+    },
     eve::Target,
     failure::{Failure, say},
 };
@@ -21,62 +23,68 @@ const RING_BYTES: u64 = 256 << 20;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: InputArgs,
-
-    #[command(flatten)]
-    flows: FlowArgs,
+    flags: FlowsFlags,
 
     #[command(flatten)]
     top: TopArgs,
 
     /// Only the packets that this pcap-filter(7) expression takes; as -f
-    #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter_file"])]
+    #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter-file"])]
     expression: Vec<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    args.flows.refuse_rotation()?;
+    let settings = args.settings()?;
     let has_top = args.top.rows.is_some();
     if has_top {
-        refuse_with_top(args)?;
+        refuse_with_top(&settings)?;
     }
     let mut notes = Vec::new();
-    let input = args.input.config(|_| RING_BYTES, &mut notes)?;
-    if !args.input.quiet {
+    let input = settings.input(|_| RING_BYTES, &mut notes)?;
+    if !settings.quiet {
         notes.iter().for_each(|note| say(note));
     }
-    let filter = (!args.expression.is_empty()).then(|| args.expression.join(" "));
     let config = Config {
         flows: Some(TrackerConfig {
             top: has_top.then_some(TOP_FLOWS_MAX),
-            ..args.flows.tracker()
+            ..settings.tracker()
         }),
-        filter: filter.or(input.filter),
         ..input
     };
-    let target = args.flows.eve.clone();
+    let target = settings.eve.clone().map(|target| target.0);
     let target = target.or((!has_top).then_some(Target::Stdout));
     let task = Task {
-        input: &args.input,
+        settings: &settings,
         config: &config,
-        api: None,
-        alerts: None,
-        eve: target.map(|target| (target, args.flows.options(config.offline))),
+        eve: target.map(|target| (target, settings.eve_options(config.offline))),
         top: has_top.then_some(args.top),
         loaded: None,
     };
     record(&task)
 }
 
+impl Args {
+    /// The keys that the arguments give.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let mut flags = self.flags.0.clone();
+        if !self.expression.is_empty() {
+            let text = self.expression.join(" ");
+            flags.push(Assignment::new("EXPR", "filter", text));
+        }
+        let loaded = Loaded::new(None, &flags).map_err(Refused::failure)?;
+        Ok(loaded.settings)
+    }
+}
+
 /// Says what has no meaning beside --top.
-fn refuse_with_top(args: &Args) -> Result<(), Failure> {
-    if !args.input.files.is_empty() {
+fn refuse_with_top(settings: &Settings) -> Result<(), Failure> {
+    if !settings.read.is_empty() {
         return Err(Failure::usage(
             "--top shows live traffic, of -i IFACE: for -r FILE leave it out, and sort the lines",
         ));
     }
-    if matches!(args.flows.eve, Some(Target::Stdout)) {
+    if settings.eve.as_deref() == Some(&Target::Stdout) {
         return Err(Failure::usage(
             "--top and --eve - both write stdout: say --eve FILE",
         ));

@@ -74,9 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
             "pin '{name}': up to {gone} of its time had been overwritten before"
         ));
     }
-    let how = match (existed, pin["fallen"] == true) {
-        (_, true) => "has fallen, and keeps nothing of",
-        (true, false) => "was there, and keeps",
+    let how = match (existed, pin["revoked"] == true) {
+        (_, true) => "was revoked, and keeps nothing of",
+        (true, false) => "replaces an older pin, and keeps",
         (false, false) => "keeps",
     };
     put(&format!("pin '{name}' {how} {from} to {to}\n"))

@@ -33,7 +33,7 @@ pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Our own certificate for --url (PEM), where the recorder asks for one (--tls-client-ca)
+    /// Our own certificate for --url (PEM), where the recorder asks for one (api.tls-client-ca)
     #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
 

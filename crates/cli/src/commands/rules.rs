@@ -98,19 +98,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
             let (answer, what) = match client.send(request.json(body(&rule))) {
                 Err(ClientError::Refused {
-                    status: 412,
-                    detail,
-                }) if detail.ends_with("as it is wanted") => {
-                    (ask(&client, Ask::get(path(&rule.name)))?, "was there")
-                }
+                    is_as_requested: true,
+                    ..
+                }) => (ask(&client, Ask::get(path(&rule.name)))?, "was there"),
                 answer => (answer.and_then(Answer::json).map_err(failure)?, "is added"),
             };
             told(&rule.name, &answer, args.json, what)
         }
         Command::Change(rule) => {
             let path = path(&rule.name);
-            let before = ask(&client, Ask::get(&path))?;
-            let request = Ask::new(Method::PUT, path);
+            let before = client.send(Ask::get(&path)).map_err(failure)?;
+            let tag = before.header("etag").unwrap_or_default().to_owned();
+            let before = before.json().map_err(failure)?;
+            let request = Ask::new(Method::PUT, path).header("if-match", tag);
             let answer = client.send(request.json(body(&rule))).map_err(failure)?;
             let after = answer.json().map_err(failure)?;
             let changed = without_hits(&before) != without_hits(&after);
@@ -145,7 +145,7 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
 /// What a rule would have done, in words.
 fn tried(tested: &Value) -> String {
     let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
-    let looked = &tested["looked"];
+    let scan = &tested["scan"];
     let mut rows = Vec::new();
     for packet in tested["packets"].as_array().into_iter().flatten() {
         let id = text(&packet["interface"]);
@@ -160,13 +160,13 @@ fn tried(tested: &Value) -> String {
         let most = &tested["most_in_a_second"];
         format!(", from {first} to {last}, {most} in a second at most")
     };
-    let of = counted(looked["looked_at"].as_u64().unwrap_or(0), "packet");
+    let of = counted(scan["inspected"].as_u64().unwrap_or(0), "packet");
     let more = match hits.saturating_sub(listed) {
         0 => String::new(),
         more if listed == 0 => format!("({more} not listed)\n"),
         more => format!("(and {more} more)\n"),
     };
-    let reasons = text(&looked["reasons"]);
+    let reasons = text(&scan["reasons"]);
     let table = columns(&rows, &[]);
     format!(
         "{} in {of}{when}: {reasons}\n{table}{more}",
@@ -226,7 +226,7 @@ fn row(rule: &Value) -> [String; 4] {
         Some(hits) => hits.to_string(),
         None => "?".to_owned(),
     };
-    let seconds = |name: &str| rule[name].as_f64().map(|seconds| format!("{seconds} s"));
+    let time = |name: &str| rule[name].as_str().map(printable);
     let number = |name: &str| rule[name].as_u64().map(|n| n.to_string());
     let quoted = |name: &str| {
         rule[name]
@@ -234,14 +234,14 @@ fn row(rule: &Value) -> [String; 4] {
             .map(|text| format!("'{}'", printable(text)))
     };
     let own = [
-        ("past", seconds("past_seconds")),
-        ("future", seconds("future_seconds")),
+        ("past", time("past")),
+        ("future", time("future")),
         ("packets", number("packets")),
         ("bytes", rule["bytes"].as_u64().map(show_size)),
         ("dump", quoted("dump")),
         ("alert-dump", quoted("alert_dump")),
         ("into", quoted("into")),
-        ("hold-off", seconds("hold_off_seconds")),
+        ("hold-off", time("hold_off")),
         ("max-dumps", number("max_dumps")),
         ("dumps-per-minute", number("dumps_per_minute")),
         (
@@ -267,12 +267,12 @@ mod tests {
     #[test]
     fn rules_are_told_in_columns() {
         let rules = json!({ "rules": [
-            { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past_seconds": null, "dump": null },
-            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "hits": null, "past_seconds": 2.5, "dump": "host $srcIP", "bytes": 1 << 20 },
+            { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past": null, "dump": null },
+            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
         ] });
         let expected = "name     hits  expression  its own\n\
                         1       12345  udp\n\
-                        scan?s      ?  tcp         disabled, past 2.5 s, bytes 1 MiB, dump 'host $srcIP'\n";
+                        scan?s      ?  tcp         disabled, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
         assert_eq!(table(&rules), expected);
     }
 }

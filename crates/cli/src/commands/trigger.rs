@@ -38,10 +38,8 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut body = fields(&args.window);
-    let dump = body.remove("dump");
-    let filter = (!args.expression.is_empty()).then(|| args.expression.join(" ").into());
-    if let Some(filter) = filter.or(dump) {
-        body.insert("filter".to_owned(), filter);
+    if !args.expression.is_empty() {
+        body.insert("dump".to_owned(), args.expression.join(" ").into());
     }
     let mut request = Ask::new(Method::POST, "/v1/triggers").json(body.into());
     if let Some(key) = &args.key {

@@ -1,8 +1,8 @@
-//! The terms of a trigger or a rule: as arguments, in the file of `--config`, and for the API.
+//! The terms of a trigger or a rule, as arguments and for the API.
 
 use std::time::Duration;
 
-use retroscope_recorder::{RetentionLimit, SubDirectory, TriggerRequest};
+use retroscope_recorder::{RetentionLimit, SubDirectory};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
@@ -84,26 +84,6 @@ fn directory(text: &str) -> Result<Given<SubDirectory>, String> {
     Given::read(text, SubDirectory::new)
 }
 
-/// Makes the recorder's request for a rule.
-pub(crate) fn rule_request(window: WindowArgs, limits: LimitsArgs) -> TriggerRequest {
-    TriggerRequest {
-        past: window.past.map(|past| past.value),
-        future: window.future.map(|future| future.value),
-        packets_max: window.packets,
-        bytes_max: window.bytes,
-        dump: window.dump,
-        into: window.into.map(|into| into.value),
-        asked_by: window.asked_by,
-        hold_off: limits.hold_off.map(|hold_off| hold_off.value),
-        max_dumps: limits.max_dumps,
-        dumps_per_minute: limits.dumps_per_minute,
-        bytes_per_hour: limits.bytes_per_hour,
-        keep: limits.keep,
-        alert_dump: limits.alert_dump,
-        ..TriggerRequest::default()
-    }
-}
-
 /// The fields that the user gave, in the form of the API.
 pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(of) else {
@@ -138,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_written_for_the_recorder_and_for_the_api() {
+    fn a_rule_is_written_for_the_api() {
         let words =
             "x --past 2s --bytes 1KiB --into a --max-dumps 3 --bytes-per-hour 0 --keep 1KiB,2d";
         let RuleArgs { window, limits } = RuleArgs::parse_from(words.split(' '));
@@ -150,12 +130,6 @@ mod tests {
         assert_eq!(
             json(fields(&limits)),
             r#"{"bytes_per_hour":0,"keep_age":"172800s","keep_bytes":1024,"max_dumps":3}"#
-        );
-        let request = rule_request(window, limits);
-        assert_eq!(request.past, Some(Duration::from_secs(2)));
-        assert_eq!(
-            (request.bytes_max, request.max_dumps, request.bytes_per_hour),
-            (Some(1024), Some(3), Some(0))
         );
         let wrong = RuleArgs::try_parse_from(["x", "--bytes", "7"]);
         assert!(wrong.unwrap_err().to_string().contains("no unit"));

@@ -14,7 +14,6 @@ mod tests;
 
 use std::{
     collections::HashMap,
-    num::NonZeroU32,
     time::{Duration, Instant},
 };
 
@@ -36,10 +35,6 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Options {
     /// Seed of Community IDs.
     pub(crate) community_id_seed: u16,
-    /// A file that would become larger is renamed and begun anew; `None`: it may grow.
-    pub(crate) rotate_bytes: Option<u64>,
-    /// How many renamed files are kept: `FILE.1`, the latest, to `FILE.N`.
-    pub(crate) keep: NonZeroU32,
     /// How long lines may wait for a slow reader, each time that they go out; live 100 ms. `None`: as long as it takes.
     pub(crate) patience: Option<Duration>,
     /// The user and group of a new file: see [`crate::privileges::Privileges::owner`].
@@ -50,8 +45,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             community_id_seed: 0,
-            rotate_bytes: None,
-            keep: NonZeroU32::MIN.saturating_add(4),
             patience: Some(Duration::from_millis(100)),
             owner: (None, None),
         }
@@ -113,7 +106,7 @@ impl EveWriter {
         let output: Result<Box<dyn Output>, String> = match &target {
             Target::Stdout => stdout::Stdout::open().map(|output| Box::new(output) as _),
             Target::File(path) => {
-                file::File::open(path, &options).map(|output| Box::new(output) as _)
+                file::File::open(path, options.owner).map(|output| Box::new(output) as _)
             }
             Target::Unix(path) => {
                 socket::Socket::open(path, Instant::now()).map(|output| Box::new(output) as _)
@@ -259,9 +252,6 @@ impl EveWriter {
             }
         };
         self.is_stalled = trouble.is_some();
-        if let Some(notice) = self.output.take_notice() {
-            (self.tell)(&notice);
-        }
         match trouble {
             Some(why) => self.tell_of_trouble(&why, lost_before, now),
             None => self.tell_that_it_is_over(),

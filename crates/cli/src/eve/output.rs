@@ -31,11 +31,6 @@ pub(super) trait Output: Send {
     fn reopen(&mut self) -> Result<bool, String> {
         Ok(false)
     }
-
-    /// What went wrong besides, in a sentence for the user.
-    fn take_notice(&mut self) -> Option<String> {
-        None
-    }
 }
 
 /// Why an output takes nothing.

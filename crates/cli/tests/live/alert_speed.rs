@@ -289,7 +289,7 @@ fn measure(
     );
     eprintln!(
         "  received {} lost {} lapped {}; recorder {cpu:.2} CPUs; {packets} packets in dumps; sent {sent}; {}",
-        source.received, source.lost, outcome.json["analyzers"]["lapped"], alerts["outcomes"],
+        source.received, source.lost, outcome.json["analyzers"]["missed"], alerts["outcomes"],
     );
     assert_eq!(
         (&alerts["lines"]["lost"], &alerts["lines"]["torn"]),

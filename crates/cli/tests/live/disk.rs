@@ -281,7 +281,10 @@ fn another_writer_fills_the_disk() {
     eprintln!("DISK_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (_folder, path) = socket();
-    let more = format!("--keep 1500KiB --min-free 5% --api unix:{}", path.display());
+    let more = format!(
+        "--keep 1500KiB --set min-free=5% --api unix:{}",
+        path.display()
+    );
     let Some(recorder) = start(&namespace, 4096, &more) else {
         return;
     };
@@ -326,7 +329,7 @@ fn another_writer_fills_the_disk() {
         let file = seen(&recorder, dump["files"][0]["name"].as_str().unwrap());
         assert_eq!(dump["packets"], capture::readable(&file), "{dump}");
     }
-    assert_eq!(api.status()["analyzers"]["lapped"], 0);
+    assert_eq!(api.status()["analyzers"]["missed"], 0);
     api.stop();
     while told(&mut events, &mut noted) != "end" {}
     let Noted {

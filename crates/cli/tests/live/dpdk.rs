@@ -55,9 +55,12 @@ fn no_thread_of_dpdk_keeps_anything() {
     let device = "dpdk:net_af_packet0,iface=v1";
     let rest = "--ring 64MiB --future 10ms --single --trigger";
     for eal in [
-        "--eal-args=",
-        "--eal-args=--no-huge",
-        "--eal-args=--no-huge --legacy-mem",
+        "--set",
+        "eal-args=",
+        "--set",
+        "eal-args=--no-huge",
+        "--set",
+        "eal-args=--no-huge --legacy-mem",
     ] {
         let arguments = [
             &["-i", device, eal],
@@ -128,8 +131,8 @@ fn refusals_are_one_sentence() {
         code == 2 && said.contains("net_af_packet0,iface=v1"),
         "{code}: {said}"
     );
-    let (code, said) = refused(&["-i", "net_null0", "--eal-args", "-l 0-1"]);
-    assert!(code == 2 && said.contains("--cpus"), "{code}: {said}");
+    let (code, said) = refused(&["-i", "net_null0", "--set", "eal-args=-l 0-1"]);
+    assert!(code == 2 && said.contains("cpus"), "{code}: {said}");
     let (code, said) = refused(&["-i", "net_null0", "-Q", "in"]);
     assert!(code == 2 && said.contains("-Q"), "{code}: {said}");
     let (code, said) = refused(&["-i", "net_pcap0,rx_pcap=/no/such"]);

@@ -68,7 +68,7 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
     assert_eq!(code, 2, "{words}");
     assert!(
-        words.contains("address") && words.contains("--take-interface"),
+        words.contains("address") && words.contains("take-interface"),
         "{words}"
     );
 
@@ -77,7 +77,8 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
         "v1",
         "--engine",
         "af-xdp",
-        "--take-interface",
+        "--set",
+        "take-interface=true",
         "--ring",
         "64MiB",
         "-f",
@@ -187,7 +188,14 @@ fn capture_threads_run_where_they_are_told() {
     let cpus = format!("{first},{last}");
     for engine in ["af-packet", "af-xdp", "pcap"] {
         let sources = ["-i", "v0", "-i", "generate:rate=1kpps", "-i", "v1"];
-        let how = ["--engine", engine, "--ring", "64MiB", "--cpus", &cpus];
+        let how = [
+            "--engine",
+            engine,
+            "--ring",
+            "64MiB",
+            "--set",
+            &format!("cpus={cpus}"),
+        ];
         let arguments = [&sources[..], &how[..], &["--trigger", "icmp"]].concat();
         let (code, words) = match engine {
             "af-xdp" => refused(
@@ -273,17 +281,17 @@ fn what_an_engine_cannot_do_is_refused() {
     assert!(words.contains("--engine af-packet"), "{words}");
     let (code, words) = refused(
         &namespace,
-        &["-i", "v1", "--engine", "af-xdp", "--fanout", "qm"],
+        &["-i", "v1", "--engine", "af-xdp", "--set", "fanout=qm"],
     );
     assert_eq!(code, 2, "{words}");
     assert!(
-        words.contains("--fanout") && words.contains("af-packet"),
+        words.contains("fanout") && words.contains("af-packet"),
         "{words}"
     );
-    let (code, words) = refused(&namespace, &["-i", "v1", "--take-interface"]);
+    let (code, words) = refused(&namespace, &["-i", "v1", "--set", "take-interface=true"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("--engine af-xdp"), "{words}");
-    let (code, words) = refused(&namespace, &["-i", "v1", "--busy-poll", "50"]);
+    let (code, words) = refused(&namespace, &["-i", "v1", "--set", "busy-poll=50"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("--engine af-xdp"), "{words}");
     if cfg!(not(feature = "dpdk")) {

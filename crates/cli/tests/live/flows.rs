@@ -76,7 +76,7 @@ fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     let directory = tempfile::tempdir().unwrap();
     let eve = directory.path().join("eve.json");
     let line = format!(
-        "-i v1 -i w1 --ring 128MiB --analyzers 2 --idle-timeout 0 --trigger 'udp port 9' --eve {}",
+        "-i v1 -i w1 --ring 128MiB --set analyzers=2 --set idle-timeout=0 --trigger 'udp port 9' --eve {}",
         eve.display()
     );
     let recorder = Recorder::start(&namespace, &line);
@@ -126,7 +126,7 @@ fn flows_are_cut_off_but_those_that_trigger() {
             return;
         };
         let line = format!(
-            "-i v1 --ring 128MiB --analyzers {analyzers} --cutoff 2KiB --past 20s --future 60s --dump '' --trigger 'udp port 9 and payload startswith \"A\"'"
+            "-i v1 --ring 128MiB --set analyzers={analyzers} --cutoff 2KiB --past 20s --future 60s --dump '' --trigger 'udp port 9 and payload startswith \"A\"'"
         );
         let recorder = Recorder::start(&namespace, &line);
         let mut sender = Sender::new(&namespace, "v0");

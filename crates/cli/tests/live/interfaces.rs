@@ -104,7 +104,7 @@ fn an_interface_goes_down_and_up() {
     };
     let recorder = Recorder::start(
         &namespace,
-        "-i v1 --ring 128MiB --rx-threads 2 --past 20s --future 100ms --trigger 'udp port 60000'",
+        "-i v1 --ring 128MiB --set rx-threads=2 --past 20s --future 100ms --trigger 'udp port 60000'",
     );
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
     namespace.ip("link set v1 down");
@@ -182,8 +182,8 @@ fn an_interface_is_removed() {
 #[test]
 fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
-    comes_back("last", &["--rx-threads", "1"]);
-    comes_back("last", &["--rx-threads", "2"]);
+    comes_back("last", &["--set", "rx-threads=1"]);
+    comes_back("last", &["--set", "rx-threads=2"]);
     comes_back("last", &["--engine", "pcap"]);
     comes_back("last", &["--engine", "pcap", "-Z", "65534:65534"]);
     comes_back("last", &["--engine", "af-xdp"]);
@@ -281,7 +281,7 @@ fn an_interface_is_away_for_good() {
         return;
     };
     namespace.add_veth("w0", "w1");
-    let arguments = "-i v1 -i w1 --rx-threads 2 --ring 128MiB --past 0 --future 50ms --dump";
+    let arguments = "-i v1 -i w1 --set rx-threads=2 --ring 128MiB --past 0 --future 50ms --dump";
     let mut arguments: Vec<&str> = arguments.split(' ').collect();
     arguments.extend(["", "--trigger", "udp port 60000"]);
     let recorder = Recorder::start_with(&namespace, &arguments);

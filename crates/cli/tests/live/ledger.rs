@@ -283,7 +283,7 @@ fn several_threads_write_one_ordered_file() {
     };
     let recorder = Recorder::start(
         &namespace,
-        "-i v1 --ring 128MiB --rx-threads 3 --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
+        "-i v1 --ring 128MiB --set rx-threads=3 --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     let count = 30_000;
@@ -312,7 +312,7 @@ fn a_count_is_exact() {
     let Some(namespace) = Namespace::with_veth("count") else {
         return;
     };
-    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB -c 100 --rx-threads 2");
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB -c 100 --set rx-threads=2");
     let mut sender = Sender::new(&namespace, "v0");
     sender.flood(1000, None, traffic::number, |_, _| {});
     let outcome = recorder.wait();

@@ -83,7 +83,7 @@ impl Losses {
         Self {
             kernel: ledger.kernel,
             shed: lost["shed"].as_u64().unwrap_or(0),
-            lapped: outcome.json["analyzers"]["lapped"].as_u64().unwrap(),
+            lapped: outcome.json["analyzers"]["missed"].as_u64().unwrap(),
         }
     }
 }
@@ -142,7 +142,7 @@ struct Heads {
 /// A recorder that keeps all that it looks at.
 fn heads_line(script: &Path, options: &str) -> String {
     format!(
-        "-i v1 --ring 512MiB --analyzers inline --capture-buffer 1MiB {options} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
+        "-i v1 --ring 512MiB --set analyzers=inline --set capture-buffer=1MiB {options} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
         script.display()
     )
 }
@@ -182,7 +182,7 @@ fn heads_of_flows_survive_overload() {
         return;
     };
     let load = (2 * FLOOD, FLOOD);
-    let [plain, with] = ["", "--ted=10"].map(|options| heads_kept(&namespace, options, load));
+    let [plain, with] = ["", "--set ted=10"].map(|options| heads_kept(&namespace, options, load));
     eprintln!("without: {plain:?}, with: {with:?}");
     assert!(plain.lost.shed == 0 && with.lost.shed > 0);
     assert!(with.whole * 2 >= plain.whole * 5 && with.whole > 0);
@@ -205,7 +205,7 @@ fn heads_by_overload() {
     for times in [4, 6, 8, 10] {
         let mut rounds = [const { Vec::new() }; 2];
         for _ in 0..ROUNDS {
-            for (kept, options) in rounds.iter_mut().zip(["", "--ted=10"]) {
+            for (kept, options) in rounds.iter_mut().zip(["", "--set ted=10"]) {
                 let heads = heads_kept(&namespace, options, (300_000, times * rate));
                 eprintln!("{times}, '{options}': {heads:?}");
                 kept.push(heads);
@@ -251,7 +251,7 @@ fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool
     );
     fs::write(&module, text).unwrap();
     let line = format!(
-        "-i v1 --capture-buffer 1MiB --ring 16MiB --analyzers {analyzers} {options} --module {} --trigger 'udp port 9'",
+        "-i v1 --set capture-buffer=1MiB --ring 16MiB --set analyzers={analyzers} {options} --module {} --trigger 'udp port 9'",
         module.display()
     );
     let recorder = Recorder::start(namespace, &line);
@@ -272,10 +272,10 @@ fn one_algorithm_off_at_a_time() {
         return;
     };
     let runs = [
-        ("all", "1", "--ted=10", true),
+        ("all", "1", "--set ted=10", true),
         ("no tail early drop", "1", "", true),
-        ("no shunting", "1", "--ted=10", false),
-        ("no long queue", "inline", "--ted=10", true),
+        ("no shunting", "1", "--set ted=10", false),
+        ("no long queue", "inline", "--set ted=10", true),
         ("none", "inline", "", false),
     ];
     for round in 0..3 {
@@ -301,7 +301,7 @@ fn bursts_by_the_size_of_the_queue() {
     let script = slow_script(directory.path());
     let line = |ring: &str, analyzers: &str| {
         format!(
-            "-i v1 --ring {ring} --analyzers {analyzers} --capture-buffer 1MiB --trigger-lua {}",
+            "-i v1 --ring {ring} --set analyzers={analyzers} --set capture-buffer=1MiB --trigger-lua {}",
             script.display()
         )
     };
@@ -439,13 +439,13 @@ fn events_of_suricata() {
     let (script, socket) = (slow_script(directory.path()), directory.path().join("api"));
     let line = |ring_mib: u64, options: &str| {
         format!(
-            "-i v1 --ring {ring_mib}MiB --capture-buffer 1MiB {options} --trigger 'udp port 9' --api unix:{}",
+            "-i v1 --ring {ring_mib}MiB --set capture-buffer=1MiB {options} --trigger 'udp port 9' --api unix:{}",
             socket.display()
         )
     };
     let slow = format!("--trigger-lua {}", script.display());
     let ring_mib = (frames.memory.len() as u64 / TIMES) >> 20;
-    let plain = line(ring_mib, &format!("--analyzers inline {slow}"));
+    let plain = line(ring_mib, &format!("--set analyzers=inline {slow}"));
     let rate = capacity(&namespace, &plain, |sender, count, rate| {
         sender.replay(&frames, count, rate.unwrap());
     });
@@ -454,13 +454,13 @@ fn events_of_suricata() {
         "/../../examples/modules/shunt-tls.lua"
     );
     let [queue, cutoff, ted, shunting] = [
-        "--analyzers 1",
+        "--set analyzers=1",
         "--cutoff 20KiB",
-        "--ted",
+        "--set ted=true",
         &format!("--module {shunt}"),
     ];
     let runs = [
-        ("no loss", 1024, vec!["--analyzers inline"]),
+        ("no loss", 1024, vec!["--set analyzers=inline"]),
         ("all", ring_mib, vec![&slow, queue, cutoff, ted, shunting]),
         ("no cutoff", ring_mib, vec![&slow, queue, ted, shunting]),
         (
@@ -472,9 +472,9 @@ fn events_of_suricata() {
         (
             "no long queue",
             ring_mib,
-            vec![&slow, "--analyzers inline", cutoff, ted, shunting],
+            vec![&slow, "--set analyzers=inline", cutoff, ted, shunting],
         ),
-        ("none", ring_mib, vec![&slow, "--analyzers inline"]),
+        ("none", ring_mib, vec![&slow, "--set analyzers=inline"]),
     ];
     eprintln!("{ring_mib} MiB, {} packets a second", TIMES * rate);
     for (what, ring_mib, options) in runs {

@@ -238,7 +238,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     let recorder = Recorder::start(
         &namespace,
         &format!(
-            "-i v1 --ring 1GiB {triggers} --dump '' --past 500ms --future 500ms --max-dumps {DUMPS} --dumps-per-minute 0 --api unix:{}",
+            "-i v1 --ring 1GiB {triggers} --dump '' --past 500ms --future 500ms --set max-dumps={DUMPS} --set dumps-per-minute=0 --api unix:{}",
             path.display()
         ),
     );

@@ -193,8 +193,8 @@ fn a_trigger_by_hand_dumps_everything() {
                 "20s",
                 "--future",
                 "50ms",
-                "--manual-dump",
-                narrowed,
+                "--set",
+                &format!("manual-dump={narrowed}"),
             ],
         );
         assert!(narrowed.is_empty() || recorder.directory().is_dir());

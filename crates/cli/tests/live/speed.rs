@@ -31,7 +31,7 @@ fn the_highest_rate_without_loss() {
         assert_eq!(ledger.received, sender.sent());
         let reached = sender.sent() as f64 / took.as_secs_f64();
         let cpu = (outcome.cpu - before).as_nanos() as f64 / sender.sent() as f64;
-        let lapped = &outcome.json["analyzers"]["lapped"];
+        let lapped = &outcome.json["analyzers"]["missed"];
         eprintln!(
             "asked {rate} pps, sent {reached:.0} pps, lost {}, not analyzed {lapped}, {cpu:.0} ns of CPU a packet",
             ledger.lost

@@ -69,9 +69,9 @@ fn a_file_is_checked_and_nothing_is_started() {
         "{output:?}"
     );
     // What the command line lacks may be in the file, and only then.
-    let eve = "interface = 'generate:flows=1,rate=1kpps'\neve = 'e'\neve-rotate = '1MiB'\n";
-    assert_eq!(check(eve, &["--eve-keep", "2"]).0, 0);
-    assert_eq!(check(good, &["--eve-keep", "2"]).0, 2);
+    let eve = "interface = 'generate:flows=1,rate=1kpps'\neve = 'e'\n";
+    assert_eq!(check(eve, &["--set", "vlans=apart"]).0, 0);
+    assert_eq!(check(good, &["--set", "vlans=apart"]).0, 2);
     assert_eq!(
         check("", &["-i", "generate:flows=1,rate=1kpps", "--past", "x"]).0,
         2
@@ -240,7 +240,7 @@ fn a_reload_is_all_or_nothing() {
         ),
         (
             format!("snaplen = 100\ntrigger-into = '1=x'\n{RULE}{goes_on}"),
-            ":2:16: --trigger-into 1=x: the last trigger is number 0",
+            ":2:1: there is no key \"trigger-into\" any more: write rule.NAME.into",
         ),
         ("snaplen = 100\n[[rule".to_owned(), ":2:7: "),
     ] {
@@ -268,6 +268,27 @@ fn a_reload_is_all_or_nothing() {
     assert!(said.contains("cannot read"), "{said}");
     following.end();
     drop(folder);
+}
+
+/// A file that is wrong is reported, and the file of EVE is opened again all the same.
+#[test]
+fn a_hangup_with_a_wrong_file_reopens_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("eve.json");
+    let following = Following::start(RULE, &["--eve", log.to_str().unwrap()]);
+    following.wait_for_hits("all", 0);
+    fs::rename(&log, log.with_extension("old")).unwrap();
+    following.write("past = 'x'\n");
+    following.hang_up();
+    following.line(":1:8: past: \"x\" is not a duration");
+    following.line("the recording goes on as it was");
+    let deadline = Instant::now() + DEADLINE;
+    while !log.exists() {
+        assert!(Instant::now() < deadline, "the log is not opened again");
+        yield_now();
+    }
+    following.write(RULE);
+    following.end();
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_recording_is_controlled_while_it_runs() {
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "configured": true, "hits": 0,
-        "hold_off_seconds": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age_seconds": null, "asked_by": null, "caller": null, "alert_dump": null });
+        "hold_off": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past": null, "future": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age": null, "asked_by": null, "caller": null, "alert_dump": null });
     assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(2, &["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
@@ -84,11 +84,8 @@ fn a_recording_is_controlled_while_it_runs() {
         listener.until(|event| event["event"] == "finished" && event["report"]["rule"] == "ip");
     assert_eq!(of_three["report"]["packets"], 3);
     let list = recording.asked(&["rules"]);
-    let changed = (
-        &list["rules"][1]["past_seconds"],
-        &list["rules"][1]["packets"],
-    );
-    assert_eq!(changed, (&json!(0.0), &json!(3)));
+    let changed = (&list["rules"][1]["past"], &list["rules"][1]["packets"]);
+    assert_eq!(changed, (&json!("0s"), &json!(3)));
     let hits = |recording: &Recording| {
         let rules = recording.asked(&["rules", "list"]);
         let rules = rules["rules"].as_array().unwrap().clone();
@@ -98,7 +95,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert!(hits(&recording) > Some(0));
     let table = recording.told(&["rules"]);
     assert!(
-        table.contains("  ip          past 0 s, packets 3, by "),
+        table.contains("  ip          past 0s, packets 3, by "),
         "{table}"
     );
     recording.told(&["rules", "disable", "all"]);
@@ -126,15 +123,17 @@ fn a_recording_is_controlled_while_it_runs() {
     }
 
     // Pins.
-    let mut pin = recording.asked(&["pin", "p", "--last", "1s"]);
+    let pin = recording.asked(&["pin", "p", "--last", "1s"]);
     assert_eq!(
-        (&pin["existed"], &pin["fallen"]),
+        (&pin["existed"], &pin["revoked"]),
         (&json!(false), &json!(false))
     );
     let told = recording.told(&["pin", "p", "--last", "1s"]);
-    assert!(told.starts_with("pin 'p' was there, and keeps 2"), "{told}");
-    pin.as_object_mut().unwrap().remove("existed");
-    assert_eq!(recording.status()["pins"], json!([pin]));
+    let keeps = "pin 'p' replaces an older pin, and keeps 2";
+    assert!(told.starts_with(keeps), "{told}");
+    let pins = recording.status()["pins"].clone();
+    assert_eq!((&pins[0]["name"], &pins[1]), (&json!("p"), &Value::Null));
+    assert!(pins[0]["from"].as_str() > pin["from"].as_str(), "{pins}");
     let api = Api::at(&recording.socket());
     for number in 2..=64 {
         api.done(
@@ -163,7 +162,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(second.status.code(), Some(1));
 
     let dumps = recording.asked(&["dumps"])["dumps"].clone();
-    assert_eq!(dumps[0]["rule"], "manual");
+    assert_eq!(dumps[0]["report"]["rule"], "manual");
     let table = recording.told(&["dumps"]);
     assert!(
         table.lines().count() > 2 && table.contains("manual"),
@@ -181,10 +180,10 @@ fn a_recording_is_controlled_while_it_runs() {
 #[test]
 fn a_trigger_brings_its_dump_expression() {
     let arguments = [
-        "--trigger",
-        "tcp port 9",
-        "--trigger-dump",
-        "1=arp",
+        "--set",
+        "rule.1.filter=tcp port 9",
+        "--set",
+        "rule.1.dump=arp",
         "--past",
         "1s",
         "--future",
@@ -304,7 +303,8 @@ fn a_full_ring_keeps_what_it_was_told_to() {
         "generate:flows=5,size=1500,rate=20kpps",
     ];
     for (mode, falls) in [("record", true), ("protect", false)] {
-        let recording = Recording::start(&[&arguments[..], &["--when-full", mode]].concat());
+        let recording =
+            Recording::start(&[&arguments[..], &["--set", &format!("when-full={mode}")]].concat());
         recording.told(&["pin", "all", "--to", "2100-01-01T00:00:00Z"]);
         let deadline = Instant::now() + DEADLINE;
         let status = loop {
@@ -312,7 +312,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
             let lost = |source: &Value| source["lost"]["no-free-bucket"].as_u64().unwrap();
             let lost: u64 = status["sources"].as_array().unwrap().iter().map(lost).sum();
             assert!(!(falls && lost > 0), "{status}");
-            let has_fallen = status["pins"][0]["fallen"] == true;
+            let has_fallen = status["pins"][0]["revoked"] == true;
             assert!(falls || !has_fallen, "{status}");
             if has_fallen || lost > 1000 {
                 break status;

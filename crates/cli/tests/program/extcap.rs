@@ -426,7 +426,7 @@ fn tshark_has_the_packets_of_a_query() {
         "--to",
         &at("to"),
         "udp",
-        "--headers",
+        "--snaplen",
         "40",
     ];
     recording.asked(&[&["query", "-w", path], &window[..]].concat());

@@ -35,7 +35,7 @@ fn peak_kib(recording: &Recording) -> u64 {
 
 fn source(recording: &Recording) -> Value {
     let status = recording.status();
-    assert_eq!(status["analyzers"]["lapped"], 0);
+    assert_eq!(status["analyzers"]["missed"], 0);
     status["sources"][0].clone()
 }
 

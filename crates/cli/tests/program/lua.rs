@@ -174,7 +174,9 @@ fn scripts_do_what_filters_do() {
     let nothing = script(&directory, "nothing.lua", "return function(trigger) end");
     let arguments = ["--trigger-lua", &by_port, "--dump-lua", &nothing];
     assert!(dumps(&capture, &arguments).is_empty());
-    let its_own = [&arguments[..], &["--trigger-dump", "1=host $srcIP"]].concat();
+    let lua = format!("rule.a.lua={by_port}");
+    let rule = ["--set", &lua, "--set", "rule.a.dump=host $srcIP"];
+    let its_own = [&rule[..], &arguments[2..]].concat();
     assert!(dumps(&capture, &its_own) == expected);
     let all = dumps(
         &capture,
@@ -305,7 +307,7 @@ fn wrong_scripts_are_refused_at_their_line() {
         &["--trigger", "tcp", "--dump", "tcp", "--dump-lua", &file],
     );
     assert!(
-        code == 2 && words.contains("'--dump-lua"),
+        code == 2 && words.contains("--dump-lua excludes"),
         "{code}, {words}"
     );
     let (code, words, _) = record(&capture, &["--dump-lua", &file]);
@@ -325,7 +327,10 @@ fn trusted_scripts_see_memory() {
             return hit
         end";
     let file = script(&directory, "raw.lua", text);
-    let (code, words, json) = record(&capture, &["--trigger-lua", &file, "--lua-trusted"]);
+    let (code, words, json) = record(
+        &capture,
+        &["--trigger-lua", &file, "--set", "lua-trusted=true"],
+    );
     assert_eq!((code, &json["triggers"]), (0, &Value::from(1)), "{words}");
     assert_eq!(
         record(&capture, &["--trigger-lua", &file]).0,

@@ -124,7 +124,7 @@ fn noop_sees_all_packets() {
     let run = record(&capture, &examples().join("noop.lua"), &[]);
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     let module = &run.json["modules"][0];
-    let numbers = ["packets", "unattributed", "begun", "live", "faults"];
+    let numbers = ["packets", "unattributed", "started", "live", "faults"];
     let numbers = numbers.map(|name| module[name].as_u64().unwrap());
     assert_eq!(numbers, [112, 0, 4, numbers[3], 0], "{module}");
 }
@@ -214,7 +214,7 @@ fn quic_migration_finds_a_client_that_moves() {
     let module = examples().join("quic-migration.lua");
     let run = record(&capture, &module, &[]);
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
-    assert_eq!(run.json["modules"][0]["begun"], 20);
+    assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
     // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
@@ -310,7 +310,14 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
         end
         return m";
     for who in ["auto", "1", "inline"] {
-        let all = ["--analyzers", who, "--trigger", "udp", "--dump", ""];
+        let all = [
+            "--set",
+            &format!("analyzers={who}"),
+            "--trigger",
+            "udp",
+            "--dump",
+            "",
+        ];
         let window = ["--past", "1h", "--future", "1h", "--single"];
         let run = run_text(module, &[&all[..2], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 50, 950]), "{run:?}");
@@ -383,7 +390,7 @@ fn ndpi_names_protocols() {
     let module = examples().join("ndpi.lua");
     let refused = record(&capture, &module, &[]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    let run = record(&capture, &module, &["--lua-trusted"]);
+    let run = record(&capture, &module, &["--set", "lua-trusted=true"]);
     if run.words.contains("libndpi.so.4.2: cannot open") {
         eprintln!("SKIPPED: no libndpi.so.4.2 here (Debian's libndpi4.2)");
         return;

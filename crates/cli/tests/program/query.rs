@@ -80,7 +80,7 @@ fn a_query_may_want_less_than_all() {
     assert!((1..=1024).contains(&bytes.unwrap()), "{bytes:?}");
     assert_eq!(ask(&["-i", "nothing here"])["packets"], 0);
 
-    ask(&["-c", "100", "--headers", "20"]);
+    ask(&["-c", "100", "--snaplen", "20"]);
     let mut capture = CaptureReader::open(&file).unwrap();
     while let Some(packet) = capture.next().unwrap() {
         assert_eq!(packet.data.len(), 20);

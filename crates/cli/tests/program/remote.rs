@@ -316,14 +316,14 @@ fn over_tls_the_authority_has_to_be_known() {
     let arguments = [
         "--api",
         "127.0.0.1:0",
-        "--tls-cert",
-        &certificate,
-        "--tls-key",
-        &key,
+        "--set",
+        &format!("api.tls-cert={certificate}"),
+        "--set",
+        &format!("api.tls-key={key}"),
     ];
     let client = [
-        "--tls-client-ca",
-        &own,
+        "--set",
+        &format!("api.tls-client-ca={own}"),
         "--tokens",
         tokens.to_str().unwrap(),
     ];
@@ -408,7 +408,12 @@ fn a_hangup_reads_tokens_and_certificates_again() {
     let token = token(folder.path(), &tokens, "v", "view");
     let (certificate, key) = certified(&folder, "server");
     let arguments = ["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()];
-    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+    let tls = [
+        "--set",
+        &format!("api.tls-cert={certificate}"),
+        "--set",
+        &format!("api.tls-key={key}"),
+    ];
     let mut recording = Recording::start(&[&arguments[..], &tls].concat());
     let url = recording.url();
     let said = recording.lines();
@@ -431,7 +436,7 @@ fn a_hangup_reads_tokens_and_certificates_again() {
     fs::copy(&renewed, &certificate).unwrap();
     hang_up();
     let why = said.line("the one from before stays");
-    assert!(why.contains("--tls-key"), "{why}");
+    assert!(why.contains("api.tls-key"), "{why}");
     assert!(is_served(old.to_str().unwrap()).success());
     fs::copy(&renewed_key, &key).unwrap();
     hang_up();
@@ -455,10 +460,10 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     }
     let arguments = ["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()];
     let tls = [
-        "--tls-cert",
-        &certificate,
-        "--tls-key",
-        &key,
+        "--set",
+        &format!("api.tls-cert={certificate}"),
+        "--set",
+        &format!("api.tls-key={key}"),
         "-Z",
         "nobody",
     ];
@@ -488,8 +493,8 @@ fn metrics_are_served_alone() {
     let kept = fs::read_to_string(&tokens).unwrap();
     assert!(!kept.contains(made.trim()), "a token is stored hashed");
     let arguments = [
-        "--metrics",
-        "127.0.0.1:0",
+        "--set",
+        "api.metrics=127.0.0.1:0",
         "--tokens",
         tokens.to_str().unwrap(),
     ];

@@ -13,7 +13,7 @@ use crate::{
 /// Rates, rules with counts, another size, colors or none, a recorder that ends; the terminal as it was before.
 #[test]
 fn what_a_recorder_does_is_seen_on_a_terminal() {
-    let recording = Recording::start(&["--trigger", "tcp port 9", "--max-dumps", "1"]);
+    let recording = Recording::start(&["--trigger", "tcp port 9", "--set", "max-dumps=1"]);
     let terminal = Terminal::new();
     terminal.resize(120, 30);
     let tty = File::options().read(true).write(true).open(terminal.path());

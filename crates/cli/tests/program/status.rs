@@ -139,7 +139,7 @@ fn check_running(json: &Value, process: u32) {
 #[test]
 fn a_ring_in_a_memfd_is_read_while_it_runs() {
     let directory = TempDir::new().unwrap();
-    let mut recording = Recording::start(directory.path(), &["--ring-memfd"]);
+    let mut recording = Recording::start(directory.path(), &["--set", "ring-memfd=true"]);
     let ring = recording.ring();
     assert!(ring.starts_with(&format!("/proc/{}/fd/", recording.child.id())));
     check_running(&status_with_packets(&ring), recording.child.id());
@@ -312,8 +312,11 @@ fn a_file_that_is_something_else_is_not_replaced() {
     let (code, said) = run("/nonexistent/ring");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("/nonexistent/ring: open: "), "{said}");
-    let both = Recording::start(directory.path(), &["--ring-memfd", "--ring-file", "x"])
-        .child
-        .wait();
+    let both = Recording::start(
+        directory.path(),
+        &["--set", "ring-memfd=true", "--ring-file", "x"],
+    )
+    .child
+    .wait();
     assert_eq!(both.unwrap().code(), Some(2));
 }

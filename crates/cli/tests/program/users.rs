@@ -76,10 +76,7 @@ fn users_of_the_name_service_are_known() {
             .unwrap()
             .contains("elsewhere:")
     );
-    for (key, option) in [
-        ("relinquish-privileges", "-Z"),
-        ("post-user", "--post-user"),
-    ] {
+    for (key, option) in [("relinquish-privileges", "-Z"), ("post-user", "post-user")] {
         let check = |user: &str| {
             let text = format!("post = 'true'\n{key} = '{user}'\n");
             fs::write(service.path().join("c.toml"), text).unwrap();
@@ -118,7 +115,7 @@ fn a_recorder_becomes_a_user_of_the_name_service() {
         "0",
         "--single",
     ];
-    for who in [&["-Z", "elsewhere"][..], &["--post-user", "elsewhere"]] {
+    for who in [&["-Z", "elsewhere"][..], &["--set", "post-user=elsewhere"]] {
         let output = service.record(&[&arguments[..], &["--post", &post], who].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let told = fs::read_to_string(&identity).unwrap();

@@ -552,7 +552,7 @@ impl KeeperState {
         } else if !self.delete_for_room(wanted) && !self.is_short {
             self.is_short = true;
             self.tell(
-                "--min-free: the file system has less room than is to be left, and no dump lies there that may be deleted"
+                "min-free: the file system has less room than is to be left, and no dump lies there that may be deleted"
                     .to_owned(),
             );
         }

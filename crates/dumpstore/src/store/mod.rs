@@ -229,8 +229,8 @@ pub struct DeletedDump {
     pub bytes: u64,
     /// The reason.
     pub why: WhyDeleted,
-    /// The name of the client or user, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Who asked for it, where that is told.
+    #[serde(rename = "caller", skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 

@@ -49,6 +49,7 @@ pub struct FlowCounts {
     /// Packets whose flow is unknown: damaged packets, and later fragments without their first.
     pub unattributed: u64,
     /// Flows that began.
+    #[serde(rename = "started")]
     pub begun: u64,
     /// Flows that are active now.
     pub live: u64,
@@ -60,7 +61,8 @@ pub struct FlowCounts {
     pub evicted: u64,
     /// Flows that were active when the recording ended.
     pub finished: u64,
-    /// Ended flows that were not reported, because the receiver was too slow or gone.
+    /// ShardFlows that ended, and of which nobody was told, because the receiver was too slow or gone.
+    #[serde(rename = "unreported")]
     pub untold: u64,
 }
 

@@ -95,7 +95,7 @@ impl LatePackets {
         let plural = if *packets == 1 { "" } else { "s" };
         let [from, to] = [span_ns.0, span_ns.1].map(rfc3339);
         format!(
-            "up to {packets} packet{plural} of {source}, from {from} to {to}, came too late for finished dumps, whose verdicts do not report them (a longer --hold helps)"
+            "up to {packets} packet{plural} of {source}, from {from} to {to}, came too late for finished dumps, whose verdicts do not report them (a longer reorder-window helps)"
         )
     }
 }

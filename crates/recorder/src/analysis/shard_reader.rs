@@ -6,7 +6,7 @@
 //! windows. Live, a bounded queue carries the hits. When reading files, the analyzer waits for the
 //! readers and takes hits in the order of records.
 //!
-//! With `--analyzers inline`, the inserter's thread runs a file's only reader, after each
+//! With `--set analyzers=inline`, the inserter's thread runs a file's only reader, after each
 //! publication.
 
 use std::{

@@ -15,6 +15,7 @@ const TEXT_BYTES_MAX: usize = 1024;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Change {
     /// The caller: a token's name, `uid 0 pid 17` at the unix socket, or `SIGHUP`.
+    #[serde(rename = "caller")]
     pub who: String,
     /// The client's address and port; `None`: the client has none, as at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +143,7 @@ impl fmt::Display for Change {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refusal {
     /// The token's name, or `uid 1000` at the unix socket; `None`: unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "caller", skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
     /// The client's address; `None`: the unix socket, or several addresses.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -77,7 +77,8 @@ pub enum RecorderEvent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
-    /// The client, as the control plane knows it: a token's name, or a user and process.
+    /// Who asked, as the control plane knows them: a token's name, or a user and process.
+    #[serde(rename = "caller")]
     pub who: String,
     /// The client's address and port; `None`: the client has none, as at the unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -42,7 +42,7 @@ pub struct Pin {
     pub from_ns: i64,
     /// Last stamp that the pin keeps, ns since the epoch; may be in the future.
     pub to_ns: i64,
-    /// Whether the ring needed the pin's buckets (`--when-full record`), so that the pin keeps
+    /// Whether the ring needed the pin's buckets (`--set when-full=record`), so that the pin keeps
     /// nothing any more.
     pub has_fallen: bool,
     /// Upper bound of the packets in the pin's range that were overwritten before the pin was made.
@@ -50,9 +50,9 @@ pub struct Pin {
 }
 
 impl Pins {
-    /// Pins the ranges of ring time that have these stamps. An existing pin of this name does not
-    /// change. Returns the pin, and whether it existed.
-    pub(crate) fn add(
+    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets of both
+    /// time ranges stay protected meanwhile. Returns the pin, and whether it replaced a pin.
+    pub(crate) fn put(
         &self,
         ring: &Ring,
         name: &str,
@@ -60,10 +60,8 @@ impl Pins {
         times: &[(i64, i64)],
     ) -> Result<(Pin, bool), String> {
         let mut pins = lock(&self.by_name);
-        if let Some(pinned) = pins.get(name) {
-            return Ok((pinned.now(), true));
-        }
-        if pins.len() >= PINS_MAX {
+        let existed = pins.contains_key(name);
+        if !existed && pins.len() >= PINS_MAX {
             return Err(format!(
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
             ));
@@ -83,7 +81,7 @@ impl Pins {
         };
         let pin = pinned.now();
         pins.insert(name.to_owned(), pinned);
-        Ok((pin, false))
+        Ok((pin, existed))
     }
 
     /// Removes a pin. Returns whether the pin existed.
@@ -111,7 +109,7 @@ impl Pins {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();
             let name = &pinned.pin.name;
-            format!("pin '{name}' fell: the ring needed its place (--when-full protect lets pins stand, and loses new packets)")
+            format!("pin '{name}' fell: the ring needed its place (when-full protect lets pins stand, and loses new packets)")
         }).collect()
     }
 }

@@ -212,15 +212,15 @@ pub enum PostOutcome {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PostCounts {
-    /// See [`PostOutcome::Done`].
+    /// Commands that ended with exit code 0.
     pub done: u64,
-    /// With another exit code, or by a signal.
+    /// Commands that ended with another exit code, or by a signal.
     pub failed: u64,
-    /// See [`PostOutcome::TimedOut`].
+    /// Commands that were ended because they took too long or the recorder stopped at once.
     pub timed_out: u64,
-    /// See [`PostOutcome::NotStarted`].
+    /// Commands that could not be started.
     pub not_started: u64,
-    /// See [`PostOutcome::Skipped`].
+    /// Commands that were not run because too many waited.
     pub skipped: u64,
     /// Dumps whose command waits or runs.
     pub to_be_done: u64,

@@ -64,7 +64,7 @@ pub(super) struct Dumped {
     pieces_bytes: usize,
     /// Interfaces that the ring does not have, from number 65,535 down.
     others: Vec<Arc<InterfaceEntry>>,
-    pub(super) looked_at: u64,
+    pub(super) inspected: u64,
     /// Why there is no list of dumps.
     unlisted: Option<String>,
 }
@@ -143,7 +143,7 @@ impl Dumped {
             open: (0, 0),
             pieces_bytes: 0,
             others: Vec::new(),
-            looked_at: 0,
+            inspected: 0,
             unlisted,
         }
     }
@@ -159,7 +159,7 @@ impl Dumped {
             sources: self.sources.into_iter().map(again).collect(),
             open: (0, 0),
             pieces_bytes: 0,
-            looked_at: 0,
+            inspected: 0,
             ..self
         }
     }
@@ -270,7 +270,7 @@ impl Dumped {
             sources,
             others,
             wanted,
-            looked_at,
+            inspected,
             pieces_bytes,
             ..
         } = self;
@@ -302,7 +302,7 @@ impl Dumped {
             let (producer, record) = match (meta.id, source.recording) {
                 (Some(id), 0) => answer.recording.read(PacketId(id)),
                 (Some(id), _) => (0, id),
-                (None, _) if source.dump.recording.is_none() => (0, *looked_at),
+                (None, _) if source.dump.recording.is_none() => (0, *inspected),
                 (None, _) => return Err("it has packets without an ID".to_owned()),
             };
             // The stamp of ring time 0 is the offset of all stamps.
@@ -333,7 +333,7 @@ impl Dumped {
                 shard: 0,
                 data,
             };
-            *looked_at += 1;
+            *inspected += 1;
             if answer.matching.takes(entry, &packet) {
                 let place = (source.recording, producer, record);
                 piece.push(&packet, place, meta.time_ns, lengths);
@@ -363,7 +363,7 @@ impl Dumped {
         );
         let snapped = self.sources.iter().map(|source| source.snapped).sum();
         if snapped > 0 {
-            losses.add("snapped", (from_ns, to_ns.max(from_ns)), Some(snapped));
+            losses.add("truncated", (from_ns, to_ns.max(from_ns)), Some(snapped));
         }
         let others = self.touched(window.to_ns);
         let others = others.filter(|source| source.dump.claims.is_none());

@@ -96,7 +96,7 @@ impl<W: io::Write> Reading<'_, W> {
             to,
             packets: tally.packets,
             bytes: tally.bytes,
-            looked_at: self.told_looked_at(),
+            inspected: self.told_inspected(),
             verdict: if missing.is_empty() {
                 Verdict::Complete
             } else {
@@ -119,15 +119,15 @@ impl<W: io::Write> Reading<'_, W> {
     }
 
     /// Packets that were asked, also those of dumps.
-    fn looked_at(&self) -> u64 {
-        let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.looked_at);
-        self.tally.looked_at + dumped
+    fn inspected(&self) -> u64 {
+        let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.inspected);
+        self.tally.inspected + dumped
     }
 
     /// Who sees a part of the packets is told nothing of the others.
-    fn told_looked_at(&self) -> u64 {
+    fn told_inspected(&self) -> u64 {
         if self.answer.query.within.is_empty() {
-            self.looked_at()
+            self.inspected()
         } else {
             self.tally.packets
         }
@@ -135,7 +135,7 @@ impl<W: io::Write> Reading<'_, W> {
 
     /// `has_evicted`: some were overwritten, and no dump has them all.
     fn emptiness(&self, window: &Window, has_evicted: bool) -> Empty {
-        let looked_at = self.looked_at();
+        let inspected = self.inspected();
         if self.answer.matching.lacks_interfaces() {
             let names = self
                 .latest
@@ -147,10 +147,10 @@ impl<W: io::Write> Reading<'_, W> {
             };
         }
         let is_it =
-            |why: &Empty| looked_at == 0 && (has_evicted || !matches!(why, Empty::AgedOut { .. }));
+            |why: &Empty| inspected == 0 && (has_evicted || !matches!(why, Empty::AgedOut { .. }));
         let why = self.latest.emptiness(window).filter(is_it);
         why.unwrap_or(Empty::NothingMatched {
-            of: self.told_looked_at(),
+            of: self.told_inspected(),
         })
     }
 

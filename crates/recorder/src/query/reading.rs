@@ -79,7 +79,7 @@ pub(super) struct Progress {
 pub(super) struct Tally {
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    pub(super) looked_at: u64,
+    pub(super) inspected: u64,
     /// Packets of interfaces that the region does not list: their link type is unknown.
     pub(super) unlisted: u64,
     /// Packets from before 1970, which pcapng cannot tell.
@@ -353,7 +353,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         match says {
             Some(Says::Nothing) => {
                 index.ruled_out += 1;
-                self.tally.looked_at += bucket.packets;
+                self.tally.inspected += bucket.packets;
                 return Ok(());
             }
             Some(Says::Perhaps) => index.read += 1,
@@ -489,7 +489,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             {
                 continue;
             }
-            self.tally.looked_at += 1;
+            self.tally.inspected += 1;
             if matching.takes(entry, &packet) {
                 take(&packet, record, stamp_ns);
             }

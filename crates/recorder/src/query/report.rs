@@ -21,15 +21,15 @@ pub struct QueryReport {
     /// Captured bytes of these packets.
     pub bytes: u64,
     /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out. Where
-    /// [`Query::within`](crate::Query::within) is given, those in the answer only.
-    pub looked_at: u64,
+    /// a part of packets is asked for, those in the answer only.
+    pub inspected: u64,
     /// See [`Verdict`]; never `failed`.
     pub verdict: Verdict,
     /// What is missing, one entry a cause, or source and cause for what was lost before the ring: `evicted` (also what a follow was too slow
     /// for), `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
     /// region contradicts itself), `interface-limit` (of interfaces that the region does not list), `restamped` (in the answer as of 1970:
-    /// pcapng has no earlier time), `snapped` (in the answer with fewer bytes than their interface gives now, of dumps of other recordings),
-    /// `not-recorded` (of the time of other recordings, of which only dumps are left).
+    /// pcapng has no earlier time), `truncated` (in the answer with fewer bytes than their interface gives now, of dumps of other recordings),
+    /// `restart` (the time in which no recorder ran, of answers that go back further than this recording), `not-recorded` (of the time of other recordings, of which only dumps are left).
     pub missing: Vec<Missing>,
     /// What ended the answer before its window does, without losing anything: `limit`, `cancelled`, `end` (of the recording, in a follow).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -48,7 +48,7 @@ pub struct QueryReport {
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The last packet of each producer in the answer: with these as [`Query::after`](crate::Query::after) another one goes on behind it.
+    /// The last packet of each producer in the answer: with these as `after` another one goes on behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,

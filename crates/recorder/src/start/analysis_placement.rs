@@ -77,14 +77,14 @@ pub(crate) fn choose(
 ) -> Result<(AnalysisPlacement, usize, Option<String>), String> {
     let one = (AnalysisPlacement::Analyzer, 1, None);
     let only_one = |why: &str| {
-        let notice = format!("--analyzers: one thread looks at all packets: {why}");
+        let notice = format!("analyzers: one thread looks at all packets: {why}");
         (AnalysisPlacement::Analyzer, 1, Some(notice))
     };
     let readers = |asked: usize| match asked.min(it.readers) {
         0 | 1 => only_one("there is no room for more readers in a --ring of this size"),
         readers if readers < asked => {
             let notice = format!(
-                "--analyzers: {readers} threads look at packets: there is no room for more readers in a --ring of this size"
+                "analyzers: {readers} threads look at packets: there is no room for more readers in a --ring of this size"
             );
             (AnalysisPlacement::Readers, readers, Some(notice))
         }
@@ -134,7 +134,7 @@ pub(crate) fn choose(
         Analyzers::Auto => (AnalysisPlacement::Inserters, it.queues, None),
         Analyzers::Inline => match why_not {
             None => (AnalysisPlacement::Inserters, it.queues, None),
-            Some(why) => return Err(format!("--analyzers inline: {why}")),
+            Some(why) => return Err(format!("analyzers = \"inline\": {why}")),
         },
         Analyzers::Threads(threads) => match (threads.get().min(it.queues), why_not) {
             (1, _) if threads.get() == 1 => one,

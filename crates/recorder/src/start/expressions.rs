@@ -126,7 +126,7 @@ impl CheckedExpressions {
         let default = template("--dump", default)?;
         let own = config.requests.iter().enumerate();
         let own = own.filter_map(|(number, request)| Some((number, request.dump.as_deref()?)));
-        let own = own.map(|(number, text)| Ok((number, template("--trigger-dump", text)?)));
+        let own = own.map(|(number, text)| Ok((number, template("dump of a rule", text)?)));
         let own = own.collect::<Result<_, _>>()?;
         for text in config
             .requests
@@ -138,7 +138,7 @@ impl CheckedExpressions {
                 error,
             })?;
         }
-        let manual = plain("--manual-dump", &config.manual_dump)?;
+        let manual = plain("manual-dump", &config.manual_dump)?;
         let manual = DumpExpression::plain(manual.filter.filled().clone());
         let filter = config.filter.as_ref();
         let filter = filter.map(|text| plain("--filter", text)).transpose()?;

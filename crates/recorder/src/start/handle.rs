@@ -66,8 +66,12 @@ pub enum CommandError {
         /// Whether the existing rule has this expression, window and limits.
         is_as_wanted: bool,
     },
-    /// A limit of a rule or of the recorder prevented the dump, or the rule is disabled; in words.
-    /// A later trigger may start a dump.
+    /// The rule of this name is not the rule that the client has read, or does not exist.
+    #[error(
+        "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
+    )]
+    RuleChangedBefore(String),
+    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled: which. Later it may start one.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.
@@ -170,7 +174,7 @@ impl RecorderHandle {
         }
         let from_ns = stretch.from_ns.or(since(now_ns)).unwrap_or(i64::MIN);
         let stamps = (from_ns, stretch.to_ns.unwrap_or(now_ns));
-        let pinned = common.pins.add(&common.ring, name, stamps, &times);
+        let pinned = common.pins.put(&common.ring, name, stamps, &times);
         pinned.map_err(CommandError::Refused)
     }
 

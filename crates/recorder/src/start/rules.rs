@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -109,8 +110,18 @@ struct RequestedRule<'a> {
     /// Whether matches of the rule are hits, from its first packet on. `None`: unchanged; a new
     /// rule is enabled.
     is_enabled: Option<bool>,
-    /// Whether the request fails if a rule of this name exists.
-    only_new: bool,
+    condition: Condition<'a>,
+}
+
+/// What must be true of the present rule for a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// Nothing: the rule may exist or not.
+    Any,
+    /// There is no rule of this name.
+    New,
+    /// The rule has this [`RuleStatus::version`].
+    Unchanged(&'a str),
 }
 
 /// A rule at one moment.
@@ -129,6 +140,16 @@ pub struct RuleStatus {
     /// Whether the rule belongs to the configuration ([`RecorderHandle::reload`]), and was not
     /// added by a command.
     pub is_configured: bool,
+}
+
+impl RuleStatus {
+    /// A text that changes with the rule's definition, and not with its hits.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", (&self.expression, &self.request, self.is_enabled)).hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
 }
 
 /// The names of all rules of a configuration, in their order.
@@ -269,7 +290,7 @@ impl RuleBook {
     pub(super) fn template(&self, text: &str) -> Result<Arc<Template>, CommandError> {
         let template = self.compile(text)?;
         if self.are_flows_apart && asks_for_flows(&template) {
-            let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with --analyzers 1, or with a rule that asks for flows";
+            let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with analyzers 1, or with a rule that asks for flows";
             return Err(CommandError::Refused(why.to_owned()));
         }
         Ok(template)
@@ -313,9 +334,15 @@ impl RuleTable {
     /// Whether the rule is already as wanted. Fails if the rule must be new or is a script.
     fn has(&self, wanted: RequestedRule<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
-        match self.by_name.get(name) {
+        let entry = self.by_name.get(name);
+        if let Condition::Unchanged(version) = wanted.condition
+            && entry.is_none_or(|entry| entry.status(name).version() != version)
+        {
+            return Err(CommandError::RuleChangedBefore(name.to_owned()));
+        }
+        match entry {
             None => Ok(false),
-            Some(entry) if wanted.only_new => Err(CommandError::RuleExists {
+            Some(entry) if wanted.condition == Condition::New => Err(CommandError::RuleExists {
                 name: name.to_owned(),
                 is_as_wanted: entry.is_so(wanted),
             }),
@@ -398,31 +425,31 @@ impl RecorderHandle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, or changes the rule of this name unless `only_new`. Packets that are
-    /// analyzed after this returns are matched by the rule. `is_enabled`: whether its matches are
-    /// hits (`None`: unchanged; a new rule is enabled). Returns whether the rule existed.
+    /// Adds a trigger rule, or changes the one of its name under a `condition`. Packets that are analyzed
+    /// after this returns are matched by the rule. `is_enabled`: whether its matches are hits (`None`: as
+    /// it is; those of a new rule are). Whether the rule was there.
     ///
     /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
     /// hits join these dumps. Hits of another expression are counted from 0, and are not held off
     /// because of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`], and then the rule is unchanged. `Filter`: the expression, or the dump
-    /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a
-    /// rule of this name.
+    /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
+    /// expression, does not compile for any source; `RuleExists`, `RuleChangedBefore`: the condition is
+    /// false.
     pub fn put_rule(
         &self,
         name: &str,
         (expression, request): (&str, &TriggerRequest),
         is_enabled: Option<bool>,
-        only_new: bool,
+        condition: Condition<'_>,
     ) -> Result<bool, CommandError> {
         let wanted = RequestedRule {
             name,
             expression,
             request,
             is_enabled,
-            only_new,
+            condition,
         };
         self.check_live()?;
         check_name(name)?;

@@ -485,7 +485,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     };
     let add = |rig: &mut Rig, name: &'static str, rule: TriggerRequest| {
         asked(rig, move |it| {
-            it.put_rule(name, (NO_PACKET, &rule), None, true)
+            it.put_rule(name, (NO_PACKET, &rule), None, crate::Condition::New)
         })
     };
     for wrong in [

@@ -650,7 +650,7 @@ impl RecorderHandle {
         expression: &str,
         request: &TriggerRequest,
     ) -> Result<bool, CommandError> {
-        self.put_rule(name, (expression, request), None, false)
+        self.put_rule(name, (expression, request), None, crate::Condition::Any)
     }
 }
 

@@ -408,5 +408,5 @@ impl XdpEngine {
 
 /// Why an interface that the host uses is not captured.
 fn host_use_reason(used: &HostUse) -> String {
-    format!("it {used}, and --take-interface was not given")
+    format!("it {used}, and take-interface was not given")
 }

@@ -13,7 +13,7 @@ pub(super) fn finding(interface: &str) -> Finding {
 
 fn judge(found: &HostUse) -> Finding {
     let what = if found.is_used() {
-        format!("{found}: --engine af-xdp takes it away with --take-interface only")
+        format!("{found}: --engine af-xdp takes it away with --set take-interface=true only")
     } else {
         format!("this host does not use it: an engine may take it away ({UNSEEN})")
     };
@@ -29,6 +29,6 @@ mod tests {
         let unused = judge(&HostUse::default());
         assert!(unused.what.contains(UNSEEN), "{}", unused.what);
         let used = finding("no-such-if");
-        assert!(used.what.contains("--take-interface"), "{}", used.what);
+        assert!(used.what.contains("take-interface"), "{}", used.what);
     }
 }

@@ -73,7 +73,7 @@ fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -
             Severity::Ok,
             CHECK_SHARED,
             "a ring in a memfd has 4 KiB pages: filling it at the start takes longer",
-            "for record --ring-memfd: \
+            "for ring-memfd: \
              echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
         ),
     };

@@ -1,6 +1,6 @@
 //! Whether the NIC's hash splits conversations over its receive queues.
 //!
-//! It does not matter to `--fanout hash`, where the kernel hashes by itself; it does where each thread serves a queue.
+//! It does not matter to `--set fanout=hash`, where the kernel hashes by itself; it does where each thread serves a queue.
 
 use retroscope_capture::{
     af_packet::rss_settings,
@@ -31,7 +31,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
         return vec![Finding::note(
             CHECK,
             "cannot tell by which hash packets are spread over the receive queues",
-            "record with --fanout hash, which does not depend on it",
+            "record with --set fanout=hash, which does not depend on it",
         )];
     };
     // The kinds of packets that are split, or may be, for this reason.
@@ -48,7 +48,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
             CHECK,
             format!(
                 "the hash splits conversations ({}): their directions reach different receive queues, which \
-                 matters to --fanout qm, AF_XDP and DPDK",
+                 matters to fanout qm, AF_XDP and DPDK",
                 by_key.join(", ")
             ),
             format!("sudo ethtool -X {name} hkey {}", key_text(&symmetric_key(settings.key.len()))),
@@ -159,7 +159,7 @@ mod tests {
         let unknown = only(&settings(&[], true));
         assert!(unknown.what.starts_with("cannot tell whether"));
         let untold = judge("eth0", None).remove(0);
-        assert!(untold.advice.contains("--fanout hash"));
+        assert!(untold.advice.contains("fanout=hash"));
         assert!(findings("lo", Some(1)).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! `--explain`: what an expression becomes, as one rule among others and as programs, for each link type.
+//! `dev filter-explain`: what an expression becomes, as one rule among others and as programs, for each link type.
 
 use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 

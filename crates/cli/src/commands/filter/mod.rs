@@ -4,8 +4,8 @@
 //! - `search`: reader, filter and output joined; decides when an expression is refused,
 //! - `output`: a count, `lines`, or a capture file,
 //! - `program`: `-d`, the compiled expression as text,
-//! - `explain`: `--explain`, what became of it,
-//! - `speed`: `--bench`, how fast it is on `packets` of a file,
+//! - `explain`: `dev filter-explain`, what became of it,
+//! - `speed`: `dev filter-bench`, how fast it is on `packets` of a file,
 //! - `link_type`: the names that `-y` takes.
 
 mod explain;
@@ -53,26 +53,18 @@ pub(crate) struct Args {
     read: Option<PathBuf>,
 
     /// Print only the number of matching packets
-    #[arg(long, conflicts_with_all = ["write", "program", "explain", "bench"])]
+    #[arg(long, conflicts_with_all = ["write", "program"])]
     count: bool,
 
     /// Write the matching packets to OUT, in the format and time resolution of FILE but not compressed; - is stdout
-    #[arg(short, value_name = "OUT", conflicts_with_all = ["program", "explain", "bench"])]
+    #[arg(short, value_name = "OUT", conflicts_with = "program")]
     write: Option<PathBuf>,
 
     /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for Ethernet
     #[arg(short = 'd')]
     program: bool,
 
-    /// Print what the expression becomes: look-ups, programs, machine code, and how long that takes
-    #[arg(long, conflicts_with = "program")]
-    explain: bool,
-
-    /// Measure how fast the expression is evaluated on the packets of FILE: machine code, interpreter, libpcap, rule set
-    #[arg(long, requires = "read", conflicts_with_all = ["program", "explain"])]
-    bench: bool,
-
-    /// Link type for -d and --explain, by libpcap's name or the number in capture files
+    /// Link type for -d, by libpcap's name or the number in capture files
     #[arg(short = 'y', value_name = "LINKTYPE", conflicts_with_all = ["read", "count", "write"],
           value_parser = link_type::parse)]
     link_type: Option<LinkType>,
@@ -89,15 +81,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.program {
         return program::print(&expression, &filter, args.read.as_deref(), args.link_type);
     }
-    if args.explain {
-        return explain::print(filter, args.read.as_deref(), args.link_type);
-    }
     let path = args
         .read
         .ok_or_else(|| Failure::usage("name a capture file: -r FILE"))?;
-    if args.bench {
-        return speed::print(filter, &path);
-    }
     let input = Input::open(&path)?;
     let output = if args.count {
         Output::new(Target::Stdout, Sink::Count)
@@ -118,6 +104,46 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Err(SearchError::Output(error)) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(SearchError::Output(error)) => Err(Failure::failed(format_args!("{error:#}"))),
     }
+}
+
+/// Print what an expression becomes: look-ups, programs, machine code, and how long that takes
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// Take the link types from this capture file
+    #[arg(short, value_name = "FILE")]
+    read: Option<PathBuf>,
+
+    /// Link type, by libpcap's name or the number in capture files
+    #[arg(short = 'y', value_name = "LINKTYPE", conflicts_with = "read", value_parser = link_type::parse)]
+    link_type: Option<LinkType>,
+
+    /// pcap-filter(7) expression
+    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    expression: Vec<String>,
+}
+
+/// Measure an expression on the packets of a file: machine code, interpreter, libpcap, rule set
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// Capture file
+    #[arg(short, value_name = "FILE")]
+    read: PathBuf,
+
+    /// pcap-filter(7) expression
+    #[arg(value_name = "EXPR", allow_negative_numbers = true)]
+    expression: Vec<String>,
+}
+
+/// Runs `dev filter-explain`.
+pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let filter = Filter::plain(&args.expression.join(" ")).map_err(|error| refused(&error))?;
+    explain::print(filter, args.read.as_deref(), args.link_type)
+}
+
+/// Runs `dev filter-bench`.
+pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let filter = Filter::plain(&args.expression.join(" ")).map_err(|error| refused(&error))?;
+    speed::print(filter, &args.read)
 }
 
 /// Opens the input as a capture and searches it. One that is damaged before its first packet has none.

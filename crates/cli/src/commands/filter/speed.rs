@@ -1,4 +1,4 @@
-//! `--bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
+//! `dev filter-bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
 //!
 //! The packets are read into memory first and gone over again and again, so small files are measured in the cache. All ways
 //! get 64 packets at a time where the file has as many of one interface in a row, and take turns, so that what else the

@@ -41,7 +41,7 @@ use crate::{
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names, and ask no recorder
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     pub(super) ring_file: Option<PathBuf>,
 
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     pub(super) newest: bool,
 
     /// So many bytes of each packet
-    #[arg(long, value_name = "N")]
+    #[arg(long = "snaplen", value_name = "N")]
     pub(super) headers: Option<NonZeroU32>,
 
     /// Packets of the connection with this Community ID (version 1, seed 0) only
@@ -150,7 +150,7 @@ impl Args {
             ("limit_packets", self.limit_packets.map(|n| n.to_string())),
             ("limit_bytes", self.limit_bytes.map(|n| n.to_string())),
             ("newest", yes(self.newest)),
-            ("headers", self.headers.map(|n| n.to_string())),
+            ("snaplen", self.headers.map(|n| n.to_string())),
             ("follow", yes(self.follow)),
             (
                 "after",

@@ -29,7 +29,7 @@ pub(super) fn run(
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    let request = Ask::get(target(&["v1", "query"], &parameters)).header("te", "trailers");
+    let request = Ask::get(target(&["v1", "query"], &parameters));
     // A follow says something every second.
     let request = match args.follow {
         true => request,
@@ -45,8 +45,8 @@ pub(super) fn run(
     let mut blocks = Blocks::default();
     let end = |place: &str| client.send(Ask::new(Method::DELETE, place));
     let end = || _ = place.as_deref().map(end);
-    let trailers = match copy(answer, file, &mut blocks, (cancel, &end)) {
-        Ok(trailers) => trailers,
+    match copy(answer, file, &mut blocks, (cancel, &end)) {
+        Ok(()) => {}
         Err(Stop::Answer(error)) => return Err(failure(error)),
         Err(Stop::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
             // Whoever read the answer has left.
@@ -61,9 +61,9 @@ pub(super) fn run(
                 "cannot write {target}: {error}"
             )));
         }
-    };
+    }
     let in_file = blocks.verdict_so_far();
-    verdict(&client, place.as_deref(), in_file, trailers).map(Outcome::Told)
+    verdict(&client, place.as_deref(), in_file).map(Outcome::Told)
 }
 
 /// Why a copy ended.
@@ -72,13 +72,13 @@ enum Stop {
     File(io::Error),
 }
 
-/// Writes all that comes, and gives what stands behind it. Once it is cancelled it calls `end`.
+/// Writes the answer as it arrives. Once the copy is cancelled it calls `end`.
 fn copy(
     mut answer: Answer<'_>,
     mut file: impl Write,
     blocks: &mut Blocks,
     (cancel, end): (&Cancel, &dyn Fn()),
-) -> Result<Value, Stop> {
+) -> Result<(), Stop> {
     let mut is_ended = false;
     let mut look = || {
         if cancel.is_cancelled() && !std::mem::replace(&mut is_ended, true) {
@@ -89,26 +89,11 @@ fn copy(
         blocks.push(&piece, &mut file).map_err(Stop::File)?;
         look();
     }
-    file.flush().map_err(Stop::File)?;
-    let number = |name| {
-        answer
-            .trailer(name)
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    Ok(json!({ "report": {
-        "verdict": answer.trailer("retroscope-verdict"),
-        "packets": number("retroscope-packets"),
-        "bytes": number("retroscope-bytes"),
-    }}))
+    file.flush().map_err(Stop::File)
 }
 
-/// The verdict at `Location`; where the recorder is not there any more or has it no more, that in the file, or what stood behind the packets.
-fn verdict(
-    client: &Client,
-    place: Option<&str>,
-    in_file: Option<Value>,
-    trailers: Value,
-) -> Result<Value, Failure> {
+/// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict in the file.
+fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
     match asked {
         Some(Ok(record)) if record["report"].is_object() => Ok(record),
@@ -118,7 +103,6 @@ fn verdict(
         }
         missing => match (in_file, missing) {
             (Some(report), _) => Ok(json!({ "report": report })),
-            (None, _) if trailers["report"]["verdict"].is_string() => Ok(trailers),
             (None, Some(Err(error))) => Err(failure(error)),
             (None, _) => Err(Failure::failed("the recorder gives no verdict")),
         },

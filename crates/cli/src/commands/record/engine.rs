@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use retroscope_capture::{
     Source, SourceError,
     af_packet::{Fanout, LiveConfig, LiveSource, Sides},
@@ -12,55 +11,7 @@ use retroscope_capture::{
 #[cfg(feature = "dpdk")]
 use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
-/// The capture engine of live interfaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Engine {
-    /// af-packet
-    #[default]
-    Auto,
-    /// The kernel's packet sockets: every interface, several threads, nothing taken away from the host
-    AfPacket,
-    /// Right behind the driver, a thread for each receive queue. Takes the interface's packets away from this host
-    AfXdp,
-    /// The system's libpcap: any device that it opens, one thread each
-    Pcap,
-    /// DPDK's devices: NICs that are bound to vfio-pci, and net_null0, net_pcap0,rx_pcap=FILE, net_af_packet0,iface=eth0, …
-    #[cfg(feature = "dpdk")]
-    Dpdk,
-    /// Another build has it
-    #[cfg(not(feature = "dpdk"))]
-    #[value(hide = true)]
-    Dpdk,
-}
-
-/// Which engine, and what only some of them ask.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct EngineArgs {
-    /// What captures from interfaces
-    #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
-    pub(crate) engine: Engine,
-
-    /// Let an engine take an interface away that this host uses (an address, a route, a bridge, a VLAN, …): it is cut off there
-    #[arg(long)]
-    take_interface: bool,
-
-    /// Let the threads of af-xdp ask the driver for packets this long, in µs, before they sleep, at most 8 ms. Each takes a CPU while packets come,
-    /// and from 8000 on always
-    #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    busy_poll: Option<u32>,
-
-    /// How to start DPDK, as its programs take it before `--`: '-m 1024 --log-level=debug' [default: no hugepages for virtual devices,
-    /// --in-memory for NICs]
-    #[cfg(feature = "dpdk")]
-    #[arg(
-        long,
-        value_name = "ARGS",
-        default_value = "",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    eal_args: String,
-}
+use super::config::{Engine, Settings};
 
 /// What the name of a device of DPDK may start with, beside interfaces of another engine.
 #[cfg(feature = "dpdk")]
@@ -78,7 +29,7 @@ impl Engine {
     }
 }
 
-impl EngineArgs {
+impl Settings {
     /// The engine of an interface: its name may say so.
     #[cfg_attr(
         not(feature = "dpdk"),
@@ -111,7 +62,7 @@ impl EngineArgs {
                 ""
             };
             return Err(usage(&format!(
-                "--take-interface is for --engine af-xdp{dpdk}: other engines take nothing away"
+                "take-interface is for --engine af-xdp{dpdk}: other engines take nothing away"
             )));
         }
         if self.busy_poll.is_some() && none(|one| one == Engine::AfXdp) {
@@ -121,14 +72,14 @@ impl EngineArgs {
                 ""
             };
             return Err(usage(&format!(
-                "--busy-poll is for --engine af-xdp: other engines wait for the kernel{dpdk}"
+                "busy-poll is for --engine af-xdp: other engines wait for the kernel{dpdk}"
             )));
         }
         if config.fanout != Fanout::default()
             && none(|one| matches!(one, Engine::Auto | Engine::AfPacket))
         {
             return Err(usage(
-                "--fanout and --fanout-defrag are for --engine af-packet: others share packets as the NIC does, or have one thread",
+                "fanout and fanout-defrag are for --engine af-packet: others share packets as the NIC does, or have one thread",
             ));
         }
         match engine {
@@ -141,7 +92,9 @@ impl EngineArgs {
                 promiscuous: config.promiscuous,
                 take_interface: self.take_interface,
                 buffer_bytes: config.buffer_bytes,
-                busy_poll: self.busy_poll.map(|us| Duration::from_micros(us.into())),
+                busy_poll: self
+                    .busy_poll
+                    .map(|us| Duration::from_micros(us.0.0.into())),
                 cpus: config.cpus,
                 program: config.program,
             }))),

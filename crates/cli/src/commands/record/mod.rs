@@ -42,15 +42,11 @@ use retroscope_recorder::{
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
-use alerts::{AlertArgs, AlertThreads, BoundAlerts};
-use api_args::ApiArgs;
+use alerts::{AlertThreads, BoundAlerts};
 pub(crate) use args::Args;
-pub(crate) use config::with_file;
-use config::{Depth, Loaded, Refused, Reloader};
+pub(crate) use config::{Assignment, FlowsFlags, Loaded, Refused, Settings, keep, key_of, schema};
+use config::{Depth, Reloader};
 use eve_thread::EveThread;
-pub(crate) use file_args::keep;
-pub(crate) use flow_args::FlowArgs;
-pub(crate) use input::InputArgs;
 use screen::Screen;
 use service::Service;
 use top::Top;
@@ -59,7 +55,7 @@ pub(crate) use top::{FLOWS_MAX as TOP_FLOWS_MAX, TopArgs};
 use crate::{
     commands::{program, source_failure, target::is_standard_stream},
     eve::{EveWriter, Options, Target},
-    failure::{Failure, say},
+    failure::{Failure, put, say},
     privileges::Privileges,
 };
 use rustix::thread::CapabilitySet;
@@ -75,56 +71,52 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.list {
         return summary::print_interfaces();
     }
-    if args.config.is_none() {
-        return record_as(&args, None);
+    args.refuse_expression()?;
+    let loaded = Loaded::new(args.config.as_deref(), &args.flags.0).map_err(Refused::failure)?;
+    if args.print_config {
+        return put(&loaded.printed());
     }
-    let (path, check_only) = (args.config.unwrap_or_default(), args.check_config);
-    let loaded = Loaded::new(&path, &config::command_line()).map_err(Refused::failure)?;
-    if check_only {
+    if args.check_config {
         loaded.check_only().map_err(Refused::failure)?;
         return Ok(ExitCode::SUCCESS);
     }
-    loaded.check(Depth::Start).map_err(Refused::failure)?;
-    record_as(&loaded.args, Some(&loaded))
+    if loaded.has_file() {
+        loaded.check(Depth::Start).map_err(Refused::failure)?;
+    }
+    record_as(&loaded)
 }
 
-fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> {
-    args.refuse_expression()?;
-    let (mut config, notes) = args.resolve()?;
+fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
+    let settings = &loaded.settings;
+    let (mut config, notes) = loaded.resolve()?;
     if let Some(post) = &mut config.post {
-        // Without --post-user they are who the recorder becomes.
-        let (option, user) = match &args.files.post_user {
-            Some(user) => ("--post-user", Some(user)),
-            None => ("-Z", args.input.user.as_ref()),
+        // Without `post-user` they are who the recorder becomes.
+        let (option, user) = match &settings.post_user {
+            Some(user) => ("post-user", Some(user)),
+            None => ("-Z", settings.relinquish_privileges.as_ref()),
         };
         let who = Privileges::new(option, user.map(String::as_str), None);
         let who = who.map_err(|error| Failure::usage(format!("{error:#}")))?;
         post.identity = Some(Arc::new(move || Ok(who.give_up_all()?)));
     }
-    if !args.input.quiet {
+    if !settings.quiet {
         notes.iter().for_each(|note| say(note));
     }
-    let options = || args.flows.options(config.offline);
+    let options = || settings.eve_options(config.offline);
     record(&Task {
-        input: &args.input,
+        settings,
         config: &config,
-        api: Some(&args.api),
-        alerts: Some(&args.alerts),
-        eve: args.flows.eve.clone().map(|target| (target, options())),
+        eve: settings.eve.clone().map(|target| (target.0, options())),
         top: None,
-        loaded,
+        loaded: Some(loaded),
     })
 }
 
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
-    pub(crate) input: &'a InputArgs,
+    pub(crate) settings: &'a Settings,
     pub(crate) config: &'a Config,
-    /// What is served by HTTP.
-    pub(crate) api: Option<&'a ApiArgs>,
-    /// Where alerts come from.
-    pub(crate) alerts: Option<&'a AlertArgs>,
     /// Where flows and events are written.
     pub(crate) eve: Option<(Target, Options)>,
     /// What is shown of flows.
@@ -135,21 +127,19 @@ pub(crate) struct Task<'a> {
 
 /// Records until the packets end, or somebody ends it.
 pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
-    let (input, config) = (task.input, task.config);
+    let (settings, config) = (task.settings, task.config);
     let directory = config.directory.as_deref();
-    let privileges = Privileges::new("-Z", input.user.as_deref(), directory);
+    let privileges = Privileges::new("-Z", settings.relinquish_privileges.as_deref(), directory);
     let privileges = privileges.map_err(|error| Failure::usage(format!("{error:#}")))?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let mut service = Service::from_environment();
     let tell = Notifier(Arc::new(say));
-    let api = task.api.and_then(|args| args.config(privileges.owner()));
+    let api = settings.api.config(privileges.owner())?;
     let api = api.map(|config| Bound::new(&config, &tell)).transpose();
     let api = api.map_err(Failure::failed)?;
-    let alerts = task
-        .alerts
-        .filter(|args| !config.offline && !args.alerts.is_empty());
-    let alerts = alerts.map(|args| BoundAlerts::new(args, privileges.owner()));
+    let alerts = (!config.offline && !settings.alerts.from.is_empty())
+        .then(|| BoundAlerts::new(&settings.alerts, privileges.owner()));
     let alerts = alerts.transpose().map_err(Failure::failed)?;
     let is_file = matches!(task.eve, Some((Target::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
@@ -157,12 +147,12 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         EveWriter::open(target, Options { owner, ..options }, Box::new(say))
     });
     let writer = writer.transpose().map_err(Failure::failed)?;
-    let mut screen = Screen::new(input.quiet, config.directory.is_some());
+    let mut screen = Screen::new(settings.quiet, config.directory.is_some());
     let shown = (&mut screen, &mut service);
-    let mut recorder = start(input, config, &signals, &privileges, shown)?;
-    let reloader = task.loaded.map(|loaded| {
+    let mut recorder = start(settings, config, &signals, &privileges, shown)?;
+    let reloader = task.loaded.and_then(|loaded| {
         let (handle, notify) = (recorder.handle(), service.notify().clone());
-        Arc::new(Reloader::new(loaded, config.clone(), handle, notify))
+        Reloader::new(loaded, config.clone(), handle, notify).map(Arc::new)
     });
     let api = api.map(|bound| {
         let urls = bound.urls();
@@ -190,7 +180,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     });
     let eve = eve.transpose().map_err(Failure::failed)?;
     let top = task.top.zip(slices);
-    let top = top.map(|(args, slices)| Top::start(args, slices, names(input)));
+    let top = top.map(|(args, slices)| Top::start(args, slices, names(settings)));
     let top = top.transpose().map_err(Failure::failed)?;
     let alerts = alerts.map(|bound| AlertThreads::start(bound, recorder.handle()));
     let alerts = alerts.transpose().map_err(Failure::failed)?;
@@ -198,7 +188,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reload.transpose().map_err(Failure::failed)?;
     let shown = (screen, service);
     let rest = (eve, top, reload);
-    let result = watch(recorder, input, &signals, shown, rest, api.as_ref());
+    let result = watch(recorder, settings, &signals, shown, rest, api.as_ref());
     alerts.into_iter().for_each(AlertThreads::end);
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
@@ -206,7 +196,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
 }
 
 fn start(
-    args: &InputArgs,
+    args: &Settings,
     config: &Config,
     signals: &signals::Signals,
     privileges: &Privileges,
@@ -222,7 +212,7 @@ fn start(
         Ok(())
     };
     let stop = signals.stop_flag();
-    let cpus = args.live.cpus();
+    let cpus = args.cpu_turns();
     let sources = || open_sources(args, &cpus, &stop);
     let mut progress = |done, total| {
         screen.filling(done, total);
@@ -231,7 +221,7 @@ fn start(
     let result = Recorder::start(
         config,
         &sources,
-        &args.files,
+        &args.read,
         Arc::new(SystemClock),
         Some(&mut progress),
         &mut opened,
@@ -299,7 +289,7 @@ fn refused(error: &StartError) -> Failure {
 /// Follows the recorder until its threads are done.
 fn watch(
     recorder: Recorder,
-    args: &InputArgs,
+    args: &Settings,
     signals: &signals::Signals,
     (mut screen, mut service): (Screen, Service),
     (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
@@ -339,7 +329,7 @@ fn watch(
                 // One that waits reads the file as it is now, too.
                 Some(reload) => _ = reload.try_send(()),
                 None if eve.is_none() && !refreshes => {
-                    screen.line("SIGHUP: there is no --config to read again, nor --tokens, --tls-cert or --eve; the recording goes on");
+                    screen.line("SIGHUP: there is no --config to read again, nor --tokens, api.tls-cert or --eve; the recording goes on");
                 }
                 None => {}
             }
@@ -378,23 +368,23 @@ fn watch(
 }
 
 /// What is recorded, in words.
-fn names(args: &InputArgs) -> String {
-    let files = args.files.iter().map(|path| path.display().to_string());
-    let names = args.interfaces.iter().cloned().chain(files);
+fn names(args: &Settings) -> String {
+    let files = args.read.iter().map(|path| path.display().to_string());
+    let names = args.interface.iter().cloned().chain(files);
     names.collect::<Vec<_>>().join(", ")
 }
 
 /// What delivers the packets, in words.
-fn engine(args: &InputArgs) -> String {
-    if !args.files.is_empty() {
+fn engine(args: &Settings) -> String {
+    if !args.read.is_empty() {
         return "file".to_owned();
     }
     let engine_of = |name: &String| match name {
         name if is_generator(name) => "generator",
         name if is_address(name) => "pcap over IP",
-        name => args.engine.engine_of(name).as_str(),
+        name => args.engine_of(name).as_str(),
     };
-    let engines: BTreeSet<&str> = args.interfaces.iter().map(engine_of).collect();
+    let engines: BTreeSet<&str> = args.interface.iter().map(engine_of).collect();
     Vec::from_iter(engines).join(" and ")
 }
 
@@ -409,13 +399,13 @@ fn has_engine(name: &str) -> bool {
 
 /// All sources. `cpus` outlives them: what is opened again keeps its CPUs.
 fn open_sources(
-    args: &InputArgs,
+    args: &Settings,
     cpus: &CpuTurns,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     let texts = TextAllowance::default();
-    for path in &args.files {
+    for path in args.read.iter() {
         let source = if is_standard_stream(path) {
             FileSource::stdin()
         } else {
@@ -424,16 +414,16 @@ fn open_sources(
         let source = source.stopped_by(Arc::clone(stop)).sharing(texts.clone());
         sources.push(Box::new(source));
     }
-    let mut interfaces = args.interfaces.clone();
+    let mut interfaces = args.interface.to_vec();
     interfaces.retain(|name| has_engine(name));
-    for name in &args.interfaces {
+    for name in args.interface.iter() {
         if is_generator(name) {
             sources.push(Box::new(GeneratorSource::parse(name)?));
         } else if is_address(name) {
             sources.push(Box::new(TcpSource::parse(name)?.sharing(texts.clone())));
         } else {
-            let config = args.live.config(name, cpus.clone(), program());
-            sources.push(args.engine.source(config, &interfaces)?);
+            let config = args.live(name, cpus.clone(), program());
+            sources.push(args.source(config, &interfaces)?);
         }
     }
     Ok(sources)

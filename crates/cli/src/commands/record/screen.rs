@@ -476,7 +476,7 @@ fn deleted(dump: &DeletedDump) -> String {
     let why = match dump.why {
         WhyDeleted::Age => "it is too old (--keep)",
         WhyDeleted::Bytes => "dumps have too many bytes (--keep)",
-        WhyDeleted::MinFree => "the file system has too little room (--min-free)",
+        WhyDeleted::MinFree => "the file system has too little room (min-free)",
         WhyDeleted::Asked => "somebody asked for it",
     };
     format!("deleted dump {}: {}, {why}", dump.id, show_size(dump.bytes))

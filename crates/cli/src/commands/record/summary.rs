@@ -11,7 +11,7 @@ use retroscope_ring::Ring;
 use serde::Serialize;
 
 use super::{
-    InputArgs,
+    Settings,
     screen::{shed_by, source_line},
 };
 use crate::{
@@ -37,7 +37,7 @@ struct Json<'a> {
     /// Packets that no rule saw though there were rules.
     not_analyzed: u64,
     /// Dumps that packets may have come too late for.
-    outdated: u64,
+    dumps_with_late_packets: u64,
     /// What modules did.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     modules: &'a [ModuleStatus],
@@ -58,18 +58,18 @@ struct Json<'a> {
     dumps: &'a [DumpReport],
 }
 
-/// The reading ledger: `stored = analyzed + lapped + unread`.
+/// The reading ledger: `stored = analyzed + missed + unread`.
 #[derive(Debug, Serialize)]
 struct AnalyzersJson {
     stored: u64,
     analyzed: u64,
-    lapped: u64,
+    missed: u64,
     unread: u64,
 }
 
 /// Tells what happened and decides on the exit code: failures beat incomplete dumps.
 pub(crate) fn finish(
-    args: &InputArgs,
+    args: &Settings,
     summary: &RecorderSummary,
     ring: &Ring,
     (eve, aborted): (Option<Counters>, bool),
@@ -164,7 +164,7 @@ fn print_flows(summary: &RecorderSummary) {
     }
     if flows.evicted > 0 {
         let evicted = counted(flows.evicted, "flow");
-        text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+        text.push_str(&format!("; ended for others by max-flows: {evicted}"));
     }
     print_line(&text);
 }
@@ -256,9 +256,9 @@ fn print_details(summary: &RecorderSummary, ring: &Ring) {
         counted(ring.buckets() as u64, "bucket"),
         show_size(ring.bucket_bytes() as u64),
     ));
-    let (analyzed, lapped, unread) = (summary.analyzed, summary.lapped, summary.unread());
+    let (analyzed, missed, unread) = (summary.analyzed, summary.lapped, summary.unread());
     say(&format!(
-        "analyzed {analyzed}, lapped {lapped}, unread {unread}"
+        "analyzed {analyzed}, missed {missed}, unread {unread}"
     ));
     let shards = summary.processing.iter().enumerate();
     let lines = shards.filter_map(|(shard, histogram)| processing_line(shard, histogram));
@@ -352,7 +352,7 @@ pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Re
         analyzers: AnalyzersJson {
             stored: summary.stored,
             analyzed: summary.analyzed,
-            lapped: summary.lapped,
+            missed: summary.lapped,
             unread: summary.unread(),
         },
         triggers: summary.hits.triggers,
@@ -362,7 +362,7 @@ pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Re
         unfilled: suppressed.of(Reason::Unfilled),
         scripts_failed: summary.scripts_failed,
         not_analyzed: summary.not_analyzed,
-        outdated: summary.outdated,
+        dumps_with_late_packets: summary.outdated,
         flows: summary.flows,
         post: summary.post,
         modules: &summary.modules,

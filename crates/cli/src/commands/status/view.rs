@@ -165,13 +165,13 @@ impl Told<'_> {
             text += &format!("; unknown: {}", unknown.join(", "));
         }
         let of = |name: &str| self.now["analyzers"][name].as_u64().unwrap_or(0);
-        let (unread, lapped) = (of("unread"), of("lapped"));
-        let look = self.now["look"]["mean_ns"].as_f64();
+        let (unread, missed) = (of("unread"), of("missed"));
+        let look = self.now["inspection"]["mean_ns"].as_f64();
         let look = look.map_or(String::new(), |ns| format!("; {ns:.0} ns a packet"));
         self.line(if total > 0 { Look::Alarm } else { Look::Plain }, text);
         self.line(
-            if lapped > 0 { Look::Alarm } else { Look::Plain },
-            format!("analyzers {unread} packets behind; {lapped} not looked at for triggers{look}"),
+            if missed > 0 { Look::Alarm } else { Look::Plain },
+            format!("analyzers {unread} packets behind; {missed} not inspected for triggers{look}"),
         );
     }
 
@@ -200,8 +200,8 @@ impl Told<'_> {
                 format!("scripts   {failed} failed, and do nothing any more"),
             );
         }
-        if let outdated @ 1.. = of("outdated") {
-            let text = format!("late      packets may have come too late for {outdated} dumps");
+        if let late @ 1.. = of("dumps_with_late_packets") {
+            let text = format!("late      packets may have come too late for {late} dumps");
             self.line(Look::Alarm, text);
         }
         if let steps @ 1.. = of("clock_steps") {
@@ -315,8 +315,12 @@ impl Told<'_> {
         let mut rows = vec![["pin", "from", "to", ""].map(str::to_owned)];
         rows.extend(pins.iter().map(|pin| {
             let text = |name: &str| pin[name].as_str().unwrap_or("the oldest packet").to_owned();
-            let fallen = if pin["fallen"] == true { "fallen" } else { "" };
-            [text("name"), text("from"), text("to"), fallen.to_owned()]
+            let revoked = if pin["revoked"] == true {
+                "revoked"
+            } else {
+                ""
+            };
+            [text("name"), text("from"), text("to"), revoked.to_owned()]
         }));
         if rows.len() > 1 {
             self.table(&rows, &[]);

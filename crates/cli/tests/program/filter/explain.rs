@@ -1,15 +1,15 @@
-//! `-d`, `--explain` and `--bench`: what an expression becomes, and how fast it is.
+//! `dev filter-explain` and `dev filter-bench`: what an expression becomes, and how fast it is.
 
 use std::collections::HashSet;
 
 use retroscope_packet::LinkType;
 
-use super::support::{MFR, filter, run, run_on, section, small_pcap, write};
+use super::support::{MFR, dev, dev_on, filter, run, section, small_pcap, write};
 use crate::support::{stderr, stdout};
 
-/// `filter --explain EXPRESSION`, which must succeed.
+/// `dev filter-explain EXPRESSION`, which must succeed.
 fn explained(arguments: &[&str]) -> String {
-    let output = run(filter().arg("--explain").args(arguments));
+    let output = run(dev("filter-explain").args(arguments));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(stderr(&output), "", "{arguments:?}");
     stdout(&output).to_owned()
@@ -72,7 +72,7 @@ fn every_link_type_of_a_file_is_explained_and_others_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let interfaces = [("a", LinkType::ETHERNET), ("b", LinkType::RAW), ("c", MFR)];
     let path = write(&directory, "three.pcapng", &section(&interfaces));
-    let (code, text, err) = run_on(&path, &["--explain", "tcp"]);
+    let (code, text, err) = dev_on("filter-explain", &path, &["tcp"]);
     assert_eq!(code, Some(0), "{err}");
     for name in ["EN10MB", "RAW"] {
         assert!(text.contains(&format!("\nlink type {name}\n")), "{text}");
@@ -83,7 +83,7 @@ fn every_link_type_of_a_file_is_explained_and_others_are_named() {
     );
 
     let none = write(&directory, "none.pcapng", &section(&[("c", MFR)]));
-    let (code, text, err) = run_on(&none, &["--explain", "tcp"]);
+    let (code, text, err) = dev_on("filter-explain", &none, &["tcp"]);
     assert_eq!((code, text.as_str()), (Some(2), ""), "{err}");
 }
 
@@ -98,7 +98,7 @@ fn ways(text: &str) -> Vec<&str> {
 #[test]
 fn speed_is_measured_on_the_packets_of_a_file() {
     let (_directory, path) = small_pcap();
-    let (code, text, err) = run_on(&path, &["--bench", "tcp port 80 or udp"]);
+    let (code, text, err) = dev_on("filter-bench", &path, &["tcp port 80 or udp"]);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{text}");
     assert!(
         text.starts_with("3 packets, 162 bytes, of which 2 packets match\n"),
@@ -114,7 +114,7 @@ fn speed_is_measured_on_the_packets_of_a_file() {
     }
 
     // libpcap has no payload terms.
-    let (code, text, err) = run_on(&path, &["--bench", "payload matches /x/ or udp"]);
+    let (code, text, err) = dev_on("filter-bench", &path, &["payload matches /x/ or udp"]);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{text}");
     assert_eq!(ways(&text), ["machine code", "interpreter", "rule set"]);
 }
@@ -122,18 +122,15 @@ fn speed_is_measured_on_the_packets_of_a_file() {
 #[test]
 fn speed_of_what_cannot_be_measured_is_refused() {
     let (directory, path) = small_pcap();
-    assert_eq!(run_on(&path, &["--bench", "tcp prt 80"]).0, Some(2));
-    assert_eq!(
-        run(filter().args(["--bench", "tcp"])).status.code(),
-        Some(2)
-    );
-    assert_eq!(run_on(&path, &["--bench", "--count", "tcp"]).0, Some(2));
-    assert_eq!(run_on(&path, &["--bench", "--explain", "tcp"]).0, Some(2));
+    assert_eq!(dev_on("filter-bench", &path, &["tcp prt 80"]).0, Some(2));
+    assert_eq!(run(dev("filter-bench").arg("tcp")).status.code(), Some(2));
+    let moved = stderr(&run(filter().args(["--bench", "tcp"]))).to_owned();
+    assert!(moved.contains("retroscope dev filter-bench"), "{moved}");
     let none = write(&directory, "none.pcapng", &section(&[("c", MFR)]));
-    assert_eq!(run_on(&none, &["--bench", "tcp"]).0, Some(2));
+    assert_eq!(dev_on("filter-bench", &none, &["tcp"]).0, Some(2));
     let bytes = std::fs::read(&path).unwrap();
     let empty = write(&directory, "empty.pcap", &bytes[..24]);
-    let (code, _, err) = run_on(&empty, &["--bench", "tcp"]);
+    let (code, _, err) = dev_on("filter-bench", &empty, &["tcp"]);
     assert_eq!(code, Some(1));
     assert!(err.contains("empty.pcap: "), "{err}");
 }

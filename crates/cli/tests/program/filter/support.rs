@@ -27,13 +27,28 @@ pub(crate) fn filter() -> Command {
     command
 }
 
+/// A tool of `dev`.
+pub(crate) fn dev(tool: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["dev", tool]);
+    command
+}
+
 pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("the program starts")
 }
 
 /// Runs it on `file`; exit code, stdout, stderr.
 pub(crate) fn run_on(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = run(filter().arg("-r").arg(file).args(arguments));
+    told(&run(filter().arg("-r").arg(file).args(arguments)))
+}
+
+/// Runs a tool of `dev` on `file`, in the same way.
+pub(crate) fn dev_on(tool: &str, file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    told(&run(dev(tool).arg("-r").arg(file).args(arguments)))
+}
+
+fn told(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),

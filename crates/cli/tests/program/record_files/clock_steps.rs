@@ -170,7 +170,7 @@ fn less_is_late() {
     let (json, words) = dumps(&input, &dir.path().join("out"), &[]);
     let dump = &json["dumps"][0];
     assert_eq!(dump["verdict"], "complete", "{json}\n{words}");
-    assert_eq!(json["outdated"], 1, "{json}");
+    assert_eq!(json["dumps_with_late_packets"], 1, "{json}");
     assert!(json["sources"][0]["late"].as_u64() > Some(0), "{json}");
     assert!(
         !words.contains("step") && !words.contains("disorder"),

@@ -90,9 +90,9 @@ fn shed(json: &Value) -> (u64, u64) {
 fn flows_are_cut_off_but_those_that_trigger() {
     let who: [&[&str]; 4] = [
         &[],
-        &["--analyzers", "1"],
-        &["--analyzers", "inline"],
-        &["--analyzers", "2"],
+        &["--set", "analyzers=1"],
+        &["--set", "analyzers=inline"],
+        &["--set", "analyzers=2"],
     ];
     for more in who {
         let (code, json, ports) = kept(&[more, &["--cutoff", "10KiB"]].concat());
@@ -120,7 +120,14 @@ fn flows_are_cut_off_but_those_that_trigger() {
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {
         let of_last = |cutoff| {
-            let more = ["--analyzers", who, "--hold", "1ms", "--cutoff", cutoff];
+            let more = [
+                "--set",
+                &format!("analyzers={who}"),
+                "--set",
+                "reorder-window=1ms",
+                "--cutoff",
+                cutoff,
+            ];
             kept_with("src port 1002", &more)
         };
         let (code, json, ports) = of_last("10KiB");
@@ -160,8 +167,8 @@ fn what_open_dumps_keep_is_a_function_of_the_packets() {
             "tcp[tcpflags] & tcp-rst != 0",
             "--dump",
             dump,
-            "--analyzers",
-            who,
+            "--set",
+            &format!("analyzers={who}"),
         ]);
         let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
         let files = fs::read_dir(out).unwrap().map(|file| {
@@ -221,7 +228,15 @@ fn flows_whose_later_fragments_trigger_are_exempt() {
     writer.finish().unwrap();
     let [path, out] = [&path, &out].map(|path| path.to_str().unwrap());
     for who in ["1", "inline", "2"] {
-        let args = ["-q", "-r", path, "-w", out, "--analyzers", who];
+        let args = [
+            "-q",
+            "-r",
+            path,
+            "-w",
+            out,
+            "--set",
+            &format!("analyzers={who}"),
+        ];
         let trigger = ["--trigger", "ip[6:2] & 0x1fff != 0", "--dump", ""];
         let (_, json) = record(&[&args[..], &trigger, &["--cutoff", "4KiB"]].concat());
         // 5 of 992 or 1000 bytes begin before 4 KiB.

@@ -23,8 +23,8 @@ fn ten_dumps(dir: &Path, more: &[&str]) -> (String, serde_json::Value) {
         "0",
         "--future",
         "0",
-        "--hold",
-        "0",
+        "--set",
+        "reorder-window=0",
     ]);
     args.extend(more);
     let (output, json) = record(&args);
@@ -48,7 +48,7 @@ fn names_follow_a_template_and_collide_with_nothing() {
     fs::create_dir(dir.path().join("dumps")).unwrap();
     let foreign = dir.path().join("dumps/all-4.pcapng");
     fs::write(&foreign, "foreign").unwrap();
-    ten_dumps(dir.path(), &["--name", "all", "--sha256"]);
+    ten_dumps(dir.path(), &["--set", "name=all", "--set", "sha256=true"]);
     let names = names(&dir.path().join("dumps"));
     let captures = names.iter().filter(|name| name.ends_with(".pcapng"));
     assert_eq!((captures.count(), names.len()), (11, 21), "{names:?}");
@@ -74,14 +74,14 @@ fn names_follow_a_template_and_collide_with_nothing() {
 fn dumps_are_deleted_the_oldest_first() {
     let dir = tempfile::tempdir().unwrap();
     let dumps = dir.path().join("dumps");
-    ten_dumps(dir.path(), &["--name", "{number}"]);
+    ten_dumps(dir.path(), &["--set", "name={number}"]);
     let size = |name: &str| fs::metadata(dumps.join(name)).map_or(0, |meta| meta.len());
     let one = size("0001.pcapng") + size("0001.json");
     fs::write(dumps.join("0003.hold"), "").unwrap();
     fs::write(dumps.join("notes.json"), "{}").unwrap();
     // Nine of twenty are left, and the one that is held.
     let most = format!("{}KiB", (one * 21 / 2).div_ceil(1024));
-    let (text, _) = ten_dumps(dir.path(), &["--name", "{number}", "--keep", &most]);
+    let (text, _) = ten_dumps(dir.path(), &["--set", "name={number}", "--keep", &most]);
     assert!(text.contains("deleted dump 0001: "), "{text}");
     let names = names(&dumps);
     let left: Vec<_> = names
@@ -106,7 +106,16 @@ fn dumps_are_deleted_the_oldest_first() {
     // Of one trigger: nothing of it stays, but what is held.
     ten_dumps(
         dir.path(),
-        &["--name", "{number}", "--trigger-keep", "1=0.001KiB"],
+        &[
+            "--set",
+            "name={number}",
+            "--set",
+            "trigger=[]",
+            "--set",
+            "rule.1.filter=udp port 42",
+            "--set",
+            "rule.1.keep=0.001KiB",
+        ],
     );
     let left = names_of_captures(&dumps);
     assert_eq!(left, ["0003.pcapng"]);
@@ -118,7 +127,12 @@ fn what_is_kept_is_told_apart_by_trigger() {
     let dir = tempfile::tempdir().unwrap();
     ten_dumps(
         dir.path(),
-        &["--trigger", "udp port 42", "--trigger-keep", "1=0.001KiB"],
+        &[
+            "--set",
+            "rule.kept.filter=udp port 42",
+            "--set",
+            "rule.kept.keep=0.001KiB",
+        ],
     );
     let dumps = dir.path().join("dumps");
     let sidecars = names(&dumps).into_iter();
@@ -127,7 +141,7 @@ fn what_is_kept_is_told_apart_by_trigger() {
         serde_json::from_slice(&fs::read(dumps.join(name)).unwrap()).unwrap()
     });
     let rules = told.map(|told| told["rule_name"].clone());
-    assert_eq!(rules.collect::<Vec<_>>(), ["2"; 10]);
+    assert_eq!(rules.collect::<Vec<_>>(), ["1"; 10]);
 }
 
 fn names_of_captures(dumps: &Path) -> Vec<String> {
@@ -142,7 +156,7 @@ fn a_command_runs_for_each_dump() {
     let out = dir.path().join("out");
     fs::create_dir(&out).unwrap();
     let post = format!("cp {{file}} '{}'", out.display());
-    let (_, json) = ten_dumps(dir.path(), &["--name", "{number}", "--post", &post]);
+    let (_, json) = ten_dumps(dir.path(), &["--set", "name={number}", "--post", &post]);
     assert_eq!(
         (&json["post"]["done"], &json["post"]["to_be_done"]),
         (&10.into(), &0.into())
@@ -150,7 +164,7 @@ fn a_command_runs_for_each_dump() {
     assert_eq!(names(&out).len(), 10);
     let (text, json) = ten_dumps(
         dir.path(),
-        &["--post", "sh -c 'exit 3'", "--post-at-once", "4"],
+        &["--post", "sh -c 'exit 3'", "--set", "post-at-once=4"],
     );
     assert_eq!(json["post"]["failed"], 10);
     assert_eq!(
@@ -191,7 +205,7 @@ fn a_command_has_its_own_identity() {
         assert!(told.contains("NoNewPrivs:\t1"), "{told}");
         told
     };
-    let theirs = told(&["--post-user", "12345:12346"]);
+    let theirs = told(&["--set", "post-user=12345:12346"]);
     assert!(
         theirs.contains("Uid:\t12345\t12345\t12345\t12345"),
         "{theirs}"

@@ -75,10 +75,10 @@ fn args(files: &[&Path], question: &Question, dir: &Path) -> Vec<String> {
         dir.display().to_string(),
     ]);
     args.extend([
-        "--max-dumps".to_owned(),
-        "65536".to_owned(),
-        "--dumps-per-minute".to_owned(),
-        "0".to_owned(),
+        "--set".to_owned(),
+        "max-dumps=65536".to_owned(),
+        "--set".to_owned(),
+        "dumps-per-minute=0".to_owned(),
         "-q".to_owned(),
         "--reproducible".to_owned(),
     ]);
@@ -163,7 +163,7 @@ fn assert_ledgers(json: &Value, received: usize, what: &str) {
         "{what}: reading"
     );
     assert_eq!(
-        (&analyzers["lapped"], &analyzers["unread"]),
+        (&analyzers["missed"], &analyzers["unread"]),
         (&0.into(), &0.into()),
         "{what}: reading"
     );
@@ -420,7 +420,7 @@ fn runs_repeat_byte_for_byte() {
                 let out = dir.path().join(format!("out{kind}-{run_number}"));
                 let (output, json) = run(
                     &args(&[&capture], question, &out),
-                    &["--ring", "16MiB", "--rx-threads", &threads],
+                    &["--ring", "16MiB", "--set", &format!("rx-threads={threads}")],
                 );
                 assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
                 assert_ledgers(&json.unwrap(), 60_000, "repeat");
@@ -560,7 +560,10 @@ fn a_packet_after_the_close_is_late() {
     let rfc3339 = retroscope_recorder::rfc3339;
     assert_eq!(dump["verdict"], "complete", "judged once");
     assert_eq!(
-        (&json["outdated"], &json["sources"][0]["late"]),
+        (
+            &json["dumps_with_late_packets"],
+            &json["sources"][0]["late"]
+        ),
         (&1.into(), &2.into())
     );
     let told = format!(
@@ -655,7 +658,10 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     assert_eq!((ports(0), ports(1)), (vec![5, 6], vec![7]));
     assert_eq!(json["dumps"][0]["verdict"], "complete");
     assert_eq!(
-        (&json["outdated"], &json["sources"][0]["late"]),
+        (
+            &json["dumps_with_late_packets"],
+            &json["sources"][0]["late"]
+        ),
         (&1.into(), &2.into())
     );
 }

@@ -91,19 +91,18 @@ fn too_many_dumps_are_refused_aloud() {
     );
     let mut args = args(&[&capture], &question, &dir.path().join("out"));
     args.retain(|a| a != "-q");
-    let limit = args.iter().position(|a| a == "--max-dumps").unwrap() + 1;
-    args[limit] = "2".to_owned();
+    let limit = args
+        .iter()
+        .position(|a| a.starts_with("max-dumps="))
+        .unwrap();
+    args[limit] = "max-dumps=2".to_owned();
     let (output, json) = run(&args, &[]);
     let json = json.unwrap();
     assert_eq!(
         (&json["triggers"], &json["suppressed"], &json["refused"]),
         (&40.into(), &20.into(), &20.into())
     );
-    assert!(
-        stderr(&output).contains("--max-dumps"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("max-dumps"), "{}", stderr(&output));
 }
 
 #[test]
@@ -271,8 +270,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
             "3s",
             "--future",
             "3s",
-            "--max-dumps",
-            "9",
+            "--set",
+            "max-dumps=9",
         ])
         .args([
             "--trigger",
@@ -328,7 +327,7 @@ fn bad_arguments_are_named() {
         (
             &["-r", capture, "-i", "lo", "--trigger", "udp"],
             2,
-            "cannot be used with '--interface",
+            "excludes -",
         ),
         (
             &["-r", capture, "--trigger", "udp", "--ring", "4"],
@@ -367,41 +366,42 @@ fn bad_arguments_are_named() {
         ),
         (&["-r", capture, "--trigger", "host $srcIP"], 2, "$srcIP"),
         (
-            &["-r", capture, "-t", "udp", "--trigger-dump", "1=udp prt 5"],
+            &[
+                "-r",
+                capture,
+                "--set",
+                "rule.a.filter=udp",
+                "--set",
+                "rule.a.dump=udp prt 5",
+            ],
             2,
-            "--trigger-dump: syntax error",
+            "dump of a rule: syntax error",
+        ),
+        (&["-r", capture, "--set", "rule.a.into=a/b"], 2, "letters"),
+        (
+            &["-r", capture, "--set", "rule.a.dump=ip"],
+            2,
+            "rule 'a' needs one of the keys filter",
         ),
         (
-            &["-r", capture, "-t", "udp", "--trigger-dump", "2=udp"],
+            &["-r", capture, "-t", "udp", "--dump", "", "--dump-lua", "x"],
             2,
-            "the last trigger is number 1",
+            "excludes --dump",
         ),
         (
-            &["-r", capture, "-t", "udp", "--trigger-into", "1=a/b"],
+            &["-r", capture, "-t", "udp", "--set", "past"],
             2,
-            "letters",
-        ),
-        (
-            &["-r", capture, "-t", "udp", "--trigger-dump", "udp"],
-            2,
-            "1=host $srcIP",
+            "KEY=VALUE",
         ),
         (
             &[
                 "-r",
                 capture,
-                "-t",
+                "--trigger",
                 "udp",
-                "--trigger-dump",
-                "1=",
-                "--trigger-dump",
-                "1=ip",
+                "--set",
+                "manual-dump=$flow",
             ],
-            2,
-            "another one already",
-        ),
-        (
-            &["-r", capture, "--trigger", "udp", "--manual-dump", "$flow"],
             2,
             "$flow",
         ),
@@ -412,7 +412,7 @@ fn bad_arguments_are_named() {
             "pcapng, pcap",
         ),
         (
-            &["-r", capture, "--trigger", "udp", "--max-dumps", "0"],
+            &["-r", capture, "--trigger", "udp", "--set", "max-dumps=0"],
             2,
             "65536",
         ),
@@ -458,8 +458,8 @@ fn the_names_of_flowscope_are_aliases() {
         "1",
         "--dump-future",
         "1",
-        "--rx-threads",
-        "2",
+        "--set",
+        "rx-threads=2",
         "--size",
         "1",
         "--path",

@@ -103,7 +103,7 @@ fn packets_that_imitate_our_comments_are_written_as_they_are() {
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         let json = json.unwrap();
         let dump = &json["dumps"][0];
-        assert_eq!(json["outdated"], 1, "{json}");
+        assert_eq!(json["dumps_with_late_packets"], 1, "{json}");
         let file = Path::new(dump["file"].as_str().unwrap());
         assert_eq!(file.extension().unwrap(), extension);
         let (packets, _) = read(file);

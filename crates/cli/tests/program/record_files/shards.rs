@@ -38,8 +38,8 @@ fn pairs_flows_and_datagrams_of_real_captures_are_whole() {
             "--ring-file",
             path,
             "-q",
-            "--analyzers",
-            "2",
+            "--set",
+            "analyzers=2",
         ];
         let mut args = [&args[..], &["--trigger", "greater 262144"]].concat();
         for file in files {
@@ -100,30 +100,31 @@ fn dumps_do_not_depend_on_who_looks_at_packets() {
     let script = dir.path().join("third.lua");
     std::fs::write(&script, THIRD_OF_FLOW).unwrap();
     let script = script.to_str().unwrap();
+    let lua = format!("rule.third.lua={script}");
     let rules: &[&[&str]] = &[
         &[
             "--trigger",
             "udp",
-            "--trigger",
-            "tcp[tcpflags] & tcp-syn != 0",
-            "--trigger-dump",
-            "2=host $srcIP and tcp",
+            "--set",
+            "rule.syn.filter=tcp[tcpflags] & tcp-syn != 0",
+            "--set",
+            "rule.syn.dump=host $srcIP and tcp",
         ],
         &[
-            "--trigger-lua",
-            script,
+            "--set",
+            &lua,
             "--trigger",
             "icmp or arp",
-            "--trigger-dump",
-            "2=$communityId and not arp",
+            "--set",
+            "rule.third.dump=$communityId and not arp",
         ],
         &[
             "--trigger",
             "ip or ip6",
-            "--max-dumps",
-            "4",
-            "--dump-packets",
-            "20",
+            "--set",
+            "max-dumps=4",
+            "--set",
+            "dump-packets=20",
         ],
         &["--trigger", "udp", "--single"],
     ];
@@ -143,14 +144,15 @@ fn dumps_do_not_depend_on_who_looks_at_packets() {
                 "--future",
                 "1s",
             ]);
-            args.extend(["--analyzers", analyzers]);
+            let analyzers = format!("analyzers={analyzers}");
+            args.extend(["--set", &analyzers]);
             args.extend(*rules);
             for file in files {
                 args.extend(["-r", file.to_str().unwrap()]);
             }
             let (output, _) = record(&args);
             let told = String::from_utf8_lossy(&output.stderr);
-            assert!(!told.contains("--analyzers"), "{analyzers}: {told}");
+            assert!(!told.contains("analyzers"), "{analyzers}: {told}");
             let mut found = BTreeMap::new();
             for entry in std::fs::read_dir(out.path()).unwrap() {
                 let entry = entry.unwrap();

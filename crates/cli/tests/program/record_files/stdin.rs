@@ -23,7 +23,7 @@ fn start(stdin: Stdio, out: &Path) -> Child {
     Command::new(PROGRAM)
         .args(["record", "--json"])
         .args(args(&[Path::new("-")], &question, out))
-        .args(["--hold", "1ms", "--ring", "32MiB"])
+        .args(["--set", "reorder-window=1ms", "--ring", "32MiB"])
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -158,8 +158,8 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
             "1s",
             "--future",
             "0.1s",
-            "--bytes-per-hour",
-            "4MiB",
+            "--set",
+            "bytes-per-hour=4MiB",
             "-w",
             out.to_str().unwrap(),
         ]);
@@ -214,8 +214,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
             "60s",
             "--future",
             "1s",
-            "--bytes-per-hour",
-            "1MiB",
+            "--set",
+            "bytes-per-hour=1MiB",
             "-w",
             out.to_str().unwrap(),
         ]);
@@ -240,9 +240,9 @@ fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
     minutes(&capture);
     let mut runs = Vec::new();
     for (option, value) in [
-        ("--dump-packets", "50"),
-        ("--dump-bytes", "30KiB"),
-        ("--dump-packets", "50"),
+        ("--set", "dump-packets=50"),
+        ("--set", "dump-bytes=30KiB"),
+        ("--set", "dump-packets=50"),
     ] {
         let out = dir.path().join(format!("{}", runs.len()));
         let (output, json) = record(&[
@@ -258,10 +258,10 @@ fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
             "0.9s",
             "--future",
             "10s",
-            "--max-dumps",
-            "2",
-            "--dumps-per-minute",
-            "0",
+            "--set",
+            "max-dumps=2",
+            "--set",
+            "dumps-per-minute=0",
             option,
             value,
             "-w",
@@ -275,7 +275,7 @@ fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
             assert_eq!(dump["verdict"], "complete", "{dump}");
             let clipped = dump["clipped"].as_array().unwrap();
             assert!(clipped.iter().any(|by| by == "limit"), "{dump}");
-            if option == "--dump-packets" {
+            if value == "dump-packets=50" {
                 assert_eq!(number("packets"), 50);
             } else {
                 let one = number("bytes") / number("packets");
@@ -314,7 +314,7 @@ fn triggers_that_may_be_missed_are_told() {
     let json = json.unwrap();
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
-    assert_eq!(json["analyzers"]["lapped"], not_analyzed);
+    assert_eq!(json["analyzers"]["missed"], not_analyzed);
     // As it happens, and with the number at the end.
     assert!(errors.contains("missed"), "{errors}");
     let number = format!("{not_analyzed} packets");

@@ -26,7 +26,7 @@ const _: () = assert!(
 );
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: dumps
-/// wait for counters that cover their window. With `--ted` this always applies, because each period
+/// wait for counters that cover their window. With `ted` this always applies, because each period
 /// decides whether flows keep fewer or more packets.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while no dump waits for counters. A

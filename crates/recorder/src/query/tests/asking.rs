@@ -114,7 +114,7 @@ fn limits_windows_and_snap_lengths_choose_as_a_list_does() {
                 "len > 1000" => it.bytes > 1000,
                 _ => it.record & 1 == 0,
             };
-            let looked_at = all.iter().filter(is_asked).count() as u64;
+            let inspected = all.iter().filter(is_asked).count() as u64;
             let mut expected: Vec<&Stored> = all.iter().filter(is_asked).filter(matches).collect();
             let found_all = expected.len();
             if query.newest {
@@ -170,7 +170,7 @@ fn limits_windows_and_snap_lengths_choose_as_a_list_does() {
             assert!(has_limit || report.clipped.is_empty(), "{context}");
             assert_eq!(report.verdict, Verdict::Complete, "{context}");
             if !has_limit {
-                assert_eq!(report.looked_at, looked_at, "{context}");
+                assert_eq!(report.inspected, inspected, "{context}");
             }
             assert_eq!(
                 report.empty.is_some(),
@@ -271,7 +271,7 @@ fn a_community_id_finds_both_directions_and_nothing_else() {
         };
         let (report, out) = asked(&path, &query);
         let found: Vec<i64> = packets(&out).iter().map(Block::time_ns).collect();
-        assert_eq!((found.as_slice(), report.looked_at), (stamps, 5));
+        assert_eq!((found.as_slice(), report.inspected), (stamps, 5));
     }
 }
 
@@ -344,7 +344,7 @@ fn a_cancelled_answer_ends() {
     let answer = Query::default().of(attached).unwrap().until(&cancel);
     cancel.cancel();
     let report = answer.write_to(Vec::new()).unwrap();
-    assert_eq!((report.packets, report.looked_at), (0, 0));
+    assert_eq!((report.packets, report.inspected), (0, 0));
     assert_eq!(report.clipped, ["cancelled"]);
     assert_eq!(report.from, report.to);
 }

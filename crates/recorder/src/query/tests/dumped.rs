@@ -522,7 +522,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     let (report, found) = past.ask(&named(200, 4000));
     assert_eq!(found.len(), packets().count());
     assert_eq!(found[0], given(&before, 60));
-    assert_eq!(causes(&report), ["evicted", "not-recorded", "snapped"]);
+    assert_eq!(causes(&report), ["evicted", "not-recorded", "truncated"]);
     assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
     // The IDs are the same, but they name other packets.
     past.shelve(vec![whole, cut]);
@@ -530,7 +530,7 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     let (report, found) = past.ask(&named(200, 4000));
     assert_eq!(found.len(), both);
     assert_eq!(found.iter().filter(|it| it.3 == 2048).count(), sent.len());
-    assert_eq!(causes(&report), ["not-recorded", "snapped"]);
+    assert_eq!(causes(&report), ["not-recorded", "truncated"]);
     let headers = Query {
         headers: NonZeroU32::new(50),
         ..named(200, 4000)

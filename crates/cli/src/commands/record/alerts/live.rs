@@ -16,11 +16,12 @@ use retroscope_recorder::{Alert, AlertLines, CommandError, RecorderHandle};
 use retroscope_unix::Owner;
 
 use super::{
-    AlertArgs, AlertSource, count,
+    AlertSource, count,
     follow::Follower,
     line_queue::{LineReceiver, line_queue},
     socket::{Sockets, drain, waker},
 };
+use crate::commands::record::config::Alerts;
 
 /// Lines understood, or files looked at, between two looks at the other.
 const TURN_LINES: usize = 1024;
@@ -41,10 +42,10 @@ impl Bound {
     ///
     /// # Errors
     /// A sentence: a socket is in use, or the system's word.
-    pub(crate) fn new(args: &AlertArgs, owner: Owner) -> Result<Self, String> {
+    pub(crate) fn new(args: &Alerts, owner: Owner) -> Result<Self, String> {
         let mut bound = Self::default();
         let mut patterns = Vec::new();
-        for source in &args.alerts {
+        for source in args.from.values() {
             let (path, is_stream) = match source {
                 AlertSource::Stream(path) => (path, true),
                 AlertSource::Datagrams(path) => (path, false),

@@ -11,7 +11,6 @@ use std::{
     path::{Component, Path, PathBuf},
     str::FromStr,
     sync::Arc,
-    time::Duration,
 };
 
 use glob::{Pattern, glob};
@@ -19,34 +18,11 @@ use retroscope_alert::{LineSplitter, ParsedLine, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
 pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
-use crate::{failure::Failure, units};
+use super::config::Alerts;
+use crate::failure::Failure;
 
 /// Bytes read together.
 const READ_BYTES: usize = 256 << 10;
-
-/// Where alerts come from, and how they are acted on.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct AlertArgs {
-    /// Dump the packets of IDS alerts: lines of Suricata's EVE JSON or of Zeek's notice log. The
-    /// IDS writes to a socket that the recorder makes (`unix:PATH`, a stream, or
-    /// `unix-dgram:PATH`), or to files, whose path may contain `*`, `?` and `[…]`. Live, the
-    /// recorder follows the files as they grow; with -r each alert acts in packet time. Repeat for
-    /// several
-    #[arg(long = "alerts", value_name = "WHERE")]
-    pub(crate) alerts: Vec<AlertSource>,
-
-    /// Act on an alert so long after its time at the earliest
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
-    alerts_delay: Duration,
-
-    /// Dumps of alerts open at once at most, beside those of triggers; further alerts are refused and counted
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    alerts_max_dumps: u32,
-
-    /// Captured bytes of a dump of an alert that names no IP packet, of all packets of its interface within a second of it
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
-    alerts_budget: u64,
-}
 
 /// Where alerts come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,19 +102,19 @@ fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
     None
 }
 
-impl AlertArgs {
+impl Alerts {
     /// What the recorder is to do. With -r all alerts are read here.
     pub(crate) fn config(&self, offline: bool) -> Result<AlertConfig, Failure> {
         let mut config = AlertConfig {
-            are_expected: !self.alerts.is_empty(),
-            delay: self.alerts_delay,
-            max_dumps: self.alerts_max_dumps as usize,
-            window_bytes: self.alerts_budget,
+            are_expected: !self.from.is_empty(),
+            delay: *self.delay,
+            max_dumps: self.max_dumps.0.0 as usize,
+            window_bytes: self.budget.0.0,
             ..AlertConfig::default()
         };
         if offline {
             let counts = &mut config.lines;
-            for source in &self.alerts {
+            for source in self.from.values() {
                 let AlertSource::Files(pattern) = source else {
                     return Err(Failure::usage(
                         "--alerts: with -r alerts come from files, which are there when it starts",

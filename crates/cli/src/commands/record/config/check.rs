@@ -2,26 +2,14 @@
 
 use std::{fs, ops::Range, path::Path, sync::Arc};
 
+use retroscope_api::Owner;
 use retroscope_capture::SourceError;
 use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 
-use super::{Loaded, What, options_in, text::Fault};
+use super::{Loaded, What, keys_in, text::Fault};
 use crate::{commands::record::open_sources, privileges::Privileges};
-
-/// Options that name files which are read.
-const INPUT_FILES: [&str; 9] = [
-    "read",
-    "filter-file",
-    "trigger-lua",
-    "module",
-    "dump-lua",
-    "tokens",
-    "tls-cert",
-    "tls-key",
-    "tls-client-ca",
-];
 
 /// How much is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +35,7 @@ pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
     if faults.is_empty() {
         match depth {
             Depth::Reload => {
-                let followed = loaded.args.followed(Config::default());
+                let followed = loaded.followed(Config::default());
                 faults.extend(followed.err().map(|it| mentioned(loaded, it.message())));
             }
             Depth::Start | Depth::Whole => faults.extend(together(loaded)),
@@ -67,7 +55,7 @@ pub(crate) struct Expression<'a> {
 
 /// Rules that are called like a trigger of the options.
 fn numbers(loaded: &Loaded) -> Vec<Fault> {
-    let taken = 1..=loaded.args.numbered_count();
+    let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
         let number = name.parse::<usize>().ok();
         number.filter(|number| taken.contains(number) && number.to_string() == name)
@@ -75,7 +63,10 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
     let rules = loaded.rules.iter().filter_map(|rule| {
         let number = is_taken(&rule.rule.name)?;
         let why = format!("name: '{number}' is what trigger {number} of the options is called");
-        Some(Fault::at(rule.span_of("name"), why))
+        Some(Fault {
+            span: rule.span_of("name"),
+            message: why,
+        })
     });
     rules.collect()
 }
@@ -88,7 +79,7 @@ fn expressions(loaded: &Loaded) -> Vec<Fault> {
             faults.push(of_expression(what, &error, span));
         }
     };
-    for expression in loaded.args.expressions() {
+    for expression in loaded.expressions() {
         let (option, number) = expression.option;
         let span = loaded.spans_of(option).get(number).cloned();
         let template: Check = match expression.is_template {
@@ -98,7 +89,7 @@ fn expressions(loaded: &Loaded) -> Vec<Fault> {
         check(expression.text, template, span, option);
     }
     for rule in &loaded.rules {
-        let (it, span) = (&rule.rule, |key| Some(rule.span_of(key)));
+        let (it, span) = (&rule.rule, |key| rule.span_of(key));
         if let What::Filter(text) = &it.what {
             let what = format!("rule '{}'", it.name);
             check(text, check_expression, span("filter"), &what);
@@ -135,17 +126,34 @@ fn files(loaded: &Loaded) -> Vec<Fault> {
             faults.push(Fault { span, message });
         }
     };
-    for option in INPUT_FILES {
-        let spans = loaded.spans_of(option);
-        let paths = loaded.given.get(option).into_iter().flatten();
-        for (number, path) in paths.enumerate() {
-            check(Path::new(path), spans.get(number).cloned(), option);
-        }
+    let (it, api) = (&loaded.settings, &loaded.settings.api);
+    let lists = [
+        ("read", &it.read),
+        ("trigger-lua", &it.trigger_lua),
+        ("module", &it.module),
+    ];
+    let lists = lists.into_iter().flat_map(|(key, paths)| {
+        let paths = paths.iter().enumerate();
+        paths.map(move |(number, path)| (key, number, path))
+    });
+    let single = [
+        ("filter-file", &it.filter_file),
+        ("dump-lua", &it.dump_lua),
+        ("api.tokens", &api.tokens),
+        ("api.tls-cert", &api.tls_cert),
+        ("api.tls-key", &api.tls_key),
+        ("api.tls-client-ca", &api.tls_client_ca),
+    ];
+    let single = single
+        .into_iter()
+        .filter_map(|(key, path)| Some((key, 0, path.as_ref()?)));
+    for (key, number, path) in lists.chain(single) {
+        check(path, loaded.spans_of(key).get(number).cloned(), key);
     }
     for rule in &loaded.rules {
         match &rule.rule.what {
-            What::Lua(path) => check(path, Some(rule.span_of("lua")), "lua"),
-            What::Module(path) => check(path, Some(rule.span_of("module")), "module"),
+            What::Lua(path) => check(path, rule.span_of("lua"), "lua"),
+            What::Module(path) => check(path, rule.span_of("module"), "module"),
             What::Filter(_) => {}
         }
     }
@@ -155,7 +163,7 @@ fn files(loaded: &Loaded) -> Vec<Fault> {
 /// Scripts that do not load.
 fn scripts(loaded: &Loaded) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let args = &loaded.args;
+    let args = &loaded.settings;
     let limits = ScriptLimits::default();
     let mut check = |path: &Path, is_module: bool, span: Option<Range<usize>>| {
         let load = |script: &Script| -> Result<(), ScriptError> {
@@ -173,11 +181,11 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
             faults.push(Fault { span, message });
         }
     };
-    let of = |option, number: usize| loaded.spans_of(option).get(number).cloned();
+    let of = |option: &str, number: usize| loaded.spans_of(option).get(number).cloned();
     for (number, path) in args.trigger_lua.iter().enumerate() {
         check(path, false, of("trigger-lua", number));
     }
-    for (number, path) in args.modules.iter().enumerate() {
+    for (number, path) in args.module.iter().enumerate() {
         check(path, true, of("module", number));
     }
     if let Some(path) = &args.dump_lua {
@@ -185,8 +193,8 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
     }
     for rule in &loaded.rules {
         match &rule.rule.what {
-            What::Lua(path) => check(path, false, Some(rule.span_of("lua"))),
-            What::Module(path) => check(path, true, Some(rule.span_of("module"))),
+            What::Lua(path) => check(path, false, rule.span_of("lua")),
+            What::Module(path) => check(path, true, rule.span_of("module")),
             What::Filter(_) => {}
         }
     }
@@ -195,24 +203,23 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
 
 /// What does not fit together, or makes no source.
 fn together(loaded: &Loaded) -> Vec<Fault> {
-    let args = &loaded.args;
+    let args = &loaded.settings;
     let mut faults = Vec::new();
-    if let Err(error) = args
-        .refuse_expression()
-        .and_then(|()| args.resolve().map(|_| ()))
-    {
+    let resolved = loaded.resolve().map(drop);
+    let api = args.api.config(Owner::default()).map(drop);
+    for error in [resolved, api].into_iter().filter_map(Result::err) {
         faults.push(mentioned(loaded, error.message()));
     }
-    let cpus = args.input.live.cpus();
-    if let Err(SourceError::Usage(why)) = open_sources(&args.input, &cpus, &Arc::default()) {
-        let of_interfaces = loaded.spans_of("interface").into_iter().next();
+    let cpus = args.cpu_turns();
+    if let Err(SourceError::Usage(why)) = open_sources(args, &cpus, &Arc::default()) {
+        let of_interfaces = loaded.spans_of("interface").first().cloned();
         let mut fault = mentioned(loaded, &why);
         fault.span = fault.span.or(of_interfaces);
         faults.push(fault);
     }
     for (key, option, user) in [
-        ("relinquish-privileges", "-Z", &args.input.user),
-        ("post-user", "--post-user", &args.files.post_user),
+        ("relinquish-privileges", "-Z", &args.relinquish_privileges),
+        ("post-user", "post-user", &args.post_user),
     ] {
         if let Err(error) = Privileges::new(option, user.as_deref(), None) {
             faults.push(Fault {
@@ -226,7 +233,7 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
 
 /// A sentence about options, at the place of the first of them that the file has.
 fn mentioned(loaded: &Loaded, message: &str) -> Fault {
-    let mut spans = options_in(message).flat_map(|option| loaded.spans_of(option));
+    let mut spans = keys_in(message).filter_map(|key| loaded.spans_of(&key).first().cloned());
     let span = spans.next();
     Fault {
         span,

@@ -1,189 +1,163 @@
-//! `--config FILE`: options of `record` from a file, and rules.
+//! The configuration of `record`: a file, flags and `--set`.
 //!
-//! The file is TOML. Its keys are the long names of the options, and what they say becomes arguments, which stand before those of the command line; so an option
-//! that is new is a key at once. What the command line gives, the file does not. Beside options there is `[[rule]]`.
+//! - `settings`: all keys, as structs that serde reads; `values` has their types, `key` their help,
+//! - `flags`: the keys that have a flag, and `--set`,
+//! - `layers`: assignments of flags and `--set` on top of the file,
+//! - `check`: what is wrong in a configuration, at its place in the file,
+//! - `print`: `--print-config`,
+//! - `reload`: the file is read again.
+//!
+//! Defaults are lowest, then the file, then flags and `--set` in their order.
 
 mod check;
-mod keys;
+mod flags;
+mod key;
+mod layers;
+mod print;
 mod reload;
 mod rules;
+mod settings;
 mod text;
+mod values;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
+    collections::BTreeMap,
     ops::Range,
     path::{Path, PathBuf},
 };
 
-use clap::{
-    Arg, ArgMatches, Args as _, Command, FromArgMatches, error::ErrorKind, parser::ValueSource,
+use serde::{Deserialize, de::DeserializeOwned};
+use toml::{
+    Deserializer, Spanned, Value,
+    de::{DeTable, DeValue, ValueDeserializer},
 };
-use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::{
     check::{Depth, Expression},
+    flags::{FlowsFlags, RecordFlags},
+    key::Setting,
+    layers::{Assignment, key_of},
+    print::schema,
     reload::Reloader,
     rules::{ConfigRule, What},
+    settings::{
+        Alerts, Api, Direction, Engine, FormatName, Fragments, RingFull, RuleSettings, Settings,
+        Spread, Vlans,
+    },
+    values::keep,
 };
 use self::{
-    keys::{Entry, Setting},
+    key::{Key, Shape},
+    layers::known,
     rules::FileRule,
     text::{ConfigText, Fault},
 };
-use super::Args;
 use crate::{
-    failure::{Failure, say, sentence},
+    failure::{Failure, say},
     units::counted,
 };
 
 /// Errors that are reported for one file.
 const FAULTS_MAX: usize = 100;
 
-/// Options that say where the options are, or do something else.
-const NOT_OF_FILES: [&str; 3] = ["config", "check-config", "list-interfaces"];
-
-/// Tables of options, clap's groups of these (the structures that they are in), and what the option of the table's own name is called there.
-const SECTIONS: [(&str, &str, &str); 2] = [
-    ("api", "ApiArgs", "listen"),
-    ("alerts", "AlertArgs", "from"),
+/// Keys of which the file or the command line has one at most.
+const EXCLUSIVE: [[&str; 2]; 4] = [
+    ["interface", "read"],
+    ["filter", "filter-file"],
+    ["ring-file", "ring-memfd"],
+    ["dump", "dump-lua"],
 ];
 
-/// A file and a command line, put together.
+/// The source of a value.
+#[derive(Debug, Clone, PartialEq)]
+enum Origin {
+    File {
+        key: Range<usize>,
+        /// The value, or the values of a list.
+        values: Vec<Range<usize>>,
+    },
+    /// An option of the command line.
+    Option(String),
+}
+
+/// A configuration: a file, if there is one, and the command line on top.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    path: PathBuf,
-    command_line: Vec<OsString>,
-    pub(crate) args: Args,
-    text: ConfigText,
-    settings: Vec<Setting>,
+    path: Option<PathBuf>,
+    flags: Vec<Assignment>,
+    pub(crate) settings: Settings,
     rules: Vec<FileRule>,
-    /// The options of the file that the command line gives.
-    overridden: BTreeSet<String>,
-    /// What is given of each option, as it is written.
-    given: BTreeMap<String, Vec<OsString>>,
+    text: ConfigText,
+    origins: BTreeMap<String, Origin>,
+    /// The given values as TOML.
+    written: BTreeMap<String, String>,
 }
 
 /// Why a file and a command line are no configuration: sentences, each with its place in the file.
 #[derive(Debug)]
-pub(crate) struct Refused(Vec<String>);
+pub(crate) struct Refused {
+    faults: Vec<String>,
+    has_file: bool,
+}
 
 impl Refused {
     /// Tells the user, and makes the end of it.
     pub(crate) fn failure(self) -> Failure {
-        self.0.iter().for_each(|fault| say(fault));
-        let errors = counted(self.0.len() as u64, "error");
+        if !self.has_file {
+            return Failure::usage(self.text());
+        }
+        self.faults.iter().for_each(|fault| say(fault));
+        let errors = counted(self.faults.len() as u64, "error");
         Failure::usage(format!("--config: {errors}, nothing was started"))
     }
 
     /// All of it, in lines.
     pub(crate) fn text(&self) -> String {
-        self.0.join("\n")
+        self.faults.join("\n")
     }
-}
-
-/// The arguments of this process behind `record`.
-pub(crate) fn command_line() -> Vec<OsString> {
-    std::env::args_os().skip(2).collect()
-}
-
-/// The options of `record`.
-fn command() -> Command {
-    let command = Command::new("retroscope record").no_binary_name(true);
-    Args::augment_args(command).disable_help_flag(true)
-}
-
-/// Whether an option may stand in a file.
-fn is_of_files(name: &str) -> bool {
-    !NOT_OF_FILES.contains(&name)
-}
-
-/// Arguments of this process that lack something, which their file may have; `None`: there is no file, or that is not what is wrong.
-pub(crate) fn with_file(error: &clap::Error) -> Option<Args> {
-    let is_record = std::env::args_os().nth(1).is_some_and(|it| it == "record");
-    if error.kind() != ErrorKind::MissingRequiredArgument || !is_record {
-        return None;
-    }
-    let command_line = command_line();
-    let lenient = command().ignore_errors(true);
-    let matches = lenient.try_get_matches_from(&command_line).ok()?;
-    let args = Args::from_arg_matches(&matches).ok()?;
-    args.config.is_some().then_some(args)
 }
 
 impl Loaded {
-    /// Reads a file, and puts it together with the arguments behind `record`.
+    /// Reads a file, if there is one, and puts the command line on top.
     ///
     /// # Errors
-    /// All that is wrong in it.
-    pub(crate) fn new(path: &Path, command_line: &[OsString]) -> Result<Self, Refused> {
-        let text = ConfigText::read(path).map_err(|why| Refused(vec![why]))?;
-        Self::of_text(path, text, command_line)
-    }
-
-    fn of_text(path: &Path, text: ConfigText, command_line: &[OsString]) -> Result<Self, Refused> {
-        let (table, errors) = DeTable::parse_recoverable(&text.text);
-        if !errors.is_empty() {
-            let faults = errors.iter().map(|error| Fault {
-                span: error.span(),
-                message: error.message().to_owned(),
-            });
-            return Err(refused(&text, faults.collect()));
+    /// All that is wrong.
+    pub(crate) fn new(path: Option<&Path>, flags: &[Assignment]) -> Result<Self, Refused> {
+        let text = match path {
+            Some(path) => ConfigText::read(path).map_err(|why| Refused {
+                faults: vec![why],
+                has_file: true,
+            })?,
+            None => ConfigText::default(),
+        };
+        let mut layers = Layers::default();
+        let read = layers.read(&text, flags);
+        let (Some((settings, written)), true) = (read, layers.faults.is_empty()) else {
+            return Err(refused(&text, layers.faults));
+        };
+        let rules = rules::read(&text, &settings.rule, layers.rules, &mut layers.faults);
+        if !layers.faults.is_empty() {
+            return Err(refused(&text, layers.faults));
         }
-        let mut faults = Vec::new();
-        let (entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
-        let (entries, others): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|it| is_of_files(&it.name));
-        faults.extend(others.into_iter().map(|Entry { name, span, .. }| {
-            Fault::at(span, format!("'{name}' is for the command line"))
-        }));
-        let settings = keys::read(&mut command(), entries, &mut faults);
-        drop(table);
-        if !faults.is_empty() {
-            return Err(refused(&text, faults));
-        }
-        Self::put_together(path, text, (settings, rules), command_line)
-    }
-
-    fn put_together(
-        path: &Path,
-        text: ConfigText,
-        (settings, rules): (Vec<Setting>, Vec<FileRule>),
-        command_line: &[OsString],
-    ) -> Result<Self, Refused> {
-        let overridden = overridden(&settings, command_line);
-        let used = settings
-            .iter()
-            .filter(|setting| !overridden.contains(&setting.key));
-        let of_file = used.flat_map(|setting| &setting.values);
-        let of_file = of_file.map(|value| OsString::from(&value.argument));
-        let arguments = of_file.chain(command_line.iter().cloned());
-        let mut command = command();
-        let matches = command.try_get_matches_from_mut(arguments);
-        let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
-        let (mut args, matches) = parsed.map_err(|error| {
-            let message = sentence(&error.to_string());
-            let is_about = |it: &&Setting| options_in(&message).any(|option| option == it.key);
-            let span = settings.iter().find(is_about).map(|it| it.key_span.clone());
-            refused(&text, vec![Fault { span, message }])
-        })?;
-        args.rules = rules.iter().map(|rule| rule.rule.clone()).collect();
-        let options = given(&command, &matches).filter_map(|arg| {
-            let long = arg.get_long().filter(|long| is_of_files(long))?;
-            let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
-            Some((long.to_owned(), values.map(ToOwned::to_owned).collect()))
-        });
-        let given = options.collect();
         Ok(Self {
-            path: path.to_owned(),
-            command_line: command_line.to_vec(),
-            args,
-            text,
+            path: path.map(Path::to_owned),
+            flags: flags.to_vec(),
             settings,
             rules,
-            overridden,
-            given,
+            text,
+            origins: layers.origins,
+            written,
         })
+    }
+
+    /// The rules of `[[rule]]`.
+    pub(crate) fn rules(&self) -> Vec<ConfigRule> {
+        self.rules.iter().map(|rule| rule.rule.clone()).collect()
+    }
+
+    /// Whether there is a file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Checks all that can be checked without opening a source.
@@ -204,20 +178,210 @@ impl Loaded {
     /// All that is wrong.
     pub(crate) fn check_only(&self) -> Result<(), Refused> {
         self.check(Depth::Whole)?;
-        if !self.args.input.quiet {
+        if !self.settings.quiet {
             say(&format!("{}: no errors", self.text.name()));
         }
         Ok(())
     }
 
-    /// Where the values of an option stand, if they are the file's.
-    fn spans_of(&self, key: &str) -> Vec<Range<usize>> {
-        if self.overridden.contains(key) {
-            return Vec::new();
+    /// The places of a key's values in the file, if the file's values count.
+    fn spans_of(&self, key: &str) -> &[Range<usize>] {
+        match self.origins.get(key) {
+            Some(Origin::File { values, .. }) => values,
+            _ => &[],
         }
-        let setting = self.settings.iter().find(|setting| setting.key == key);
-        let values = setting.into_iter().flat_map(|setting| &setting.values);
-        values.map(|value| value.span.clone()).collect()
+    }
+}
+
+/// What is read from a file and a command line.
+#[derive(Debug, Default)]
+struct Layers {
+    origins: BTreeMap<String, Origin>,
+    /// The places of each rule and its keys.
+    rules: Vec<BTreeMap<String, Range<usize>>>,
+    faults: Vec<Fault>,
+}
+
+impl Layers {
+    /// Returns the settings, and what is given as TOML; `None` if something is wrong.
+    fn read(
+        &mut self,
+        text: &ConfigText,
+        flags: &[Assignment],
+    ) -> Option<(Settings, BTreeMap<String, String>)> {
+        let (table, errors) = DeTable::parse_recoverable(&text.text);
+        let faults = errors.iter().map(|error| of_toml(error, ""));
+        self.faults.extend(faults);
+        if !self.faults.is_empty() {
+            return None;
+        }
+        let mut table = table.into_inner();
+        self.file(Settings::KEYS, &table, "");
+        for [one, other] in EXCLUSIVE {
+            if let [Some(Origin::File { .. }), Some(Origin::File { key, .. })] =
+                [one, other].map(|key| self.origins.get(key))
+            {
+                let why = format!("'{one}' and '{other}' exclude each other: leave one out");
+                self.faults.push(Fault::at(key.clone(), why));
+            }
+        }
+        for flag in flags {
+            self.put(&mut table, flag);
+        }
+        if !self.faults.is_empty() {
+            return None;
+        }
+        let mut given = BTreeMap::new();
+        for (name, value) in &table {
+            match value.get_ref() {
+                DeValue::Table(inner) => given.extend(inner.iter().map(|(key, value)| {
+                    let key = format!("{}.{}", name.get_ref(), key.get_ref());
+                    (key, written(value))
+                })),
+                _ => {
+                    given.insert(name.get_ref().to_string(), written(value));
+                }
+            }
+        }
+        match Settings::deserialize(Deserializer::from(Spanned::new(0..0, table))) {
+            Ok(settings) => Some((settings, given)),
+            Err(error) => {
+                self.faults.push(of_toml(&error, ""));
+                None
+            }
+        }
+    }
+
+    /// Looks at each key of a table of the file by itself, so that all errors are found.
+    fn file(&mut self, keys: &'static [Key], table: &DeTable<'_>, prefix: &str) {
+        for (name, value) in table {
+            let key = match known(keys, name.get_ref(), prefix) {
+                Ok(key) => key,
+                Err(why) => {
+                    self.faults.push(Fault::at(name.span(), why));
+                    continue;
+                }
+            };
+            let path = match prefix {
+                "" => name.get_ref().to_string(),
+                table => format!("{table}.{}", name.get_ref()),
+            };
+            match (key.shape, value.get_ref()) {
+                (Shape::Table, _) if path == "rule" => self.rules(key.keys, value),
+                (Shape::Table, DeValue::Table(inner)) => {
+                    self.file(key.keys, inner, name.get_ref());
+                }
+                (Shape::Table, _) => {
+                    let why = format!("{path} is a table: write [{path}]");
+                    self.faults.push(Fault::at(value.span(), why));
+                }
+                _ => {
+                    let fault = match prefix {
+                        "api" => entry::<Api>(name, value),
+                        "alerts" => entry::<Alerts>(name, value),
+                        _ => entry::<Settings>(name, value),
+                    };
+                    self.faults.extend(fault);
+                    let values = match value.get_ref() {
+                        DeValue::Array(list) => list.iter().map(Spanned::span).collect(),
+                        _ => vec![value.span()],
+                    };
+                    let key = name.span();
+                    self.origins.insert(path, Origin::File { key, values });
+                }
+            }
+        }
+    }
+
+    fn rules(&mut self, keys: &'static [Key], value: &Spanned<DeValue<'_>>) {
+        let DeValue::Array(list) = value.get_ref() else {
+            let why = "rules stand in [[rule]], one each, with two brackets";
+            self.faults.push(Fault::at(value.span(), why));
+            return;
+        };
+        for rule in list.iter() {
+            let DeValue::Table(table) = rule.get_ref() else {
+                let why = "a rule is a table: write [[rule]]";
+                self.faults.push(Fault::at(rule.span(), why));
+                continue;
+            };
+            let mut spans = BTreeMap::from([(String::new(), rule.span())]);
+            for (name, value) in table {
+                let fault = match known(keys, name.get_ref(), "rule") {
+                    Ok(_) => entry::<RuleSettings>(name, value),
+                    Err(why) => Some(Fault::at(name.span(), why)),
+                };
+                self.faults.extend(fault);
+                spans.insert(name.get_ref().to_string(), value.span());
+            }
+            self.rules.push(spans);
+        }
+        let (key, values) = (value.span(), Vec::new());
+        self.origins
+            .insert("rule".to_owned(), Origin::File { key, values });
+    }
+
+    /// Puts an assignment of the command line on top.
+    fn put<'a>(&mut self, table: &mut DeTable<'a>, flag: &'a Assignment) {
+        let wrong = |why: &str| Fault::nowhere(format!("{}: {why}", flag.option));
+        let key = flag.key();
+        let partners = EXCLUSIVE.iter().filter(|pair| pair.contains(&key.as_str()));
+        let partners = partners.flatten().filter(|other| **other != key);
+        for other in partners {
+            match self.origins.get(*other) {
+                Some(Origin::Option(option)) => {
+                    let why = format!("{} excludes {option}: leave one out", flag.option);
+                    self.faults.push(Fault::nowhere(why));
+                }
+                Some(Origin::File { .. }) => {
+                    self.origins.remove(*other);
+                    table.remove(*other);
+                }
+                None => {}
+            }
+        }
+        let is_list = key_of(&flag.path).is_ok_and(|key| key.shape == Shape::List);
+        let has_option = matches!(self.origins.get(&key), Some(Origin::Option(_)));
+        let adds = flag.adds && is_list && has_option;
+        if let Err(why) = flag.put(table, adds) {
+            self.faults.push(wrong(&why));
+        }
+        // Rules of the file keep their places.
+        if flag.path.len() == 1 && key == "rule" {
+            self.rules.clear();
+        }
+        self.origins
+            .insert(key, Origin::Option(flag.option.clone()));
+    }
+}
+
+/// A value as TOML, in one line.
+fn written(value: &Spanned<DeValue<'_>>) -> String {
+    let value = Value::deserialize(ValueDeserializer::from(value.clone()));
+    value.map_or_else(|error| error.to_string(), |value| value.to_string())
+}
+
+/// What is wrong with a key of a table, if anything.
+fn entry<T: DeserializeOwned>(
+    name: &Spanned<toml::de::DeString<'_>>,
+    value: &Spanned<DeValue<'_>>,
+) -> Option<Fault> {
+    let table: DeTable<'_> = [(name.clone(), value.clone())].into_iter().collect();
+    let read = T::deserialize(Deserializer::from(Spanned::new(0..0, table)));
+    let mut fault = of_toml(&read.err()?, name.get_ref());
+    fault.span = fault
+        .span
+        .filter(|span| !span.is_empty())
+        .or(Some(value.span()));
+    Some(fault)
+}
+
+/// An error of `toml`, about a key.
+fn of_toml(error: &toml::de::Error, key: &str) -> Fault {
+    let colon = if key.is_empty() { "" } else { ": " };
+    Fault {
+        span: error.span(),
+        message: format!("{key}{colon}{}", error.message()),
     }
 }
 
@@ -228,118 +392,29 @@ fn refused(text: &ConfigText, mut faults: Vec<Fault>) -> Refused {
     let more = faults.len().saturating_sub(FAULTS_MAX);
     faults.truncate(FAULTS_MAX);
     if more > 0 {
-        faults.push(Fault::nowhere(format!(
-            "{} more",
-            counted(more as u64, "error")
-        )));
+        let more = counted(more as u64, "error");
+        faults.push(Fault::nowhere(format!("{more} more")));
     }
-    Refused(faults.iter().map(|fault| text.render(fault)).collect())
-}
-
-/// The keys of a file, those of tables of options included, and its rules.
-fn entries_and_rules<'t>(
-    text: &ConfigText,
-    table: &'t DeTable<'t>,
-    faults: &mut Vec<Fault>,
-) -> (Vec<Entry<'t>>, Vec<FileRule>) {
-    let (mut entries, mut rules) = (Vec::new(), Vec::new());
-    for entry in keys::entries(table) {
-        match entry.value.get_ref() {
-            _ if entry.name == "rule" => rules = rules::read(text, entry.value, faults),
-            DeValue::Table(section) => entries.extend(of_section(&entry, section, faults)),
-            _ => entries.push(entry),
-        }
+    Refused {
+        faults: faults.iter().map(|fault| text.render(fault)).collect(),
+        has_file: !text.name().is_empty(),
     }
-    (entries, rules)
 }
 
-/// The keys of a table of options, as keys that stand alone: in `api` what is `--api-host` is `host`, and `--api` itself `listen`, in `alerts` `--alerts` itself `from`.
-fn of_section<'t>(
-    section: &Entry<'t>,
-    table: &'t DeTable<'t>,
-    faults: &mut Vec<Fault>,
-) -> Vec<Entry<'t>> {
-    let name = section.name.as_str();
-    let Some((_, group, own)) = SECTIONS.iter().find(|(section, ..)| *section == name) else {
-        let why = format!(
-            "there is no table {name:?}: options are keys, which stand before the first table"
-        );
-        faults.push(Fault::at(section.span.clone(), why));
-        return Vec::new();
-    };
-    let command = command();
-    let members = command.get_groups().find(|it| it.get_id() == *group);
-    let members = members.into_iter().flat_map(clap::ArgGroup::get_args);
-    let options = members.filter_map(|id| {
-        let mut all = command.get_arguments();
-        all.find(|arg| arg.get_id() == id)?.get_long()
-    });
-    // As they are called here.
-    let prefix = format!("{name}-");
-    let options: BTreeMap<&str, &str> = options
-        .map(|long| match long.strip_prefix(&prefix) {
-            Some(short) => (short, long),
-            None if long == name => (*own, long),
-            None => (long, long),
-        })
-        .collect();
-    let mut entries = keys::entries(table);
-    entries.retain_mut(|entry| match options.get(entry.name.as_str()) {
-        Some(long) => {
-            entry.name = (*long).to_owned();
-            true
-        }
-        None => {
-            let known = Vec::from_iter(options.keys().copied()).join(", ");
-            let why = format!(
-                "there is no key {:?} in [{name}]; there are {known}",
-                entry.name
-            );
-            faults.push(Fault::at(entry.span.clone(), why));
-            false
-        }
-    });
-    entries
-}
-
-/// The options that arguments give.
-fn given<'c>(command: &'c Command, matches: &'c ArgMatches) -> impl Iterator<Item = &'c Arg> {
-    let source = |arg: &Arg| matches.value_source(arg.get_id().as_str());
-    let arguments = command.get_arguments();
-    arguments.filter(move |arg| source(arg) == Some(ValueSource::CommandLine))
-}
-
-/// The options of a file that the command line replaces. The command line gives the same option, or
-/// an option that conflicts.
-fn overridden(settings: &[Setting], command_line: &[OsString]) -> BTreeSet<String> {
-    let mut command = command().ignore_errors(true);
-    let Ok(matches) = command.try_get_matches_from_mut(command_line) else {
-        return BTreeSet::new();
-    };
-    let conflicts = |one: &Arg, other: &Arg| {
-        let with = command.get_arg_conflicts_with(one);
-        with.iter().any(|it| it.get_id() == other.get_id())
-    };
-    let keys = settings.iter().map(|setting| &setting.key);
-    let keys = keys.filter(|key| {
-        keys::option_of(&command, key).is_some_and(|arg| {
-            given(&command, &matches).any(|other| {
-                arg.get_id() == other.get_id() || conflicts(arg, other) || conflicts(other, arg)
-            })
-        })
-    });
-    keys.cloned().collect()
-}
-
-/// The long names of the options that a sentence mentions.
-fn options_in(sentence: &str) -> impl Iterator<Item = &str> {
-    let words = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-    words.filter_map(|word| match word {
+/// The keys that a sentence mentions: its first word, and options.
+fn keys_in(sentence: &str) -> impl Iterator<Item = String> {
+    let first = sentence.split([':', ' ']).next();
+    let words = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || "-.".contains(c)));
+    let options = words.filter_map(|word| match word {
         "-i" => Some("interface"),
         "-r" => Some("read"),
         "-w" => Some("write"),
+        "-Z" => Some("relinquish-privileges"),
+        "--alerts" => Some("alerts.from"),
+        "--api" => Some("api.listen"),
         word => word.strip_prefix("--"),
-    })
+    });
+    first.into_iter().chain(options).map(str::to_owned)
 }
 
 #[cfg(test)]

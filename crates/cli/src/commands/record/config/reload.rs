@@ -1,8 +1,7 @@
 //! Reading the file of `--config` again while the recording runs: all of it is taken over, or nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
+    collections::BTreeSet,
     io,
     path::PathBuf,
     sync::{
@@ -12,18 +11,15 @@ use std::{
     thread::Builder,
 };
 
-use clap::{Arg, Command};
 use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 
-use super::{ConfigRule, Loaded, What, check::Depth, command, keys::option_of};
-use crate::{commands::record::service::Notify, failure::say, units};
+use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
+use crate::{commands::record::service::Notify, failure::say};
 
 /// Options that may change while the recording runs; of rules those that are expressions may.
-pub(super) const RELOADED: [&str; 16] = [
+pub(super) const RELOADED: [&str; 14] = [
     "trigger",
-    "trigger-dump",
-    "trigger-into",
-    "trigger-keep",
+    "rule",
     "dump",
     "manual-dump",
     "past",
@@ -42,7 +38,7 @@ pub(super) const RELOADED: [&str; 16] = [
 #[derive(Debug)]
 pub(crate) struct Reloader {
     path: PathBuf,
-    command_line: Vec<OsString>,
+    flags: Vec<Assignment>,
     handle: RecorderHandle,
     notify: Notify,
     followed: Mutex<Followed>,
@@ -51,31 +47,33 @@ pub(crate) struct Reloader {
 /// What the recording goes by.
 #[derive(Debug)]
 struct Followed {
-    given: BTreeMap<String, Vec<OsString>>,
+    settings: Settings,
     rules: Vec<ConfigRule>,
     config: Config,
 }
 
 impl Reloader {
     /// For a recording that was started with this. `notify` hears when the file is read, and when that is over.
+    /// `None`: there is no file.
     pub(crate) fn new(
         loaded: &Loaded,
         config: Config,
         handle: RecorderHandle,
         notify: Notify,
-    ) -> Self {
+    ) -> Option<Self> {
+        let path = loaded.path.clone()?;
         let followed = Followed {
-            given: loaded.given.clone(),
-            rules: loaded.args.rules.clone(),
+            settings: loaded.settings.clone(),
+            rules: loaded.rules(),
             config,
         };
-        Self {
-            path: loaded.path.clone(),
-            command_line: loaded.command_line.clone(),
+        Some(Self {
+            path,
+            flags: loaded.flags.clone(),
             handle,
             notify,
             followed: Mutex::new(followed),
-        }
+        })
     }
 
     /// Reads the file and makes the recording follow it. Returns what that changed, in words, and whether it changed anything. One call at a time; may take
@@ -92,7 +90,7 @@ impl Reloader {
     }
 
     fn follow(&self, followed: &mut Followed) -> Result<(String, bool), String> {
-        let loaded = Loaded::new(&self.path, &self.command_line);
+        let loaded = Loaded::new(Some(&self.path), &self.flags);
         let loaded = loaded.map_err(|refused| refused.text())?;
         let name = self.path.display();
         let fixed = fixed(&loaded, followed);
@@ -105,13 +103,13 @@ impl Reloader {
         loaded
             .check(Depth::Reload)
             .map_err(|refused| refused.text())?;
-        let config = loaded.args.followed(followed.config.clone());
+        let config = loaded.followed(followed.config.clone());
         let config = config.map_err(|failure| format!("{name}: {}", failure.message()))?;
         let told = self.handle.reload(&config);
         let told = told.map_err(|error| format!("{name}: {error}"))?;
         *followed = Followed {
-            given: loaded.given,
-            rules: loaded.args.rules,
+            rules: loaded.rules(),
+            settings: loaded.settings,
             config,
         };
         Ok((format!("{name}: {told}"), !told.is_empty()))
@@ -145,38 +143,19 @@ impl Reloader {
     }
 }
 
-/// Whether values of an option say the same in other words: `1GiB` is `1024MiB`.
-fn are_same(command: &Command, option: &str, new: &[OsString], old: &[OsString]) -> bool {
-    let names = option_of(command, option).and_then(Arg::get_value_names);
-    let read = |text: &OsString| {
-        let text = text.to_str()?;
-        match names?.first()?.as_str() {
-            "SIZE" => units::size_or_none(text).ok().map(u128::from),
-            "TIME" => units::duration(text).ok().map(|time| time.as_nanos()),
-            _ => None,
-        }
-    };
-    let mut pairs = new.iter().zip(old);
-    new.len() == old.len() && pairs.all(|(new, old)| read(new).is_some() && read(new) == read(old))
-}
-
 /// What differs that cannot change.
 fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
-    let options = loaded.given.keys().chain(followed.given.keys());
-    let command = command();
-    let differs = |option: &&String| {
-        let (new, old) = (loaded.given.get(*option), followed.given.get(*option));
-        let is_same = new == old
-            || (new.zip(old)).is_some_and(|(new, old)| are_same(&command, option, new, old));
-        !RELOADED.contains(&option.as_str()) && !is_same
-    };
-    let options = options.filter(differs).cloned();
+    let mut names = Vec::new();
+    loaded
+        .settings
+        .differing(&followed.settings, "", &mut names);
+    names.retain(|name| !RELOADED.contains(&name.as_str()));
     let is_script = |rule: &&ConfigRule| !matches!(rule.what, What::Filter(_));
     let scripts = |rules: &[ConfigRule]| -> Vec<ConfigRule> {
         rules.iter().filter(is_script).cloned().collect()
     };
-    let (new, old) = (scripts(&loaded.args.rules), scripts(&followed.rules));
-    let mut differing = options.collect::<BTreeSet<String>>();
+    let (new, old) = (scripts(&loaded.rules()), scripts(&followed.rules));
+    let mut differing: BTreeSet<String> = names.into_iter().collect();
     if new != old {
         let others = new.iter().filter(|rule| !old.contains(rule));
         let others = others.chain(old.iter().filter(|rule| !new.contains(rule)));
@@ -187,25 +166,4 @@ fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
         }
     }
     differing
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_says_the_same_has_not_changed() {
-        let command = command();
-        let are_same = |option: &str, new: &[&str], old: &[&str]| {
-            let read = |texts: &[&str]| texts.iter().map(OsString::from).collect::<Vec<_>>();
-            are_same(&command, option, &read(new), &read(old))
-        };
-        assert!(are_same("ring", &["1GiB"], &["1024MiB"]));
-        assert!(are_same("history-goal", &["90s"], &["1.5m"]));
-        assert!(!are_same("ring", &["1GiB"], &["1000MiB"]));
-        assert!(!are_same("ring", &["1GiB", "1GiB"], &["1024MiB"]));
-        assert!(!are_same("ring", &["much"], &["more"]));
-        assert!(!are_same("name", &["1s"], &["1"]));
-        assert!(!are_same("no-such-option", &["1s"], &["1"]));
-    }
 }

@@ -1,14 +1,35 @@
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
+
+use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 
 use super::*;
+use crate::{Cli, commands::removed};
 
-/// A file of this text, put together with a command line.
+impl Loaded {
+    /// A file `f` of this text, which is right, with options.
+    fn new_of(text: &str, flags: &[Assignment]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, text).unwrap();
+        let mut loaded = Self::new(Some(&path), flags).unwrap();
+        loaded.text.rename("f");
+        loaded
+    }
+}
+
+/// What a command line gives.
+fn flags(command_line: &[&str]) -> Vec<Assignment> {
+    let command = RecordFlags::augment_args(Command::new("record").no_binary_name(true));
+    let matches = command.try_get_matches_from(command_line).unwrap();
+    RecordFlags::from_arg_matches(&matches).unwrap().0
+}
+
+/// A file of this text, with a command line on top.
 fn load(text: &str, command_line: &[&str]) -> Result<Loaded, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f");
     fs::write(&path, text).unwrap();
-    let command_line: Vec<OsString> = command_line.iter().map(OsString::from).collect();
-    let loaded = Loaded::new(&path, &command_line).and_then(|loaded| {
+    let loaded = Loaded::new(Some(&path), &flags(command_line)).and_then(|loaded| {
         loaded.check(Depth::Start)?;
         Ok(loaded)
     });
@@ -16,15 +37,8 @@ fn load(text: &str, command_line: &[&str]) -> Result<Loaded, String> {
     loaded.map_err(|refused| refused.text().replace(&shown, "f:"))
 }
 
-/// What arguments come to, but for the file itself.
-fn shown(mut args: Args) -> String {
-    args.config = None;
-    format!("{args:#?}")
-}
-
-fn of_command_line(command_line: &[&str]) -> String {
-    let matches = command().try_get_matches_from(command_line).unwrap();
-    shown(Args::from_arg_matches(&matches).unwrap())
+fn of_command_line(command_line: &[&str]) -> Settings {
+    Loaded::new(None, &flags(command_line)).unwrap().settings
 }
 
 const LO: &str = "interface = 'generate:flows=1,rate=1kpps'\n";
@@ -39,7 +53,6 @@ fn a_file_is_what_its_keys_are_as_options() {
         past = 2.5
         future = 1_0
         trigger = ["udp port 53", 'host 192.0.2.1']
-        trigger-dump = "1=host $srcIP"
         dump = ""
         ted = true
         single = true
@@ -49,6 +62,9 @@ fn a_file_is_what_its_keys_are_as_options() {
         dumps-per-minute = 7
         format = "pcap"
         when-full = "protect"
+        [api]
+        listen = ['unix:a', 'unix:b']
+        host = 'x.example'
     "#;
     let options = [
         "--interface=generate:flows=1,rate=1kpps",
@@ -59,69 +75,158 @@ fn a_file_is_what_its_keys_are_as_options() {
         "--future=10",
         "--trigger=udp port 53",
         "-thost 192.0.2.1",
-        "--trigger-dump=1=host $srcIP",
         "--dump=",
-        "--ted",
+        "--set=ted=16",
         "--single",
         "--quiet",
         "--cutoff=tcp port 443=20KiB",
         "--cutoff=1MiB/5m",
-        "--dumps-per-minute=7",
+        "--set=dumps-per-minute=7",
         "--format=pcap",
-        "--when-full=protect",
-    ];
-    let loaded = load(text, &[]).unwrap();
-    assert_eq!(shown(loaded.args), of_command_line(&options));
-    // What is about HTTP may have a table.
-    let text = format!("{LO}[api]\nlisten = ['unix:a', 'unix:b']\nhost = 'x.example'\n");
-    let options = [
-        INTERFACE,
+        "--set=when-full=protect",
         "--api=unix:a",
         "--api=unix:b",
-        "--api-host=x.example",
+        "--set=api.host=x.example",
     ];
-    let loaded = load(&text, &[]).unwrap();
-    assert_eq!(shown(loaded.args), of_command_line(&options));
-    // FlowScope's names are keys too.
-    let loaded = load(
-        "device = 'generate:flows=1,rate=1kpps'\ndump-past = '3s'\npath = '.'\n",
-        &[],
-    )
-    .unwrap();
-    let options = [INTERFACE, "--dump-past=3s", "--path=."];
-    assert_eq!(shown(loaded.args), of_command_line(&options));
+    let loaded = load(text, &[]).unwrap();
+    assert_eq!(loaded.settings, of_command_line(&options));
+    // FlowScope's names are options too.
+    let options = ["--device=lo", "--dump-past=3s", "--path=x", "--size=2"];
+    let plain = ["-ilo", "--past=3s", "-wx", "--ring=2GiB"];
+    assert_eq!(of_command_line(&options), of_command_line(&plain));
 }
 
+/// Defaults, the file, then options in their order.
 #[test]
 fn the_command_line_wins() {
     for (file, options, expected) in [
         ("past = '3s'", &["--past=4s"][..], &["--past=4s"][..]),
-        ("dump-past = '3s'", &["--past=4s"], &["--past=4s"]),
-        // A list is one thing.
+        ("", &["--past=4s", "--set=past=5s"], &["--past=5s"]),
+        ("", &["--set=past=5s", "--past=4s"], &["--past=4s"]),
+        // A list of the file is replaced, one of the command line grows, and `--set` replaces.
         ("trigger = ['tcp', 'udp']", &["-t", "icmp"], &["-t", "icmp"]),
-        // What cannot stand beside it goes, too.
+        (
+            "trigger = 'tcp'",
+            &["-tip", "--set=trigger=udp", "-ticmp"],
+            &["-tudp", "-ticmp"],
+        ),
+        ("", &["-tip", "--set=trigger=['a', 'b']"], &["-ta", "-tb"]),
+        // What excludes the option goes, too.
         ("dump-lua = 'x.lua'", &["--dump=udp"], &["--dump=udp"]),
         ("ring-memfd = true", &["--ring-file=x"], &["--ring-file=x"]),
-        ("ring-file = 'x'", &["--ring-memfd"], &["--ring-memfd"]),
         ("filter = 'udp'", &["-F/dev/null"], &["-F/dev/null"]),
-        ("ted = true", &["--ted=32"], &["--ted=32"]),
+        ("ted = true", &["--set=ted=32"], &["--set=ted=32"]),
+        ("ted = true", &["--set=ted=false"], &["--set=ted=false"]),
         ("single = true", &[], &["--single"]),
-        // What one lacks may be in the other.
+        ("single = true", &["--set=single=false"], &[]),
         (
-            "eve = 'x'\neve-rotate = '1MiB'",
-            &["--eve-keep=3"],
-            &["--eve=x", "--eve-rotate=1MiB", "--eve-keep=3"],
+            "[api]\nlisten='unix:a'",
+            &["--api=unix:b"],
+            &["--api=unix:b"],
         ),
     ] {
-        let loaded = load(&format!("{LO}{file}"), options).unwrap();
+        let text = format!("{LO}{file}");
+        let loaded = Loaded::new_of(&text, &flags(options));
         let all: Vec<_> = [INTERFACE].iter().chain(expected).copied().collect();
-        assert_eq!(shown(loaded.args), of_command_line(&all), "{file}");
+        assert_eq!(loaded.settings, of_command_line(&all), "{file} {options:?}");
     }
     // The rules of a file are tried on a capture.
     let rules = "interface = 'eth0'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n";
     let loaded = load(rules, &["-r", "-"]).unwrap();
-    assert!(loaded.args.input.interfaces.is_empty());
-    assert_eq!(loaded.args.rules.len(), 1);
+    assert!(loaded.settings.interface.is_empty());
+    assert_eq!(loaded.settings.rule.len(), 1);
+    // A rule is changed, another one is added.
+    let options = ["--set=rule.a.past=3s", "--set=rule.\"b.c\".filter=tcp"];
+    let rules = load(rules, &[&options[..], &["-r", "-"]].concat())
+        .unwrap()
+        .rules();
+    let names: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(names, ["a", "b.c"]);
+    assert_eq!(rules[0].request.past, Some(Duration::from_secs(3)));
+    let none = "--set=rule=[]";
+    assert_eq!(of_command_line(&[options[0], none]).rule, []);
+}
+
+#[test]
+fn every_value_is_printed_with_its_origin() {
+    let text = format!("{LO}[api]\nlisten = 'unix:a'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n");
+    let loaded = Loaded::new_of(&text, &flags(&["--past=4s", "--set=max-dumps=3"]));
+    let printed = loaded.printed();
+    for line in [
+        "interface = \"generate:flows=1,rate=1kpps\" # f:1",
+        "past = \"4s\" # --past",
+        "max-dumps = 3 # --set max-dumps",
+        "future = \"5s\" # default",
+        "listen = \"unix:a\" # f:3",
+        "rule = [{ filter = \"udp\", name = \"a\" }] # f:4",
+    ] {
+        assert!(printed.lines().any(|it| it == line), "{line}:\n{printed}");
+    }
+    assert_eq!(Loaded::new_of(&printed, &[]).settings, loaded.settings);
+}
+
+/// `retroscope dev schema` writes the file.
+#[test]
+fn the_schema_is_the_programs() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let written = fs::read_to_string(format!("{root}/examples/retroscope.schema.json")).unwrap();
+    let read = |text: &str| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    let of_program = read(&schema());
+    assert_eq!(
+        read(&written),
+        of_program,
+        "retroscope dev schema > examples/retroscope.schema.json"
+    );
+}
+
+#[test]
+fn the_help_is_short() {
+    let program = Cli::command();
+    let mut record = program
+        .find_subcommand("record")
+        .unwrap()
+        .clone()
+        .term_width(80);
+    let options = record.get_arguments().filter(|arg| !arg.is_positional());
+    let options = options.filter(|arg| arg.get_long() != Some("size")).count();
+    assert!(options <= 45, "{options} options");
+    let help = record.render_help().to_string();
+    assert!(help.lines().count() <= 80, "{help}");
+    for line in help.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    // One line an option, after the headings.
+    let lines = help
+        .lines()
+        .filter(|line| line.trim_start().starts_with('-'));
+    assert_eq!(lines.count(), options, "{help}");
+    for heading in [
+        "Input:",
+        "Ring:",
+        "Triggers:",
+        "Dumps:",
+        "Output:",
+        "Service:",
+    ] {
+        assert!(help.lines().any(|line| line == heading), "{heading}");
+    }
+}
+
+#[test]
+fn options_of_before_are_refused_with_the_new_spelling() {
+    for key in Settings::KEYS {
+        assert_eq!(removed::of_key(&key.name()), None, "{}", key.name());
+    }
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let changes = fs::read_to_string(format!("{root}/CHANGELOG.md")).unwrap();
+    for (old, new) in removed::KEYS {
+        let why = load(&format!("{LO}{old} = 1\n"), &[]).unwrap_err();
+        assert!(why.contains(&format!("any more: write {new}")), "{why}");
+        let row = format!("| `{old}` | `{new}` |");
+        assert!(changes.contains(&row), "CHANGELOG lacks {row}");
+        let path: Vec<_> = new.split('.').map(str::to_owned).collect();
+        assert!(key_of(&path).is_ok(), "{new}");
+    }
 }
 
 #[test]
@@ -142,19 +247,11 @@ fn what_is_wrong_is_told_with_its_place() {
             "f:2:1: there is no key \"\\u{1b}[2J\"",
         ),
         ("'' = 1", "f:2:1: there is no key \"\""),
-        ("config = 'x'", "f:2:1: 'config' is for the command line"),
-        (
-            "list-interfaces = true",
-            "f:2:1: 'list-interfaces' is for the command line",
-        ),
+        ("config = 'x'", "f:2:1: there is no key \"config\""),
         ("help = true", "f:2:1: there is no key \"help\""),
         (
             "expression = 'udp'",
             "f:2:1: there is no key \"expression\"",
-        ),
-        (
-            "past = '1s'\ndump-past = '1s'",
-            "f:3:1: 'past' is there already, by another of its names",
         ),
         ("ring = 4", "f:2:8: ring: \"4\" has no unit: say 4GiB"),
         ("ring = '4XiB'", "f:2:8: ring: \"4XiB\" is not a size"),
@@ -165,39 +262,35 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "past = ['1s']",
-            "f:2:8: past: it takes one value here, and no list",
+            "f:2:8: past: invalid type: sequence, expected a text or a number",
         ),
-        ("past = {}", "f:2:1: there is no table \"past\""),
-        (
-            "past = 2026-11-26",
-            "f:2:8: past: a date or time has to stand in quotes",
-        ),
-        ("single = 'yes'", "f:2:10: single: it is true or false"),
+        ("past = {}", "f:2:8: past: invalid type: map"),
+        ("past = 2026-11-26", "f:2:8: past: invalid type"),
+        ("single = 'yes'", "f:2:10: single: invalid type: string"),
         (
             "trigger = [['udp']]",
-            "f:2:12: trigger: it takes one value here, and no list",
+            "f:2:12: trigger: invalid type: sequence",
         ),
-        ("trigger = [1979-05-27]", "f:2:12: trigger: a date"),
+        ("trigger = [1979-05-27]", "f:2:12: trigger: invalid type"),
         ("snaplen = 99999999999999999999", "f:2:11: snaplen: "),
         ("max-dumps = 0", "f:2:13: max-dumps: "),
-        ("format = 'pcapn'", "f:2:10: format: invalid value 'pcapn'"),
+        (
+            "format = 'pcapn'",
+            "f:2:10: format: unknown variant `pcapn`, expected `pcapng` or `pcap`",
+        ),
         (
             "analyzers = 'some'",
             "f:2:13: analyzers: it is 'inline', 'auto'",
         ),
         (
             "dump = ''\ndump-lua = 'x'",
-            "f:2:1: the argument '--dump <TEMPLATE>' cannot",
+            "f:3:1: 'dump' and 'dump-lua' exclude each other",
         ),
-        (
-            "eve = 'x'\neve-keep = 2",
-            "the following required arguments were not provided: --eve-rotate",
-        ),
-        ("eve-rotate = '1MiB'", "f:2:14: --eve-rotate is about flows"),
+        ("vlans = 'apart'", "f:2:9: vlans is about flows"),
         ("history-goal = '1ms'", "f:2:16: --history-goal: 1s to 24h"),
         (
             "trigger-into = '1=x'",
-            "f:2:16: --trigger-into 1=x: the last trigger is number 0",
+            "f:2:1: there is no key \"trigger-into\" any more: write rule.NAME.into",
         ),
         (
             "cutoff = ['1KiB', 'udp=2KiB']",
@@ -205,14 +298,17 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "[api]\npast = 1",
-            "f:3:1: there is no key \"past\" in [api]; there are host, listen, metrics, tls-cert",
+            "f:3:1: there is no key \"past\" in [api]",
         ),
         ("api = 'unix:x'\n[api]\nlisten = 'unix:y'", "duplicate key"),
+        ("api = 'unix:x'", "f:2:7: api is a table: write [api]"),
+        ("tokens = 'x'", "any more: write api.tokens"),
+        ("[api]\ntokens = '/dev/null'", "api: nothing is served"),
         (
-            "tokens = 'x'\n[api]\nlisten = 'unix:y'\ntokens = 'y'",
-            "f:5:1: 'tokens' is there already",
+            "[api]\nlisten = 'unix:y'\ntls-key = '/dev/null'",
+            "f:4:11: api.tls-key needs api.tls-cert",
         ),
-        ("[past]", "f:2:2: there is no table \"past\""),
+        ("[past]", "past: invalid type: map"),
         (
             "relinquish-privileges = 'nobody-such'",
             "f:2:25: relinquish-privileges: -Z nobody-such",
@@ -235,7 +331,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "cutoff = ['udp prot 7=1KiB']",
             "f:2:11: cutoff: syntax error",
         ),
-        ("[tables]\na = 1", "f:2:2: there is no table \"tables\""),
+        ("[tables]\na = 1", "f:2:2: there is no key \"tables\""),
         ("[rule]\nname = 'a'", "f:2:1: rules stand in [[rule]]"),
         ("rule = 3", "f:2:8: rules stand in [[rule]]"),
         ("rule = [3]", "f:2:9: a rule is a table"),
@@ -250,11 +346,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ("[[rule]]\nfilter = 'udp'", "f:2:1: a rule needs a name"),
         (
             "[[rule]]\nname = ''\nfilter = 'udp'",
-            "f:3:8: name: a name has 1 to 64 bytes",
+            "f:2:1: a rule needs a name",
         ),
         (
             "[[rule]]\nname = 'a'\nfilter = 'udp'\npats = 1",
-            "f:5:1: there is no key \"pats\"; did you mean 'past'?",
+            "f:5:1: there is no key \"pats\" in [rule]; did you mean 'past'?",
         ),
         (
             "[[rule]]\nname = 'a'\nfilter = 'udp'\npast = 'x'",
@@ -300,7 +396,7 @@ fn what_is_wrong_is_told_with_its_place() {
     }
     // Whether there is a fitting engine is seen where an interface has one.
     let told = load("interface = 'lo'\nbusy-poll = 10", &[]).unwrap_err();
-    assert!(told.contains("f:2:13: --busy-poll is for"), "{told}");
+    assert!(told.contains("f:2:13: busy-poll is for"), "{told}");
     // The picture of an expression's place is the filter's own.
     let told = load(&format!("{LO}filter = 'udp prot 7'"), &[]).unwrap_err();
     assert!(told.ends_with("\n  udp prot 7\n      ^^^^"), "{told}");
@@ -310,7 +406,7 @@ fn what_is_wrong_is_told_with_its_place() {
         &[],
     );
     let told = told.unwrap_err();
-    let places = ["f:1:8: ", "f:2:10: ", "f:3:1: ", "f:6:10: "];
+    let places = ["f:1:8: ", "f:2:10: ", "f:4:8: ", "f:6:10: "];
     let found: Vec<_> = places.iter().map(|place| told.find(place)).collect();
     assert!(found.is_sorted() && found[0].is_some(), "{told}");
     // And where it is too much, not all of it.
@@ -327,7 +423,7 @@ fn what_is_wrong_is_told_with_its_place() {
 fn what_is_no_text_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f");
-    let refused = |path: &Path| Loaded::new(path, &[]).unwrap_err().text();
+    let refused = |path: &Path| Loaded::new(Some(path), &[]).unwrap_err().text();
     fs::write(&path, b"past = '1s'\ndump = '\xffx'\n").unwrap();
     assert!(refused(&path).contains("f:2:9: the byte 0xff is no UTF-8 text"));
     // A file without an end, and one that is only long.
@@ -354,8 +450,8 @@ fn thousands_of_rules_are_read() {
         format!("[[rule]]\nname = 'r{n}'\nfilter = 'udp port {n}'\npast = '1s'\nmax-dumps = 3\n")
     });
     let loaded = load(&(LO.to_owned() + &rules.collect::<String>()), &[]).unwrap();
-    assert_eq!(loaded.args.rules.len(), 3000);
-    let (config, _) = loaded.args.resolve().unwrap();
+    assert_eq!(loaded.settings.rule.len(), 3000);
+    let (config, _) = loaded.resolve().unwrap();
     assert_eq!(config.names[2999], "r2999");
     assert_eq!(config.requests[2999].max_dumps, Some(3));
 }
@@ -368,12 +464,12 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
     fs::write(&script, "return function(pkt) return false end").unwrap();
     let script = script.display();
     let text = format!(
-        "{LO}trigger = ['tcp']\ntrigger-lua = ['{script}']\ntrigger-dump = '2=udp'\n\
+        "{LO}trigger = ['tcp']\ntrigger-lua = ['{script}']\n\
          [[rule]]\nname = 'l'\nlua = '{script}'\n[[rule]]\nname = 'f'\nfilter = 'icmp'\npast = '1s'\n"
     );
     let loaded = load(&text, &[]).unwrap();
     loaded.check_only().unwrap();
-    let (config, _) = loaded.args.resolve().unwrap();
+    let (config, _) = loaded.resolve().unwrap();
     assert_eq!(config.triggers, ["tcp", "icmp"]);
     assert_eq!(config.names, ["1", "f", "2", "l"]);
     let dumps: Vec<_> = config
@@ -381,7 +477,7 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
         .iter()
         .map(|it| it.dump.as_deref())
         .collect();
-    assert_eq!(dumps, [None, None, Some("udp"), None]);
+    assert_eq!(dumps, [None; 4]);
     assert!(config.requests[1].past.is_some() && config.requests[3].past.is_none());
     // A script that does not load.
     fs::write(folder.path().join("s.lua"), "return 3").unwrap();
@@ -389,47 +485,48 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
     assert!(why.contains(":3:16: "), "{why}");
 }
 
-/// The options that the example leaves out.
-const NOT_IN_THE_EXAMPLE: [&str; 1] = ["size"];
-
 #[test]
 fn the_example_has_every_key() {
-    let path = PathBuf::from(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../examples/retroscope.toml"
-    ));
-    let text = fs::read_to_string(path).unwrap();
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let text = fs::read_to_string(root.join("examples/retroscope.toml")).unwrap();
     // As it stands it is right.
     let loaded = load(&text, &[]).unwrap();
-    assert_eq!(loaded.args.rules.len(), 3);
+    assert_eq!(loaded.settings.rule.len(), 3);
     // With what it shows of all else, each key by itself.
     let all = text.lines().map(|line| match line.strip_prefix('#') {
-        Some(key) if !key.starts_with(' ') => key,
+        Some(key) if !key.starts_with([' ', ':']) => key,
         _ => line,
     });
     let all = all.collect::<Vec<_>>().join("\n");
-    let table = DeTable::parse(&all).unwrap();
-    let mut faults = Vec::new();
-    let mut command = command();
-    let text = ConfigText::of(&all);
-    let (entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
-    let settings = keys::read(&mut command, entries, &mut faults);
-    assert_eq!(faults, []);
-    let shown: BTreeSet<&str> = settings.iter().map(|it| it.key.as_str()).collect();
-    let options = command.get_arguments().filter_map(|arg| arg.get_long());
-    let options: BTreeSet<&str> = options
-        .filter(|it| is_of_files(it) && !NOT_IN_THE_EXAMPLE.contains(it))
-        .collect();
-    assert_eq!(shown, options);
-    let of_rules = rules.iter().flat_map(FileRule::keys);
-    let of_rules: BTreeSet<&str> = of_rules.collect();
+    let table = DeTable::parse(&all).unwrap().into_inner();
+    let mut layers = Layers::default();
+    layers.file(Settings::KEYS, &table, "");
+    assert_eq!(layers.faults, []);
+    let names = |keys: &[Key], table: &str| -> Vec<String> {
+        let ours = keys.iter().filter(|key| key.shape != Shape::Table);
+        ours.map(|key| format!("{table}{}", key.name())).collect()
+    };
+    let tables = Settings::KEYS
+        .iter()
+        .filter(|key| key.shape == Shape::Table);
+    let inner = tables.flat_map(|key| match key.name().as_str() {
+        "rule" => vec!["rule".to_owned()],
+        table => names(key.keys, &format!("{table}.")),
+    });
+    let known: BTreeSet<String> = names(Settings::KEYS, "").into_iter().chain(inner).collect();
+    assert_eq!(
+        layers.origins.keys().cloned().collect::<BTreeSet<_>>(),
+        known
+    );
+    let of_rules = layers.rules.iter().flat_map(BTreeMap::keys);
+    let of_rules: BTreeSet<_> = of_rules.filter(|key| !key.is_empty()).cloned().collect();
     assert_eq!(
         of_rules,
-        rules::key_names().iter().map(String::as_str).collect()
+        names(RuleSettings::KEYS, "").into_iter().collect()
     );
     // What is marked so can be read again, and nothing else.
-    for option in reload::RELOADED {
-        assert!(options.contains(option), "{option}");
+    for key in reload::RELOADED {
+        assert!(known.contains(key), "{key}");
     }
 }
 
@@ -437,7 +534,11 @@ fn the_example_has_every_key() {
 fn documented_files_have_no_wrong_key() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let packaged = root.join("contrib/debian/retroscope.toml");
-    let mut files = vec![fs::read_to_string(packaged).unwrap()];
+    let daemon_set = fs::read_to_string(root.join("contrib/kubernetes/daemonset.yaml")).unwrap();
+    let (_, config_map) = daemon_set.split_once("retroscope.toml: |\n").unwrap();
+    let lines = config_map.lines().take_while(|line| *line != "---");
+    let of_pods = lines.fold(String::new(), |text, line| text + line.trim_start() + "\n");
+    let mut files = vec![fs::read_to_string(packaged).unwrap(), of_pods];
     for entry in fs::read_dir(root.join("docs")).unwrap() {
         let page = entry.unwrap().path();
         if page.extension().is_some_and(|it| it == "md") {

@@ -15,8 +15,8 @@ const BYTES_MAX: u64 = 8 << 20;
 /// Characters of a line that are shown before a place, and from it on.
 const SHOWN_CHARS: usize = 60;
 
-/// A file that was read.
-#[derive(Debug)]
+/// A file that was read. Without a file it is empty.
+#[derive(Debug, Default)]
 pub(crate) struct ConfigText {
     name: String,
     pub(super) text: String,
@@ -25,7 +25,7 @@ pub(crate) struct ConfigText {
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Bytes of the text; `None`: it is in no place of it.
+    /// Bytes of the text. `None`: the fault is in the command line.
     pub(super) span: Option<Range<usize>>,
     /// A sentence; what else there is to see stands in further lines.
     pub(super) message: String,
@@ -101,10 +101,8 @@ impl ConfigText {
     }
 
     #[cfg(test)]
-    pub(super) fn of(text: &str) -> Self {
-        let name = "f".to_owned();
-        let text = text.to_owned();
-        Self { name, text }
+    pub(super) fn rename(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
     }
 
     /// The file's name.
@@ -124,7 +122,7 @@ impl ConfigText {
     pub(super) fn render(&self, fault: &Fault) -> String {
         let name = &self.name;
         let Some(span) = &fault.span else {
-            return format!("{name}: {}", fault.message);
+            return fault.message.clone();
         };
         let (line, column) = self.place(span.start);
         let (first, rest) = match fault.message.split_once('\n') {
@@ -154,7 +152,8 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> ConfigText {
-        ConfigText::of(text)
+        let (name, text) = ("f".to_owned(), text.to_owned());
+        ConfigText { name, text }
     }
 
     #[test]

@@ -7,13 +7,13 @@ use super::*;
 fn status(stored: u64, lost: u64) -> Value {
     json!({
         "sources": [{ "name": "eth0", "received": stored + lost, "stored": stored, "lost": { "kernel": lost, "no-free-bucket": 0, "nic": null } }],
-        "analyzers": { "unread": 7, "lapped": 0 }, "look": { "timed": 100, "mean_ns": 41.7 },
+        "analyzers": { "unread": 7, "missed": 0 }, "inspection": { "timed": 100, "mean_ns": 41.7 },
         "rule_costs": [{ "rule": "1", "dumps": 3, "finished": 2, "bytes": 5 << 20, "suppressed": 5 }],
         "ring": { "stored": stored, "stored_bytes": stored * 125, "reserved_buckets": 2, "closed_buckets": 30, "open_buckets": 1, "free_buckets": 0 },
         "history_seconds": 12.345, "history_goal_seconds": 30.0, "history_limit_bytes": 20480,
         "triggers": 3, "suppressed": 5, "suppressed_by": { "hold-off": 5, "limit": 0 },
         "dumps_open": 1, "scripts_failed": 0, "clock_steps": 0, "when_full": "record",
-        "pins": [{ "name": "p", "from": null, "to": "2026-11-20T00:00:00Z", "fallen": true }],
+        "pins": [{ "name": "p", "from": null, "to": "2026-11-20T00:00:00Z", "revoked": true }],
     })
 }
 
@@ -46,7 +46,7 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "ring      buckets: 30 closed, 2 wanted by dumps and pins, 1 open, 0 free; when full: record",
         "stored    1000 pps, 1.000 Mbit/s; 3000 packets since the start",
         "lost      8, now 4 in a second: kernel 8; unknown: nic",
-        "analyzers 7 packets behind; 0 not looked at for triggers; 42 ns a packet",
+        "analyzers 7 packets behind; 0 not inspected for triggers; 42 ns a packet",
         "dumps     1 open; 3 triggers, 5 suppressed: hold-off 5",
         "source   pps  received  stored  lost",
         "eth0    1000      3008    3000     8",
@@ -54,7 +54,7 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "1       30   10      3    5 MiB           5  udp",
         "lua      ?    -      ?        ?           ?  x.lua (disabled)",
         "pin  from               to",
-        "p    the oldest packet  2026-11-20T00:00:00Z  fallen",
+        "p    the oldest packet  2026-11-20T00:00:00Z  revoked",
     ];
     assert_eq!(texts(&lines), expected);
     let alarms = lines.iter().filter(|line| line.look == Look::Alarm);

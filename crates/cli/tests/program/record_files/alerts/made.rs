@@ -507,7 +507,7 @@ fn late_alerts_find_the_past_while_it_is_there() {
     }
     made.write(dir.path());
     let (capture, alerts) = (dir.path().join("made.pcap"), dir.path().join("made.json"));
-    let late = run(&capture, &alerts, &["--alerts-delay", "60s"]);
+    let late = run(&capture, &alerts, &["--set", "alerts.delay=60s"]);
     for ask in &made.asks {
         let sidecar = sidecar(&late, &ask.alert);
         let file = Path::new(sidecar["file"].as_str().unwrap());
@@ -522,7 +522,7 @@ fn late_alerts_find_the_past_while_it_is_there() {
     let aged = run(
         &capture,
         &alerts,
-        &["--alerts-delay", "60s", "--ring", "8MiB"],
+        &["--set", "alerts.delay=60s", "--ring", "8MiB"],
     );
     assert_eq!(aged.summary["alerts"]["outcomes"]["aged-out"], EACH);
     assert_eq!(aged.code, 3);
@@ -534,7 +534,7 @@ fn late_alerts_find_the_past_while_it_is_there() {
         let notes = sidecar["notes"].to_string();
         assert!(notes.contains("aged out"), "{notes}");
     }
-    let after = run(&capture, &alerts, &["--alerts-delay", "10m"]);
+    let after = run(&capture, &alerts, &["--set", "alerts.delay=10m"]);
     assert_eq!(
         after.code, 0,
         "what is later than the last packet acts at the end: {}",
@@ -566,8 +566,8 @@ fn decoder_events_get_the_packets_around_them() {
         &capture,
         &alerts,
         &[
-            "--alerts-budget",
-            "6MiB",
+            "--set",
+            "alerts.budget=6MiB",
             "--future",
             "0s",
             "--ring",
@@ -639,8 +639,8 @@ fn limits_hold_alerts() {
     }
     // A rule and the alerts have half of the limit each.
     let both = [
-        "--dumps-per-minute",
-        "6",
+        "--set",
+        "dumps-per-minute=6",
         "--trigger",
         "udp",
         "--future",

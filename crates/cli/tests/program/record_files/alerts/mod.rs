@@ -170,7 +170,7 @@ fn late_alerts_are_told_which_packet_they_are_about() {
         if count == "0" || name.starts_with("mix-a.") {
             continue;
         }
-        let run = run(&root.join(capture), &path, &["--alerts-delay", "1s"]);
+        let run = run(&root.join(capture), &path, &["--set", "alerts.delay=1s"]);
         let text = fs::read_to_string(&path).unwrap();
         let frames: HashMap<String, Vec<u8>> = text
             .lines()
@@ -206,7 +206,7 @@ fn late_alerts_are_told_which_packet_they_are_about() {
         let again = self::run(
             &root.join(capture),
             &path,
-            &["--alerts-delay", "1s", "--analyzers", "2"],
+            &["--set", "alerts.delay=1s", "--set", "analyzers=2"],
         );
         assert_eq!(again.dumps, run.dumps, "{name}");
         assert_eq!(again.sidecars, run.sidecars, "{name}");
@@ -225,7 +225,11 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     };
     let first = run(&capture, &alerts, &[]);
     for analyzers in ["1", "3", "inline", "auto"] {
-        let again = run(&capture, &alerts, &["--analyzers", analyzers]);
+        let again = run(
+            &capture,
+            &alerts,
+            &["--set", &format!("analyzers={analyzers}")],
+        );
         assert_eq!(again.dumps, first.dumps, "{analyzers}");
         assert_eq!(again.sidecars, first.sidecars, "{analyzers}");
     }
