@@ -13,21 +13,21 @@ use tokio::{task::JoinHandle, task_local, time::sleep};
 use crate::{
     Services,
     caller::Caller,
-    keys::Keys,
+    keys::IdempotencyKeys,
     metrics::Requests,
     problem::Problem,
-    queries::{Place, Places, Queries},
+    queries::{ConcurrencyLimit, ConcurrencyPermit, Queries},
     refusals::Refusals,
     tls::Tls,
     token::Tokens,
 };
 
 /// How often it is looked whether the token still stands of who is given something that goes on.
-const LOOK: Duration = Duration::from_secs(1);
+const TOKEN_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 task_local! {
     /// The place of the request that this task answers.
-    pub(crate) static PLACE: Arc<Place>;
+    pub(crate) static PERMIT: Arc<ConcurrencyPermit>;
 }
 
 /// See the module.
@@ -43,18 +43,18 @@ pub(crate) struct App {
     /// Names, in lower case, by which the API may be asked for beside addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
     /// Queries that go on with what comes, …
-    pub(crate) following: Arc<Places>,
+    pub(crate) following: Arc<ConcurrencyLimit>,
     /// … those that do not, …
-    pub(crate) running: Arc<Places>,
+    pub(crate) running: Arc<ConcurrencyLimit>,
     /// … and what became of the last ones.
     pub(crate) queries: Arc<Queries>,
-    pub(crate) listeners: Arc<Places>,
+    pub(crate) listeners: Arc<ConcurrencyLimit>,
     /// Requests of one account that are being answered.
-    pub(crate) requests: Arc<Places>,
+    pub(crate) requests: Arc<ConcurrencyLimit>,
     /// Triggers by hand that are compiled and started.
-    pub(crate) triggers: Arc<Places>,
+    pub(crate) triggers: Arc<ConcurrencyLimit>,
     pub(crate) services: Services,
-    pub(crate) keys: Keys,
+    pub(crate) keys: IdempotencyKeys,
     pub(crate) refusals: Refusals,
     /// What the API counts about itself, for the metrics.
     pub(crate) counts: Arc<Requests>,
@@ -91,7 +91,7 @@ impl App {
             return pending().await;
         }
         loop {
-            sleep(LOOK).await;
+            sleep(TOKEN_CHECK_PERIOD).await;
             if let Err(why) = self.check(caller) {
                 return why;
             }
@@ -101,9 +101,9 @@ impl App {
 
 /// A task that ends with this.
 #[derive(Debug)]
-pub(crate) struct Tied(pub(crate) JoinHandle<()>);
+pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 
-impl Drop for Tied {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -111,10 +111,10 @@ impl Drop for Tied {
 
 /// Runs what may wait for the recorder, or for the ring, on a thread that may wait. The work keeps
 /// the place of its request to its end, also after the client has left.
-pub(crate) async fn waiting<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let place = PLACE.try_with(Arc::clone).ok();
+    let place = PERMIT.try_with(Arc::clone).ok();
     let work = move || {
         let _place = place;
         work()
@@ -129,10 +129,10 @@ pub(crate) async fn waiting<T: Send + 'static>(
 
 /// As [`waiting`], and the text of the answer is made on that thread too: of a long list that takes
 /// milliseconds.
-pub(crate) async fn answering<T: IntoResponse>(
+pub(crate) async fn answer_blocking<T: IntoResponse>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    waiting(move || work().map(IntoResponse::into_response)).await
+    run_blocking(move || work().map(IntoResponse::into_response)).await
 }
 
 #[cfg(test)]
@@ -145,18 +145,18 @@ mod tests {
 
     #[test]
     fn work_keeps_its_place_after_the_client_has_left() {
-        let (places, caller) = (Places::requests(), Caller::of_peer(0, 1));
+        let (places, caller) = (ConcurrencyLimit::requests(), Caller::of_peer(0, 1));
         let place = Arc::new(places.take(&caller).unwrap());
         let others: Vec<_> = std::iter::from_fn(|| places.take(&caller).ok()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).build();
         let runtime = runtime.unwrap();
         // Dropped before the runtime, which waits for its threads.
         let (release, released) = channel::<()>();
-        let work = waiting(move || {
+        let work = run_blocking(move || {
             let _ = released.recv();
             Ok(())
         });
-        let mut work = Box::pin(PLACE.scope(place, work));
+        let mut work = Box::pin(PERMIT.scope(place, work));
         runtime.block_on(poll_fn(|context| {
             assert!(work.as_mut().poll(context).is_pending());
             Poll::Ready(())

@@ -33,9 +33,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long the other end may say nothing in the middle of an answer. A follow and events say something every second, or every 15.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long it may say nothing before and in an answer that it looks through the ring, and through dumps, for.
-const LOOK_WAIT: Duration = Duration::from_secs(3600);
+const SEARCH_WAIT: Duration = Duration::from_secs(3600);
 /// How often who waits for a piece may look at something else.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_PERIOD: Duration = Duration::from_millis(100);
 /// Bytes of an answer that is kept as a whole.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -125,7 +125,7 @@ pub struct Client {
 
 /// A request.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ApiRequest {
     method: Method,
     target: String,
     headers: Vec<(HeaderName, String)>,
@@ -134,7 +134,7 @@ pub struct Ask {
     wait: Duration,
 }
 
-impl Ask {
+impl ApiRequest {
     /// For a path with a query string: see [`target`].
     #[must_use]
     pub fn new(method: Method, target: impl Into<String>) -> Self {
@@ -150,7 +150,7 @@ impl Ask {
     /// For what is looked for in all of a large ring before there is an answer, or more of it.
     #[must_use]
     pub fn patient(mut self) -> Self {
-        self.wait = LOOK_WAIT;
+        self.wait = SEARCH_WAIT;
         self
     }
 
@@ -178,7 +178,7 @@ impl Ask {
 
 /// What was answered, whose body may be still to come.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct ApiAnswer<'a> {
     client: &'a Client,
     response: Response<Incoming>,
     /// How long nothing may come.
@@ -187,9 +187,9 @@ pub struct Answer<'a> {
     _sender: SendRequest<Full<Bytes>>,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ClientStream for S {}
 
 impl Client {
     /// Reads certificates, and connects to nobody yet.
@@ -240,11 +240,11 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn send(&self, ask: Ask) -> Result<Answer<'_>, ClientError> {
+    pub fn send(&self, ask: ApiRequest) -> Result<ApiAnswer<'_>, ClientError> {
         let wait = ask.wait;
         let request = self.request(ask)?;
         let (response, sender) = self.runtime.block_on(self.exchange(request, wait))?;
-        let answer = Answer {
+        let answer = ApiAnswer {
             client: self,
             response,
             wait,
@@ -256,7 +256,7 @@ impl Client {
         Err(answer.refusal())
     }
 
-    fn request(&self, ask: Ask) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(&self, ask: ApiRequest) -> Result<Request<Full<Bytes>>, ClientError> {
         let wrong = |error: hyper::http::Error| ClientError::Config(error.to_string());
         let mut request = Request::builder()
             .method(ask.method)
@@ -304,7 +304,7 @@ impl Client {
         Ok((response.map_err(gone)?, sender))
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+    async fn connect(&self) -> io::Result<Box<dyn ClientStream>> {
         match &self.config.endpoint {
             Endpoint::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Endpoint::Url(url) => {
@@ -334,7 +334,7 @@ impl Client {
     }
 }
 
-impl Answer<'_> {
+impl ApiAnswer<'_> {
     /// The status code, 200 to 299.
     #[must_use]
     pub fn status(&self) -> u16 {
@@ -370,9 +370,9 @@ impl Answer<'_> {
             let frame = self.response.body_mut().frame();
             let frame = client
                 .runtime
-                .block_on(async { timeout(LOOK, frame).await });
+                .block_on(async { timeout(POLL_PERIOD, frame).await });
             let Ok(frame) = frame else {
-                silence += LOOK;
+                silence += POLL_PERIOD;
                 if silence >= self.wait {
                     return Err(cut(format!("nothing came for {} s", self.wait.as_secs())));
                 }
@@ -525,14 +525,14 @@ mod tests {
             certificate: None,
         });
         let client = client.unwrap();
-        let ask = Ask {
+        let ask = ApiRequest {
             wait: Duration::from_secs(1),
-            ..Ask::get("/")
+            ..ApiRequest::get("/")
         };
         let refused = client.send(ask).unwrap().json().unwrap_err().to_string();
         assert!(refused.contains("nothing came for 1 s"), "{refused}");
         drop(client);
         silent.join().unwrap();
-        assert!(Ask::get("/").patient().wait > SILENCE);
+        assert!(ApiRequest::get("/").patient().wait > SILENCE);
     }
 }

@@ -30,7 +30,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{guard::Arrival, metrics::Requests, queries::Place};
+use crate::{guard::Transport, metrics::Requests, queries::ConcurrencyPermit};
 
 /// Connections at once, of each address.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
@@ -46,22 +46,22 @@ const WRITE_BYTES_MIN: usize = 64 << 10;
 /// The connections of one address. Where there are as many as may be, the one that was idle for longest makes room; where none is idle, there
 /// is no room.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     max: usize,
     counts: Arc<Requests>,
-    seats: Mutex<Taken>,
+    seats: Mutex<ConnectionSlots>,
     /// One was given up.
     left: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ConnectionSlots {
     next: u64,
-    by_number: BTreeMap<u64, State>,
+    by_number: BTreeMap<u64, ConnectionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     /// When the connection became idle, or the request came whose body is awaited; `None`: the
     /// request is being answered.
     idle_since: Option<Instant>,
@@ -71,15 +71,15 @@ struct State {
 
 /// The right to a connection.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct ConnectionPermit {
+    seats: Arc<ConnectionLimit>,
     number: u64,
 }
 
 /// Ready when another connection needs its place.
-pub(crate) type Evicted = oneshot::Receiver<Infallible>;
+pub(crate) type EvictionNotice = oneshot::Receiver<Infallible>;
 
-impl Seats {
+impl ConnectionLimit {
     pub(crate) fn new(max: usize, counts: Arc<Requests>) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -89,12 +89,12 @@ impl Seats {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionSlots> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for another connection.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<(Seat, Evicted)> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<(ConnectionPermit, EvictionNotice)> {
         let mut taken = self.lock();
         if taken.by_number.len() >= self.max {
             let idle = taken.by_number.iter();
@@ -109,26 +109,26 @@ impl Seats {
         let number = taken.next;
         taken.next += 1;
         let (eviction, evicted) = oneshot::channel();
-        let state = State {
+        let state = ConnectionState {
             idle_since: Some(Instant::now()),
             _eviction: eviction,
         };
         taken.by_number.insert(number, state);
         let seats = Arc::clone(self);
-        Some((Seat { seats, number }, evicted))
+        Some((ConnectionPermit { seats, number }, evicted))
     }
 
     /// Waits until all connections have ended, at most until then. Whether they have.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
-        let is_used = |taken: &mut Taken| !taken.by_number.is_empty();
+        let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();
         let waited = self.left.wait_timeout_while(self.lock(), wait, is_used);
         let (taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         taken.by_number.is_empty()
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     fn set(&self, idle_since: Option<Instant>) {
         // One that makes room for another is not there any more.
         if let Some(state) = self.seats.lock().by_number.get_mut(&self.number) {
@@ -137,7 +137,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.seats.counts.ended.fetch_add(1, Ordering::Relaxed);
         self.seats.lock().by_number.remove(&self.number);
@@ -147,16 +147,16 @@ impl Drop for Seat {
 
 /// A request is being answered.
 #[derive(Debug)]
-struct Busy(Arc<Seat>);
+struct InFlight(Arc<ConnectionPermit>);
 
-impl Busy {
-    fn new(seat: &Arc<Seat>) -> Self {
+impl InFlight {
+    fn new(seat: &Arc<ConnectionPermit>) -> Self {
         seat.set(None);
         Self(Arc::clone(seat))
     }
 }
 
-impl Drop for Busy {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.set(Some(Instant::now()));
     }
@@ -165,7 +165,7 @@ impl Drop for Busy {
 /// The result of a future, or `None` if the connection has to make room before.
 pub(crate) async fn unless_evicted<T>(
     future: impl Future<Output = T>,
-    evicted: &mut Evicted,
+    evicted: &mut EvictionNotice,
 ) -> Option<T> {
     match select(evicted, pin!(future)).await {
         Either::Left(_) => None,
@@ -177,17 +177,17 @@ pub(crate) async fn unless_evicted<T>(
 /// answered what it has asked.
 pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (seat, mut evicted): (Arc<Seat>, Evicted),
-    arrival: Arrival,
+    (seat, mut evicted): (Arc<ConnectionPermit>, EvictionNotice),
+    transport: Transport,
     router: Router,
     mut closing: watch::Receiver<bool>,
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         seat.set(None);
-        request.extensions_mut().insert(arrival);
+        request.extensions_mut().insert(transport);
         let receiver = Arc::clone(&seat);
-        let request = request.map(|body| Receiving {
+        let request = request.map(|body| RequestBody {
             body,
             seat: receiver,
             since: Instant::now(),
@@ -196,9 +196,9 @@ pub(crate) async fn serve(
         let answering = hyper::service::Service::call(&router, request);
         async move {
             let mut response: Response<Body> = answering.await?;
-            let place: Option<Arc<Place>> = response.extensions_mut().remove();
+            let place: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
             // Until the body ends the connection is busy, and an admitted caller has its place.
-            let kept = (Busy::new(&seat), place);
+            let kept = (InFlight::new(&seat), place);
             let keep = move |_: &Frame<Bytes>| _ = &kept;
             Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
         }
@@ -224,14 +224,14 @@ pub(crate) async fn serve(
 /// The body of a request. While the handler waits for the client to send more, the connection
 /// counts as idle.
 #[derive(Debug)]
-struct Receiving {
+struct RequestBody {
     body: Incoming,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionPermit>,
     /// The start of the request.
     since: Instant,
 }
 
-impl HttpBody for Receiving {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -255,13 +255,13 @@ impl HttpBody for Receiving {
 
 /// A stream whose reader has to keep up.
 #[derive(Debug)]
-pub(crate) struct Paced<S> {
+pub(crate) struct MinRateStream<S> {
     stream: S,
     /// When it is given up, unless it takes so much more until then.
     due: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Paced<S> {
+impl<S> MinRateStream<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, due: None }
     }
@@ -297,7 +297,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MinRateStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -307,7 +307,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MinRateStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -362,7 +362,7 @@ mod tests {
     fn a_reader_that_does_not_keep_up_is_given_up() {
         run(async {
             let (stream, mut reader) = duplex(1024);
-            let mut paced = Paced::new(stream);
+            let mut paced = MinRateStream::new(stream);
             let begun = tokio::time::Instant::now();
             // It takes something now and then.
             tokio::spawn(async move {
@@ -381,7 +381,7 @@ mod tests {
     fn a_reader_that_keeps_up_has_its_time() {
         run(async {
             let (stream, mut reader) = duplex(1024);
-            let mut paced = Paced::new(stream);
+            let mut paced = MinRateStream::new(stream);
             let reading = tokio::spawn(async move {
                 let mut piece = vec![0; WRITE_BYTES_MIN + 1024];
                 for _ in 0..10 {
@@ -401,11 +401,11 @@ mod tests {
 
     #[test]
     fn the_longest_idle_makes_room_and_the_busy_do_not() {
-        let seats = Seats::new(2, Arc::default());
+        let seats = ConnectionLimit::new(2, Arc::default());
         let (first, mut first_out) = seats.take().unwrap();
         let (second, mut second_out) = seats.take().unwrap();
         let first = Arc::new(first);
-        let busy = Busy::new(&first);
+        let busy = InFlight::new(&first);
         let (third, mut third_out) = seats.take().unwrap();
         assert!(
             second_out
@@ -415,7 +415,7 @@ mod tests {
         drop(second);
         drop(busy);
         let third = Arc::new(third);
-        let busy = Busy::new(&third);
+        let busy = InFlight::new(&third);
         assert!(
             first_out
                 .try_recv()
@@ -428,7 +428,7 @@ mod tests {
                 .is_err_and(|it| it == oneshot::error::TryRecvError::Closed)
         );
         let fourth = Arc::new(fourth);
-        let also_busy = Busy::new(&fourth);
+        let also_busy = InFlight::new(&fourth);
         assert!(seats.take().is_none());
         drop((busy, also_busy));
         assert!(

@@ -83,7 +83,7 @@ impl Finding {
 /// All findings and what they come to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Doctor)]
-pub struct Report {
+pub struct DoctorReport {
     /// One for each thing that was looked at.
     pub findings: Vec<Finding>,
     /// Checks that found nothing to look at: a virtual interface has no receive ring.
@@ -92,7 +92,7 @@ pub struct Report {
     pub loses_packets: bool,
 }
 
-impl Report {
+impl DoctorReport {
     /// A report of findings, where `checks` are all that there could be.
     #[must_use]
     pub fn new(findings: Vec<Finding>, checks: &[&'static str]) -> Self {
@@ -108,11 +108,11 @@ impl Report {
 }
 
 /// What is found of interfaces with these names, or of all where there is none. The error: there is no such interface, or the system does not tell.
-type Look = dyn Fn(&[String]) -> Result<Report, String> + Send + Sync;
+type InspectMachine = dyn Fn(&[String]) -> Result<DoctorReport, String> + Send + Sync;
 
 /// Looks at the machine. Any thread may call it.
 #[derive(Clone)]
-pub struct Doctor(pub Arc<Look>);
+pub struct Doctor(pub Arc<InspectMachine>);
 
 impl fmt::Debug for Doctor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

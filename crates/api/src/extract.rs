@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     problem::{Cause, Problem},
-    queries::Place,
+    queries::ConcurrencyPermit,
 };
 
 /// Bytes of a body, …
@@ -37,9 +37,9 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
 
 /// The same that may be a longer text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LongJson<T>(pub(crate) T);
+pub(crate) struct LargeJson<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for LongJson<T> {
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for LargeJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
@@ -101,7 +101,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 impl<T: Serialize> Json<T> {
     /// An answer that may be large. Its text occupies a place until the text is sent or the client
     /// has left.
-    pub(crate) fn keeping(self, place: Place) -> Response {
+    pub(crate) fn keeping(self, place: ConcurrencyPermit) -> Response {
         self.answer(|text| {
             Bytes::from_owner(KeptText {
                 text,
@@ -124,7 +124,7 @@ impl<T: Serialize> Json<T> {
 /// The text of an answer, which lives until its last byte is written to the socket.
 struct KeptText {
     text: Vec<u8>,
-    _place: Place,
+    _place: ConcurrencyPermit,
 }
 
 impl AsRef<[u8]> for KeptText {
@@ -135,9 +135,9 @@ impl AsRef<[u8]> for KeptText {
 
 /// The parameters of a query string.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parameters<T>(pub(crate) T);
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -162,13 +162,13 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
 /// No parameters: what a query string of an operation without any has is refused.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Nothing {}
+pub(crate) struct NoQuery {}
 
 /// The last part of a path, decoded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Named<T>(pub(crate) T);
+pub(crate) struct PathParam<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParam<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {

@@ -12,16 +12,16 @@ use retroscope_recorder::{Clock, Refusal, SystemClock};
 use retroscope_unix::Peer;
 
 use crate::{
-    app::{App, PLACE},
+    app::{App, PERMIT},
     caller::Caller,
     operations::{self, Limited, Operation},
     problem::{Cause, Problem, WhyRefused},
-    token::Refused,
+    token::TokenRefusal,
 };
 
 /// How a request came.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Arrival {
+pub(crate) enum Transport {
     /// Over TCP.
     Tcp {
         /// In TLS.
@@ -38,7 +38,7 @@ pub(crate) enum Arrival {
     },
 }
 
-impl Arrival {
+impl Transport {
     fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Tcp { address, .. } => Some(address),
@@ -75,8 +75,8 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let arrival = request.extensions().get::<Arrival>().copied();
-    let admitted = admit(&app, &request, arrival).and_then(|caller| {
+    let transport = request.extensions().get::<Transport>().copied();
+    let admitted = admit(&app, &request, transport).and_then(|caller| {
         let place = app.requests.take(&caller);
         let place = place.map_err(|problem| match request.uri().path() {
             "/v1/alertmanager" => problem.for_alertmanager(),
@@ -92,7 +92,7 @@ pub(crate) async fn guard(
             let mut response = if request.method() == Method::HEAD && is_costly(&request) {
                 Response::default()
             } else {
-                PLACE.scope(Arc::clone(&place), next.run(request)).await
+                PERMIT.scope(Arc::clone(&place), next.run(request)).await
             };
             // The connection keeps the place until the answer's end.
             response.extensions_mut().insert(place);
@@ -103,7 +103,7 @@ pub(crate) async fn guard(
     let refusal = response.extensions().get::<Cause>().map(|it| it.word());
     app.counts.add(response.status().as_u16(), refusal);
     if let Some(WhyRefused(why)) = response.extensions_mut().remove() {
-        let address = arrival.and_then(Arrival::address);
+        let address = transport.and_then(Transport::address);
         let address = address.map(|address| address.ip());
         let status = Some(response.status().as_u16());
         app.refuse(Refusal::new(who.as_deref(), address, status, &why));
@@ -126,9 +126,10 @@ fn is_costly(request: &Request) -> bool {
         .is_some_and(|path| costly.contains(&path))
 }
 
-fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Caller, Denied> {
-    let arrival = arrival.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
-    if let Arrival::Tcp { is_tls, .. } = arrival {
+fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<Caller, Denied> {
+    let transport =
+        transport.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
+    if let Transport::Tcp { is_tls, .. } = transport {
         let host = check_host(request.uri(), request.headers(), &app.hosts)?;
         check_origin(request.headers(), is_tls, &host)?;
     }
@@ -137,20 +138,20 @@ fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Calle
     let operation = path.and_then(|path| operations::find(request.method(), path));
     let needed = operation.map(|operation| operation.role);
     if needed == Some(None) {
-        return Ok(Caller::anybody(&arrival.origin()));
+        return Ok(Caller::anybody(&transport.origin()));
     }
-    let caller = match arrival {
-        Arrival::Unix {
+    let caller = match transport {
+        Transport::Unix {
             peer: Some(peer), ..
         } => Caller::of_peer(peer.uid, peer.pid),
-        Arrival::Unix { peer: None, uid } => {
+        Transport::Unix { peer: None, uid } => {
             let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
             return Err(Denied {
                 who: uid.map(|uid| format!("uid {uid}").into()),
                 problem: Problem::forbidden(why),
             });
         }
-        Arrival::Tcp { address, .. } => Caller {
+        Transport::Tcp { address, .. } => Caller {
             address: Some(address),
             ..authenticate(app, request.headers())?
         },
@@ -234,12 +235,12 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     tokens
         .caller(token, SystemClock.now().wall_ns)
         .map_err(|refused| match refused {
-            Refused::Unknown => refuse(
+            TokenRefusal::Unknown => refuse(
                 wrong,
                 "this token is not known: `retroscope token` makes one that is",
             )
             .into(),
-            Refused::Expired(name) => Denied {
+            TokenRefusal::Expired(name) => Denied {
                 who: Some(name),
                 problem: refuse(
                     wrong,

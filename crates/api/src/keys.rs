@@ -14,9 +14,9 @@ const KEPT: usize = 256;
 
 /// The last keys, and hashes of what they were used for.
 #[derive(Debug, Default)]
-pub(crate) struct Keys(Mutex<VecDeque<(String, [u8; 32])>>);
+pub(crate) struct IdempotencyKeys(Mutex<VecDeque<(String, [u8; 32])>>);
 
-impl Keys {
+impl IdempotencyKeys {
     fn lock(&self) -> MutexGuard<'_, VecDeque<(String, [u8; 32])>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_key_stands_for_one_thing_while_it_is_remembered() {
-        let keys = Keys::default();
+        let keys = IdempotencyKeys::default();
         assert!(keys.claim("a", "x").unwrap());
         assert!(!keys.claim("a", "x").unwrap());
         assert!(keys.claim("a", "y").is_err());
@@ -73,7 +73,7 @@ mod tests {
     /// Of those who come at once with one key and different wishes, one has it.
     #[test]
     fn one_of_many_has_a_key() {
-        let keys = Keys::default();
+        let keys = IdempotencyKeys::default();
         let wishes = ["a", "b", "c", "d"];
         let start = std::sync::Barrier::new(wishes.len());
         let claimed = std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ pub(crate) struct Volume {
 /// By what they are compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum LargestBy {
     /// Bytes on the wire.
     #[default]
     Bytes,
@@ -40,10 +40,10 @@ impl Volume {
         self.sent_bytes += other.sent_bytes;
     }
 
-    fn by(&self, by: By) -> (u64, u64) {
+    fn by(&self, by: LargestBy) -> (u64, u64) {
         match by {
-            By::Bytes => (self.bytes, self.packets),
-            By::Packets => (self.packets, self.bytes),
+            LargestBy::Bytes => (self.bytes, self.packets),
+            LargestBy::Packets => (self.packets, self.bytes),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Volume {
 /// has, and less by no more than [`Self::uncertain`].
 #[derive(Debug)]
 pub(crate) struct Largest<K> {
-    by: By,
+    by: LargestBy,
     max: usize,
     tracked: HashMap<K, Volume>,
     /// What keys may have had that were given up, one after the other.
@@ -60,11 +60,11 @@ pub(crate) struct Largest<K> {
 }
 
 impl<K: Eq + Hash + Copy + Ord> Largest<K> {
-    pub(crate) fn new(by: By) -> Self {
+    pub(crate) fn new(by: LargestBy) -> Self {
         Self::with_max(by, TRACKED_MAX)
     }
 
-    fn with_max(by: By, max: usize) -> Self {
+    fn with_max(by: LargestBy, max: usize) -> Self {
         Self {
             by,
             max,
@@ -79,13 +79,13 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
             return;
         }
         if self.tracked.len() >= self.max {
-            self.give_up();
+            self.drop_smaller_half();
         }
         self.tracked.insert(key, volume);
     }
 
     /// Gives up the smaller half. No more than once in so many new keys, so that one costs little.
-    fn give_up(&mut self) {
+    fn drop_smaller_half(&mut self) {
         let mut sizes: Vec<_> = self.tracked.values().map(|it| it.by(self.by)).collect();
         let middle = sizes.len() / 2;
         let (_, middle, _) = sizes.select_nth_unstable(middle);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn few_are_counted_exactly() {
-        let mut largest = Largest::new(By::Bytes);
+        let mut largest = Largest::new(LargestBy::Bytes);
         for number in 0..1000_u32 {
             largest.add(number % 7, Volume::of(number % 7 * 10 + 1, number % 2 == 0));
         }
@@ -146,7 +146,7 @@ mod tests {
     /// Elephants in a flood of others are found, and what is told of them is as close as is said.
     #[test]
     fn the_largest_survive_a_flood() {
-        for by in [By::Bytes, By::Packets] {
+        for by in [LargestBy::Bytes, LargestBy::Packets] {
             for seed in 0..20 {
                 let mut random = fastrand_like(seed);
                 let mut largest = Largest::with_max(by, 64);
@@ -191,7 +191,7 @@ mod tests {
     /// All alike: half of them go, and no more.
     #[test]
     fn equal_ones_go_by_halves() {
-        let mut largest = Largest::with_max(By::Packets, 100);
+        let mut largest = Largest::with_max(LargestBy::Packets, 100);
         (0..101_u32).for_each(|key| largest.add(key, Volume::of(60, false)));
         assert_eq!(largest.tracked.len(), 51);
         assert_eq!(largest.uncertain(), (60, 1));

@@ -11,7 +11,7 @@ use std::{
 
 use retroscope_unix::{BoundSocket, SocketFile};
 
-use crate::{Config, Notifier, operations::Part, tls::Tls, token::Tokens};
+use crate::{Config, Notifier, operations::RouteSet, tls::Tls, token::Tokens};
 
 /// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,16 +54,16 @@ pub(crate) enum Listener {
 
 /// The sockets of an API that is not served yet: clients that come wait.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundApi {
     /// Each with what is served there.
-    pub(crate) listeners: Vec<(Listener, Part)>,
+    pub(crate) listeners: Vec<(Listener, RouteSet)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
     pub(crate) say: Notifier,
 }
 
-impl Bound {
+impl BoundApi {
     /// Listens, and reads tokens, keys and certificates: before privileges are given up.
     ///
     /// # Errors
@@ -76,9 +76,12 @@ impl Bound {
             .transpose()?
             .map(Arc::new);
         let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
-        let all = config.addresses.iter().map(|it| (it, "--api", Part::All));
+        let all = config
+            .addresses
+            .iter()
+            .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
-        let all = all.chain(metrics.map(|it| (it, "--metrics", Part::Metrics)));
+        let all = all.chain(metrics.map(|it| (it, "--metrics", RouteSet::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
             (Some(path), _) => Some(Tokens::read(path)?),
@@ -90,7 +93,7 @@ impl Bound {
                 ));
             }
         };
-        let listen = |(address, option, part): (&Address, &str, Part)| {
+        let listen = |(address, option, part): (&Address, &str, RouteSet)| {
             let failed = |why: String| format!("{option} {address}: {why}");
             match address {
                 Address::Unix(path) => {
@@ -130,7 +133,8 @@ impl Bound {
     /// The addresses of TCP as clients write them, with the ports that were free where 0 was asked for.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        let is_tls = |listener: &(Listener, Part)| matches!(listener.0, Listener::Tcp(_, Some(_)));
+        let is_tls =
+            |listener: &(Listener, RouteSet)| matches!(listener.0, Listener::Tcp(_, Some(_)));
         let scheme = if self.listeners.iter().any(is_tls) {
             "https"
         } else {

@@ -117,7 +117,7 @@ pub(crate) fn methods(path: &str) -> String {
 
 /// What is served at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RouteSet {
     /// Everything.
     All,
     /// Metrics, and whether the recorder lives.
@@ -133,10 +133,10 @@ fn metrics() -> Router<Arc<App>> {
 }
 
 /// The routes of an address, guarded.
-pub(crate) fn router(app: &Arc<App>, part: Part) -> Router {
+pub(crate) fn router(app: &Arc<App>, part: RouteSet) -> Router {
     let routes = match part {
-        Part::All => routes(),
-        Part::Metrics => metrics(),
+        RouteSet::All => routes(),
+        RouteSet::Metrics => metrics(),
     };
     routes
         .layer(from_fn_with_state(Arc::clone(app), guard))

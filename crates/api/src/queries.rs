@@ -37,7 +37,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Places for what a client may hold for long.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConcurrencyLimit {
     what: &'static str,
     max_of_one: usize,
     max: usize,
@@ -47,12 +47,12 @@ pub(crate) struct Places {
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ConcurrencyPermit {
+    places: Arc<ConcurrencyLimit>,
     account: Arc<str>,
 }
 
-impl Places {
+impl ConcurrencyLimit {
     pub(crate) fn listeners() -> Arc<Self> {
         Self::new("listeners", LISTENERS_MAX)
     }
@@ -88,7 +88,7 @@ impl Places {
     }
 
     /// A place; 429 if this caller has as many as one may have, 503 if no place is left.
-    pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, Problem> {
+    pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
         let what = self.what;
         let mut taken = self.lock();
         let all: usize = taken.values().sum();
@@ -105,14 +105,14 @@ impl Places {
             return Err(Problem::busy(why, AGAIN).with_limit(max as u64));
         }
         taken.insert(Arc::clone(&caller.account), own + 1);
-        Ok(Place {
+        Ok(ConcurrencyPermit {
             places: Arc::clone(self),
             account: Arc::clone(&caller.account),
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
         if let Some(own) = taken.get_mut(&self.account) {
@@ -157,19 +157,19 @@ pub(crate) struct QueryRecord {
 
 /// A query that runs. One that is dropped without [`Self::end`], because its thread failed, has failed.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct RunningQuery {
     queries: Arc<Queries>,
     pub(crate) id: String,
 }
 
-impl Begun {
+impl RunningQuery {
     /// It is over.
     pub(crate) fn end(self, outcome: Result<QueryReport, String>) {
         self.queries.end(&self.id, outcome);
     }
 }
 
-impl Drop for Begun {
+impl Drop for RunningQuery {
     fn drop(&mut self) {
         let why =
             "a thread of the recorder's API failed: please report this bug with what it printed";
@@ -179,17 +179,17 @@ impl Drop for Begun {
 
 /// The last queries.
 #[derive(Debug, Default)]
-pub(crate) struct Queries(Mutex<Last>);
+pub(crate) struct Queries(Mutex<RecentQueries>);
 
 #[derive(Debug, Default)]
-struct Last {
+struct RecentQueries {
     records: VecDeque<QueryRecord>,
     /// All that begin from now on end at once.
     is_over: bool,
 }
 
 impl Queries {
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, RecentQueries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,7 +199,7 @@ impl Queries {
         caller: &Caller,
         filter: &str,
         cancel: &Cancel,
-    ) -> io::Result<Begun> {
+    ) -> io::Result<RunningQuery> {
         let mut bits = [0_u8; 8];
         getrandom(&mut bits, GetRandomFlags::empty())?;
         let id = format!("{:016x}", u64::from_le_bytes(bits));
@@ -229,7 +229,7 @@ impl Queries {
             cancel: cancel.clone(),
         });
         let queries = Arc::clone(self);
-        Ok(Begun { queries, id })
+        Ok(RunningQuery { queries, id })
     }
 
     /// It is over.
@@ -286,13 +286,17 @@ mod tests {
     /// However many places one has, and however long, there is one for another.
     #[test]
     fn nobody_has_all_places() {
-        for places in [Places::queries(), Places::followers(), Places::listeners()] {
+        for places in [
+            ConcurrencyLimit::queries(),
+            ConcurrencyLimit::followers(),
+            ConcurrencyLimit::listeners(),
+        ] {
             let (one, other, third) = (
                 Caller::of_peer(1, 10),
                 Caller::of_peer(2, 20),
                 Caller::of_peer(3, 30),
             );
-            let take_all = |caller: &Caller| -> (Vec<Place>, Problem) {
+            let take_all = |caller: &Caller| -> (Vec<ConcurrencyPermit>, Problem) {
                 let mut held = Vec::new();
                 loop {
                     match places.take(caller) {
@@ -361,9 +365,9 @@ mod tests {
 
     #[test]
     fn probes_of_one_host_leave_places_to_those_of_others() {
-        let places = Places::requests();
+        let places = ConcurrencyLimit::requests();
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(Caller::anybody);
-        let all: Vec<Place> = std::iter::from_fn(|| places.take(&one).ok()).collect();
+        let all: Vec<ConcurrencyPermit> = std::iter::from_fn(|| places.take(&one).ok()).collect();
         assert_eq!(all.len(), CONNECTIONS_MAX / 2);
         assert!(places.take(&other).is_ok());
     }

@@ -29,13 +29,13 @@ use tokio_rustls::{TlsAcceptor, rustls::Error as TlsError};
 use crate::{
     Services,
     app::App,
-    connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
-    guard::Arrival,
-    keys::Keys,
-    listen::{Bound, Listener},
+    connection::{CONNECTIONS_MAX, ConnectionLimit, MinRateStream, serve, unless_evicted},
+    guard::Transport,
+    keys::IdempotencyKeys,
+    listen::{BoundApi, Listener},
     operations,
     problem::Problem,
-    queries::Places,
+    queries::ConcurrencyLimit,
     refusals::Refusals,
     tls::Tls,
 };
@@ -69,7 +69,7 @@ pub struct Server {
     /// Each asks for a file to be read again.
     refresh: Vec<SyncSender<()>>,
     app: Arc<App>,
-    seats: Vec<Arc<Seats>>,
+    seats: Vec<Arc<ConnectionLimit>>,
     /// Removed when this is dropped.
     _files: Vec<SocketFile>,
 }
@@ -80,7 +80,7 @@ impl Server {
     /// # Errors
     /// The system gives no thread.
     pub fn start(
-        bound: Bound,
+        bound: BoundApi,
         handle: RecorderHandle,
         stop: Arc<AtomicBool>,
         services: Services,
@@ -113,14 +113,14 @@ impl Server {
             tokens: bound.tokens,
             tls: bound.tls,
             hosts: bound.hosts,
-            following: Places::followers(),
-            running: Places::queries(),
+            following: ConcurrencyLimit::followers(),
+            running: ConcurrencyLimit::queries(),
             queries: Arc::default(),
-            listeners: Places::listeners(),
-            requests: Places::requests(),
-            triggers: Places::triggers(),
+            listeners: ConcurrencyLimit::listeners(),
+            requests: ConcurrencyLimit::requests(),
+            triggers: ConcurrencyLimit::triggers(),
             services,
-            keys: Keys::default(),
+            keys: IdempotencyKeys::default(),
             refusals: Refusals::default(),
             counts: Arc::default(),
         };
@@ -129,7 +129,7 @@ impl Server {
         let refresh = follow_files(&runtime, &app)?;
         let inside = runtime.enter();
         for (listener, part) in bound.listeners {
-            let room = Seats::new(CONNECTIONS_MAX, Arc::clone(&app.counts));
+            let room = ConnectionLimit::new(CONNECTIONS_MAX, Arc::clone(&app.counts));
             seats.push(Arc::clone(&room));
             let serving = Serving {
                 app: Arc::clone(&app),
@@ -264,7 +264,7 @@ async fn report_refusals(app: Weak<App>) {
 /// What serves one address.
 struct Serving {
     app: Arc<App>,
-    seats: Arc<Seats>,
+    seats: Arc<ConnectionLimit>,
     router: Router,
     closing: watch::Receiver<bool>,
 }
@@ -291,20 +291,26 @@ impl Serving {
             let place = (Arc::new(seat), evicted);
             let (router, closing) = (self.router.clone(), self.closing.clone());
             let is_tls = tls.is_some();
-            let arrival = Arrival::Tcp { is_tls, address };
+            let transport = Transport::Tcp { is_tls, address };
             match tls.as_ref().map(|tls| TlsAcceptor::from(tls.config())) {
                 None => {
-                    tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+                    tokio::spawn(serve(
+                        MinRateStream::new(stream),
+                        place,
+                        transport,
+                        router,
+                        closing,
+                    ));
                 }
                 Some(acceptor) => {
                     let app = Arc::clone(&self.app);
                     tokio::spawn(async move {
                         let (seat, mut evicted) = place;
-                        let handshake = acceptor.accept(Paced::new(stream));
+                        let handshake = acceptor.accept(MinRateStream::new(stream));
                         let shaken = timeout(HANDSHAKE_WAIT, handshake);
                         match unless_evicted(shaken, &mut evicted).await {
                             Some(Ok(Ok(stream))) => {
-                                serve(stream, (seat, evicted), arrival, router, closing).await;
+                                serve(stream, (seat, evicted), transport, router, closing).await;
                             }
                             Some(Ok(Err(error))) => {
                                 if let Some(why) = refused_certificate(&error) {
@@ -334,12 +340,18 @@ impl Serving {
                 continue;
             };
             let place = (Arc::new(seat), evicted);
-            let arrival = Arrival::Unix {
+            let transport = Transport::Unix {
                 peer: Peer::of(&stream, group),
                 uid: uid_of(&stream),
             };
             let (router, closing) = (self.router.clone(), self.closing.clone());
-            tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+            tokio::spawn(serve(
+                MinRateStream::new(stream),
+                place,
+                transport,
+                router,
+                closing,
+            ));
         }
     }
 }

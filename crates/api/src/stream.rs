@@ -25,17 +25,17 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 
 /// Calls its function when it is dropped.
-struct Left<F: FnMut()>(F);
+struct OnDisconnect<F: FnMut()>(F);
 
-impl<F: FnMut()> Drop for Left<F> {
+impl<F: FnMut()> Drop for OnDisconnect<F> {
     fn drop(&mut self) {
         (self.0)();
     }
 }
 
 /// The body, which calls `act` once it has been read or the client has left.
-pub(crate) fn when_left(body: Body, act: impl FnMut() + Send + 'static) -> Body {
-    let left = Left(act);
+pub(crate) fn on_disconnect(body: Body, act: impl FnMut() + Send + 'static) -> Body {
+    let left = OnDisconnect(act);
     Body::new(body.inspect_frame(move |_| _ = &left))
 }
 
@@ -48,12 +48,12 @@ pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
         let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
         return Err(Problem::new(Cause::HttpVersion, why));
     }
-    Ok(self_ending_stream())
+    Ok(framed_stream())
 }
 
 /// A body whose end is known without HTTP, by its length or because it is one JSON value, and where
 /// it is written.
-pub(crate) fn self_ending_stream() -> (Sender, Body) {
+pub(crate) fn framed_stream() -> (Sender, Body) {
     let (sender, frames) = mpsc::channel(PIECES);
     let frames = unfold(Some(frames), |frames| async {
         let mut frames: mpsc::Receiver<_> = frames?;
@@ -76,7 +76,7 @@ impl Sender {
     }
 
     /// Whether the client has left.
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_disconnected(&self) -> bool {
         self.0.is_closed()
     }
 

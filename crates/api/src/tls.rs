@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{
     server::WebPkiClientVerifier,
 };
 
-use crate::stamp::{Stamp, stamp};
+use crate::stamp::{FileStamp, stamp};
 
 /// Files of PEM blocks.
 #[derive(Debug, Clone)]
@@ -37,18 +37,18 @@ pub struct TlsFiles {
 pub(crate) struct Tls {
     files: TlsFiles,
     current: ArcSwap<ServerConfig>,
-    known: Mutex<Known>,
+    known: Mutex<KnownStamps>,
 }
 
 /// The stamps of certificate, key and authority.
-type Stamps = [Stamp; 3];
+type FileStamps = [FileStamp; 3];
 
 #[derive(Debug)]
-struct Known {
+struct KnownStamps {
     /// The stamps at the last read.
-    read: Stamps,
+    read: FileStamps,
     /// The stamps at the last inspection.
-    seen: Stamps,
+    seen: FileStamps,
 }
 
 impl Tls {
@@ -61,7 +61,7 @@ impl Tls {
         Ok(Self {
             files: files.clone(),
             current: ArcSwap::new(server_config(files)?),
-            known: Mutex::new(Known {
+            known: Mutex::new(KnownStamps {
                 read: stamps,
                 seen: stamps,
             }),
@@ -101,7 +101,7 @@ impl Tls {
 }
 
 impl TlsFiles {
-    fn stamps(&self) -> Stamps {
+    fn stamps(&self) -> FileStamps {
         let authority = self.client_authority.as_deref();
         [
             stamp(&self.certificate),

@@ -25,7 +25,7 @@ use subtle::ConstantTimeEq;
 use crate::{
     caller::Caller,
     role::Role,
-    stamp::{Stamp, stamp},
+    stamp::{FileStamp, stamp},
 };
 
 /// What a token begins with, for programs that look for secrets in places where none should be.
@@ -218,7 +218,7 @@ impl Token {
 
 /// Why a token is not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum TokenRefusal {
     Unknown,
     /// Its name.
     Expired(Arc<str>),
@@ -229,7 +229,7 @@ pub(crate) struct Tokens {
     path: PathBuf,
     known: ArcSwap<Vec<Arc<Token>>>,
     /// The file's stamp at the last read.
-    stamp: Mutex<Stamp>,
+    stamp: Mutex<FileStamp>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -275,7 +275,7 @@ impl Tokens {
     }
 
     /// Whose token this is, at a time, ns since the epoch.
-    pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, Refused> {
+    pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, TokenRefusal> {
         let hash: [u8; 32] = Sha256::digest(presented).into();
         let tokens = self.known.load();
         // All are compared, each in constant time.
@@ -285,9 +285,9 @@ impl Tokens {
                 found = Some(token);
             }
         }
-        let token = found.ok_or(Refused::Unknown)?;
+        let token = found.ok_or(TokenRefusal::Unknown)?;
         if token.has_expired(now_ns) {
-            return Err(Refused::Expired(Arc::clone(&token.name)));
+            return Err(TokenRefusal::Expired(Arc::clone(&token.name)));
         }
         Ok(Caller {
             token: Some(Arc::clone(token)),
@@ -418,7 +418,7 @@ mod tests {
             (Some("udp"), Some(64))
         );
         let refused = tokens.caller(&brief, end_ns).unwrap_err();
-        assert_eq!(refused, Refused::Expired("b".into()));
+        assert_eq!(refused, TokenRefusal::Expired("b".into()));
         for wrong in [
             "",
             PREFIX,
@@ -426,7 +426,7 @@ mod tests {
             &format!("{token} "),
             &hex(&[7; 32]),
         ] {
-            assert_eq!(tokens.caller(wrong, 0).unwrap_err(), Refused::Unknown);
+            assert_eq!(tokens.caller(wrong, 0).unwrap_err(), TokenRefusal::Unknown);
         }
     }
 
@@ -543,7 +543,7 @@ mod tests {
         }
         fs::write(&path, "# nobody\n").unwrap();
         assert_eq!(tokens.refresh(false), None);
-        assert_eq!(tokens.caller(&token, 0).unwrap_err(), Refused::Unknown);
+        assert_eq!(tokens.caller(&token, 0).unwrap_err(), TokenRefusal::Unknown);
         let told = tokens.refresh(true).unwrap();
         assert!(told.contains("read 0 tokens"), "{told}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();

@@ -70,7 +70,7 @@ pub(crate) struct NotificationQuery {
 #[schema(as = AlertmanagerAnswer)]
 pub(crate) struct AnswerBody {
     /// Of each alert, in their order.
-    pub(crate) alerts: Vec<DoneBody>,
+    pub(crate) alerts: Vec<AlertResultBody>,
     /// Alerts that Alertmanager left out: nobody knows what of them there would be.
     pub(crate) truncated: u64,
 }
@@ -78,10 +78,10 @@ pub(crate) struct AnswerBody {
 /// What was done about an alert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AlertmanagerDone)]
-pub(crate) struct DoneBody {
+pub(crate) struct AlertResultBody {
     /// That of the alert.
     pub(crate) fingerprint: String,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AlertmanagerOutcome,
     /// The dump's number: see `/v1/dumps/{number}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dump: Option<u64>,
@@ -93,7 +93,7 @@ pub(crate) struct DoneBody {
 /// What an alert led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
+pub(crate) enum AlertmanagerOutcome {
     /// A dump was started.
     Dump,
     /// It has one: it came before, or belongs to another's that is open.

@@ -21,7 +21,7 @@ use crate::{caller::Caller, problem::Problem, role::Role};
 const ASKED_BY_MAX: usize = 256;
 
 /// A body with what triggers and rules ask for alike. (Neither serde nor OpenAPI can flatten one struct into another and refuse unknown fields.)
-macro_rules! with_window {
+macro_rules! dump_options {
     ($(#[$of_all:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
@@ -173,7 +173,7 @@ impl TriggerBody {
     }
 }
 
-with_window! {
+dump_options! {
     /// A trigger by hand.
     TriggerBody {
         /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started, and of a flow all of it.
@@ -189,7 +189,7 @@ with_window! {
     }
 }
 
-with_window! {
+dump_options! {
     /// A trigger rule. GET answers what PUT takes. `null`, as a field that is left out: the recorder's option applies.
     #[derive(PartialEq, Serialize)]
     #[schema(as = Rule)]
@@ -311,8 +311,9 @@ impl RuleBody {
 /// A stretch of time. Nothing: all that is there.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TimeRange)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct StretchBody {
+pub(crate) struct TimeRangeBody {
     /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     #[param(example = "2026-11-20T19:15:03.5Z")]
@@ -325,7 +326,7 @@ pub(crate) struct StretchBody {
     pub(crate) last: Option<String>,
 }
 
-impl StretchBody {
+impl TimeRangeBody {
     pub(crate) fn read(&self) -> Result<RequestedRange, Problem> {
         let at = |text: &Option<String>| text.as_deref().map(time).transpose();
         let last = self.last.as_deref().map(duration).transpose()?;
@@ -363,7 +364,7 @@ pub(crate) fn time(text: &str) -> Result<i64, Problem> {
 
 /// An expression that takes what was asked for, of what this caller may see; where nothing was, of what a trigger by hand dumps. Each stands in
 /// parentheses, and what was asked compiles by itself: so it cannot end the other's.
-pub(crate) fn within(
+pub(crate) fn restrict_to_caller(
     handle: &RecorderHandle,
     caller: &Caller,
     asked: Option<String>,
@@ -422,13 +423,13 @@ where
     D: Deserializer<'de>,
     T: TryFrom<u64>,
 {
-    from.deserialize_option(Count(PhantomData))
+    from.deserialize_option(CountVisitor(PhantomData))
 }
 
 /// See [`count`].
-struct Count<T>(PhantomData<T>);
+struct CountVisitor<T>(PhantomData<T>);
 
-impl<'de, T: TryFrom<u64>> Visitor<'de> for Count<T> {
+impl<'de, T: TryFrom<u64>> Visitor<'de> for CountVisitor<T> {
     type Value = Option<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

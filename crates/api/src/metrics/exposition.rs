@@ -15,7 +15,7 @@ pub(super) struct Exposition {
 
 /// What kind of family it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
     Info,
@@ -26,13 +26,13 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Family<'a> {
     exposition: &'a mut Exposition,
-    kind: Kind,
+    kind: MetricKind,
     name: &'static str,
     help: &'static str,
     is_begun: bool,
 }
 
-impl Kind {
+impl MetricKind {
     /// The end of a sample's name.
     fn suffix(self) -> &'static str {
         match self {
@@ -52,25 +52,25 @@ impl Exposition {
 
     /// What only grows. The name lacks `_total`.
     pub(super) fn counter(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Counter, name, help)
+        self.family(MetricKind::Counter, name, help)
     }
 
     /// What goes up and down.
     pub(super) fn gauge(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Gauge, name, help)
+        self.family(MetricKind::Gauge, name, help)
     }
 
     /// Words that do not change. The name lacks `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Info, name, help)
+        self.family(MetricKind::Info, name, help)
     }
 
     /// A distribution.
     pub(super) fn histogram(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Histogram, name, help)
+        self.family(MetricKind::Histogram, name, help)
     }
 
-    fn family(&mut self, kind: Kind, name: &'static str, help: &'static str) -> Family<'_> {
+    fn family(&mut self, kind: MetricKind, name: &'static str, help: &'static str) -> Family<'_> {
         Family {
             exposition: self,
             kind,
@@ -155,9 +155,9 @@ impl Family<'_> {
             return;
         }
         let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge | Kind::Info => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge | MetricKind::Info => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let suffix = self.kind.suffix();
         let (name, help) = (self.name, self.help);

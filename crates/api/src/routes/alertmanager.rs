@@ -11,15 +11,15 @@ use retroscope_recorder::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Asking, Shared, rules::find};
+use super::{AppState, CallerExtension, rules::find};
 use crate::{
-    app::waiting,
+    app::run_blocking,
     bodies::alertmanager::{
-        AlertStatus, AnswerBody, DoneBody, NotificationBody, NotificationQuery, NotifiedAlert,
-        Outcome,
+        AlertResultBody, AlertStatus, AlertmanagerOutcome, AnswerBody, NotificationBody,
+        NotificationQuery, NotifiedAlert,
     },
     caller::Caller,
-    extract::{Json, LongJson, Parameters},
+    extract::{Json, LargeJson, QueryParams},
     problem::Problem,
 };
 
@@ -31,7 +31,7 @@ const ALERTS_MAX: usize = 1024;
 const SHOWN_BYTES: usize = 128;
 
 /// Why an alert started no dump.
-enum Failed {
+enum AlertFailure {
     /// It never will.
     Refused(String),
     /// It may when it comes again.
@@ -42,7 +42,7 @@ enum Failed {
     Unknown(CommandError),
 }
 
-impl From<CommandError> for Failed {
+impl From<CommandError> for AlertFailure {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::Filter(error) => Self::Refused(error.render()),
@@ -65,10 +65,10 @@ impl From<CommandError> for Failed {
     responses((status = 200, body = AnswerBody)),
 )]
 pub(crate) async fn notify(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<NotificationQuery>,
-    LongJson(notification): LongJson<NotificationBody>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<NotificationQuery>,
+    LargeJson(notification): LargeJson<NotificationBody>,
 ) -> Result<Json<AnswerBody>, Problem> {
     if let Some(fault) = notification.fault() {
         return Err(Problem::invalid(fault));
@@ -83,7 +83,7 @@ pub(crate) async fn notify(
         .running
         .take(&caller)
         .map_err(Problem::for_alertmanager)?;
-    waiting(move || {
+    run_blocking(move || {
         // Many alerts take a while: one who sends many notifications leaves threads to others.
         let _place = place;
         if let Some(name) = &asked.rule {
@@ -104,8 +104,14 @@ pub(crate) async fn notify(
 }
 
 /// Nobody reads what a notification is answered: what was refused of it is told as an event, and by the status where that is all.
-fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> Result<(), Problem> {
-    let refused = done.iter().filter(|it| it.outcome == Outcome::Refused);
+fn tell_refused(
+    handle: &RecorderHandle,
+    receiver: &str,
+    done: &[AlertResultBody],
+) -> Result<(), Problem> {
+    let refused = done
+        .iter()
+        .filter(|it| it.outcome == AlertmanagerOutcome::Refused);
     let Some(why) = refused.clone().find_map(|it| it.reason.as_deref()) else {
         return Ok(());
     };
@@ -122,8 +128,13 @@ fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> R
 }
 
 /// Alertmanager repeats an alert as long as it goes on: one that began before a restart is told by an event, and is no failure.
-fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) {
-    let is_gone = |it: &&DoneBody| matches!(it.outcome, Outcome::AgedOut | Outcome::NotRecorded);
+fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[AlertResultBody]) {
+    let is_gone = |it: &&AlertResultBody| {
+        matches!(
+            it.outcome,
+            AlertmanagerOutcome::AgedOut | AlertmanagerOutcome::NotRecorded
+        )
+    };
     let gone = done.iter().filter(is_gone);
     let Some(why) = gone.clone().find_map(|it| it.reason.as_deref()) else {
         return;
@@ -134,8 +145,10 @@ fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) {
     ));
 }
 
-fn firing(done: &[DoneBody]) -> usize {
-    let firing = done.iter().filter(|it| it.outcome != Outcome::Resolved);
+fn firing(done: &[AlertResultBody]) -> usize {
+    let firing = done
+        .iter()
+        .filter(|it| it.outcome != AlertmanagerOutcome::Resolved);
     firing.count()
 }
 
@@ -144,33 +157,37 @@ fn act(
     caller: &Caller,
     rule: Option<&str>,
     alert: &NotifiedAlert,
-) -> Result<DoneBody, Problem> {
-    let done = |outcome, dump, reason| DoneBody {
+) -> Result<AlertResultBody, Problem> {
+    let done = |outcome, dump, reason| AlertResultBody {
         fingerprint: cut(&alert.fingerprint).to_owned(),
         outcome,
         dump,
         reason,
     };
     if alert.status == AlertStatus::Resolved {
-        return Ok(done(Outcome::Resolved, None, None));
+        return Ok(done(AlertmanagerOutcome::Resolved, None, None));
     }
     let triggered = by_hand(handle, caller, rule, alert)
-        .map_err(Failed::Refused)
+        .map_err(AlertFailure::Refused)
         .and_then(|by_hand| Ok(handle.trigger_by_hand(by_hand)?));
     Ok(match triggered {
-        Ok(triggered) if triggered.existed => done(Outcome::Existed, Some(triggered.dump), None),
-        Ok(triggered) => done(Outcome::Dump, Some(triggered.dump), None),
-        Err(Failed::Suppressed(why)) => done(Outcome::Suppressed, None, Some(why)),
-        Err(Failed::Gone(gone)) => {
+        Ok(triggered) if triggered.existed => {
+            done(AlertmanagerOutcome::Existed, Some(triggered.dump), None)
+        }
+        Ok(triggered) => done(AlertmanagerOutcome::Dump, Some(triggered.dump), None),
+        Err(AlertFailure::Suppressed(why)) => {
+            done(AlertmanagerOutcome::Suppressed, None, Some(why))
+        }
+        Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
-                Empty::AgedOut { .. } => Outcome::AgedOut,
+                Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
                 // The other reasons are of queries.
-                _ => Outcome::NotRecorded,
+                _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
         }
-        Err(Failed::Refused(why)) => done(Outcome::Refused, None, Some(why)),
-        Err(Failed::Unknown(error)) => return Err(error.into()),
+        Err(AlertFailure::Refused(why)) => done(AlertmanagerOutcome::Refused, None, Some(why)),
+        Err(AlertFailure::Unknown(error)) => return Err(error.into()),
     })
 }
 

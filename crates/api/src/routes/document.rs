@@ -9,7 +9,7 @@ use axum::{
 use utoipa::OpenApi;
 
 use crate::{
-    extract::{Nothing, Parameters},
+    extract::{NoQuery, QueryParams},
     openapi::without_rust,
     operations::Document,
 };
@@ -22,7 +22,7 @@ pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
 
 /// This document
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "document", responses((status = 200, content_type = "application/json", body = Object)))]
-pub(crate) async fn openapi(_: Parameters<Nothing>) -> Response {
+pub(crate) async fn openapi(_: QueryParams<NoQuery>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 

@@ -24,21 +24,21 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared, dumps::find};
+use super::{AppState, CallerExtension, dumps::find};
 use crate::{
-    app::{App, waiting},
+    app::{App, run_blocking},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters},
+    extract::{Json, NoQuery, PathParam, QueryParams},
     openapi::Binary,
     problem::{Cause, Problem},
-    queries::Place,
-    stream::{Sender, self_ending_stream, stream},
+    queries::ConcurrencyPermit,
+    stream::{Sender, framed_stream, stream},
 };
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 64 << 10;
 /// How often it is looked how far a file has grown that is being written.
-const LOOK: Duration = Duration::from_millis(100);
+const GROWTH_POLL: Duration = Duration::from_millis(100);
 /// Tries to open a file. A dump that is finished or compressed between two tries has another name.
 const OPEN_TRIES: usize = 3;
 /// How a file is called that is being written.
@@ -48,31 +48,31 @@ const PART: &str = ".part";
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct WhichFile {
+pub(crate) struct DumpFileQuery {
     /// Where a dump has several (`--format pcap` with several link types): its name; left out: the first.
     name: Option<String>,
 }
 
 /// A file that is open.
-struct Opened {
+struct OpenedFile {
     id: String,
     /// As it is called when it is finished.
     name: String,
     reader: DumpFileReader,
     /// What it is known to be; `None`: it is being written.
-    whole: Option<Whole>,
+    whole: Option<FinishedMeta>,
     /// Hears when it is finished.
     listener: Subscription,
 }
 
-struct Whole {
+struct FinishedMeta {
     packets: u64,
     /// RFC 3339.
     window: (String, String),
     sha256: Option<String>,
 }
 
-impl Opened {
+impl OpenedFile {
     fn new(handle: &RecorderHandle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
         // Before it is looked for: what becomes of it meanwhile is heard.
         let listener = handle.subscribe(None);
@@ -83,7 +83,7 @@ impl Opened {
                 Err(CommandError::Refused(_)) if stored.is_open || tries == 0 => continue,
                 reader => reader?,
             };
-            let whole = Whole {
+            let whole = FinishedMeta {
                 packets: stored.packets,
                 window: (stored.from.clone(), stored.to.clone()),
                 sha256: file.sha256.clone(),
@@ -140,7 +140,7 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
     get, path = "/v1/dumps/{number}/file", tag = "dumps",
     params(
         ("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1"),
-        WhichFile,
+        DumpFileQuery,
         ("Range" = Option<String>, Header, description = "One range of bytes, of a dump that is finished.", example = "bytes=0-1023"),
         ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
     ),
@@ -150,16 +150,17 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
     ),
 )]
 pub(crate) async fn file(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<WhichFile>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<DumpFileQuery>,
+    PathParam(dump): PathParam<String>,
     method: Method,
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let handle = app.handle.clone();
-    let opened = waiting(move || Opened::new(&handle, &dump, wanted.name.as_deref())).await?;
+    let opened =
+        run_blocking(move || OpenedFile::new(&handle, &dump, wanted.name.as_deref())).await?;
     let places = match opened.whole {
         Some(_) => &app.running,
         None => &app.following,
@@ -200,11 +201,11 @@ pub(crate) async fn file(
         return Ok(response);
     }
     let (sender, body) = match opened.whole {
-        Some(_) => self_ending_stream(),
+        Some(_) => framed_stream(),
         None => stream(version)?,
     };
     *response.body_mut() = body;
-    let sending = Sending {
+    let sending = FileTransfer {
         app,
         caller,
         sender,
@@ -257,17 +258,17 @@ fn asked_range(
 }
 
 /// A file on its way, on a thread that may wait.
-struct Sending {
+struct FileTransfer {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     bytes: u64,
     /// Given back with the last piece.
-    place: Option<Place>,
+    place: Option<ConcurrencyPermit>,
 }
 
-impl Sending {
-    fn run(mut self, opened: Opened, range: Option<(u64, u64)>) {
+impl FileTransfer {
+    fn run(mut self, opened: OpenedFile, range: Option<(u64, u64)>) {
         let id = opened.id.clone();
         let packets = opened.whole.as_ref().map(|whole| whole.packets);
         let window = opened.whole.as_ref().map(|whole| whole.window.clone());
@@ -324,8 +325,8 @@ impl Sending {
     }
 
     /// Sends what is written until the dump is finished. Its packets.
-    fn follow(&mut self, opened: Opened) -> Result<Option<u64>, String> {
-        let Opened {
+    fn follow(&mut self, opened: OpenedFile) -> Result<Option<u64>, String> {
+        let OpenedFile {
             id,
             name,
             mut reader,
@@ -339,7 +340,7 @@ impl Sending {
         loop {
             at = self.send(&reader, at, u64::MAX)?;
             self.app.check(&self.caller)?;
-            let finished = match listener.take(LOOK) {
+            let finished = match listener.take(GROWTH_POLL) {
                 Ok(RecorderEvent::Finished(report)) if report.id == id => {
                     Some((report.packets, report.verdict))
                 }
@@ -356,8 +357,10 @@ impl Sending {
                     self.send(&reader, at, u64::MAX)?;
                     return Ok(Some(packets));
                 }
-                None if self.sender.is_left() => return Err("the client has left".to_owned()),
-                None if looked.elapsed() < LOOK => {}
+                None if self.sender.is_disconnected() => {
+                    return Err("the client has left".to_owned());
+                }
+                None if looked.elapsed() < GROWTH_POLL => {}
                 None => {
                     looked = Instant::now();
                     // One that is just finished has another name, and is told of soon.
@@ -395,10 +398,10 @@ pub(crate) struct HeldBody {
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn hold(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Json<HeldBody>, Problem> {
     set_held(app, caller, dump, true).await
 }
@@ -410,10 +413,10 @@ pub(crate) async fn hold(
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn release(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Json<HeldBody>, Problem> {
     set_held(app, caller, dump, false).await
 }
@@ -424,7 +427,7 @@ async fn set_held(
     dump: String,
     held: bool,
 ) -> Result<Json<HeldBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let id = find(&app.handle, &dump)?.id;
         let existed = !app.handle.hold_dump(&id, held)?;
         if !existed {
@@ -446,12 +449,12 @@ async fn set_held(
     responses((status = 204, description = "They are gone.")),
 )]
 pub(crate) async fn delete(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let id = find(&app.handle, &dump)?.id;
         if app.handle.delete_dump(&id, Some(&caller.name))? {
             Ok(StatusCode::NO_CONTENT)

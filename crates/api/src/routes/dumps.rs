@@ -23,14 +23,14 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, answering, waiting},
+    app::{App, answer_blocking, run_blocking},
     bodies::request::{count, time},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters},
+    extract::{Json, NoQuery, PathParam, QueryParams},
     problem::Problem,
-    stream::{PieceWriter, Sender, self_ending_stream},
+    stream::{PieceWriter, Sender, framed_stream},
 };
 
 /// Dumps of a page, unless the client asks for another number.
@@ -97,15 +97,15 @@ pub(crate) enum DumpState {
 }
 
 /// The place of a dump in the list: the time of its trigger, ns, and its ID.
-type Place = (i64, String);
+type DumpPosition = (i64, String);
 
 /// Where to look for dumps.
-struct Found {
+struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
 }
 
-impl Found {
+impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
         let (finished, _) = handle.finished_dumps()?;
         let stored = match handle.dumps() {
@@ -117,7 +117,7 @@ impl Found {
     }
 
     /// All dumps, each once.
-    fn dumps(&self) -> BTreeMap<Place, DumpBody<'_>> {
+    fn dumps(&self) -> BTreeMap<DumpPosition, DumpBody<'_>> {
         let place = |time: &str, id: &str| (parse_time(time).unwrap_or(i64::MIN), id.to_owned());
         let mut all = BTreeMap::new();
         for report in &self.finished {
@@ -145,13 +145,13 @@ impl Found {
 
 impl DumpsQuery {
     /// The page that the query asks for.
-    fn page<'a>(&self, found: &'a Found) -> Result<DumpsBody<'a>, Problem> {
+    fn page<'a>(&self, found: &'a KnownDumps) -> Result<DumpsBody<'a>, Problem> {
         let limit = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&limit) {
             let why = format!("`limit`: {limit} is not from 1 to {LIMIT_MAX}");
             return Err(Problem::invalid(why));
         }
-        let after = self.after.as_deref().map(read_place).transpose()?;
+        let after = self.after.as_deref().map(read_position).transpose()?;
         let since = self.since.as_deref().map(time).transpose()?;
         let dumps = found.dumps().into_iter();
         let dumps = dumps.filter(|(place, dump)| {
@@ -196,7 +196,7 @@ impl DumpsQuery {
 }
 
 /// Reads `next` of a page.
-fn read_place(text: &str) -> Result<Place, Problem> {
+fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     let place = text
         .split_once('_')
         .and_then(|(ns, id)| Some((ns.parse().ok()?, id.to_owned())));
@@ -206,7 +206,7 @@ fn read_place(text: &str) -> Result<Place, Problem> {
 /// Writes the page at the speed of the client: 1,000 dumps have some 1 MB. Ends when the client's token is
 /// revoked.
 fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) {
-    let out = Checked {
+    let out = TokenCheckedWriter {
         out: PieceWriter::new(&sender),
         app,
         caller,
@@ -221,13 +221,13 @@ fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) 
 }
 
 /// Checks before each write that the caller's token is still valid.
-struct Checked<'a> {
+struct TokenCheckedWriter<'a> {
     out: PieceWriter<'a>,
     app: &'a App,
     caller: &'a Caller,
 }
 
-impl io::Write for Checked<'_> {
+impl io::Write for TokenCheckedWriter<'_> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.app.check(self.caller).map_err(io::Error::other)?;
         self.out.write(data)
@@ -260,15 +260,15 @@ pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Pr
     responses((status = 200, body = DumpsBody)),
 )]
 pub(crate) async fn list(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<DumpsQuery>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<DumpsQuery>,
 ) -> Result<Response, Problem> {
     let place = app.running.take(&caller)?;
     let handle = app.handle.clone();
     let (ready, answer) = oneshot::channel();
-    let (sender, body) = self_ending_stream();
-    let found = waiting(move || Found::new(&handle)).await?;
+    let (sender, body) = framed_stream();
+    let found = run_blocking(move || KnownDumps::new(&handle)).await?;
     spawn_blocking(move || {
         let page = match wanted.page(&found) {
             Ok(page) => page,
@@ -294,11 +294,11 @@ pub(crate) async fn list(
     responses((status = 200, body = DumpBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Response, Problem> {
-    answering(move || {
+    answer_blocking(move || {
         let stored = find(&app.handle, &dump);
         let is_it = |report: &DumpReport| match &stored {
             Ok(stored) => stored.id == report.id,

@@ -20,16 +20,16 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use utoipa::IntoParams;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
     bodies::{event::EventBody, request::count},
-    extract::Parameters,
+    extract::QueryParams,
     problem::Problem,
     stream::{Sender, stream},
 };
 
 /// How long a listener's thread waits for news before it looks whether the client is there.
-const LOOK: Duration = Duration::from_secs(1);
+const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How often a client without news is told that there are none.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Beginning {
+pub(crate) struct EventsQuery {
     /// From the event of this number on, as far as they are kept (the last 1024). Left out: `Last-Event-ID`, or those that are to come.
     #[serde(default, deserialize_with = "count")]
     from: Option<u64>,
@@ -50,13 +50,13 @@ pub(crate) struct Beginning {
 /// The last one, `end`, has `why` where a token was removed or changed, or has expired.
 #[utoipa::path(
     get, path = "/v1/events", tag = "status",
-    params(Beginning, ("Last-Event-ID" = Option<u64>, Header)),
+    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = EventBody)),
 )]
 pub(crate) async fn events(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<Beginning>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<EventsQuery>,
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -83,7 +83,7 @@ pub(crate) async fn events(
                 }
             }
             let next = listener.cursor();
-            let heard = listener.take(LOOK);
+            let heard = listener.take(CLIENT_CHECK_PERIOD);
             if let Err(why) = app.check(&caller) {
                 return end(sender, next, Some(&why));
             }
@@ -92,7 +92,7 @@ pub(crate) async fn events(
                     let (kind, data) = EventBody::of(&event);
                     text = message(kind, &data, listener.cursor());
                 }
-                Err(RecvTimeoutError::Timeout) if sender.is_left() => return,
+                Err(RecvTimeoutError::Timeout) if sender.is_disconnected() => return,
                 Err(RecvTimeoutError::Timeout) if told.elapsed() >= SILENCE => {
                     text = ":\n\n".to_owned();
                 }

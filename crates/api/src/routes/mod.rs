@@ -24,6 +24,6 @@ use axum::{Extension, extract::State};
 use crate::{app::App, caller::Caller};
 
 /// What all requests share, as handlers take it.
-type Shared = State<Arc<App>>;
+type AppState = State<Arc<App>>;
 /// Who asks.
-type Asking = Extension<Caller>;
+type CallerExtension = Extension<Caller>;

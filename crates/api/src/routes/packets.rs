@@ -12,11 +12,11 @@ use retroscope_recorder::{Export, PacketId, Query, QueryReport, Seen, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    bodies::request::StretchBody,
-    extract::Parameters,
-    look::{ScanSummary, Wanted},
+    bodies::request::TimeRangeBody,
+    extract::QueryParams,
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
     role::Role,
 };
@@ -131,9 +131,9 @@ pub(crate) struct PacketPage {
     responses((status = 200, body = PacketPage)),
 )]
 pub(crate) async fn list(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<PacketParameters>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<PacketParameters>,
 ) -> Result<Response, Problem> {
     let with_hex = asked.hex.unwrap_or(false);
     if with_hex && !caller.may(Role::Packets) {
@@ -152,9 +152,9 @@ pub(crate) async fn list(
     let after = after.collect::<Result<Vec<_>, _>>();
     let after =
         after.map_err(|_| Problem::invalid("`after` is what `next` of the page before was"))?;
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: asked.filter,
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
@@ -193,5 +193,5 @@ pub(crate) async fn list(
             scan: ScanSummary::from(report),
         }
     };
-    wanted.look(app, caller, Vec::new(), look, answer).await
+    wanted.run(app, caller, Vec::new(), look, answer).await
 }

@@ -5,11 +5,11 @@ use retroscope_recorder::Action;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, waiting},
-    bodies::{request::StretchBody, status::PinBody},
-    extract::{Json, Named, Nothing, Parameters, check_name},
+    app::{App, run_blocking},
+    bodies::{request::TimeRangeBody, status::PinBody},
+    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -23,10 +23,10 @@ pub(crate) struct PinsBody {
 /// The pins, by name
 #[utoipa::path(get, path = "/v1/pins", tag = "pins", responses((status = 200, body = PinsBody)))]
 pub(crate) async fn list(
-    State(app): Shared,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
 ) -> Result<Json<PinsBody>, Problem> {
-    waiting(move || Ok(Json(PinsBody { pins: all(&app)? }))).await
+    run_blocking(move || Ok(Json(PinsBody { pins: all(&app)? }))).await
 }
 
 /// A pin
@@ -36,11 +36,11 @@ pub(crate) async fn list(
     responses((status = 200, body = PinBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<Json<PinBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let found = all(&app)?.into_iter().find(|pin| pin.name() == name);
         found.map(Json).ok_or_else(|| no_pin(&name))
     })
@@ -53,22 +53,22 @@ pub(crate) async fn read(
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    request_body = StretchBody,
+    request_body = TimeRangeBody,
     responses(
         (status = 200, description = "The pin replaces an older pin.", body = PinBody),
         (status = 201, description = "The pin is new.", body = PinBody),
     ),
 )]
 pub(crate) async fn put(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
-    Json(stretch): Json<StretchBody>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
+    Json(stretch): Json<TimeRangeBody>,
 ) -> Result<(StatusCode, Json<PinBody>), Problem> {
     check_name(&name)?;
     let stretch = stretch.read()?;
-    waiting(move || {
+    run_blocking(move || {
         let (pin, existed) = app.handle.pin(&name, stretch)?;
         app.handle.tell_change(caller.change(Action::Pin).of(&name));
         let status = if existed {
@@ -88,12 +88,12 @@ pub(crate) async fn put(
     responses((status = 204, description = "It is gone.")),
 )]
 pub(crate) async fn remove(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         if app.handle.unpin(&name)? {
             app.handle
                 .tell_change(caller.change(Action::Unpin).of(&name));

@@ -20,17 +20,17 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, Tied},
-    bodies::request::{StretchBody, check_names, count as limit},
+    app::{AbortOnDrop, App},
+    bodies::request::{TimeRangeBody, check_names, count as limit},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters, list},
+    extract::{Json, NoQuery, PathParam, QueryParams, list},
     openapi::Binary,
     problem::Problem,
-    queries::{Place, QueryRecord},
+    queries::{ConcurrencyPermit, QueryRecord},
     role::Role,
-    stream::{PieceWriter, Sender, self_ending_stream, stream, when_left},
+    stream::{PieceWriter, Sender, framed_stream, on_disconnect, stream},
 };
 
 /// Bytes of a packet in the ring.
@@ -40,7 +40,7 @@ const SNAPLEN_MAX: u32 = 256 << 10;
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Asked {
+pub(crate) struct QueryParameters {
     /// A pcap-filter(7) expression; left out: every packet.
     #[param(example = "udp")]
     filter: Option<String>,
@@ -75,10 +75,10 @@ pub(crate) struct Asked {
     count: Option<bool>,
 }
 
-impl Asked {
+impl QueryParameters {
     /// The query, of what this caller may see.
     fn query(self, caller: &Caller) -> Result<Query, Problem> {
-        let stretch = StretchBody {
+        let stretch = TimeRangeBody {
             from: self.from,
             to: self.to,
             last: self.last,
@@ -134,7 +134,7 @@ impl Asked {
 /// `Location`. An answer that fails ends without its last chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
-    params(Asked),
+    params(QueryParameters),
     responses((
         status = 200, description = "The packets; with `count` the verdict only.",
         content((Binary = "application/x-pcapng"), (CountBody = "application/json")),
@@ -142,9 +142,9 @@ impl Asked {
     )),
 )]
 pub(crate) async fn query(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<Asked>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<QueryParameters>,
     version: Version,
 ) -> Result<Response, Problem> {
     let is_count = asked.count == Some(true);
@@ -156,10 +156,10 @@ pub(crate) async fn query(
     let place = places.take(&caller)?;
     let cancel = Cancel::default();
     let (sender, body) = match is_count {
-        true => self_ending_stream(),
+        true => framed_stream(),
         false => stream(version)?,
     };
-    let body = when_left(body, {
+    let body = on_disconnect(body, {
         let cancel = cancel.clone();
         move || cancel.cancel()
     });
@@ -168,13 +168,13 @@ pub(crate) async fn query(
         let (app, caller, cancel) = (Arc::clone(&app), caller.clone(), cancel.clone());
         async move { cancel.cancel_because(&app.revoked(&caller).await) }
     });
-    let task = Task {
+    let task = QueryJob {
         app,
         caller,
         sender,
         cancel,
         place,
-        _watch: Tied(watch),
+        _watch: AbortOnDrop(watch),
     };
     spawn_blocking(move || task.run(asked, ready));
     let id = answer
@@ -214,18 +214,18 @@ struct CountBody {
 }
 
 /// A query on a thread that may wait.
-struct Task {
+struct QueryJob {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     cancel: Cancel,
-    place: Place,
+    place: ConcurrencyPermit,
     /// Ends it where its caller may not have it any more.
-    _watch: Tied,
+    _watch: AbortOnDrop,
 }
 
-impl Task {
-    fn run(self, asked: Asked, ready: oneshot::Sender<Result<String, Problem>>) {
+impl QueryJob {
+    fn run(self, asked: QueryParameters, ready: oneshot::Sender<Result<String, Problem>>) {
         let handle = &self.app.handle;
         let is_count = asked.count == Some(true);
         let begin = || -> Result<_, Problem> {
@@ -246,7 +246,9 @@ impl Task {
         }
         let mut out = PieceWriter::new(&self.sender);
         let written = match is_count {
-            true => answer.count().and_then(|report| tell(report, &mut out)),
+            true => answer
+                .count()
+                .and_then(|report| write_count(report, &mut out)),
             false => answer.write_to(&mut out),
         };
         let written = written.and_then(|report| {
@@ -274,7 +276,7 @@ impl Task {
 }
 
 /// Writes the verdict of a query without the packets.
-fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
+fn write_count(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
     let reasons = report.reasons();
     let counted = CountBody { report, reasons };
     serde_json::to_writer(out, &counted).map_err(|error| QueryError::Output(error.into()))?;
@@ -288,10 +290,10 @@ fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryE
     responses((status = 200, body = QueryRecord)),
 )]
 pub(crate) async fn verdict(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(id): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(id): PathParam<String>,
 ) -> Result<Json<QueryRecord>, Problem> {
     let found = app.queries.find(&caller, &id);
     found.map(Json).ok_or_else(no_query)
@@ -306,10 +308,10 @@ pub(crate) async fn verdict(
     responses((status = 204, description = "It ends, or has ended.")),
 )]
 pub(crate) async fn cancel(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(id): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(id): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
     if app.queries.cancel(&caller, &id) {
         Ok(StatusCode::NO_CONTENT)

@@ -5,11 +5,11 @@ use retroscope_recorder::{Query, QueryReport, Seen, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Asking, Shared, packets::PacketLine};
+use super::{AppState, CallerExtension, packets::PacketLine};
 use crate::{
-    bodies::request::{StretchBody, count},
-    extract::{Json, Nothing, Parameters},
-    look::{ScanSummary, Wanted},
+    bodies::request::{TimeRangeBody, count},
+    extract::{Json, NoQuery, QueryParams},
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
 };
 
@@ -58,7 +58,7 @@ pub(crate) struct RuleTestedBody {
 
 /// What is found.
 #[derive(Debug, Default)]
-struct Found {
+struct RuleTestCounts {
     hits: u64,
     first_ns: Option<i64>,
     last_ns: Option<i64>,
@@ -68,7 +68,7 @@ struct Found {
     packets: Vec<PacketLine>,
 }
 
-impl Found {
+impl RuleTestCounts {
     fn hit(&mut self, stamp_ns: i64) {
         self.hits += 1;
         let first_ns = *self.first_ns.get_or_insert(stamp_ns);
@@ -91,9 +91,9 @@ impl Found {
     responses((status = 200, body = RuleTestedBody)),
 )]
 pub(crate) async fn test(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
     Json(asked): Json<RuleTestBody>,
 ) -> Result<Response, Problem> {
     if asked.expression.trim().is_empty() {
@@ -105,23 +105,23 @@ pub(crate) async fn test(
         let why = format!("`list` is a number from 0 to {LISTED_MAX}");
         return Err(Problem::invalid(why));
     }
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: Some(asked.expression),
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
         },
         query: Query::default(),
     };
-    let look = move |found: &mut Found, seen: &Seen<'_>| {
+    let look = move |found: &mut RuleTestCounts, seen: &Seen<'_>| {
         found.hit(seen.stamp_ns);
         if found.packets.len() < list {
             found.packets.push(PacketLine::new(seen, false));
         }
         true
     };
-    let answer = |found: Found, report: &QueryReport, _: &Query| RuleTestedBody {
+    let answer = |found: RuleTestCounts, report: &QueryReport, _: &Query| RuleTestedBody {
         hits: found.hits,
         first: found.first_ns.map(rfc3339),
         last: found.last_ns.map(rfc3339),
@@ -129,6 +129,6 @@ pub(crate) async fn test(
         packets: found.packets,
         scan: ScanSummary::from(report),
     };
-    let none = Found::default();
-    wanted.look(app, caller, none, look, answer).await
+    let none = RuleTestCounts::default();
+    wanted.run(app, caller, none, look, answer).await
 }

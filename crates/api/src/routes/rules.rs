@@ -10,11 +10,11 @@ use retroscope_recorder::{Action, Condition, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{answering, waiting},
+    app::{answer_blocking, run_blocking},
     bodies::request::RuleBody,
-    extract::{Json, Named, Nothing, Parameters, check_name},
+    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -36,8 +36,11 @@ pub(crate) struct RulePatch {
 
 /// The rules, by name
 #[utoipa::path(get, path = "/v1/rules", tag = "rules", responses((status = 200, body = RulesBody)))]
-pub(crate) async fn list(State(app): Shared, _: Parameters<Nothing>) -> Result<Response, Problem> {
-    answering(move || {
+pub(crate) async fn list(
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+) -> Result<Response, Problem> {
+    answer_blocking(move || {
         let rules = app.handle.rules().into_iter();
         let rules = rules.map(RuleBody::from).collect();
         Ok(Json(RulesBody { rules }))
@@ -52,11 +55,11 @@ pub(crate) async fn list(State(app): Shared, _: Parameters<Nothing>) -> Result<R
     responses((status = 200, body = RuleBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<Response, Problem> {
-    waiting(move || Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))).await
+    run_blocking(move || Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))).await
 }
 
 /// Creates or replaces a rule
@@ -78,10 +81,10 @@ pub(crate) async fn read(
     ),
 )]
 pub(crate) async fn put(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
     headers: HeaderMap,
     Json(wanted): Json<RuleBody>,
 ) -> Result<Response, Problem> {
@@ -100,7 +103,7 @@ pub(crate) async fn put(
     });
     let request = wanted.request(&caller)?;
     wanted.expression()?;
-    waiting(move || {
+    run_blocking(move || {
         let handle = &app.handle;
         let before = handle.rule(&name);
         let is_same = |before: &RuleStatus| {
@@ -138,13 +141,13 @@ pub(crate) async fn put(
     responses((status = 200, body = RuleBody)),
 )]
 pub(crate) async fn enable(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
     Json(patch): Json<RulePatch>,
 ) -> Result<Response, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         find(&app.handle, &name)?;
         app.handle.enable_rule(&name, patch.enabled)?;
         let action = match patch.enabled {
@@ -164,12 +167,12 @@ pub(crate) async fn enable(
     responses((status = 204, description = "It is gone.")),
 )]
 pub(crate) async fn remove(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         if app.handle.remove_rule(&name)? {
             let change = caller.change(Action::RemoveRule);
             app.handle.tell_change(change.of(&name));

@@ -12,12 +12,12 @@ use axum::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
+    app::run_blocking,
     bodies::status::{InterfacesBody, StatusBody},
-    doctor::Report,
-    extract::{Json, Nothing, Parameters, list},
+    doctor::DoctorReport,
+    extract::{Json, NoQuery, QueryParams, list},
     problem::Problem,
 };
 
@@ -26,11 +26,11 @@ use crate::{
 /// Without `rule_costs` and `pins` for who may not ask for rules and pins: tokens with a filter or a snap length.
 #[utoipa::path(get, path = "/v1/status", tag = "status", responses((status = 200, body = StatusBody)))]
 pub(crate) async fn status(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
 ) -> Result<Response, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
             status.hits_by_rule.clear();
@@ -44,10 +44,10 @@ pub(crate) async fn status(
 /// The interfaces of the recording
 #[utoipa::path(get, path = "/v1/interfaces", tag = "status", responses((status = 200, body = InterfacesBody)))]
 pub(crate) async fn interfaces(
-    State(app): Shared,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
 ) -> Result<Json<InterfacesBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let interfaces = app.handle.interfaces()?.into_iter();
         let interfaces = interfaces.map(Into::into).collect();
         Ok(Json(InterfacesBody { interfaces }))
@@ -67,12 +67,12 @@ pub(crate) struct DoctorQuery {
 /// What on the machine would lose packets, or change them before they are recorded: what `retroscope doctor` says
 ///
 /// But for the permission to capture, which the recorder gave up once it had it.
-#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = Report)))]
+#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = DoctorReport)))]
 pub(crate) async fn doctor(
-    State(app): Shared,
-    Parameters(wanted): Parameters<DoctorQuery>,
-) -> Result<Json<Report>, Problem> {
-    waiting(move || {
+    State(app): AppState,
+    QueryParams(wanted): QueryParams<DoctorQuery>,
+) -> Result<Json<DoctorReport>, Problem> {
+    run_blocking(move || {
         let names = list(wanted.interfaces.as_deref());
         let report = (app.services.doctor.0)(&names);
         report.map(Json).map_err(Problem::invalid)

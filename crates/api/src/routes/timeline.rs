@@ -11,11 +11,11 @@ use retroscope_recorder::{SLOTS_MAX, Timeline, TimelineRequest, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Shared;
+use super::AppState;
 use crate::{
-    app::answering,
+    app::answer_blocking,
     bodies::request::time,
-    extract::{Json, Parameters},
+    extract::{Json, QueryParams},
     problem::Problem,
 };
 
@@ -88,8 +88,8 @@ impl From<Timeline> for TimelineBody {
     responses((status = 200, body = TimelineBody)),
 )]
 pub(crate) async fn timeline(
-    State(app): Shared,
-    Parameters(asked): Parameters<TimelineParameters>,
+    State(app): AppState,
+    QueryParams(asked): QueryParams<TimelineParameters>,
 ) -> Result<Response, Problem> {
     let at = |text: &Option<String>| text.as_deref().map(time).transpose();
     let request = TimelineRequest {
@@ -108,7 +108,7 @@ pub(crate) async fn timeline(
     {
         return Err(Problem::invalid("`to` is before `from`"));
     }
-    answering(move || {
+    answer_blocking(move || {
         let body: TimelineBody = app.handle.timeline(&request)?.into();
         Ok(Json(body))
     })

@@ -12,12 +12,12 @@ use retroscope_recorder::{Query, QueryReport, Seen};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    bodies::request::StretchBody,
-    extract::Parameters,
-    largest::{By, Largest, Volume},
-    look::{ScanSummary, Wanted},
+    bodies::request::TimeRangeBody,
+    extract::QueryParams,
+    largest::{Largest, LargestBy, Volume},
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct TopParameters {
     last: Option<String>,
     /// By what the largest are chosen.
     #[param(inline)]
-    by: Option<By>,
+    by: Option<LargestBy>,
     /// Rows of each table, 10 if left out.
     #[param(minimum = 1, maximum = 1000)]
     count: Option<usize>,
@@ -125,15 +125,15 @@ pub(crate) struct TopBody {
 
 /// What is counted.
 #[derive(Debug)]
-struct Count {
+struct TopCounts {
     all: Volume,
     flows: Largest<FlowKey>,
     hosts: Largest<IpAddr>,
     ports: Largest<(u8, u16)>,
 }
 
-impl Count {
-    fn new(by: By) -> Self {
+impl TopCounts {
+    fn new(by: LargestBy) -> Self {
         Self {
             all: Volume::default(),
             flows: Largest::new(by),
@@ -165,7 +165,7 @@ impl Count {
         }
     }
 
-    fn told(self, count: usize, scan: ScanSummary) -> TopBody {
+    fn into_body(self, count: usize, scan: ScanSummary) -> TopBody {
         let uncertain = [
             self.flows.uncertain(),
             self.hosts.uncertain(),
@@ -235,18 +235,18 @@ fn flow_row(flow: FlowKey, volume: Volume) -> FlowRow {
     responses((status = 200, body = TopBody)),
 )]
 pub(crate) async fn top(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<TopParameters>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<TopParameters>,
 ) -> Result<Response, Problem> {
     let count = asked.count.unwrap_or(ROWS);
     if !(1..=ROWS_MAX).contains(&count) {
         let why = format!("`count` is a number from 1 to {ROWS_MAX}");
         return Err(Problem::invalid(why));
     }
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: asked.filter,
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
@@ -256,13 +256,13 @@ pub(crate) async fn top(
             ..Query::default()
         },
     };
-    let empty = Count::new(asked.by.unwrap_or_default());
-    let look = |all: &mut Count, seen: &Seen<'_>| {
+    let empty = TopCounts::new(asked.by.unwrap_or_default());
+    let look = |all: &mut TopCounts, seen: &Seen<'_>| {
         all.add(seen);
         true
     };
-    let answer = move |all: Count, report: &QueryReport, _: &Query| {
-        all.told(count, ScanSummary::from(report))
+    let answer = move |all: TopCounts, report: &QueryReport, _: &Query| {
+        all.into_body(count, ScanSummary::from(report))
     };
-    wanted.look(app, caller, empty, look, answer).await
+    wanted.run(app, caller, empty, look, answer).await
 }

@@ -12,11 +12,11 @@ use retroscope_recorder::{CommandError, RecorderHandle};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
-    bodies::request::{TriggerBody, within},
-    extract::{Json, Nothing, Parameters, check_name},
+    app::run_blocking,
+    bodies::request::{TriggerBody, restrict_to_caller},
+    extract::{Json, NoQuery, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -49,9 +49,9 @@ pub(crate) struct TriggeredBody {
     ),
 )]
 pub(crate) async fn trigger(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
     headers: HeaderMap,
     Json(wanted): Json<TriggerBody>,
 ) -> Result<Response, Problem> {
@@ -71,10 +71,10 @@ pub(crate) async fn trigger(
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
     let place = app.triggers.take(&caller)?;
-    let triggered = waiting(move || {
+    let triggered = run_blocking(move || {
         let _place = place;
         let request = &mut wanted.request;
-        request.dump = within(&app.handle, &caller, request.dump.take())?;
+        request.dump = restrict_to_caller(&app.handle, &caller, request.dump.take())?;
         let claim = |key: &String| app.keys.claim(key, &meaning);
         let is_new = key.as_ref().map(claim).transpose()? == Some(true);
         let triggered = app.handle.trigger_by_hand(wanted);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, Bound, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
+    Address, BoundApi, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, Finding, Report},
 };
 use retroscope_capture::Source;
@@ -74,7 +74,7 @@ impl Served {
             tls: tls(&folder),
             owner: (None, None),
         };
-        let bound = Bound::new(&config, &say).unwrap();
+        let bound = BoundApi::new(&config, &say).unwrap();
         let (address, metrics) = (bound.tcp_addresses()[0], bound.tcp_addresses()[1]);
         let config = RecorderConfig {
             ring_bytes: 32 << 20,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use retroscope_api::{Address, Bound, Config, Notifier, TlsFiles};
+use retroscope_api::{Address, BoundApi, Config, Notifier, TlsFiles};
 use retroscope_recorder::{RecorderEvent, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
@@ -258,7 +258,7 @@ fn files_are_read_again_when_asked() {
 fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let say = Notifier(Arc::new(|_: &str| {}));
-    let refused = |config: Config| Bound::new(&config, &say).unwrap_err();
+    let refused = |config: Config| BoundApi::new(&config, &say).unwrap_err();
     let at = |text: &str| vec![text.parse::<Address>().unwrap()];
     let tokens = Some(write(&folder, "tokens", ""));
     let config = Config {
@@ -287,7 +287,7 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         tls: Some(tls),
         ..Config::default()
     };
-    assert!(Bound::new(&with(good.clone()), &say).is_ok());
+    assert!(BoundApi::new(&with(good.clone()), &say).is_ok());
     let other = write(&folder, "other", &authority.sign("127.0.0.1").1);
     for (tls, told) in [
         (
@@ -329,7 +329,7 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         let why = refused(with(tls));
         assert!(why.contains(told), "{why}");
     }
-    let taken = Bound::new(&with(good), &say).unwrap();
+    let taken = BoundApi::new(&with(good), &say).unwrap();
     let address = taken.tcp_addresses()[0].to_string();
     let config = Config {
         addresses: at(&address),

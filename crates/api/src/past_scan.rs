@@ -8,8 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    app::{App, waiting},
-    bodies::request::{StretchBody, check_names},
+    app::{App, run_blocking},
+    bodies::request::{TimeRangeBody, check_names},
     caller::Caller,
     extract::Json,
     problem::Problem,
@@ -18,9 +18,9 @@ use crate::{
 
 /// Ends a query when the client is gone, and with it the future that waits.
 #[derive(Debug, Default)]
-struct WhileAwaited(Cancel);
+struct CancelOnDrop(Cancel);
 
-impl Drop for WhileAwaited {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -28,9 +28,9 @@ impl Drop for WhileAwaited {
 
 /// Which packets, of those that a caller may see.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
-    pub(crate) stretch: StretchBody,
+    pub(crate) stretch: TimeRangeBody,
     /// All but filter, times and snap length.
     pub(crate) query: Query,
 }
@@ -66,11 +66,11 @@ impl From<&QueryReport> for ScanSummary {
     }
 }
 
-impl Wanted {
+impl PastScan {
     /// Shows the packets, in order, to `look`, on a thread that may wait. `look` returns whether it
     /// needs more packets. `answer` gets the result, the verdict and the query, and makes the
     /// answer. The answer occupies the place of a query until the answer is sent.
-    pub(crate) async fn look<T: Send + 'static, B: Serialize>(
+    pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,
         caller: Caller,
@@ -80,9 +80,9 @@ impl Wanted {
     ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;
         let place = app.running.take(&caller)?;
-        let awaited = WhileAwaited::default();
+        let awaited = CancelOnDrop::default();
         let cancel = awaited.0.clone();
-        let looked = waiting(move || {
+        let looked = run_blocking(move || {
             let handle = &app.handle;
             check_names(self.filter.as_deref().unwrap_or_default(), &caller)?;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
