@@ -1,4 +1,4 @@
-//! Connections: how many there may be, how long they may be idle or slow, and their end.
+//! Connections: their number, time limits, and shutdown.
 
 use std::{
     collections::BTreeMap,
@@ -32,25 +32,25 @@ use tokio::{
 
 use crate::{guard::Transport, metrics::Requests, queries::ConcurrencyPermit};
 
-/// Connections at once, of each address.
+/// Maximum number of connections of each listening address.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
-/// How long a connection may be without a request, or take for the head of one.
+/// Time limit for a connection without a request, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Bytes of the head of a request, and of what is read ahead.
+/// Maximum number of bytes of a request's head, and of the read buffer.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// How long a client that does not take what is written may be, …
+/// Time in which a slow client must accept [`WRITE_BYTES_MIN`] bytes.
 const WRITE_WAIT: Duration = Duration::from_secs(10);
-/// … and how much it takes at least in that time.
+/// Bytes that a slow client must accept within [`WRITE_WAIT`].
 const WRITE_BYTES_MIN: usize = 64 << 10;
 
-/// The connections of one address. Where there are as many as may be, the one that was idle for longest makes room; where none is idle, there
-/// is no room.
+/// The connections of one listening address. At the limit, a new connection evicts the connection
+/// that was idle for longest. If no connection is idle, the new connection is refused.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     max: usize,
     counts: Arc<Requests>,
     seats: Mutex<ConnectionSlots>,
-    /// One was given up.
+    /// Notified when a connection ends.
     left: Condvar,
 }
 
@@ -62,21 +62,21 @@ struct ConnectionSlots {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// When the connection became idle, or the request came whose body is awaited; `None`: the
-    /// request is being answered.
+    /// Time since which the connection is idle, or start of the request whose body the server waits
+    /// for; `None`: the request is being answered.
     idle_since: Option<Instant>,
-    /// Dropped to end the connection.
+    /// Dropped to evict the connection.
     _eviction: oneshot::Sender<Infallible>,
 }
 
-/// The right to a connection.
+/// The permit for one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     seats: Arc<ConnectionLimit>,
     number: u64,
 }
 
-/// Ready when another connection needs its place.
+/// Ready when the connection is evicted for another connection.
 pub(crate) type EvictionNotice = oneshot::Receiver<Infallible>;
 
 impl ConnectionLimit {
@@ -93,7 +93,7 @@ impl ConnectionLimit {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for another connection.
+    /// Makes room for another connection, if possible.
     pub(crate) fn take(self: &Arc<Self>) -> Option<(ConnectionPermit, EvictionNotice)> {
         let mut taken = self.lock();
         if taken.by_number.len() >= self.max {
@@ -118,7 +118,8 @@ impl ConnectionLimit {
         Some((ConnectionPermit { seats, number }, evicted))
     }
 
-    /// Waits until all connections have ended, at most until then. Whether they have.
+    /// Waits until all connections have ended, at most until `deadline`. Returns whether all have
+    /// ended.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();
@@ -130,7 +131,7 @@ impl ConnectionLimit {
 
 impl ConnectionPermit {
     fn set(&self, idle_since: Option<Instant>) {
-        // One that makes room for another is not there any more.
+        // An evicted connection has no entry any more.
         if let Some(state) = self.seats.lock().by_number.get_mut(&self.number) {
             state.idle_since = idle_since;
         }
@@ -145,7 +146,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// A request is being answered.
+/// Marks a connection as busy while a request is answered.
 #[derive(Debug)]
 struct InFlight(Arc<ConnectionPermit>);
 
@@ -162,7 +163,7 @@ impl Drop for InFlight {
     }
 }
 
-/// The result of a future, or `None` if the connection has to make room before.
+/// The result of a future, or `None` if the connection is evicted first.
 pub(crate) async fn unless_evicted<T>(
     future: impl Future<Output = T>,
     evicted: &mut EvictionNotice,
@@ -173,8 +174,8 @@ pub(crate) async fn unless_evicted<T>(
     }
 }
 
-/// Answers the requests of a connection until it ends, is idle for too long, has to make room, or `closing` says that all ends: then it is
-/// answered what it has asked.
+/// Answers the requests of a connection until the connection ends, is idle for too long, or is
+/// evicted. When `closing` becomes true, the current request is still answered.
 pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     (seat, mut evicted): (Arc<ConnectionPermit>, EvictionNotice),
@@ -197,7 +198,8 @@ pub(crate) async fn serve(
         async move {
             let mut response: Response<Body> = answering.await?;
             let place: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
-            // Until the body ends the connection is busy, and an admitted caller has its place.
+            // Until the body ends, the connection is busy and an admitted caller keeps its
+            // concurrency permit.
             let kept = (InFlight::new(&seat), place);
             let keep = move |_: &Frame<Bytes>| _ = &kept;
             Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
@@ -214,14 +216,14 @@ pub(crate) async fn serve(
         let is_closing = matches!(select(closed, connection.as_mut()).await, Either::Left(_));
         if is_closing {
             connection.as_mut().graceful_shutdown();
-            // An error is the end of the client.
+            // An error means that the client has disconnected.
             let _ = connection.await;
         }
     };
     unless_evicted(talk, &mut evicted).await;
 }
 
-/// The body of a request. While the handler waits for the client to send more, the connection
+/// The body of a request. While the handler waits for more data from the client, the connection
 /// counts as idle.
 #[derive(Debug)]
 struct RequestBody {
@@ -253,11 +255,11 @@ impl HttpBody for RequestBody {
     }
 }
 
-/// A stream whose reader has to keep up.
+/// A stream that closes if its reader is too slow.
 #[derive(Debug)]
 pub(crate) struct MinRateStream<S> {
     stream: S,
-    /// When it is given up, unless it takes so much more until then.
+    /// The deadline, and the bytes that the reader must still accept before the deadline.
     due: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -266,7 +268,7 @@ impl<S> MinRateStream<S> {
         Self { stream, due: None }
     }
 
-    /// Judges what became of a write of `bytes`.
+    /// Checks the result of a write of `bytes` bytes against the minimum rate.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
@@ -349,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// On a clock of its own.
+    /// Runs a test with a paused clock.
     fn run(test: impl Future<Output = ()>) {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -364,7 +366,7 @@ mod tests {
             let (stream, mut reader) = duplex(1024);
             let mut paced = MinRateStream::new(stream);
             let begun = tokio::time::Instant::now();
-            // It takes something now and then.
+            // The reader accepts 512 bytes at a time, which is below the minimum rate.
             tokio::spawn(async move {
                 loop {
                     sleep(WRITE_WAIT / 4).await;
@@ -392,7 +394,7 @@ mod tests {
             });
             let bytes = vec![0; 10 * (WRITE_BYTES_MIN + 1024)];
             paced.write_all(&bytes).await.unwrap();
-            // Silence between two answers is none of its faults.
+            // Silence between two answers is not the reader's fault.
             sleep(WRITE_WAIT * 100).await;
             paced.write_all(&[0; 1000]).await.unwrap();
             drop(reading.await.unwrap());

@@ -1,4 +1,5 @@
-//! Bodies and query strings of requests: read within bounds, and refused where they say what is not known.
+//! Extractors for bodies, paths and query strings of requests. They have limits and refuse unknown
+//! fields.
 
 use std::time::Duration;
 
@@ -16,11 +17,11 @@ use crate::{
     queries::ConcurrencyPermit,
 };
 
-/// Bytes of a body, …
+/// Maximum number of bytes of a body.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// … and of one with a list of what a program has gathered.
+/// Maximum number of bytes of a body with a list that a program has made.
 const LIST_BYTES_MAX: usize = 1 << 20;
-/// How long a body may take to come.
+/// Time limit for a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
 /// A JSON object from a request, or for an answer.
@@ -35,7 +36,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// The same that may be a longer text.
+/// A JSON object from a request with a larger size limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LargeJson<T>(pub(crate) T);
 
@@ -62,7 +63,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > bytes_max) {
-        // Before a byte of it is read.
+        // Refuse the body before reading any data.
         return Err(too_large());
     }
     let body = Limited::new(body, bytes_max).collect();
@@ -143,7 +144,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query = Query::try_from_uri(&parts.uri);
         let Query(value) = query.map_err(|error| {
-            // Its words are about "query string", and then serde's.
+            // The outer error only says "query string"; its source has the reason from serde.
             let why = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
             Problem::malformed(format!("the query string is not as it should be: {why}"))
@@ -152,14 +153,14 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     }
 }
 
-/// The parts of a parameter that stand with commas between.
+/// Splits a parameter at its commas.
 pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     let parts = text.unwrap_or_default().split(',');
     let parts = parts.filter(|part| !part.is_empty());
     parts.map(str::to_owned).collect()
 }
 
-/// No parameters: what a query string of an operation without any has is refused.
+/// No parameters: an operation without parameters refuses a query string.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoQuery {}
@@ -183,10 +184,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
     }
 }
 
-/// Bytes of a name or key.
+/// Maximum number of bytes of a name or key.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Refuses what is no name of a rule or pin, nor a key.
+/// Refuses an invalid name of a rule or pin, and an invalid key.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(Problem::invalid(format!(

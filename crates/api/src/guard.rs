@@ -1,4 +1,4 @@
-//! Who is let in: where a request was sent to, from which page, by whom, and whether that may ask for it.
+//! Access control: the host and origin of a request, its client, and the client's roles.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,21 +19,21 @@ use crate::{
     token::TokenRefusal,
 };
 
-/// How a request came.
+/// How a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transport {
     /// Over TCP.
     Tcp {
-        /// In TLS.
+        /// Whether the connection uses TLS.
         is_tls: bool,
         /// The client's address and port.
         address: SocketAddr,
     },
-    /// By a unix socket.
+    /// Over a unix socket.
     Unix {
-        /// The client; `None`: its user may not connect.
+        /// The client's process; `None`: the client's user may not connect.
         peer: Option<Peer>,
-        /// The client's user; `None`: unknown.
+        /// The client's user ID; `None`: unknown.
         uid: Option<u32>,
     },
 }
@@ -46,7 +46,7 @@ impl Transport {
         }
     }
 
-    /// The client's host or user, for an account without a token.
+    /// The client's host or user, which is the account of a client without a token.
     fn origin(self) -> String {
         match self {
             Self::Tcp { address, .. } => address.ip().to_string(),
@@ -56,7 +56,7 @@ impl Transport {
     }
 }
 
-/// A request that does not pass.
+/// A refused request.
 struct Denied {
     /// The client's name, if it is known.
     who: Option<Arc<str>>,
@@ -94,7 +94,7 @@ pub(crate) async fn guard(
             } else {
                 PERMIT.scope(Arc::clone(&place), next.run(request)).await
             };
-            // The connection keeps the place until the answer's end.
+            // The connection keeps the concurrency permit until the answer ends.
             response.extensions_mut().insert(place);
             (Some(who), response)
         }
@@ -115,7 +115,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// Whether GET reads the ring or the disk, which HEAD must not do: the headers are known without.
+/// Whether GET reads the ring or the disk. HEAD must not do that: its headers are known without
+/// reading.
 fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();
@@ -167,7 +168,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
         let allowed = operations::methods(path);
         let why = format!("{} is not for {path}: use {allowed}", request.method());
         let problem = Problem::new(Cause::Method, why);
-        // Names of methods are always a header's value.
+        // Method names are always valid header values.
         let problem = match HeaderValue::from_str(&allowed) {
             Ok(allowed) => problem.with(header::ALLOW, allowed),
             Err(_) => problem,
@@ -250,8 +251,8 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
         })
 }
 
-/// Where a request was sent to, if that is an address, `localhost`, or a name that the API has: a page of another site can have its own name
-/// lead here (DNS rebinding), and no other.
+/// The host that a request was sent to. Refuses a host name that the API does not have. A page of
+/// another site can make its own name resolve to this machine (DNS rebinding), but no other name.
 fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Authority, Problem> {
     let mut given = headers.get_all(header::HOST).iter();
     let (given, more) = (given.next(), given.next());
@@ -262,7 +263,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
             "one `Host` header is needed, with the address or name that was asked for",
         )
     })?;
-    // An absolute URI has its own, which has to be the same: RFC 9112, section 3.2.2.
+    // An absolute URI has an authority, which must be equal to `Host`: RFC 9112, section 3.2.2.
     if uri.authority().is_some_and(|authority| *authority != host) {
         return Err(Problem::malformed(
             "`Host` is another one than that of the request line",
@@ -286,7 +287,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     Ok(host)
 }
 
-/// Refuses what a page of another site sends: RFC 6454.
+/// Refuses requests from pages of other sites: RFC 6454.
 fn check_origin(headers: &HeaderMap, is_tls: bool, host: &Authority) -> Result<(), Problem> {
     let scheme = if is_tls { "https" } else { "http" };
     let own = format!("{scheme}://{host}");

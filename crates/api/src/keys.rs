@@ -1,4 +1,5 @@
-//! `Idempotency-Key`: what the last keys were used for. The recorder remembers which dumps they stand for.
+//! Keys of the header `Idempotency-Key`, with their requests. The recorder remembers the dumps of
+//! the keys.
 
 use std::{
     collections::VecDeque,
@@ -9,10 +10,10 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Keys that are remembered: as many as the recorder does.
+/// Number of remembered keys. The recorder remembers as many.
 const KEPT: usize = 256;
 
-/// The last keys, and hashes of what they were used for.
+/// The last keys, each with a hash of its request.
 #[derive(Debug, Default)]
 pub(crate) struct IdempotencyKeys(Mutex<VecDeque<(String, [u8; 32])>>);
 
@@ -21,10 +22,12 @@ impl IdempotencyKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A key stands for this from now on: in one step, so that of two who come at once with one key the second is told. Whether that is new.
+    /// Reserves a key for a request. Returns whether the key is new. Check and reservation are one
+    /// step: if two clients use one key at the same time, the second client is refused.
     ///
     /// # Errors
-    /// It stands for something else.
+    ///
+    /// The key belongs to another request.
     pub(crate) fn claim(&self, key: &str, of: &str) -> Result<bool, Problem> {
         let hash: [u8; 32] = Sha256::digest(of).into();
         let mut last = self.lock();
@@ -44,7 +47,7 @@ impl IdempotencyKeys {
         Ok(true)
     }
 
-    /// What a key was claimed for is refused: it stands for nothing.
+    /// Forgets a key whose request was refused.
     pub(crate) fn release(&self, key: &str) {
         self.lock().retain(|(known, _)| known != key);
     }
@@ -70,7 +73,8 @@ mod tests {
         assert_eq!(keys.lock().len(), KEPT);
     }
 
-    /// Of those who come at once with one key and different wishes, one has it.
+    /// If several clients use one key for different requests at the same time, one of them gets the
+    /// key.
     #[test]
     fn one_of_many_has_a_key() {
         let keys = IdempotencyKeys::default();

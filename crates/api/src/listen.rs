@@ -1,4 +1,4 @@
-//! Where clients come: addresses, and the sockets that are made of them before privileges are given up.
+//! Addresses of the API, and their sockets, which are opened before privileges are dropped.
 
 use std::{
     fmt,
@@ -13,10 +13,10 @@ use retroscope_unix::{BoundSocket, SocketFile};
 
 use crate::{Config, Notifier, operations::RouteSet, tls::Tls, token::Tokens};
 
-/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
+/// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// An address and port; 0: one that is free.
+    /// An IP address and port; 0: any free port.
     Tcp(SocketAddr),
     /// The path of a unix socket.
     Unix(PathBuf),
@@ -45,17 +45,17 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that is listened at.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Arc<Tls>>),
     Unix(UnixListener, SocketFile),
 }
 
-/// The sockets of an API that is not served yet: clients that come wait.
+/// The open sockets of an API that is not served yet. Clients can connect and wait.
 #[derive(Debug)]
 pub struct BoundApi {
-    /// Each with what is served there.
+    /// The sockets, each with the operations that it serves.
     pub(crate) listeners: Vec<(Listener, RouteSet)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,
@@ -64,10 +64,13 @@ pub struct BoundApi {
 }
 
 impl BoundApi {
-    /// Listens, and reads tokens, keys and certificates: before privileges are given up.
+    /// Opens the sockets, and reads tokens, keys and certificates. Must run before privileges are
+    /// dropped.
     ///
     /// # Errors
-    /// A sentence: an address is taken or may not be had, a file cannot be read, or an address beyond this machine has no TLS.
+    ///
+    /// A sentence: an address is in use or not permitted, a file cannot be read, or an address
+    /// other than loopback has no TLS.
     pub fn new(config: &Config, say: &Notifier) -> Result<Self, String> {
         let tls = config
             .tls
@@ -130,7 +133,7 @@ impl BoundApi {
         })
     }
 
-    /// The addresses of TCP as clients write them, with the ports that were free where 0 was asked for.
+    /// The URLs of the TCP addresses. Port 0 is replaced by the actual port.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         let is_tls =
@@ -144,7 +147,7 @@ impl BoundApi {
         addresses.map(|at| format!("{scheme}://{at}")).collect()
     }
 
-    /// The addresses of TCP that are listened at, with the ports that were free where 0 was asked for.
+    /// The TCP addresses. Port 0 is replaced by the actual port.
     #[must_use]
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
         let addresses = self

@@ -1,4 +1,4 @@
-//! Looking through packets of the past for an answer that is small.
+//! Scans packets in the ring for a small answer.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     role::Role,
 };
 
-/// Ends a query when the client is gone, and with it the future that waits.
+/// Cancels a query when the request's future is dropped because the client has disconnected.
 #[derive(Debug, Default)]
 struct CancelOnDrop(Cancel);
 
@@ -26,28 +26,28 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Which packets, of those that a caller may see.
+/// A scan of the packets that a caller may see.
 #[derive(Debug, Clone)]
 pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
     pub(crate) stretch: TimeRangeBody,
-    /// All but filter, times and snap length.
+    /// The query without its filter, times and snap length.
     pub(crate) query: Query,
 }
 
-/// What was looked at, and whether that is all.
+/// The extent and the verdict of a scan.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = ScanSummary)]
 pub(crate) struct ScanSummary {
-    /// The start of the window, RFC 3339; `null`: nothing is recorded.
+    /// The start of the time range, RFC 3339; `null`: nothing is recorded.
     pub(crate) from: Option<String>,
-    /// Its end.
+    /// The end of the time range.
     pub(crate) to: Option<String>,
-    /// Packets of the window that the filter was tried on.
+    /// Packets in the time range that were compared with the filter.
     pub(crate) inspected: u64,
     /// `complete` or `incomplete`.
     pub(crate) verdict: &'static str,
-    /// What is missing, as in the verdict of a query.
+    /// The missing packets, as in the verdict of a query.
     pub(crate) missing: Vec<retroscope_recorder::Missing>,
     /// The verdict in words.
     pub(crate) reasons: String,
@@ -67,9 +67,9 @@ impl From<&QueryReport> for ScanSummary {
 }
 
 impl PastScan {
-    /// Shows the packets, in order, to `look`, on a thread that may wait. `look` returns whether it
-    /// needs more packets. `answer` gets the result, the verdict and the query, and makes the
-    /// answer. The answer occupies the place of a query until the answer is sent.
+    /// Calls `look` for each packet in order, on a blocking thread. `look` returns whether it needs
+    /// more packets. `answer` gets the result, the verdict and the query, and makes the answer. The
+    /// answer occupies the permit of a query until the answer is sent.
     pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,

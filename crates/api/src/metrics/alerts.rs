@@ -1,4 +1,4 @@
-//! What there is about alerts of an IDS.
+//! Metrics about alerts of an IDS.
 
 use retroscope_recorder::{AgeHistogram, AlertOutcome, RecorderStatus};
 
@@ -7,7 +7,7 @@ use super::{
     families::{below, seconds},
 };
 
-/// Lines of their sources, what became of them, and how late they are.
+/// Lines of alert sources, results of alerts, and their delay.
 pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     let alerts = &status.alerts;
     let lines = &alerts.lines;

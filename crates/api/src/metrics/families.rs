@@ -1,4 +1,4 @@
-//! Which metrics there are.
+//! The metrics of the recorder.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,19 @@ use retroscope_recorder::{
 
 use super::{Process, exposition::Exposition};
 
-/// Sources, and modules, that have series of their own: the first ones. Those behind them are summed up as `other`.
+/// Maximum number of sources, and of modules, with separate series. All further sources or modules
+/// are summed up as `other`.
 pub(super) const SERIES_MAX: usize = 256;
 
-/// The label of what has no series of its own.
+/// The label value for sources, modules and rules without separate series.
 const OTHER: &str = "other";
-/// The label of triggers that no rule made.
+/// The label value for triggers without a rule.
 const MANUAL: &str = "manual";
 
-/// A counter of something that has a name: its own name, what it counts, and how many; `None`: unknown.
+/// A counter of sources or modules: name, help text, and value; `None`: unknown.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
-/// What has one name together, and no more names than there may be series.
+/// Groups items by name. Beyond [`SERIES_MAX`] names, further items are in the group `other`.
 fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>> {
     let mut groups: BTreeMap<String, Vec<&T>> = BTreeMap::new();
     for one in all {
@@ -31,7 +32,8 @@ fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>>
     groups
 }
 
-/// Counters of each group. Where a number is not known of one it is not known of the group.
+/// Adds counters for each group. If the value of one item is unknown, the value of its group is
+/// unknown.
 fn counters<T>(
     exposition: &mut Exposition,
     label: &str,
@@ -47,7 +49,7 @@ fn counters<T>(
     }
 }
 
-/// What the sources counted.
+/// Metrics of the sources.
 pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     let groups = grouped(sources, |source| &source.name);
     counters(
@@ -247,9 +249,9 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// Triggers and dumps.
+/// Metrics of triggers and dumps.
 pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
-    // A rule may be called like one of the labels.
+    // A rule's name may be equal to `other` or `manual`.
     let mut rules: BTreeMap<&str, Vec<&HitCounts>> = BTreeMap::new();
     for hits in &status.hits_by_rule {
         let rule = hits.rule.as_deref().unwrap_or(OTHER);
@@ -291,7 +293,8 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
         "retroscope_dumps_missing",
         "Dumps that lack packets, by cause; a dump may have several.",
     );
-    // An increase from nothing is none: what alerts ask for is there before it happens.
+    // An alert rule sees no increase if a series appears with its first event. So these series
+    // exist from the start.
     let mut missing = BTreeMap::from([("disk", 0), ("evicted", 0)]);
     missing.extend(&totals.missing);
     for (cause, dumps) in missing {
@@ -332,7 +335,7 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
         .add(&[], Some(status.scripts_failed));
 }
 
-/// Flows, where they are counted, and modules.
+/// Metrics of flows, if flows are counted, and of modules.
 pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     if let Some(flows) = &status.flows {
         exposition
@@ -409,7 +412,7 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// The program, and what the system says of its process.
+/// Metrics of the program and of its process.
 pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     exposition
@@ -441,7 +444,7 @@ pub(super) fn process(exposition: &mut Exposition, process: &Process) {
         .add(&[], process.threads);
 }
 
-/// The buckets of a distribution, with their bounds in seconds.
+/// The buckets of a histogram, with bounds in seconds.
 pub(super) fn below<'a>(
     below_ns: &'a [u64],
     counts: &'a [u64],

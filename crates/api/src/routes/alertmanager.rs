@@ -1,8 +1,11 @@
-//! Alerts of Prometheus, by the webhook of Alertmanager: each starts a dump of the rule that it names.
+//! The webhook of Prometheus' Alertmanager: each alert starts a dump of the rule that the alert
+//! names.
 //!
-//! Alertmanager sends a notification again when it is answered with 5xx, and gives it up at 4xx (`Retrier.Check` in its `notify/util.go`); so what can be done later
-//! is a 503, and what never can a 422. It repeats alerts that go on (`repeat_interval`), and several of its instances may send one alert each: the fingerprint and
-//! the start of an alert are its key, by which it has one dump.
+//! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
+//! (`Retrier.Check` in its `notify/util.go`). So a failure that may pass is answered with 503, and
+//! a permanent failure with 422. Alertmanager repeats alerts that are still firing
+//! (`repeat_interval`), and several instances may send the same alert. Fingerprint and start of an
+//! alert are its key, so the alert gets one dump.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -25,20 +28,20 @@ use crate::{
 
 /// The label that names the rule.
 const RULE_LABEL: &str = "retroscope_rule";
-/// Alerts of a notification.
+/// Maximum number of alerts in a notification.
 const ALERTS_MAX: usize = 1024;
-/// Bytes of a name or fingerprint that are repeated.
+/// Maximum number of bytes of a name or fingerprint that the recorder repeats.
 const SHOWN_BYTES: usize = 128;
 
-/// Why an alert started no dump.
+/// The reason why an alert started no dump.
 enum AlertFailure {
-    /// It never will.
+    /// The alert can never start a dump.
     Refused(String),
-    /// It may when it comes again.
+    /// The alert may start a dump when Alertmanager repeats it later.
     Suppressed(String),
-    /// Its packets are not there.
+    /// The alert's packets are not in the ring.
     Gone(Empty),
-    /// Nobody knows: the whole notification is to come again.
+    /// The result is unknown: Alertmanager must repeat the whole notification.
     Unknown(CommandError),
 }
 
@@ -54,10 +57,13 @@ impl From<CommandError> for AlertFailure {
     }
 }
 
-/// Start a dump for each alert that fires: the webhook of Prometheus' Alertmanager
+/// Start a dump for each firing alert: the webhook of Prometheus' Alertmanager
 ///
-/// The rule says in `alert_dump` what is dumped, and labels of the alert fill it in; its window lies around `startsAt`. An alert that was sent before, by its
-/// fingerprint and `startsAt`, has the dump that it started then; one whose window ends before what the ring has, after a restart for example, has none. Where all that fire are refused, so is the notification.
+/// The rule's `alert_dump` is the template of the dump filter, and the alert's labels fill it in.
+/// The window surrounds `startsAt`. An alert with the same fingerprint and `startsAt` as an earlier
+/// alert gets the dump of the earlier alert. An alert whose window ends before the oldest packet in
+/// the ring, for example after a restart, gets no dump. If all firing alerts are refused, the
+/// notification is refused.
 #[utoipa::path(
     post, path = "/v1/alertmanager", tag = "dumps",
     params(NotificationQuery),
@@ -84,7 +90,8 @@ pub(crate) async fn notify(
         .take(&caller)
         .map_err(Problem::for_alertmanager)?;
     run_blocking(move || {
-        // Many alerts take a while: one who sends many notifications leaves threads to others.
+        // Many alerts take long: the permit limits the threads that one client's notifications
+        // occupy.
         let _place = place;
         if let Some(name) = &asked.rule {
             find(&app.handle, name)?;
@@ -103,7 +110,8 @@ pub(crate) async fn notify(
     .await
 }
 
-/// Nobody reads what a notification is answered: what was refused of it is told as an event, and by the status where that is all.
+/// Reports refused alerts as an event, because nobody reads the answer to a notification. If all
+/// alerts are refused, the status reports it too.
 fn tell_refused(
     handle: &RecorderHandle,
     receiver: &str,
@@ -127,7 +135,8 @@ fn tell_refused(
     Ok(())
 }
 
-/// Alertmanager repeats an alert as long as it goes on: one that began before a restart is told by an event, and is no failure.
+/// Reports alerts without packets as an event. This is no failure: Alertmanager repeats an alert
+/// that is still firing, and the alert may have begun before a restart of the recorder.
 fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[AlertResultBody]) {
     let is_gone = |it: &&AlertResultBody| {
         matches!(
@@ -181,7 +190,7 @@ fn act(
         Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
                 Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
-                // The other reasons are of queries.
+                // The other reasons occur in queries only.
                 _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
@@ -191,7 +200,7 @@ fn act(
     })
 }
 
-/// What an alert triggers, or why it cannot.
+/// The trigger of an alert, or the reason why it has none.
 fn by_hand(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -225,7 +234,8 @@ fn by_hand(
             alert.starts_at
         ));
     }
-    // The values in it were read and written anew, and with any such values it compiles by itself: so it stays within its parentheses.
+    // The label values were parsed and written again, and the expression compiles alone with any
+    // such values. So it cannot end its parentheses.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),
@@ -234,7 +244,7 @@ fn by_hand(
     let alert_name = cut(label("alertname").unwrap_or_default());
     Ok(ManualTrigger {
         key: Some(key(caller, &name, alert, starts_ns)),
-        // Its clock may be ahead of ours.
+        // Alertmanager's clock may be ahead of this machine's clock.
         at_ns: Some(starts_ns.min(SystemClock.now().wall_ns)),
         interface: interface.transpose()?,
         request: TriggerRequest {
@@ -256,7 +266,8 @@ fn by_hand(
     })
 }
 
-/// What two notifications of one alert have in common. Where it has no fingerprint, its labels are that.
+/// The key that all notifications of an alert share. If an alert has no fingerprint, its labels
+/// replace the fingerprint.
 fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> String {
     let labels = Some(&alert.labels).filter(|_| alert.fingerprint.is_empty());
     let meaning = (&caller.account, rule, &alert.fingerprint, labels, starts_ns);
@@ -267,7 +278,7 @@ fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> St
         .collect()
 }
 
-/// The beginning of a text of others.
+/// The beginning of a text from outside.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }

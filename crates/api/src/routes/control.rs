@@ -1,4 +1,4 @@
-//! When the ring is full; the configuration; the end.
+//! Settings of the full ring, reload, and stop.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -15,7 +15,7 @@ use crate::{
     problem::Problem,
 };
 
-/// What a full ring does.
+/// The behavior if dumps or pins need all packets in the ring.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WhenFullSetting)]
@@ -23,7 +23,7 @@ pub(crate) struct WhenFullSetting {
     mode: WhenFull,
 }
 
-/// What happens when the ring is full of what dumps and pins want
+/// The behavior if dumps or pins need all packets in the ring
 #[utoipa::path(get, path = "/v1/when-full", tag = "control", responses((status = 200, body = WhenFullSetting)))]
 pub(crate) async fn when_full(
     State(app): AppState,
@@ -37,7 +37,7 @@ pub(crate) async fn when_full(
     .await
 }
 
-/// Say what happens when the ring is full of what dumps and pins want
+/// Set the behavior if dumps or pins need all packets in the ring
 #[utoipa::path(put, path = "/v1/when-full", tag = "control", request_body = WhenFullSetting, responses((status = 200, body = WhenFullSetting)))]
 pub(crate) async fn set_when_full(
     State(app): AppState,
@@ -54,17 +54,17 @@ pub(crate) async fn set_when_full(
     .await
 }
 
-/// What a reload came to.
+/// The result of a reload.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Reloaded)]
 pub(crate) struct ReloadedBody {
-    /// Whether anything is different now.
+    /// Whether anything changed.
     changed: bool,
-    /// What, in words.
+    /// The changes in words.
     report: String,
 }
 
-/// Read the configuration file again, as SIGHUP does: all of it is taken over, or nothing
+/// Read the configuration file again, as SIGHUP does: either all changes apply or none
 #[utoipa::path(post, path = "/v1/reload", tag = "control", responses((status = 200, body = ReloadedBody)))]
 pub(crate) async fn reload(
     State(app): AppState,
@@ -92,16 +92,16 @@ pub(crate) async fn reload(
 
 /// End the recording, as SIGINT does
 ///
-/// Open dumps are finished. Asked again it is the same.
+/// Open dumps are finished. Repeating the request has no further effect.
 #[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "It ends.")))]
 pub(crate) async fn stop(
     State(app): AppState,
     Extension(caller): CallerExtension,
     _: QueryParams<NoQuery>,
 ) -> StatusCode {
-    // Before the recorder stops: afterwards nobody listens.
+    // Before the recorder stops, because afterwards nobody receives events.
     app.handle.tell_change(caller.change(Action::Stop));
-    // Before the answer, which nobody may be there to hear.
+    // Before the answer, because the client may have disconnected.
     app.stop.store(true, Ordering::SeqCst);
     app.handle.stop();
     StatusCode::ACCEPTED

@@ -1,4 +1,4 @@
-//! The files of dumps: sent, also while they grow, held, and deleted.
+//! Files of dumps: download, also while they grow, hold, and delete.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -35,46 +35,47 @@ use crate::{
     stream::{Sender, framed_stream, stream},
 };
 
-/// Bytes of a piece.
+/// Bytes of a piece of an answer.
 const PIECE_BYTES: usize = 64 << 10;
-/// How often it is looked how far a file has grown that is being written.
+/// Interval at which a growing file is checked for new data.
 const GROWTH_POLL: Duration = Duration::from_millis(100);
 /// Tries to open a file. A dump that is finished or compressed between two tries has another name.
 const OPEN_TRIES: usize = 3;
-/// How a file is called that is being written.
+/// The suffix of a file that is being written.
 const PART: &str = ".part";
 
-/// Which file of a dump.
+/// Selects a file of a dump.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DumpFileQuery {
-    /// Where a dump has several (`--format pcap` with several link types): its name; left out: the first.
+    /// The name of a file, if the dump has several (`--format pcap` with several link types). If
+    /// left out: the first file.
     name: Option<String>,
 }
 
-/// A file that is open.
+/// An open file of a dump.
 struct OpenedFile {
     id: String,
-    /// As it is called when it is finished.
+    /// The name of the finished file.
     name: String,
     reader: DumpFileReader,
-    /// What it is known to be; `None`: it is being written.
+    /// Facts about a finished file; `None`: the file is being written.
     whole: Option<FinishedMeta>,
-    /// Hears when it is finished.
+    /// Receives the event that the dump is finished.
     listener: Subscription,
 }
 
 struct FinishedMeta {
     packets: u64,
-    /// RFC 3339.
+    /// Start and end, RFC 3339.
     window: (String, String),
     sha256: Option<String>,
 }
 
 impl OpenedFile {
     fn new(handle: &RecorderHandle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
-        // Before it is looked for: what becomes of it meanwhile is heard.
+        // Subscribe before the search, so that no event about the file is missed.
         let listener = handle.subscribe(None);
         for tries in 0..OPEN_TRIES {
             let stored = find(handle, dump)?;
@@ -110,7 +111,7 @@ impl OpenedFile {
     }
 }
 
-/// The file of a dump that is asked for.
+/// Finds the requested file of a dump.
 fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile, Problem> {
     let is_wanted = |file: &&StoredFile| match wanted {
         None => true,
@@ -133,9 +134,11 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
 
 /// A dump's capture file
 ///
-/// Of a dump that is finished, with its length, its SHA-256 as `ETag`, and parts of it by `Range`. Of one that is open: what is written, and then what
-/// comes, until it is finished; the verdict in its head then reads `unfinished`, and `/v1/dumps/{number}` has it afterwards. What ends without its last
-/// chunk is not whole. For tokens without filter and snap length: a file is sent as it is.
+/// The file of a finished dump has a length, its SHA-256 as `ETag`, and supports `Range`. The file
+/// of an open dump is sent as it grows, until the dump is finished. The verdict in the head of such
+/// a copy reads `unfinished`; `/v1/dumps/{number}` has the verdict afterwards. A body that ends
+/// without its last chunk is not complete. Tokens with a filter or a snap length get no files,
+/// because a file is sent unchanged.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}/file", tag = "dumps",
     params(
@@ -216,7 +219,8 @@ pub(crate) async fn file(
     Ok(response)
 }
 
-/// The one range that is asked for, from its first byte to behind its last; `None`: all: RFC 9110, section 14.2. What is not understood is not regarded.
+/// The requested range, from its first byte to the byte after its last; `None`: the whole file (RFC
+/// 9110, section 14.2). An unknown form of `Range` is ignored.
 fn asked_range(
     headers: &HeaderMap,
     tag: Option<&str>,
@@ -257,13 +261,13 @@ fn asked_range(
     Ok(Some((first, end)))
 }
 
-/// A file on its way, on a thread that may wait.
+/// The transfer of a file, on a blocking thread.
 struct FileTransfer {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     bytes: u64,
-    /// Given back with the last piece.
+    /// Released with the last piece.
     place: Option<ConcurrencyPermit>,
 }
 
@@ -298,7 +302,7 @@ impl FileTransfer {
         }
     }
 
-    /// Sends these bytes, as far as they are there. Behind the last one.
+    /// Sends a range of bytes, as far as the file has them. Returns the end of the sent range.
     fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
         let mut at = first;
         while at < end {
@@ -312,7 +316,7 @@ impl FileTransfer {
             }
             piece.truncate(count);
             if at + count as u64 == end {
-                // Who has read it to its end may ask for another one at once.
+                // A client that has read the whole file may request another file at once.
                 self.place = None;
             }
             if !self.sender.send(Bytes::from(piece)) {
@@ -324,7 +328,7 @@ impl FileTransfer {
         Ok(at)
     }
 
-    /// Sends what is written until the dump is finished. Its packets.
+    /// Sends a growing file until the dump is finished. Returns the dump's number of packets.
     fn follow(&mut self, opened: OpenedFile) -> Result<Option<u64>, String> {
         let OpenedFile {
             id,
@@ -363,7 +367,8 @@ impl FileTransfer {
                 None if looked.elapsed() < GROWTH_POLL => {}
                 None => {
                     looked = Instant::now();
-                    // One that is just finished has another name, and is told of soon.
+                    // The file of a dump that was just finished has a new name. The event arrives
+                    // soon.
                     if let Ok(more) = handle.open_dump_file(&id, &part) {
                         reader = more;
                     }
@@ -373,25 +378,25 @@ impl FileTransfer {
     }
 }
 
-/// Packets and verdict of a dump, if it is finished.
+/// The packets and the verdict of a finished dump.
 fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))
 }
 
-/// Whether a dump is held.
+/// Whether a dump is protected from deletion.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Held)]
 pub(crate) struct HeldBody {
     /// The dump's ID.
     id: String,
-    /// It is not deleted, whatever limit there is, or whoever asks.
+    /// Neither a limit nor a client can delete the dump.
     held: bool,
-    /// It was so before.
+    /// Whether the state was the same before.
     existed: bool,
 }
 
-/// Hold a dump: it is not deleted, by whatever limit or whoever asks, until it is released
+/// Protect a dump: neither a limit nor a client can delete it until it is released
 #[utoipa::path(
     put, path = "/v1/dumps/{number}/hold", tag = "dumps",
     params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
@@ -406,7 +411,7 @@ pub(crate) async fn hold(
     set_held(app, caller, dump, true).await
 }
 
-/// Release a dump
+/// Release a protected dump
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}/hold", tag = "dumps",
     params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
@@ -442,7 +447,7 @@ async fn set_held(
     .await
 }
 
-/// Delete the files of a dump that is finished and not held
+/// Delete the files of a dump that is finished and not protected
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}", tag = "dumps",
     params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),

@@ -1,4 +1,4 @@
-//! Dumps: what they say of themselves. Their files are in `dump_files`.
+//! Dumps and their reports. The files are in `dump_files`.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -33,22 +33,24 @@ use crate::{
     stream::{PieceWriter, Sender, framed_stream},
 };
 
-/// Dumps of a page, unless the client asks for another number.
+/// Default number of dumps on a page.
 const LIMIT: u64 = 100;
-/// Dumps of a page, at most.
+/// Maximum number of dumps on a page.
 const LIMIT_MAX: u64 = 1000;
 /// Bytes of the list between two checks of the caller's token.
 const CHECK_BYTES: usize = 64 << 10;
 
-/// A dump.
+/// A dump of this or of an earlier recording.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Dump)]
 pub(crate) struct DumpBody<'a> {
-    /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier recording.
+    /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier
+    /// recording.
     number: Option<u64>,
     /// The dump's files in the directory; `null`: the files were deleted, or the dump failed.
     stored: Option<&'a StoredDump>,
-    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier recording.
+    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier
+    /// recording.
     report: Option<&'a DumpReport>,
 }
 
@@ -62,16 +64,16 @@ pub(crate) struct DumpsBody<'a> {
     next: Option<String>,
 }
 
-/// Which dumps, and how many.
+/// Selects dumps.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DumpsQuery {
-    /// Dumps in the answer: 100 if left out.
+    /// Maximum number of dumps in the answer: 100 if left out.
     #[serde(default, deserialize_with = "count")]
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
-    /// The dumps after a page: the `next` of that page.
+    /// The `next` of a page, for the page after it.
     after: Option<String>,
     /// Dumps of the rule with this name or expression; `manual`: triggers by hand.
     rule: Option<String>,
@@ -96,10 +98,10 @@ pub(crate) enum DumpState {
     Failed,
 }
 
-/// The place of a dump in the list: the time of its trigger, ns, and its ID.
+/// The position of a dump in the list: the time of its trigger, ns, and its ID.
 type DumpPosition = (i64, String);
 
-/// Where to look for dumps.
+/// All dumps that the recorder knows.
 struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
@@ -109,7 +111,7 @@ impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
         let (finished, _) = handle.finished_dumps()?;
         let stored = match handle.dumps() {
-            // Nothing is dumped.
+            // The recording has no directory for dumps.
             Err(CommandError::Refused(_)) => Arc::default(),
             stored => stored?,
         };
@@ -195,7 +197,7 @@ impl DumpsQuery {
     }
 }
 
-/// Reads `next` of a page.
+/// Parses the `next` of a page.
 fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     let place = text
         .split_once('_')
@@ -203,8 +205,8 @@ fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     place.ok_or_else(|| Problem::invalid("`after` is the `next` of a page"))
 }
 
-/// Writes the page at the speed of the client: 1,000 dumps have some 1 MB. Ends when the client's token is
-/// revoked.
+/// Writes the page at the speed of the client. 1,000 dumps need about 1 MB. Stops when the client's
+/// token is revoked.
 fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) {
     let out = TokenCheckedWriter {
         out: PieceWriter::new(&sender),
@@ -238,7 +240,7 @@ impl io::Write for TokenCheckedWriter<'_> {
     }
 }
 
-/// A dump that lies in the directory, by its number or ID.
+/// Finds a dump in the directory by its number or ID.
 pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Problem> {
     let absent = || {
         Problem::not_found(format!(
@@ -287,7 +289,7 @@ pub(crate) async fn list(
 
 /// A dump, by its number or ID
 ///
-/// One that is open has no `report` yet.
+/// An open dump has no `report` yet.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}", tag = "dumps",
     params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
@@ -306,7 +308,7 @@ pub(crate) async fn read(
         };
         let report = app.handle.finished_dump(is_it)?;
         let stored = match (stored, &report) {
-            // The dump may have been finished after the first look.
+            // The dump may have been finished after the first search.
             (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
             (_, Some(report)) => find(&app.handle, &report.id).ok(),
             (first, None) => Some(first?),

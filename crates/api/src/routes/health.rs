@@ -1,4 +1,4 @@
-//! Whether it lives, whether it records; metrics.
+//! Health checks and metrics.
 
 use axum::{
     Extension,
@@ -21,14 +21,14 @@ pub(crate) async fn healthz(_: QueryParams<NoQuery>) -> &'static str {
     "ok\n"
 }
 
-/// Whether it records
+/// Whether the recording is running
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn readyz(
     State(app): AppState,
     _: QueryParams<NoQuery>,
 ) -> Result<&'static str, Problem> {
     run_blocking(move || {
-        // It is stopped before it ends.
+        // The recorder stops answering before the recording ends.
         app.handle.status()?;
         Ok("recording\n")
     })
@@ -45,7 +45,7 @@ pub(crate) async fn metrics(
     let text = run_blocking(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
-            // Rules are named to who may ask for them: all are `other` here.
+            // The token may not list rules, so all rules are summed up as `other`.
             let rules = status.hits_by_rule.iter_mut();
             rules.for_each(|it| it.rule = None);
         }

@@ -1,4 +1,4 @@
-//! Pins: stretches of time that the ring keeps.
+//! Pins: time ranges that the ring keeps.
 
 use axum::{Extension, extract::State, http::StatusCode};
 use retroscope_recorder::Action;
@@ -49,7 +49,8 @@ pub(crate) async fn read(
 
 /// Creates or replaces a pin: the ring keeps the packets of a time range
 ///
-/// The body may be `{}`: all packets up to now. When the ring is full of what is wanted, the oldest pin falls, unless `/v1/when-full` is `protect`.
+/// The body may be `{}`: all packets up to now. If dumps and pins need all packets in the ring, the
+/// oldest pin is revoked, unless `/v1/when-full` is `protect`.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
@@ -81,7 +82,7 @@ pub(crate) async fn put(
     .await
 }
 
-/// Keep them no more
+/// Remove a pin
 #[utoipa::path(
     delete, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),

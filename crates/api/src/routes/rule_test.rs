@@ -1,4 +1,4 @@
-//! What a trigger rule would have done in the past.
+//! Tests a trigger rule on packets in the ring.
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_recorder::{Query, QueryReport, Seen, rfc3339};
@@ -13,56 +13,56 @@ use crate::{
     problem::Problem,
 };
 
-/// Packets that are listed where nobody says how many, …
+/// Default number of listed packets.
 const LISTED: usize = 10;
-/// … and at most.
+/// Maximum number of listed packets.
 const LISTED_MAX: usize = 1000;
 
-/// A rule to be tried.
+/// A rule to test.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleTest)]
 pub(crate) struct RuleTestBody {
-    /// Packets that would trigger, a pcap-filter(7) expression.
+    /// The trigger filter, a pcap-filter(7) expression.
     #[schema(example = "tcp[tcpflags] & tcp-rst != 0", min_length = 1)]
     expression: String,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[schema(example = "30s")]
     last: Option<String>,
-    /// How many of the first packets are listed, 10 if left out.
+    /// Maximum number of listed packets, 10 if left out.
     #[schema(minimum = 0, maximum = 1000)]
     #[serde(default, deserialize_with = "count")]
     list: Option<usize>,
 }
 
-/// How often it would have fired.
+/// The result of a rule test.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = RuleTested)]
 pub(crate) struct RuleTestedBody {
-    /// Packets that it takes, of those that were scan at.
+    /// Number of inspected packets that match.
     hits: u64,
-    /// The stamp of the first of them, RFC 3339; `null`: there is none.
+    /// Time stamp of the first hit, RFC 3339; `null`: no hit.
     first: Option<String>,
-    /// That of the last.
+    /// Time stamp of the last hit, RFC 3339; `null`: no hit.
     last: Option<String>,
-    /// The most hits in one second of the window, counted from its first hit on.
+    /// Maximum number of hits in one second. Seconds are counted from the first hit.
     most_in_a_second: u64,
-    /// The first of them, in order.
+    /// The first hits, in order.
     packets: Vec<PacketLine>,
     scan: ScanSummary,
 }
 
-/// What is found.
+/// Counts of hits.
 #[derive(Debug, Default)]
 struct RuleTestCounts {
     hits: u64,
     first_ns: Option<i64>,
     last_ns: Option<i64>,
-    /// The second that is counted, and its hits.
+    /// The current second, and its number of hits.
     second: (i64, u64),
     most: u64,
     packets: Vec<PacketLine>,
@@ -82,9 +82,9 @@ impl RuleTestCounts {
     }
 }
 
-/// How often a rule would have fired in the history, and at which packets
+/// The hits that a rule would have had in the past
 ///
-/// Hits, not dumps: how many of them start one depends on windows, hold-off and limits.
+/// Hits are not dumps: windows, hold-off and limits decide which hits start a dump.
 #[utoipa::path(
     post, path = "/v1/rules/test", tag = "rules",
     request_body = RuleTestBody,

@@ -25,12 +25,12 @@ pub(crate) struct RulesBody {
     rules: Vec<RuleBody>,
 }
 
-/// What is to change of a rule.
+/// A change of a rule.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RulePatch)]
 pub(crate) struct RulePatch {
-    /// Whether its matches are hits.
+    /// Whether packets that match are hits.
     enabled: bool,
 }
 
@@ -64,9 +64,10 @@ pub(crate) async fn read(
 
 /// Creates or replaces a rule
 ///
-/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old terms. A rule that GET answered can be put back: unchanged it
-/// changes nothing. With `If-Match` a rule that somebody else changed meanwhile stays as it is, and with `If-None-Match: *` any existing rule does
-/// (412).
+/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old options.
+/// The answer of GET can be sent back: an unchanged rule changes nothing. With `If-Match` the
+/// request fails with 412 if another client has changed the rule. With `If-None-Match: *` the
+/// request fails with 412 if the rule exists.
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
@@ -109,7 +110,7 @@ pub(crate) async fn put(
         let is_same = |before: &RuleStatus| {
             RuleBody::from(before.clone()).definition() == wanted.clone().definition()
         };
-        // A rule that is put back unchanged keeps the name of the client that requested it.
+        // A rule that is sent back unchanged keeps the name of the client that requested it.
         let request = match before.filter(is_same) {
             Some(before) => before.request,
             None => request,
@@ -160,7 +161,7 @@ pub(crate) async fn enable(
     .await
 }
 
-/// Remove a rule; its dumps go on
+/// Remove a rule; its open dumps continue
 #[utoipa::path(
     delete, path = "/v1/rules/{name}", tag = "rules",
     params(("name" = String, Path, min_length = 1, max_length = 64)),

@@ -1,4 +1,4 @@
-//! What the recorder is doing, and on what machine.
+//! The status of the recorder, and findings about the machine.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -21,9 +21,10 @@ use crate::{
     problem::Problem,
 };
 
-/// What the recorder is doing
+/// The status of the recorder
 ///
-/// Without `rule_costs` and `pins` for who may not ask for rules and pins: tokens with a filter or a snap length.
+/// Tokens with a filter or a snap length do not get `rule_costs` and `pins`, because they may not
+/// list rules and pins.
 #[utoipa::path(get, path = "/v1/status", tag = "status", responses((status = 200, body = StatusBody)))]
 pub(crate) async fn status(
     State(app): AppState,
@@ -55,18 +56,18 @@ pub(crate) async fn interfaces(
     .await
 }
 
-/// Which interfaces.
+/// Selects interfaces.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DoctorQuery {
-    /// Names, with commas between; left out: all of the machine.
+    /// Names, separated by commas. If left out: all interfaces of the machine.
     interfaces: Option<String>,
 }
 
-/// What on the machine would lose packets, or change them before they are recorded: what `retroscope doctor` says
+/// Findings of `retroscope doctor`: settings that lose or change packets
 ///
-/// But for the permission to capture, which the recorder gave up once it had it.
+/// The permission to capture is not checked, because the recorder has dropped it.
 #[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = DoctorReport)))]
 pub(crate) async fn doctor(
     State(app): AppState,

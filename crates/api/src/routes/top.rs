@@ -1,4 +1,4 @@
-//! The largest flows, hosts and ports of the past.
+//! The largest flows, hosts and ports in the ring.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -21,14 +21,14 @@ use crate::{
     problem::Problem,
 };
 
-/// Rows where nobody says how many.
+/// Default number of rows of each table.
 const ROWS: usize = 10;
-/// Rows of each table.
+/// Maximum number of rows of each table.
 const ROWS_MAX: usize = 1000;
-/// Bytes of a packet that its headers may take.
+/// Number of bytes that are read of each packet, for its headers.
 const HEADERS: u32 = 512;
 
-/// Of which packets.
+/// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -38,15 +38,15 @@ pub(crate) struct TopParameters {
     filter: Option<String>,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[param(example = "30s")]
     last: Option<String>,
-    /// By what the largest are chosen.
+    /// The measure of size.
     #[param(inline)]
     by: Option<LargestBy>,
-    /// Rows of each table, 10 if left out.
+    /// Number of rows of each table, 10 if left out.
     #[param(minimum = 1, maximum = 1000)]
     count: Option<usize>,
 }
@@ -60,17 +60,17 @@ pub(crate) struct EndBody {
     port: Option<u16>,
 }
 
-/// A flow, both ways.
+/// A flow, in both directions.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = TopFlow)]
 pub(crate) struct FlowRow {
     /// The flow in words.
     flow: String,
-    /// The IP protocol number; `null`: it is not IP.
+    /// The IP protocol number; `null`: the flow is not IP.
     proto: Option<u8>,
-    /// Both ends; empty: it is not IP.
+    /// Both ends of the flow; empty: the flow is not IP.
     ends: Vec<EndBody>,
-    /// Its Community ID, version 1 with seed 0; `null`: it has none.
+    /// The Community ID, version 1 with seed 0; `null`: the flow has no Community ID.
     community_id: Option<String>,
     packets: u64,
     /// Bytes on the wire.
@@ -85,21 +85,21 @@ pub(crate) struct HostRow {
     packets: u64,
     /// Bytes on the wire, sent and received.
     bytes: u64,
-    /// Those that it sent.
+    /// Bytes on the wire that the host sent.
     sent_bytes: u64,
 }
 
-/// A port of a protocol, at either end.
+/// A port of a protocol, at either end of a flow.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = TopPort)]
 pub(crate) struct PortRow {
-    /// 6 TCP, 17 UDP, 132 SCTP.
+    /// The protocol: 6 TCP, 17 UDP, 132 SCTP.
     proto: u8,
     port: u16,
     packets: u64,
-    /// Bytes on the wire, to the port and from it.
+    /// Bytes on the wire, to the port and from the port.
     bytes: u64,
-    /// Those from it.
+    /// Bytes on the wire from the port.
     sent_bytes: u64,
 }
 
@@ -108,22 +108,22 @@ pub(crate) struct PortRow {
 #[schema(as = Top)]
 pub(crate) struct TopBody {
     scan: ScanSummary,
-    /// All packets that were counted.
+    /// Number of packets that were counted.
     packets: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of the packets that were counted.
     bytes: u64,
     flows: Vec<FlowRow>,
     hosts: Vec<HostRow>,
-    /// A packet counts for both of its ports.
+    /// The largest ports. A packet counts for its source port and for its destination port.
     ports: Vec<PortRow>,
-    /// 65,536 flows, hosts and ports are told apart at once. Where there are more, small ones are given up, and numbers may be too small by as
-    /// many bytes.
+    /// Bytes by which any number may be too small. 65,536 flows, hosts and ports are tracked at the
+    /// same time; beyond that, small flows, hosts and ports are dropped.
     uncertain_bytes: u64,
-    /// The same in packets.
+    /// Packets by which any number may be too small, for the same reason as `uncertain_bytes`.
     uncertain_packets: u64,
 }
 
-/// What is counted.
+/// The counts of a scan.
 #[derive(Debug)]
 struct TopCounts {
     all: Volume,
@@ -228,7 +228,7 @@ fn flow_row(flow: FlowKey, volume: Volume) -> FlowRow {
     }
 }
 
-/// The largest flows, hosts and ports of a window
+/// The largest flows, hosts and ports of a time range
 #[utoipa::path(
     get, path = "/v1/top", tag = "history",
     params(TopParameters),

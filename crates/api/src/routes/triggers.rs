@@ -1,4 +1,4 @@
-//! Triggers by hand.
+//! Manual triggers.
 
 use std::time::{Duration, Instant};
 
@@ -20,25 +20,27 @@ use crate::{
     problem::Problem,
 };
 
-/// How long an answer waits for the dumper, which is behind where the disk is slow, …
+/// Time limit for the dumper to create the dump's file. On a slow disk the dumper is late.
 const FILE_WAIT: Duration = Duration::from_secs(1);
-/// … and how often it looks.
+/// Interval at which the answer checks whether the file exists.
 const FILE_LOOK: Duration = Duration::from_millis(2);
 
-/// What a trigger led to.
+/// The result of a trigger.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = Triggered)]
 pub(crate) struct TriggeredBody {
     /// The dump's number: see `/v1/dumps/{number}`.
     dump: u64,
-    /// It was there before: open, or started by the same key.
+    /// Whether the dump existed before: it is open, or an earlier request with the same key started
+    /// it.
     existed: bool,
 }
 
-/// Start a dump, which is open when this is answered
+/// Start a dump
 ///
-/// Who may not know whether a request arrived sends it again with the same `Idempotency-Key`: the last 256 keys are remembered, and a key that started
-/// a dump before stands for that dump. For another trigger it is refused.
+/// The dump is open when the answer arrives. A client that does not know whether its request
+/// arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered, and a
+/// key that started a dump belongs to that dump. A key of another trigger is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
@@ -66,7 +68,7 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    // A caller may not have what another's key stands for.
+    // A key of another account must not give access to its dump.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
@@ -78,7 +80,7 @@ pub(crate) async fn trigger(
         let claim = |key: &String| app.keys.claim(key, &meaning);
         let is_new = key.as_ref().map(claim).transpose()? == Some(true);
         let triggered = app.handle.trigger_by_hand(wanted);
-        // One that is late is still carried out, under this key.
+        // A trigger that is late is still carried out, with this key.
         let is_refused = triggered
             .as_ref()
             .is_err_and(|error| !matches!(error, CommandError::Late));
@@ -101,7 +103,8 @@ pub(crate) async fn trigger(
     Ok((status, [(header::LOCATION, place)], body).into_response())
 }
 
-/// The dumper opens its file a moment after the analyzer has opened the dump: `Location` is to be there when the answer is.
+/// Waits until the dumper has created the dump's file, a moment after the analyzer opened the dump.
+/// The target of `Location` then exists when the client gets the answer.
 async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
