@@ -53,7 +53,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     if !is_json(&parts.headers) {
         return Err(Problem::new(
             Cause::MediaType,
-            "the body is to be JSON: send it with `Content-Type: application/json`",
+            "the body must be JSON: send it with `Content-Type: application/json`",
         ));
     }
     let too_large = || {
@@ -80,7 +80,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
         }
     })?;
     serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| Problem::malformed(format!("the body is not as it should be: {error}")))
+        .map_err(|error| Problem::malformed(format!("invalid request body: {error}")))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -147,7 +147,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
             // The outer error only says "query string"; its source has the reason from serde.
             let why = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
-            Problem::malformed(format!("the query string is not as it should be: {why}"))
+            Problem::malformed(format!("invalid query string: {why}"))
         })?;
         Ok(Self(value))
     }
@@ -174,12 +174,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        let Path(value) = path.map_err(|error| {
-            Problem::malformed(format!(
-                "the path is not as it should be: {}",
-                error.body_text()
-            ))
-        })?;
+        let Path(value) = path
+            .map_err(|error| Problem::malformed(format!("invalid path: {}", error.body_text())))?;
         Ok(Self(value))
     }
 }

@@ -192,13 +192,13 @@ fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem
         && !caller.may(role)
     {
         return Err(Problem::forbidden(format!(
-            "token '{name}' may not do that: it takes the role '{role}'"
+            "token '{name}' does not have the role '{role}', which this operation needs"
         ))
         .with_role(role));
     }
     if operation.limited == Limited::MayNot && caller.is_restricted() {
         return Err(Problem::forbidden(format!(
-            "token '{name}' sees a part of the packets only, and this tells of all: it takes a token without filter and snap length"
+            "this operation shows all packets, and token '{name}' is restricted by a filter or snap length"
         )));
     }
     Ok(())
@@ -223,12 +223,8 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
         let (scheme, token) = text.split_once(' ')?;
         (scheme.eq_ignore_ascii_case("bearer") && more.is_none()).then_some(token.trim())
     });
-    let token = token.ok_or_else(|| {
-        refuse(
-            ask,
-            "the token is to come as `Authorization: Bearer TOKEN`, once",
-        )
-    })?;
+    let token = token
+        .ok_or_else(|| refuse(ask, "send exactly one header `Authorization: Bearer TOKEN`"))?;
     let tokens = app
         .tokens
         .as_ref()

@@ -304,7 +304,7 @@ impl RuleBody {
         let given = given.or(self.alert_dump.as_ref().map(|_| NO_PACKET));
         given.ok_or_else(|| {
             let why =
-                "a rule has an `expression`, which takes packets, or an `alert_dump`, for alerts";
+                "give `expression` (a filter for packets) or `alert_dump` (for alerts), or both";
             Problem::invalid(why)
         })
     }

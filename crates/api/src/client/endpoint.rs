@@ -115,7 +115,7 @@ impl Endpoint {
                 "does a recorder run with --api unix:PATH? --socket PATH names another socket"
             }
             (Self::Socket(_), ErrorKind::ConnectionRefused) => {
-                "its recorder has gone without removing it"
+                "stale socket: no recorder is listening"
             }
             (Self::Socket(_), ErrorKind::PermissionDenied) => {
                 "it is for the recorder's user, root and its group"

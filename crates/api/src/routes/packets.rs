@@ -140,7 +140,7 @@ pub(crate) async fn list(
     if with_hex && !caller.may(Role::Packets) {
         let name = &caller.name;
         let why =
-            format!("token '{name}' may not see bytes of packets: that takes the role 'packets'");
+            format!("token '{name}' may not see bytes of packets: this needs the role 'packets'");
         return Err(Problem::forbidden(why));
     }
     let limit = asked.limit.unwrap_or(PAGE);
