@@ -68,7 +68,7 @@ impl Requests {
             ),
             (
                 "retroscope_api_refused_connections",
-                "Connections that the API closed because too many were busy.",
+                "Connections that the API closed because all permitted connections were busy.",
                 of(&self.turned_away),
             ),
         ] {
