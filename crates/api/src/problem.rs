@@ -286,7 +286,7 @@ mod tests {
     /// docs/api-reference.md has a row for each type, with its status.
     #[test]
     fn each_type_is_documented() {
-        let docs = include_str!("../../../docs/api.md");
+        let docs = include_str!("../../../docs/api-reference.md");
         for cause in Cause::ALL {
             let row = format!("| `{}` | {} |", cause.word(), cause.status().as_u16());
             assert!(docs.contains(&row), "{row}");
