@@ -45,16 +45,16 @@ pub(crate) struct App {
     /// `localhost`.
     pub(crate) hosts: Vec<String>,
     /// Limit of queries that follow the recording.
-    pub(crate) following: Arc<ConcurrencyLimit>,
+    pub(crate) follow_limit: Arc<ConcurrencyLimit>,
     /// Limit of queries that read the past only.
-    pub(crate) running: Arc<ConcurrencyLimit>,
+    pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
-    pub(crate) listeners: Arc<ConcurrencyLimit>,
+    pub(crate) listener_limit: Arc<ConcurrencyLimit>,
     /// Limit of requests of one account that are answered at the same time.
-    pub(crate) requests: Arc<ConcurrencyLimit>,
+    pub(crate) request_limit: Arc<ConcurrencyLimit>,
     /// Limit of manual triggers that are compiled and started at the same time.
-    pub(crate) triggers: Arc<ConcurrencyLimit>,
+    pub(crate) trigger_limit: Arc<ConcurrencyLimit>,
     pub(crate) services: Services,
     pub(crate) keys: IdempotencyKeys,
     pub(crate) refusals: Refusals,
@@ -117,9 +117,9 @@ impl Drop for AbortOnDrop {
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let place = PERMIT.try_with(Arc::clone).ok();
+    let permit = PERMIT.try_with(Arc::clone).ok();
     let work = move || {
-        let _place = place;
+        let _permit = permit;
         work()
     };
     let done = tokio::task::spawn_blocking(work).await;
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn work_keeps_its_place_after_the_client_has_left() {
-        let (places, caller) = (ConcurrencyLimit::requests(), Caller::of_peer(0, 1));
-        let place = Arc::new(places.take(&caller).unwrap());
-        let others: Vec<_> = std::iter::from_fn(|| places.take(&caller).ok()).collect();
+        let (limit, caller) = (ConcurrencyLimit::requests(), Caller::of_peer(0, 1));
+        let permit = Arc::new(limit.take(&caller).unwrap());
+        let others: Vec<_> = std::iter::from_fn(|| limit.take(&caller).ok()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).build();
         let runtime = runtime.unwrap();
         // The sender is dropped before the runtime, because the runtime waits for its threads.
@@ -159,16 +159,16 @@ mod tests {
             let _ = released.recv();
             Ok(())
         });
-        let mut work = Box::pin(PERMIT.scope(place, work));
+        let mut work = Box::pin(PERMIT.scope(permit, work));
         runtime.block_on(poll_fn(|context| {
             assert!(work.as_mut().poll(context).is_pending());
             Poll::Ready(())
         }));
         drop(work);
-        assert!(places.take(&caller).is_err(), "the work goes on");
+        assert!(limit.take(&caller).is_err(), "the work goes on");
         drop(release);
         let deadline = Instant::now() + Duration::from_secs(30);
-        while places.take(&caller).is_err() {
+        while limit.take(&caller).is_err() {
             assert!(Instant::now() < deadline);
             yield_now();
         }

@@ -197,10 +197,10 @@ pub(crate) async fn serve(
         let answering = hyper::service::Service::call(&router, request);
         async move {
             let mut response: Response<Body> = answering.await?;
-            let place: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
+            let permit: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
             // Until the body ends, the connection is busy and an admitted caller keeps its
             // concurrency permit.
-            let kept = (InFlight::new(&seat), place);
+            let kept = (InFlight::new(&seat), permit);
             let keep = move |_: &Frame<Bytes>| _ = &kept;
             Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
         }

@@ -102,11 +102,11 @@ impl<T: Serialize> IntoResponse for Json<T> {
 impl<T: Serialize> Json<T> {
     /// An answer that may be large. Its text occupies a place until the text is sent or the client
     /// has left.
-    pub(crate) fn keeping(self, place: ConcurrencyPermit) -> Response {
+    pub(crate) fn keeping(self, permit: ConcurrencyPermit) -> Response {
         self.answer(|text| {
             Bytes::from_owner(KeptText {
                 text,
-                _place: place,
+                _permit: permit,
             })
         })
     }
@@ -125,7 +125,7 @@ impl<T: Serialize> Json<T> {
 /// The text of an answer, which lives until its last byte is written to the socket.
 struct KeptText {
     text: Vec<u8>,
-    _place: ConcurrencyPermit,
+    _permit: ConcurrencyPermit,
 }
 
 impl AsRef<[u8]> for KeptText {

@@ -77,25 +77,25 @@ pub(crate) async fn guard(
 ) -> Response {
     let transport = request.extensions().get::<Transport>().copied();
     let admitted = admit(&app, &request, transport).and_then(|caller| {
-        let place = app.requests.take(&caller);
-        let place = place.map_err(|problem| match request.uri().path() {
+        let permit = app.request_limit.take(&caller);
+        let permit = permit.map_err(|problem| match request.uri().path() {
             "/v1/alertmanager" => problem.for_alertmanager(),
             _ => problem,
         })?;
-        Ok((caller, place))
+        Ok((caller, permit))
     });
     let (who, mut response) = match admitted {
-        Ok((caller, place)) => {
+        Ok((caller, permit)) => {
             let who = Arc::clone(&caller.name);
             request.extensions_mut().insert(caller);
-            let place = Arc::new(place);
+            let permit = Arc::new(permit);
             let mut response = if request.method() == Method::HEAD && is_costly(&request) {
                 Response::default()
             } else {
-                PERMIT.scope(Arc::clone(&place), next.run(request)).await
+                PERMIT.scope(Arc::clone(&permit), next.run(request)).await
             };
             // The connection keeps the concurrency permit until the answer ends.
-            response.extensions_mut().insert(place);
+            response.extensions_mut().insert(permit);
             (Some(who), response)
         }
         Err(Denied { who, problem }) => (who, problem.into_response()),

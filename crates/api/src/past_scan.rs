@@ -79,7 +79,7 @@ impl PastScan {
         answer: impl FnOnce(T, &QueryReport, &Query) -> B + Send + 'static,
     ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;
-        let place = app.running.take(&caller)?;
+        let permit = app.query_limit.take(&caller)?;
         let awaited = CancelOnDrop::default();
         let cancel = awaited.0.clone();
         let looked = run_blocking(move || {
@@ -99,7 +99,7 @@ impl PastScan {
             };
             let found = handle.query(&query)?.until(&cancel);
             let report = found.each(|seen| look(&mut state, seen))?;
-            Ok(Json(answer(state, &report, &query)).keeping(place))
+            Ok(Json(answer(state, &report, &query)).keeping(permit))
         });
         let looked = looked.await;
         drop(awaited);

@@ -50,7 +50,7 @@ pub(crate) struct ConcurrencyLimit {
 /// A permit of a [`ConcurrencyLimit`], released when dropped.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyPermit {
-    places: Arc<ConcurrencyLimit>,
+    limit: Arc<ConcurrencyLimit>,
     account: Arc<str>,
 }
 
@@ -109,7 +109,7 @@ impl ConcurrencyLimit {
         }
         taken.insert(Arc::clone(&caller.account), own + 1);
         Ok(ConcurrencyPermit {
-            places: Arc::clone(self),
+            limit: Arc::clone(self),
             account: Arc::clone(&caller.account),
         })
     }
@@ -117,7 +117,7 @@ impl ConcurrencyLimit {
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.limit.lock();
         if let Some(own) = taken.get_mut(&self.account) {
             *own -= 1;
         }
@@ -291,7 +291,7 @@ mod tests {
     /// One account cannot take all permits: other accounts still get some.
     #[test]
     fn nobody_has_all_places() {
-        for places in [
+        for limit in [
             ConcurrencyLimit::queries(),
             ConcurrencyLimit::followers(),
             ConcurrencyLimit::listeners(),
@@ -304,26 +304,26 @@ mod tests {
             let take_all = |caller: &Caller| -> (Vec<ConcurrencyPermit>, Problem) {
                 let mut held = Vec::new();
                 loop {
-                    match places.take(caller) {
-                        Ok(place) => held.push(place),
+                    match limit.take(caller) {
+                        Ok(permit) => held.push(permit),
                         Err(problem) => return (held, problem),
                     }
                 }
             };
             let (mut held, refused) = take_all(&one);
-            assert_eq!(held.len(), places.max_of_one);
+            assert_eq!(held.len(), limit.max_of_one);
             assert!(refused.text().contains("'uid 1' has"), "{refused:?}");
             // Another process of the same user has the same account.
-            assert!(places.take(&Caller::of_peer(1, 11)).is_err());
+            assert!(limit.take(&Caller::of_peer(1, 11)).is_err());
             let (of_other, _) = take_all(&other);
-            assert_eq!(held.len() + of_other.len(), places.max);
-            let refused = places.take(&third).unwrap_err();
+            assert_eq!(held.len() + of_other.len(), limit.max);
+            let refused = limit.take(&third).unwrap_err();
             assert!(refused.text().contains("there are"), "{refused:?}");
             held.pop();
-            let of_third = places.take(&third).unwrap();
-            assert!(places.take(&one).is_err());
+            let of_third = limit.take(&third).unwrap();
+            assert!(limit.take(&one).is_err());
             drop((held, of_other, of_third));
-            assert!(places.lock().is_empty());
+            assert!(limit.lock().is_empty());
         }
     }
 
@@ -370,10 +370,10 @@ mod tests {
 
     #[test]
     fn probes_of_one_host_leave_places_to_those_of_others() {
-        let places = ConcurrencyLimit::requests();
+        let limit = ConcurrencyLimit::requests();
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(Caller::anybody);
-        let all: Vec<ConcurrencyPermit> = std::iter::from_fn(|| places.take(&one).ok()).collect();
+        let all: Vec<ConcurrencyPermit> = std::iter::from_fn(|| limit.take(&one).ok()).collect();
         assert_eq!(all.len(), CONNECTIONS_MAX / 2);
-        assert!(places.take(&other).is_ok());
+        assert!(limit.take(&other).is_ok());
     }
 }

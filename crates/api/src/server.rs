@@ -117,12 +117,12 @@ impl Server {
             tokens: bound.tokens,
             tls: bound.tls,
             hosts: bound.hosts,
-            following: ConcurrencyLimit::followers(),
-            running: ConcurrencyLimit::queries(),
+            follow_limit: ConcurrencyLimit::followers(),
+            query_limit: ConcurrencyLimit::queries(),
             queries: Arc::default(),
-            listeners: ConcurrencyLimit::listeners(),
-            requests: ConcurrencyLimit::requests(),
-            triggers: ConcurrencyLimit::triggers(),
+            listener_limit: ConcurrencyLimit::listeners(),
+            request_limit: ConcurrencyLimit::requests(),
+            trigger_limit: ConcurrencyLimit::triggers(),
             services,
             keys: IdempotencyKeys::default(),
             refusals: Refusals::default(),
@@ -293,7 +293,7 @@ impl Serving {
                 }
                 continue;
             };
-            let place = (Arc::new(seat), evicted);
+            let permit = (Arc::new(seat), evicted);
             let (router, closing) = (self.router.clone(), self.closing.clone());
             let is_tls = tls.is_some();
             let transport = Transport::Tcp { is_tls, address };
@@ -301,7 +301,7 @@ impl Serving {
                 None => {
                     tokio::spawn(serve(
                         MinRateStream::new(stream),
-                        place,
+                        permit,
                         transport,
                         router,
                         closing,
@@ -310,7 +310,7 @@ impl Serving {
                 Some(acceptor) => {
                     let app = Arc::clone(&self.app);
                     tokio::spawn(async move {
-                        let (seat, mut evicted) = place;
+                        let (seat, mut evicted) = permit;
                         let handshake = acceptor.accept(MinRateStream::new(stream));
                         let shaken = timeout(HANDSHAKE_WAIT, handshake);
                         match unless_evicted(shaken, &mut evicted).await {
@@ -344,7 +344,7 @@ impl Serving {
                 let _ = stream.try_write(no_room().as_bytes());
                 continue;
             };
-            let place = (Arc::new(seat), evicted);
+            let permit = (Arc::new(seat), evicted);
             let transport = Transport::Unix {
                 peer: Peer::of(&stream, group),
                 uid: uid_of(&stream),
@@ -352,7 +352,7 @@ impl Serving {
             let (router, closing) = (self.router.clone(), self.closing.clone());
             tokio::spawn(serve(
                 MinRateStream::new(stream),
-                place,
+                permit,
                 transport,
                 router,
                 closing,

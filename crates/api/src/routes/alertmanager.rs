@@ -85,14 +85,14 @@ pub(crate) async fn notify(
         );
         return Err(Problem::invalid(why));
     }
-    let place = app
-        .running
+    let permit = app
+        .query_limit
         .take(&caller)
         .map_err(Problem::for_alertmanager)?;
     run_blocking(move || {
         // Many alerts take long: the permit limits the threads that one client's notifications
         // occupy.
-        let _place = place;
+        let _permit = permit;
         if let Some(name) = &asked.rule {
             find(&app.handle, name)?;
         }

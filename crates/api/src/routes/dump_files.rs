@@ -164,11 +164,11 @@ pub(crate) async fn file(
     let handle = app.handle.clone();
     let opened =
         run_blocking(move || OpenedFile::new(&handle, &dump, wanted.name.as_deref())).await?;
-    let places = match opened.whole {
-        Some(_) => &app.running,
-        None => &app.following,
+    let limit = match opened.whole {
+        Some(_) => &app.query_limit,
+        None => &app.follow_limit,
     };
-    let place = places.take(&caller)?;
+    let permit = limit.take(&caller)?;
     let tag = opened.whole.as_ref().and_then(|it| it.sha256.as_ref());
     let tag = tag.map(|sha256| format!("\"{sha256}\""));
     let mut response = Response::new(Body::empty());
@@ -213,7 +213,7 @@ pub(crate) async fn file(
         caller,
         sender,
         bytes: 0,
-        place: Some(place),
+        permit: Some(permit),
     };
     spawn_blocking(move || sending.run(opened, range));
     Ok(response)
@@ -268,7 +268,7 @@ struct FileTransfer {
     sender: Sender,
     bytes: u64,
     /// Released with the last piece.
-    place: Option<ConcurrencyPermit>,
+    permit: Option<ConcurrencyPermit>,
 }
 
 impl FileTransfer {
@@ -296,7 +296,7 @@ impl FileTransfer {
             error: sent.as_ref().err().cloned(),
             ..Export::default()
         });
-        drop(self.place);
+        drop(self.permit);
         if sent.is_ok() {
             self.sender.end();
         }
@@ -317,7 +317,7 @@ impl FileTransfer {
             piece.truncate(count);
             if at + count as u64 == end {
                 // A client that has read the whole file may request another file at once.
-                self.place = None;
+                self.permit = None;
             }
             if !self.sender.send(Bytes::from(piece)) {
                 return Err("the client has left".to_owned());

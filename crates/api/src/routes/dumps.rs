@@ -266,7 +266,7 @@ pub(crate) async fn list(
     Extension(caller): CallerExtension,
     QueryParams(wanted): QueryParams<DumpsQuery>,
 ) -> Result<Response, Problem> {
-    let place = app.running.take(&caller)?;
+    let permit = app.query_limit.take(&caller)?;
     let handle = app.handle.clone();
     let (ready, answer) = oneshot::channel();
     let (sender, body) = framed_stream();
@@ -279,7 +279,7 @@ pub(crate) async fn list(
         if ready.send(Ok(())).is_ok() {
             write_page(&page, sender, &app, &caller);
         }
-        drop(place);
+        drop(permit);
     });
     let bug = |_| Problem::bug("the list failed: please report this bug");
     answer.await.map_err(bug)??;

@@ -71,10 +71,10 @@ pub(crate) async fn events(
         })
     });
     let from = wanted.from.or(last.transpose()?);
-    let place = app.listeners.take(&caller)?;
+    let permit = app.listener_limit.take(&caller)?;
     let (sender, body) = stream(version)?;
     spawn_blocking(move || {
-        let _place = place;
+        let _permit = permit;
         let mut listener = app.handle.subscribe(from);
         // A message without data is not an event. It only sets the number to resume from: HTML,
         // section 9.2.6.

@@ -149,12 +149,12 @@ pub(crate) async fn query(
     version: Version,
 ) -> Result<Response, Problem> {
     let is_count = asked.count == Some(true);
-    let places = if asked.follow == Some(true) {
-        &app.following
+    let limit = if asked.follow == Some(true) {
+        &app.follow_limit
     } else {
-        &app.running
+        &app.query_limit
     };
-    let place = places.take(&caller)?;
+    let permit = limit.take(&caller)?;
     let cancel = Cancel::default();
     let (sender, body) = match is_count {
         true => framed_stream(),
@@ -174,7 +174,7 @@ pub(crate) async fn query(
         caller,
         sender,
         cancel,
-        place,
+        permit,
         _watch: AbortOnDrop(watch),
     };
     spawn_blocking(move || task.run(asked, ready));
@@ -220,7 +220,7 @@ struct QueryJob {
     caller: Caller,
     sender: Sender,
     cancel: Cancel,
-    place: ConcurrencyPermit,
+    permit: ConcurrencyPermit,
     /// Cancels the query when the caller's token is revoked.
     _watch: AbortOnDrop,
 }
@@ -269,7 +269,7 @@ impl QueryJob {
         let is_whole = outcome.is_ok();
         begun.end(outcome);
         // A client that has read the whole answer may send its next query at once.
-        drop(self.place);
+        drop(self.permit);
         if is_whole {
             self.sender.end();
         }

@@ -72,9 +72,9 @@ pub(crate) async fn trigger(
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
-    let place = app.triggers.take(&caller)?;
+    let permit = app.trigger_limit.take(&caller)?;
     let triggered = run_blocking(move || {
-        let _place = place;
+        let _permit = permit;
         let request = &mut wanted.request;
         request.dump = restrict_to_caller(&app.handle, &caller, request.dump.take())?;
         let claim = |key: &String| app.keys.claim(key, &meaning);
@@ -97,10 +97,10 @@ pub(crate) async fn trigger(
         wait_until_there(&handle, dump).await;
         StatusCode::CREATED
     };
-    let place = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
-    let place = place.map_err(|error| Problem::bug(error.to_string()))?;
+    let location = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
+    let location = location.map_err(|error| Problem::bug(error.to_string()))?;
     let body = Json(TriggeredBody { dump, existed });
-    Ok((status, [(header::LOCATION, place)], body).into_response())
+    Ok((status, [(header::LOCATION, location)], body).into_response())
 }
 
 /// Waits until the dumper has created the dump's file, a moment after the analyzer opened the dump.
