@@ -28,7 +28,7 @@ impl Modify for Common {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
-                "A token that `retroscope token` made. By a unix socket none is needed.",
+                "A token from `retroscope token`. The unix socket needs no token.",
             ));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
@@ -89,11 +89,11 @@ fn complete(operation: &mut Operation, role: Option<&str>) {
     for (status, text) in [
         (
             "4XX",
-            "Refused: `type` says why, `detail` what the client can do.",
+            "Refused: `type` has the cause, `detail` the reason and the remedy.",
         ),
         (
             "5XX",
-            "Not possible now: `type` says why, `detail` what the client can do.",
+            "Not possible now: `type` has the cause, `detail` the reason and the remedy.",
         ),
     ] {
         all.entry(status.to_owned())

@@ -93,7 +93,7 @@ pub(crate) async fn reload(
 /// End the recording, as SIGINT does
 ///
 /// Open dumps are finished. Repeating the request has no further effect.
-#[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "It ends.")))]
+#[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "The recording ends.")))]
 pub(crate) async fn stop(
     State(app): AppState,
     Extension(caller): CallerExtension,

@@ -142,13 +142,13 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
 #[utoipa::path(
     get, path = "/v1/dumps/{number}/file", tag = "dumps",
     params(
-        ("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1"),
+        ("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1"),
         DumpFileQuery,
-        ("Range" = Option<String>, Header, description = "One range of bytes, of a dump that is finished.", example = "bytes=0-1023"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
+        ("Range" = Option<String>, Header, description = "One range of bytes, for a finished dump.", example = "bytes=0-1023"),
+        ("If-Range" = Option<String>, Header, description = "The `ETag` of the requested file."),
     ),
     responses(
-        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
+        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd. `Content-Type` has the format."),
         (status = 206, content_type = "application/x-pcapng", body = Binary, description = "The range."),
     ),
 )]
@@ -399,7 +399,7 @@ pub(crate) struct HeldBody {
 /// Protect a dump: neither a limit nor a client can delete it until it is released
 #[utoipa::path(
     put, path = "/v1/dumps/{number}/hold", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn hold(
@@ -414,7 +414,7 @@ pub(crate) async fn hold(
 /// Release a protected dump
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}/hold", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn release(
@@ -450,8 +450,8 @@ async fn set_held(
 /// Delete the files of a dump that is finished and not protected
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
-    responses((status = 204, description = "They are gone.")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
+    responses((status = 204, description = "The files were deleted.")),
 )]
 pub(crate) async fn delete(
     State(app): AppState,

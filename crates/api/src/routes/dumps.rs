@@ -292,7 +292,7 @@ pub(crate) async fn list(
 /// An open dump has no `report` yet.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = DumpBody)),
 )]
 pub(crate) async fn read(

@@ -86,7 +86,7 @@ pub(crate) async fn put(
 #[utoipa::path(
     delete, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(
     State(app): AppState,

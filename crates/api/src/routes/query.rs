@@ -139,7 +139,7 @@ impl QueryParameters {
     responses((
         status = 200, description = "The packets; with `count` the verdict only.",
         content((Binary = "application/x-pcapng"), (CountBody = "application/json")),
-        headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
+        headers(("Location" = String, description = "The URL of the verdict, while the query is among the last 256.")),
     )),
 )]
 pub(crate) async fn query(
@@ -307,7 +307,7 @@ pub(crate) async fn verdict(
 #[utoipa::path(
     delete, path = "/v1/queries/{id}", tag = "packets",
     params(("id" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It ends, or has ended.")),
+    responses((status = 204, description = "The query ends, or has ended.")),
 )]
 pub(crate) async fn cancel(
     State(app): AppState,

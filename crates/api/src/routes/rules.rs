@@ -72,7 +72,7 @@ pub(crate) async fn read(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
         ("name" = String, Path, min_length = 1, max_length = 64),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule that was read.", pattern = "^\"[0-9a-f]{16}\"$"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule from GET.", pattern = "^\"[0-9a-f]{16}\"$"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: change no existing rule.", pattern = r"^\*$"),
     ),
     request_body = RuleBody,
@@ -165,7 +165,7 @@ pub(crate) async fn enable(
 #[utoipa::path(
     delete, path = "/v1/rules/{name}", tag = "rules",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(
     State(app): AppState,

@@ -46,7 +46,7 @@ pub(crate) struct TriggeredBody {
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
     request_body = TriggerBody,
     responses(
-        (status = 200, description = "The dump was there.", body = TriggeredBody),
+        (status = 200, description = "The dump existed before.", body = TriggeredBody),
         (status = 201, description = "The dump is new.", body = TriggeredBody),
     ),
 )]
