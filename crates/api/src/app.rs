@@ -1,4 +1,4 @@
-//! What all requests share.
+//! State that all requests share.
 
 use std::{
     future::pending,
@@ -13,58 +13,61 @@ use tokio::{task::JoinHandle, task_local, time::sleep};
 use crate::{
     Services,
     caller::Caller,
-    keys::Keys,
+    keys::IdempotencyKeys,
     metrics::Requests,
     problem::Problem,
-    queries::{Place, Places, Queries},
+    queries::{ConcurrencyLimit, ConcurrencyPermit, Queries},
     refusals::Refusals,
     tls::Tls,
     token::Tokens,
 };
 
-/// How often it is looked whether the token still stands of who is given something that goes on.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which a long answer checks that its token is still valid.
+const TOKEN_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 task_local! {
-    /// The place of the request that this task answers.
-    pub(crate) static PLACE: Arc<Place>;
+    /// The concurrency permit of the request that this task answers.
+    pub(crate) static PERMIT: Arc<ConcurrencyPermit>;
 }
 
-/// See the module.
+/// The state of the API: the recorder, the limits, and the counters.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: RecorderHandle,
-    /// What sources that wait in a read look at: set before the recorder is stopped.
+    /// Flag that sources check while they wait in a read. The API sets it before it stops the
+    /// recorder.
     pub(crate) stop: Arc<AtomicBool>,
-    /// `None`: nothing is listened at but unix sockets.
+    /// `None`: the API listens on unix sockets only.
     pub(crate) tokens: Option<Tokens>,
     /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Names, in lower case, by which the API may be asked for beside addresses and `localhost`.
+    /// Host names, in lower case, that requests may use in addition to IP addresses and
+    /// `localhost`.
     pub(crate) hosts: Vec<String>,
-    /// Queries that go on with what comes, …
-    pub(crate) following: Arc<Places>,
-    /// … those that do not, …
-    pub(crate) running: Arc<Places>,
-    /// … and what became of the last ones.
+    /// Limit of queries that follow the recording.
+    pub(crate) follow_limit: Arc<ConcurrencyLimit>,
+    /// Limit of queries that read the past only.
+    pub(crate) query_limit: Arc<ConcurrencyLimit>,
+    /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
-    pub(crate) listeners: Arc<Places>,
-    /// Requests of one account that are being answered.
-    pub(crate) requests: Arc<Places>,
-    /// Triggers by hand that are compiled and started.
-    pub(crate) triggers: Arc<Places>,
+    pub(crate) listener_limit: Arc<ConcurrencyLimit>,
+    /// Limit of requests of one account that are answered at the same time.
+    pub(crate) request_limit: Arc<ConcurrencyLimit>,
+    /// Limit of manual triggers that are compiled and started at the same time.
+    pub(crate) trigger_limit: Arc<ConcurrencyLimit>,
     pub(crate) services: Services,
-    pub(crate) keys: Keys,
+    pub(crate) keys: IdempotencyKeys,
     pub(crate) refusals: Refusals,
-    /// What the API counts about itself, for the metrics.
+    /// Counters of the API itself, for the metrics.
     pub(crate) counts: Arc<Requests>,
 }
 
 impl App {
-    /// Whether what a caller was let in by still stands as it was.
+    /// Checks that the caller's token is still valid and unchanged.
     ///
     /// # Errors
-    /// A sentence, of a token that is not what it was.
+    ///
+    /// A sentence: the token was removed or changed, or has expired.
     pub(crate) fn check(&self, caller: &Caller) -> Result<(), String> {
         match (&caller.token, &self.tokens) {
             (Some(token), Some(tokens)) => tokens.check(token, SystemClock.now().wall_ns),
@@ -85,13 +88,13 @@ impl App {
         due.for_each(|refusal| self.handle.tell_refusal(refusal));
     }
 
-    /// Waits until [`Self::check`] refuses a caller, and gives what it says.
+    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal.
     pub(crate) async fn revoked(&self, caller: &Caller) -> String {
         if caller.token.is_none() {
             return pending().await;
         }
         loop {
-            sleep(LOOK).await;
+            sleep(TOKEN_CHECK_PERIOD).await;
             if let Err(why) = self.check(caller) {
                 return why;
             }
@@ -99,24 +102,24 @@ impl App {
     }
 }
 
-/// A task that ends with this.
+/// A task that is aborted when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Tied(pub(crate) JoinHandle<()>);
+pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 
-impl Drop for Tied {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Runs what may wait for the recorder, or for the ring, on a thread that may wait. The work keeps
-/// the place of its request to its end, also after the client has left.
-pub(crate) async fn waiting<T: Send + 'static>(
+/// Runs work that may wait for the recorder or for the ring on a blocking thread. The work keeps
+/// the permit of its request until the work ends, even if the client disconnects before.
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let place = PLACE.try_with(Arc::clone).ok();
+    let permit = PERMIT.try_with(Arc::clone).ok();
     let work = move || {
-        let _place = place;
+        let _permit = permit;
         work()
     };
     let done = tokio::task::spawn_blocking(work).await;
@@ -127,12 +130,12 @@ pub(crate) async fn waiting<T: Send + 'static>(
     })
 }
 
-/// As [`waiting`], and the text of the answer is made on that thread too: of a long list that takes
-/// milliseconds.
-pub(crate) async fn answering<T: IntoResponse>(
+/// Like [`run_blocking`]. The blocking thread also makes the text of the answer, which takes
+/// milliseconds for a long list.
+pub(crate) async fn answer_blocking<T: IntoResponse>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    waiting(move || work().map(IntoResponse::into_response)).await
+    run_blocking(move || work().map(IntoResponse::into_response)).await
 }
 
 #[cfg(test)]
@@ -145,27 +148,27 @@ mod tests {
 
     #[test]
     fn work_keeps_its_place_after_the_client_has_left() {
-        let (places, caller) = (Places::requests(), Caller::of_peer(0, 1));
-        let place = Arc::new(places.take(&caller).unwrap());
-        let others: Vec<_> = std::iter::from_fn(|| places.take(&caller).ok()).collect();
+        let (limit, caller) = (ConcurrencyLimit::requests(), Caller::of_peer(0, 1));
+        let permit = Arc::new(limit.take(&caller).unwrap());
+        let others: Vec<_> = std::iter::from_fn(|| limit.take(&caller).ok()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).build();
         let runtime = runtime.unwrap();
-        // Dropped before the runtime, which waits for its threads.
+        // The sender is dropped before the runtime, because the runtime waits for its threads.
         let (release, released) = channel::<()>();
-        let work = waiting(move || {
+        let work = run_blocking(move || {
             let _ = released.recv();
             Ok(())
         });
-        let mut work = Box::pin(PLACE.scope(place, work));
+        let mut work = Box::pin(PERMIT.scope(permit, work));
         runtime.block_on(poll_fn(|context| {
             assert!(work.as_mut().poll(context).is_pending());
             Poll::Ready(())
         }));
         drop(work);
-        assert!(places.take(&caller).is_err(), "the work goes on");
+        assert!(limit.take(&caller).is_err(), "the work goes on");
         drop(release);
         let deadline = Instant::now() + Duration::from_secs(30);
-        while places.take(&caller).is_err() {
+        while limit.take(&caller).is_err() {
             assert!(Instant::now() < deadline);
             yield_now();
         }

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The client of a request.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -6,26 +6,26 @@ use retroscope_recorder::{Action, Change};
 
 use crate::{role::Role, token::Token};
 
-/// Who sent a request, as its token or the unix socket tells.
+/// The client of a request, identified by its token or by the unix socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// What it presented; `None`: it came by the unix socket, or needs none.
+    /// The client's token; `None`: the request came over the unix socket or needs no token.
     pub(crate) token: Option<Arc<Token>>,
-    /// The token's name, or `uid 0 pid 17`: for audit events.
+    /// The token's name, or `uid 0 pid 17`, for audit events.
     pub(crate) name: Arc<str>,
-    /// The same of all processes of a user.
+    /// The account that limits apply to. All processes of a user share one account.
     pub(crate) account: Arc<str>,
     pub(crate) roles: Arc<[Role]>,
-    /// Packets that it may see; `None`: all.
+    /// Filter of the packets that the client may see; `None`: all packets.
     pub(crate) filter: Option<Arc<str>>,
-    /// Bytes of each that it may see.
+    /// Maximum number of bytes of each packet that the client may see.
     pub(crate) snaplen: Option<u32>,
     /// The client's address and port; `None`: the unix socket.
     pub(crate) address: Option<SocketAddr>,
 }
 
 impl Caller {
-    /// Whoever is let in by the unix socket.
+    /// A client of the unix socket: it has all roles.
     pub(crate) fn of_peer(uid: u32, pid: i32) -> Self {
         Self {
             token: None,
@@ -61,7 +61,7 @@ impl Caller {
         self.roles.iter().any(|own| own.includes(role))
     }
 
-    /// Whether it sees less than the whole of all packets.
+    /// Whether the client sees only some packets, or only a part of each packet.
     pub(crate) fn is_restricted(&self) -> bool {
         self.filter.is_some() || self.snaplen.is_some()
     }

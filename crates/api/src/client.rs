@@ -1,6 +1,7 @@
-//! A client of the API that waits: what `retroscope query` and the other commands ask with.
+//! A blocking client of the API, for `retroscope query` and the other commands.
 //!
-//! A request has a connection of its own. HTTP/1.1, by a unix socket, TCP, or TLS with the system's authorities or others.
+//! Each request has a separate connection. The client speaks HTTP/1.1 over a unix socket, TCP, or
+//! TLS. It verifies the server's certificate with the system's authorities or with a given file.
 
 mod endpoint;
 mod tls;
@@ -28,32 +29,34 @@ use tokio_rustls::{TlsConnector, rustls::ClientConfig as RustlsConfig};
 pub use self::endpoint::{Endpoint, SOCKET, Url, default_socket, target};
 pub use hyper::Method;
 
-/// How long a connection may take, TLS included.
+/// Time limit for a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long the other end may say nothing in the middle of an answer. A follow and events say something every second, or every 15.
+/// Time limit for silence within an answer. A following query sends something every second, events
+/// every 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it may say nothing before and in an answer that it looks through the ring, and through dumps, for.
-const LOOK_WAIT: Duration = Duration::from_secs(3600);
-/// How often who waits for a piece may look at something else.
-const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of an answer that is kept as a whole.
+/// Time limit for silence before and within an answer that needs a search of the ring and of dumps.
+const SEARCH_WAIT: Duration = Duration::from_secs(3600);
+/// Interval at which a caller that waits for data can do other work.
+const POLL_PERIOD: Duration = Duration::from_millis(100);
+/// Maximum number of bytes of an answer that is kept in memory as a whole.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Where and as whom to ask.
+/// The recorder to connect to, and the credentials.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// Where.
+    /// The recorder's address.
     pub endpoint: Endpoint,
-    /// As whom; not needed at a unix socket.
+    /// The token; `None`: a unix socket needs no token.
     pub token: Option<String>,
-    /// The authorities that the server's certificate is to be of (PEM); `None`: those of the system.
+    /// A file of the authorities (PEM) that may have signed the server's certificate; `None`: the
+    /// system's authorities.
     pub authorities: Option<PathBuf>,
-    /// Our own certificate and its key (PEM), where the server asks for one.
+    /// The client's certificate and its key (PEM), if the server demands a certificate.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 impl fmt::Debug for ClientConfig {
-    /// Without the token, which must reach no log.
+    /// Omits the token, which must not get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             endpoint,
@@ -70,21 +73,21 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// What went wrong. Each is a sentence.
+/// Why a request failed. Each variant is displayed as a sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The caller's configuration is wrong.
     #[error("{0}")]
     Config(String),
-    /// Nobody is there, or a stranger.
+    /// No server listens there, or the server is not trusted.
     #[error("{to}: {why}")]
     Connect {
-        /// What was connected to.
+        /// The address of the attempt.
         to: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The answer is a refusal.
+    /// The server answered with a refusal.
     #[error("{detail}")]
     Refused {
         /// The status code, 400 to 599.
@@ -93,28 +96,28 @@ pub enum ClientError {
         kind: String,
         /// `rule-exists`: whether the existing rule is the requested rule.
         is_as_requested: bool,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         detail: String,
     },
-    /// The connection ended, or nothing came any more, in the middle of an answer.
+    /// The connection ended within an answer, or the server stopped sending.
     #[error("{to}: the answer was cut in the middle: {why}")]
     Cut {
-        /// Who was asked.
+        /// The server's address.
         to: String,
-        /// How.
+        /// How the answer ended.
         why: String,
     },
-    /// What answers is no recorder.
+    /// The answer is not from a recorder.
     #[error("{to}: this is no answer of a recorder: {why}")]
     Foreign {
-        /// Who was asked.
+        /// The server's address.
         to: String,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: String,
     },
 }
 
-/// See the module. For one thread at a time.
+/// A client of one recorder, for one thread at a time.
 #[derive(Debug)]
 pub struct Client {
     runtime: Runtime,
@@ -123,19 +126,19 @@ pub struct Client {
     authorization: Option<HeaderValue>,
 }
 
-/// A request.
+/// A request of the API.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ApiRequest {
     method: Method,
     target: String,
     headers: Vec<(HeaderName, String)>,
     body: Option<Value>,
-    /// How long nothing may come of the answer.
+    /// Time limit for silence of the server.
     wait: Duration,
 }
 
-impl Ask {
-    /// For a path with a query string: see [`target`].
+impl ApiRequest {
+    /// A request for a path with a query string: see [`target`].
     #[must_use]
     pub fn new(method: Method, target: impl Into<String>) -> Self {
         Self {
@@ -147,27 +150,27 @@ impl Ask {
         }
     }
 
-    /// For what is looked for in all of a large ring before there is an answer, or more of it.
+    /// Waits up to an hour for the answer: a search of a large ring takes long.
     #[must_use]
     pub fn patient(mut self) -> Self {
-        self.wait = LOOK_WAIT;
+        self.wait = SEARCH_WAIT;
         self
     }
 
-    /// GET.
+    /// A GET request.
     #[must_use]
     pub fn get(target: impl Into<String>) -> Self {
         Self::new(Method::GET, target)
     }
 
-    /// With a JSON object.
+    /// Adds a JSON object as body.
     #[must_use]
     pub fn json(mut self, body: Value) -> Self {
         self.body = Some(body);
         self
     }
 
-    /// With a header; `name` in lower case.
+    /// Adds a header; `name` is in lower case.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         let name = HeaderName::from_static(name);
@@ -176,25 +179,26 @@ impl Ask {
     }
 }
 
-/// What was answered, whose body may be still to come.
+/// A successful answer. Its body may still be on its way.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct ApiAnswer<'a> {
     client: &'a Client,
     response: Response<Incoming>,
-    /// How long nothing may come.
+    /// Time limit for silence of the server.
     wait: Duration,
     /// Ends the connection when dropped.
     _sender: SendRequest<Full<Bytes>>,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ClientStream for S {}
 
 impl Client {
-    /// Reads certificates, and connects to nobody yet.
+    /// Reads the certificates. Does not connect yet.
     ///
     /// # Errors
+    ///
     /// [`ClientError::Config`].
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let wrong = ClientError::Config;
@@ -236,15 +240,16 @@ impl Client {
         })
     }
 
-    /// Sends a request. What is answered is a success.
+    /// Sends a request. Returns an answer with a success status.
     ///
     /// # Errors
+    ///
     /// See [`ClientError`].
-    pub fn send(&self, ask: Ask) -> Result<Answer<'_>, ClientError> {
+    pub fn send(&self, ask: ApiRequest) -> Result<ApiAnswer<'_>, ClientError> {
         let wait = ask.wait;
         let request = self.request(ask)?;
         let (response, sender) = self.runtime.block_on(self.exchange(request, wait))?;
-        let answer = Answer {
+        let answer = ApiAnswer {
             client: self,
             response,
             wait,
@@ -256,7 +261,7 @@ impl Client {
         Err(answer.refusal())
     }
 
-    fn request(&self, ask: Ask) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(&self, ask: ApiRequest) -> Result<Request<Full<Bytes>>, ClientError> {
         let wrong = |error: hyper::http::Error| ClientError::Config(error.to_string());
         let mut request = Request::builder()
             .method(ask.method)
@@ -296,7 +301,7 @@ impl Client {
         let gone = |error: hyper::Error| self.foreign(&error);
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
-        // Its errors are those of the answer.
+        // The answer reports the errors of the connection.
         tokio::spawn(connection);
         let response = timeout(wait, sender.send_request(request)).await;
         let response =
@@ -304,7 +309,7 @@ impl Client {
         Ok((response.map_err(gone)?, sender))
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+    async fn connect(&self) -> io::Result<Box<dyn ClientStream>> {
         match &self.config.endpoint {
             Endpoint::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Endpoint::Url(url) => {
@@ -319,7 +324,7 @@ impl Client {
         }
     }
 
-    /// An error before the answer.
+    /// Classifies an error that occurred before the answer.
     fn foreign(&self, error: &hyper::Error) -> ClientError {
         let to = self.config.endpoint.to_string();
         let why = causes(error);
@@ -334,30 +339,32 @@ impl Client {
     }
 }
 
-impl Answer<'_> {
+impl ApiAnswer<'_> {
     /// The status code, 200 to 299.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.response.status().as_u16()
     }
 
-    /// A header, if it is text.
+    /// The value of a header; `None`: the header is absent or not text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// The next piece of the body; `None`: it was whole.
+    /// Reads the next piece of the body. `None`: the body is complete.
     ///
     /// # Errors
+    ///
     /// [`ClientError::Cut`].
     pub fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         self.piece_or(|| ())
     }
 
-    /// As [`Self::piece`], and calls `waiting` every 100 ms while nothing comes.
+    /// Like [`Self::piece`], and calls `waiting` every 100 ms while no data arrives.
     ///
     /// # Errors
+    ///
     /// [`ClientError::Cut`].
     pub fn piece_or(&mut self, mut waiting: impl FnMut()) -> Result<Option<Bytes>, ClientError> {
         let client = self.client;
@@ -370,9 +377,9 @@ impl Answer<'_> {
             let frame = self.response.body_mut().frame();
             let frame = client
                 .runtime
-                .block_on(async { timeout(LOOK, frame).await });
+                .block_on(async { timeout(POLL_PERIOD, frame).await });
             let Ok(frame) = frame else {
-                silence += LOOK;
+                silence += POLL_PERIOD;
                 if silence >= self.wait {
                     return Err(cut(format!("nothing came for {} s", self.wait.as_secs())));
                 }
@@ -389,10 +396,11 @@ impl Answer<'_> {
         }
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     ///
     /// # Errors
-    /// [`ClientError::Cut`]; [`ClientError::Foreign`]: it is larger than 64 MiB.
+    ///
+    /// [`ClientError::Cut`]; [`ClientError::Foreign`] if the body is larger than 64 MiB.
     pub fn bytes(mut self) -> Result<Vec<u8>, ClientError> {
         let mut all = Vec::new();
         while let Some(piece) = self.piece()? {
@@ -404,10 +412,11 @@ impl Answer<'_> {
         Ok(all)
     }
 
-    /// The whole body, which is a JSON value; `null` where there is none.
+    /// Reads the whole body as a JSON value. `null` if the body is empty.
     ///
     /// # Errors
-    /// As [`Self::bytes`]; [`ClientError::Foreign`]: it is no JSON.
+    ///
+    /// The errors of [`Self::bytes`]; [`ClientError::Foreign`] if the body is not JSON.
     pub fn json(self) -> Result<Value, ClientError> {
         let to = self.client.config.endpoint.to_string();
         let bytes = self.bytes()?;
@@ -425,12 +434,12 @@ impl Answer<'_> {
         ClientError::Foreign { to, why }
     }
 
-    /// What a refusal says: RFC 9457.
+    /// The error of a refusal: problem details of RFC 9457.
     fn refusal(self) -> ClientError {
         let status = self.response.status();
         let is_problem = self.header("content-type") == Some("application/problem+json");
         if !is_problem {
-            // The server's own parser has no words.
+            // The HTTP parser of the server sends a status without a body.
             let why = match status {
                 StatusCode::SERVICE_UNAVAILABLE => {
                     "it has no room for another connection".to_owned()
@@ -455,7 +464,7 @@ impl Answer<'_> {
     }
 }
 
-/// An error and those behind it, which have the words.
+/// The text of an error and of all its sources. The sources have the details.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -504,7 +513,7 @@ mod tests {
         assert!(shown.contains("127.0.0.1"), "{shown}");
     }
 
-    /// As long as who asks wants, before an answer and in it.
+    /// The same time limit holds before the answer and within the answer.
     #[test]
     fn a_silent_answer_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -515,7 +524,7 @@ mod tests {
             assert!(stream.read(&mut request).unwrap() > 0);
             let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
             stream.write_all(head).unwrap();
-            // Until the client has left.
+            // The server stays silent until the client disconnects.
             while stream.read(&mut request).is_ok_and(|bytes| bytes > 0) {}
         });
         let client = Client::new(ClientConfig {
@@ -525,14 +534,14 @@ mod tests {
             certificate: None,
         });
         let client = client.unwrap();
-        let ask = Ask {
+        let ask = ApiRequest {
             wait: Duration::from_secs(1),
-            ..Ask::get("/")
+            ..ApiRequest::get("/")
         };
         let refused = client.send(ask).unwrap().json().unwrap_err().to_string();
         assert!(refused.contains("nothing came for 1 s"), "{refused}");
         drop(client);
         silent.join().unwrap();
-        assert!(Ask::get("/").patient().wait > SILENCE);
+        assert!(ApiRequest::get("/").patient().wait > SILENCE);
     }
 }

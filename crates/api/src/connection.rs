@@ -1,4 +1,4 @@
-//! Connections: how many there may be, how long they may be idle or slow, and their end.
+//! Connections: their number, time limits, and shutdown.
 
 use std::{
     collections::BTreeMap,
@@ -30,56 +30,56 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{guard::Arrival, metrics::Requests, queries::Place};
+use crate::{guard::Transport, metrics::Requests, queries::ConcurrencyPermit};
 
-/// Connections at once, of each address.
+/// Maximum number of connections of each listening address.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
-/// How long a connection may be without a request, or take for the head of one.
+/// Time limit for a connection without a request, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Bytes of the head of a request, and of what is read ahead.
+/// Maximum number of bytes of a request's head, and of the read buffer.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// How long a client that does not take what is written may be, …
+/// Time in which a slow client must accept [`WRITE_BYTES_MIN`] bytes.
 const WRITE_WAIT: Duration = Duration::from_secs(10);
-/// … and how much it takes at least in that time.
+/// Bytes that a slow client must accept within [`WRITE_WAIT`].
 const WRITE_BYTES_MIN: usize = 64 << 10;
 
-/// The connections of one address. Where there are as many as may be, the one that was idle for longest makes room; where none is idle, there
-/// is no room.
+/// The connections of one listening address. At the limit, a new connection evicts the connection
+/// that was idle for longest. If no connection is idle, the new connection is refused.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     max: usize,
     counts: Arc<Requests>,
-    seats: Mutex<Taken>,
-    /// One was given up.
+    seats: Mutex<ConnectionSlots>,
+    /// Notified when a connection ends.
     left: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ConnectionSlots {
     next: u64,
-    by_number: BTreeMap<u64, State>,
+    by_number: BTreeMap<u64, ConnectionState>,
 }
 
 #[derive(Debug)]
-struct State {
-    /// When the connection became idle, or the request came whose body is awaited; `None`: the
-    /// request is being answered.
+struct ConnectionState {
+    /// Time since which the connection is idle, or start of the request whose body the server waits
+    /// for; `None`: the request is being answered.
     idle_since: Option<Instant>,
-    /// Dropped to end the connection.
+    /// Dropped to evict the connection.
     _eviction: oneshot::Sender<Infallible>,
 }
 
-/// The right to a connection.
+/// The permit for one connection.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct ConnectionPermit {
+    seats: Arc<ConnectionLimit>,
     number: u64,
 }
 
-/// Ready when another connection needs its place.
-pub(crate) type Evicted = oneshot::Receiver<Infallible>;
+/// Ready when the connection is evicted for another connection.
+pub(crate) type EvictionNotice = oneshot::Receiver<Infallible>;
 
-impl Seats {
+impl ConnectionLimit {
     pub(crate) fn new(max: usize, counts: Arc<Requests>) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -89,12 +89,12 @@ impl Seats {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionSlots> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for another connection.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<(Seat, Evicted)> {
+    /// Makes room for another connection, if possible.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<(ConnectionPermit, EvictionNotice)> {
         let mut taken = self.lock();
         if taken.by_number.len() >= self.max {
             let idle = taken.by_number.iter();
@@ -109,35 +109,36 @@ impl Seats {
         let number = taken.next;
         taken.next += 1;
         let (eviction, evicted) = oneshot::channel();
-        let state = State {
+        let state = ConnectionState {
             idle_since: Some(Instant::now()),
             _eviction: eviction,
         };
         taken.by_number.insert(number, state);
         let seats = Arc::clone(self);
-        Some((Seat { seats, number }, evicted))
+        Some((ConnectionPermit { seats, number }, evicted))
     }
 
-    /// Waits until all connections have ended, at most until then. Whether they have.
+    /// Waits until all connections have ended, at most until `deadline`. Returns whether all have
+    /// ended.
     pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
-        let is_used = |taken: &mut Taken| !taken.by_number.is_empty();
+        let is_used = |taken: &mut ConnectionSlots| !taken.by_number.is_empty();
         let waited = self.left.wait_timeout_while(self.lock(), wait, is_used);
         let (taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         taken.by_number.is_empty()
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     fn set(&self, idle_since: Option<Instant>) {
-        // One that makes room for another is not there any more.
+        // An evicted connection has no entry any more.
         if let Some(state) = self.seats.lock().by_number.get_mut(&self.number) {
             state.idle_since = idle_since;
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.seats.counts.ended.fetch_add(1, Ordering::Relaxed);
         self.seats.lock().by_number.remove(&self.number);
@@ -145,27 +146,27 @@ impl Drop for Seat {
     }
 }
 
-/// A request is being answered.
+/// Marks a connection as busy while a request is answered.
 #[derive(Debug)]
-struct Busy(Arc<Seat>);
+struct InFlight(Arc<ConnectionPermit>);
 
-impl Busy {
-    fn new(seat: &Arc<Seat>) -> Self {
+impl InFlight {
+    fn new(seat: &Arc<ConnectionPermit>) -> Self {
         seat.set(None);
         Self(Arc::clone(seat))
     }
 }
 
-impl Drop for Busy {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.set(Some(Instant::now()));
     }
 }
 
-/// The result of a future, or `None` if the connection has to make room before.
+/// The result of a future, or `None` if the connection is evicted first.
 pub(crate) async fn unless_evicted<T>(
     future: impl Future<Output = T>,
-    evicted: &mut Evicted,
+    evicted: &mut EvictionNotice,
 ) -> Option<T> {
     match select(evicted, pin!(future)).await {
         Either::Left(_) => None,
@@ -173,21 +174,21 @@ pub(crate) async fn unless_evicted<T>(
     }
 }
 
-/// Answers the requests of a connection until it ends, is idle for too long, has to make room, or `closing` says that all ends: then it is
-/// answered what it has asked.
+/// Answers the requests of a connection until the connection ends, is idle for too long, or is
+/// evicted. When `closing` becomes true, the current request is still answered.
 pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (seat, mut evicted): (Arc<Seat>, Evicted),
-    arrival: Arrival,
+    (seat, mut evicted): (Arc<ConnectionPermit>, EvictionNotice),
+    transport: Transport,
     router: Router,
     mut closing: watch::Receiver<bool>,
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         seat.set(None);
-        request.extensions_mut().insert(arrival);
+        request.extensions_mut().insert(transport);
         let receiver = Arc::clone(&seat);
-        let request = request.map(|body| Receiving {
+        let request = request.map(|body| RequestBody {
             body,
             seat: receiver,
             since: Instant::now(),
@@ -196,9 +197,10 @@ pub(crate) async fn serve(
         let answering = hyper::service::Service::call(&router, request);
         async move {
             let mut response: Response<Body> = answering.await?;
-            let place: Option<Arc<Place>> = response.extensions_mut().remove();
-            // Until the body ends the connection is busy, and an admitted caller has its place.
-            let kept = (Busy::new(&seat), place);
+            let permit: Option<Arc<ConcurrencyPermit>> = response.extensions_mut().remove();
+            // Until the body ends, the connection is busy and an admitted caller keeps its
+            // concurrency permit.
+            let kept = (InFlight::new(&seat), permit);
             let keep = move |_: &Frame<Bytes>| _ = &kept;
             Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
         }
@@ -214,24 +216,24 @@ pub(crate) async fn serve(
         let is_closing = matches!(select(closed, connection.as_mut()).await, Either::Left(_));
         if is_closing {
             connection.as_mut().graceful_shutdown();
-            // An error is the end of the client.
+            // An error means that the client has disconnected.
             let _ = connection.await;
         }
     };
     unless_evicted(talk, &mut evicted).await;
 }
 
-/// The body of a request. While the handler waits for the client to send more, the connection
+/// The body of a request. While the handler waits for more data from the client, the connection
 /// counts as idle.
 #[derive(Debug)]
-struct Receiving {
+struct RequestBody {
     body: Incoming,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionPermit>,
     /// The start of the request.
     since: Instant,
 }
 
-impl HttpBody for Receiving {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -253,20 +255,20 @@ impl HttpBody for Receiving {
     }
 }
 
-/// A stream whose reader has to keep up.
+/// A stream that closes if its reader is too slow.
 #[derive(Debug)]
-pub(crate) struct Paced<S> {
+pub(crate) struct MinRateStream<S> {
     stream: S,
-    /// When it is given up, unless it takes so much more until then.
+    /// The deadline, and the bytes that the reader must still accept before the deadline.
     due: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Paced<S> {
+impl<S> MinRateStream<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, due: None }
     }
 
-    /// Judges what became of a write of `bytes`.
+    /// Checks the result of a write of `bytes` bytes against the minimum rate.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
@@ -297,7 +299,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MinRateStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -307,7 +309,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MinRateStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -349,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// On a clock of its own.
+    /// Runs a test with a paused clock.
     fn run(test: impl Future<Output = ()>) {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -362,9 +364,9 @@ mod tests {
     fn a_reader_that_does_not_keep_up_is_given_up() {
         run(async {
             let (stream, mut reader) = duplex(1024);
-            let mut paced = Paced::new(stream);
+            let mut paced = MinRateStream::new(stream);
             let begun = tokio::time::Instant::now();
-            // It takes something now and then.
+            // The reader accepts 512 bytes at a time, which is below the minimum rate.
             tokio::spawn(async move {
                 loop {
                     sleep(WRITE_WAIT / 4).await;
@@ -381,7 +383,7 @@ mod tests {
     fn a_reader_that_keeps_up_has_its_time() {
         run(async {
             let (stream, mut reader) = duplex(1024);
-            let mut paced = Paced::new(stream);
+            let mut paced = MinRateStream::new(stream);
             let reading = tokio::spawn(async move {
                 let mut piece = vec![0; WRITE_BYTES_MIN + 1024];
                 for _ in 0..10 {
@@ -392,7 +394,7 @@ mod tests {
             });
             let bytes = vec![0; 10 * (WRITE_BYTES_MIN + 1024)];
             paced.write_all(&bytes).await.unwrap();
-            // Silence between two answers is none of its faults.
+            // Silence between two answers is not the reader's fault.
             sleep(WRITE_WAIT * 100).await;
             paced.write_all(&[0; 1000]).await.unwrap();
             drop(reading.await.unwrap());
@@ -401,11 +403,11 @@ mod tests {
 
     #[test]
     fn the_longest_idle_makes_room_and_the_busy_do_not() {
-        let seats = Seats::new(2, Arc::default());
+        let seats = ConnectionLimit::new(2, Arc::default());
         let (first, mut first_out) = seats.take().unwrap();
         let (second, mut second_out) = seats.take().unwrap();
         let first = Arc::new(first);
-        let busy = Busy::new(&first);
+        let busy = InFlight::new(&first);
         let (third, mut third_out) = seats.take().unwrap();
         assert!(
             second_out
@@ -415,7 +417,7 @@ mod tests {
         drop(second);
         drop(busy);
         let third = Arc::new(third);
-        let busy = Busy::new(&third);
+        let busy = InFlight::new(&third);
         assert!(
             first_out
                 .try_recv()
@@ -428,7 +430,7 @@ mod tests {
                 .is_err_and(|it| it == oneshot::error::TryRecvError::Closed)
         );
         let fourth = Arc::new(fourth);
-        let also_busy = Busy::new(&fourth);
+        let also_busy = InFlight::new(&fourth);
         assert!(seats.take().is_none());
         drop((busy, also_busy));
         assert!(

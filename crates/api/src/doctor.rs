@@ -1,59 +1,60 @@
-//! What `retroscope doctor` finds on a machine, and how it is told: the program looks, and its API answers with it.
+//! Findings of `retroscope doctor`: the program inspects the machine, and the API serves the
+//! findings.
 
 use std::{fmt, sync::Arc};
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It is as it should be.
+    /// The setting is good.
     Ok,
-    /// Worth knowing: recording works, perhaps not as well as it could.
+    /// Recording works, but may be less good than possible.
     Note,
-    /// Packets would be lost, or are being lost, or none can be recorded.
+    /// Packets are or would be lost, or nothing can be recorded.
     Warn,
 }
 
-/// One finding: one line about what is, one line about what to do.
+/// A finding: one line for the fact, one line for the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What was looked at, one word: `permission`, `offload`, …
+    /// The name of the check, one word, such as `permission` or `offload`.
     #[schema(example = "offload")]
     pub check: &'static str,
-    /// The interface it is about, if it is about one.
+    /// The interface of the finding; `null`: the finding is about the machine.
     pub interface: Option<String>,
-    /// What is.
+    /// The fact.
     pub what: String,
-    /// What to do; `nothing to do` if that is so.
+    /// The remedy, or `nothing to do`.
     #[serde(rename = "do")]
     pub advice: String,
 }
 
 impl Finding {
-    /// A finding that is as it should be.
+    /// A finding of severity `ok`.
     #[must_use]
     pub fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(Severity::Ok, check, what, "nothing to do")
     }
 
-    /// Worth knowing.
+    /// A finding of severity `note`.
     #[must_use]
     pub fn note(check: &'static str, what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self::new(Severity::Note, check, what, advice)
     }
 
-    /// Packets would be lost.
+    /// A finding of severity `warn`.
     #[must_use]
     pub fn warn(check: &'static str, what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self::new(Severity::Warn, check, what, advice)
     }
 
-    /// A finding.
+    /// A finding of any severity, about the machine.
     #[must_use]
     pub fn new(
         severity: Severity,
@@ -70,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// The same, about an interface.
+    /// A finding like this, but about an interface.
     #[must_use]
     pub fn on(self, interface: &str) -> Self {
         Self {
@@ -80,20 +81,20 @@ impl Finding {
     }
 }
 
-/// All findings and what they come to.
+/// All findings and their summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Doctor)]
-pub struct Report {
-    /// One for each thing that was looked at.
+pub struct DoctorReport {
+    /// The findings of all checks.
     pub findings: Vec<Finding>,
-    /// Checks that found nothing to look at: a virtual interface has no receive ring.
+    /// Checks that did not apply. For example, a virtual interface has no receive ring.
     pub not_checked: Vec<&'static str>,
-    /// Whether one of them would lose packets.
+    /// Whether a finding has the severity `warn`.
     pub loses_packets: bool,
 }
 
-impl Report {
-    /// A report of findings, where `checks` are all that there could be.
+impl DoctorReport {
+    /// A report of these findings. `checks` names all checks.
     #[must_use]
     pub fn new(findings: Vec<Finding>, checks: &[&'static str]) -> Self {
         let warns = |finding: &Finding| finding.severity == Severity::Warn;
@@ -107,12 +108,13 @@ impl Report {
     }
 }
 
-/// What is found of interfaces with these names, or of all where there is none. The error: there is no such interface, or the system does not tell.
-type Look = dyn Fn(&[String]) -> Result<Report, String> + Send + Sync;
+/// Inspects the interfaces with these names, or all interfaces if the list is empty. Error: an
+/// interface does not exist, or the system does not provide the facts.
+type InspectMachine = dyn Fn(&[String]) -> Result<DoctorReport, String> + Send + Sync;
 
-/// Looks at the machine. Any thread may call it.
+/// The function that inspects the machine. Any thread may call the function.
 #[derive(Clone)]
-pub struct Doctor(pub Arc<Look>);
+pub struct Doctor(pub Arc<InspectMachine>);
 
 impl fmt::Debug for Doctor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,5 @@
-//! Bodies and query strings of requests: read within bounds, and refused where they say what is not known.
+//! Extractors for bodies, paths and query strings of requests. They have limits and refuse unknown
+//! fields.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     problem::{Cause, Problem},
-    queries::Place,
+    queries::ConcurrencyPermit,
 };
 
-/// Bytes of a body, …
+/// Maximum number of bytes of a body.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// … and of one with a list of what a program has gathered.
+/// Maximum number of bytes of a body with a list that a program has made.
 const LIST_BYTES_MAX: usize = 1 << 20;
-/// How long a body may take to come.
+/// Time limit for a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
 /// A JSON object from a request, or for an answer.
@@ -35,11 +36,11 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// The same that may be a longer text.
+/// A JSON object from a request with a larger size limit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LongJson<T>(pub(crate) T);
+pub(crate) struct LargeJson<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for LongJson<T> {
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for LargeJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
@@ -52,7 +53,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     if !is_json(&parts.headers) {
         return Err(Problem::new(
             Cause::MediaType,
-            "the body is to be JSON: send it with `Content-Type: application/json`",
+            "the body must be JSON: send it with `Content-Type: application/json`",
         ));
     }
     let too_large = || {
@@ -62,7 +63,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > bytes_max) {
-        // Before a byte of it is read.
+        // Refuse the body before reading any data.
         return Err(too_large());
     }
     let body = Limited::new(body, bytes_max).collect();
@@ -79,7 +80,7 @@ async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result
         }
     })?;
     serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| Problem::malformed(format!("the body is not as it should be: {error}")))
+        .map_err(|error| Problem::malformed(format!("invalid request body: {error}")))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -101,11 +102,11 @@ impl<T: Serialize> IntoResponse for Json<T> {
 impl<T: Serialize> Json<T> {
     /// An answer that may be large. Its text occupies a place until the text is sent or the client
     /// has left.
-    pub(crate) fn keeping(self, place: Place) -> Response {
+    pub(crate) fn keeping(self, permit: ConcurrencyPermit) -> Response {
         self.answer(|text| {
             Bytes::from_owner(KeptText {
                 text,
-                _place: place,
+                _permit: permit,
             })
         })
     }
@@ -124,7 +125,7 @@ impl<T: Serialize> Json<T> {
 /// The text of an answer, which lives until its last byte is written to the socket.
 struct KeptText {
     text: Vec<u8>,
-    _place: Place,
+    _permit: ConcurrencyPermit,
 }
 
 impl AsRef<[u8]> for KeptText {
@@ -135,58 +136,54 @@ impl AsRef<[u8]> for KeptText {
 
 /// The parameters of a query string.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parameters<T>(pub(crate) T);
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query = Query::try_from_uri(&parts.uri);
         let Query(value) = query.map_err(|error| {
-            // Its words are about "query string", and then serde's.
+            // The outer error only says "query string"; its source has the reason from serde.
             let why = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
-            Problem::malformed(format!("the query string is not as it should be: {why}"))
+            Problem::malformed(format!("invalid query string: {why}"))
         })?;
         Ok(Self(value))
     }
 }
 
-/// The parts of a parameter that stand with commas between.
+/// Splits a parameter at its commas.
 pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     let parts = text.unwrap_or_default().split(',');
     let parts = parts.filter(|part| !part.is_empty());
     parts.map(str::to_owned).collect()
 }
 
-/// No parameters: what a query string of an operation without any has is refused.
+/// No parameters: an operation without parameters refuses a query string.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Nothing {}
+pub(crate) struct NoQuery {}
 
 /// The last part of a path, decoded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Named<T>(pub(crate) T);
+pub(crate) struct PathParam<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParam<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        let Path(value) = path.map_err(|error| {
-            Problem::malformed(format!(
-                "the path is not as it should be: {}",
-                error.body_text()
-            ))
-        })?;
+        let Path(value) = path
+            .map_err(|error| Problem::malformed(format!("invalid path: {}", error.body_text())))?;
         Ok(Self(value))
     }
 }
 
-/// Bytes of a name or key.
+/// Maximum number of bytes of a name or key.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Refuses what is no name of a rule or pin, nor a key.
+/// Refuses an invalid name of a rule or pin, and an invalid key.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(Problem::invalid(format!(

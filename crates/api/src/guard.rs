@@ -1,4 +1,4 @@
-//! Who is let in: where a request was sent to, from which page, by whom, and whether that may ask for it.
+//! Access control: the host and origin of a request, its client, and the client's roles.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,33 +12,33 @@ use retroscope_recorder::{Clock, Refusal, SystemClock};
 use retroscope_unix::Peer;
 
 use crate::{
-    app::{App, PLACE},
+    app::{App, PERMIT},
     caller::Caller,
     operations::{self, Limited, Operation},
     problem::{Cause, Problem, WhyRefused},
-    token::Refused,
+    token::TokenRefusal,
 };
 
-/// How a request came.
+/// How a request arrived.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Arrival {
+pub(crate) enum Transport {
     /// Over TCP.
     Tcp {
-        /// In TLS.
+        /// Whether the connection uses TLS.
         is_tls: bool,
         /// The client's address and port.
         address: SocketAddr,
     },
-    /// By a unix socket.
+    /// Over a unix socket.
     Unix {
-        /// The client; `None`: its user may not connect.
+        /// The client's process; `None`: the client's user may not connect.
         peer: Option<Peer>,
-        /// The client's user; `None`: unknown.
+        /// The client's user ID; `None`: unknown.
         uid: Option<u32>,
     },
 }
 
-impl Arrival {
+impl Transport {
     fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Tcp { address, .. } => Some(address),
@@ -46,7 +46,7 @@ impl Arrival {
         }
     }
 
-    /// The client's host or user, for an account without a token.
+    /// The client's host or user, which is the account of a client without a token.
     fn origin(self) -> String {
         match self {
             Self::Tcp { address, .. } => address.ip().to_string(),
@@ -56,7 +56,7 @@ impl Arrival {
     }
 }
 
-/// A request that does not pass.
+/// A refused request.
 struct Denied {
     /// The client's name, if it is known.
     who: Option<Arc<str>>,
@@ -75,27 +75,27 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let arrival = request.extensions().get::<Arrival>().copied();
-    let admitted = admit(&app, &request, arrival).and_then(|caller| {
-        let place = app.requests.take(&caller);
-        let place = place.map_err(|problem| match request.uri().path() {
+    let transport = request.extensions().get::<Transport>().copied();
+    let admitted = admit(&app, &request, transport).and_then(|caller| {
+        let permit = app.request_limit.take(&caller);
+        let permit = permit.map_err(|problem| match request.uri().path() {
             "/v1/alertmanager" => problem.for_alertmanager(),
             _ => problem,
         })?;
-        Ok((caller, place))
+        Ok((caller, permit))
     });
     let (who, mut response) = match admitted {
-        Ok((caller, place)) => {
+        Ok((caller, permit)) => {
             let who = Arc::clone(&caller.name);
             request.extensions_mut().insert(caller);
-            let place = Arc::new(place);
+            let permit = Arc::new(permit);
             let mut response = if request.method() == Method::HEAD && is_costly(&request) {
                 Response::default()
             } else {
-                PLACE.scope(Arc::clone(&place), next.run(request)).await
+                PERMIT.scope(Arc::clone(&permit), next.run(request)).await
             };
-            // The connection keeps the place until the answer's end.
-            response.extensions_mut().insert(place);
+            // The connection keeps the concurrency permit until the answer ends.
+            response.extensions_mut().insert(permit);
             (Some(who), response)
         }
         Err(Denied { who, problem }) => (who, problem.into_response()),
@@ -103,7 +103,7 @@ pub(crate) async fn guard(
     let refusal = response.extensions().get::<Cause>().map(|it| it.word());
     app.counts.add(response.status().as_u16(), refusal);
     if let Some(WhyRefused(why)) = response.extensions_mut().remove() {
-        let address = arrival.and_then(Arrival::address);
+        let address = transport.and_then(Transport::address);
         let address = address.map(|address| address.ip());
         let status = Some(response.status().as_u16());
         app.refuse(Refusal::new(who.as_deref(), address, status, &why));
@@ -115,7 +115,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// Whether GET reads the ring or the disk, which HEAD must not do: the headers are known without.
+/// Whether GET reads the ring or the disk. HEAD must not do that: its headers are known without
+/// reading.
 fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();
@@ -126,9 +127,10 @@ fn is_costly(request: &Request) -> bool {
         .is_some_and(|path| costly.contains(&path))
 }
 
-fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Caller, Denied> {
-    let arrival = arrival.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
-    if let Arrival::Tcp { is_tls, .. } = arrival {
+fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<Caller, Denied> {
+    let transport =
+        transport.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
+    if let Transport::Tcp { is_tls, .. } = transport {
         let host = check_host(request.uri(), request.headers(), &app.hosts)?;
         check_origin(request.headers(), is_tls, &host)?;
     }
@@ -137,20 +139,20 @@ fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Calle
     let operation = path.and_then(|path| operations::find(request.method(), path));
     let needed = operation.map(|operation| operation.role);
     if needed == Some(None) {
-        return Ok(Caller::anybody(&arrival.origin()));
+        return Ok(Caller::anybody(&transport.origin()));
     }
-    let caller = match arrival {
-        Arrival::Unix {
+    let caller = match transport {
+        Transport::Unix {
             peer: Some(peer), ..
         } => Caller::of_peer(peer.uid, peer.pid),
-        Arrival::Unix { peer: None, uid } => {
+        Transport::Unix { peer: None, uid } => {
             let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
             return Err(Denied {
                 who: uid.map(|uid| format!("uid {uid}").into()),
                 problem: Problem::forbidden(why),
             });
         }
-        Arrival::Tcp { address, .. } => Caller {
+        Transport::Tcp { address, .. } => Caller {
             address: Some(address),
             ..authenticate(app, request.headers())?
         },
@@ -166,7 +168,7 @@ fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Calle
         let allowed = operations::methods(path);
         let why = format!("{} is not for {path}: use {allowed}", request.method());
         let problem = Problem::new(Cause::Method, why);
-        // Names of methods are always a header's value.
+        // Method names are always valid header values.
         let problem = match HeaderValue::from_str(&allowed) {
             Ok(allowed) => problem.with(header::ALLOW, allowed),
             Err(_) => problem,
@@ -190,13 +192,13 @@ fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem
         && !caller.may(role)
     {
         return Err(Problem::forbidden(format!(
-            "token '{name}' may not do that: it takes the role '{role}'"
+            "token '{name}' does not have the role '{role}', which this operation needs"
         ))
         .with_role(role));
     }
     if operation.limited == Limited::MayNot && caller.is_restricted() {
         return Err(Problem::forbidden(format!(
-            "token '{name}' sees a part of the packets only, and this tells of all: it takes a token without filter and snap length"
+            "this operation shows all packets, and token '{name}' is restricted by a filter or snap length"
         )));
     }
     Ok(())
@@ -221,12 +223,8 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
         let (scheme, token) = text.split_once(' ')?;
         (scheme.eq_ignore_ascii_case("bearer") && more.is_none()).then_some(token.trim())
     });
-    let token = token.ok_or_else(|| {
-        refuse(
-            ask,
-            "the token is to come as `Authorization: Bearer TOKEN`, once",
-        )
-    })?;
+    let token = token
+        .ok_or_else(|| refuse(ask, "send exactly one header `Authorization: Bearer TOKEN`"))?;
     let tokens = app
         .tokens
         .as_ref()
@@ -234,12 +232,12 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     tokens
         .caller(token, SystemClock.now().wall_ns)
         .map_err(|refused| match refused {
-            Refused::Unknown => refuse(
+            TokenRefusal::Unknown => refuse(
                 wrong,
                 "this token is not known: `retroscope token` makes one that is",
             )
             .into(),
-            Refused::Expired(name) => Denied {
+            TokenRefusal::Expired(name) => Denied {
                 who: Some(name),
                 problem: refuse(
                     wrong,
@@ -249,8 +247,8 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
         })
 }
 
-/// Where a request was sent to, if that is an address, `localhost`, or a name that the API has: a page of another site can have its own name
-/// lead here (DNS rebinding), and no other.
+/// The host that a request was sent to. Refuses a host name that the API does not have. A page of
+/// another site can make its own name resolve to this machine (DNS rebinding), but no other name.
 fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Authority, Problem> {
     let mut given = headers.get_all(header::HOST).iter();
     let (given, more) = (given.next(), given.next());
@@ -261,7 +259,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
             "one `Host` header is needed, with the address or name that was asked for",
         )
     })?;
-    // An absolute URI has its own, which has to be the same: RFC 9112, section 3.2.2.
+    // An absolute URI has an authority, which must be equal to `Host`: RFC 9112, section 3.2.2.
     if uri.authority().is_some_and(|authority| *authority != host) {
         return Err(Problem::malformed(
             "`Host` is another one than that of the request line",
@@ -285,7 +283,7 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     Ok(host)
 }
 
-/// Refuses what a page of another site sends: RFC 6454.
+/// Refuses requests from pages of other sites: RFC 6454.
 fn check_origin(headers: &HeaderMap, is_tls: bool, host: &Authority) -> Result<(), Problem> {
     let scheme = if is_tls { "https" } else { "http" };
     let own = format!("{scheme}://{host}");

@@ -1,4 +1,5 @@
-//! `Idempotency-Key`: what the last keys were used for. The recorder remembers which dumps they stand for.
+//! Keys of the header `Idempotency-Key`, with their requests. The recorder remembers the dumps of
+//! the keys.
 
 use std::{
     collections::VecDeque,
@@ -9,22 +10,24 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Keys that are remembered: as many as the recorder does.
+/// Number of remembered keys. The recorder remembers as many.
 const KEPT: usize = 256;
 
-/// The last keys, and hashes of what they were used for.
+/// The last keys, each with a hash of its request.
 #[derive(Debug, Default)]
-pub(crate) struct Keys(Mutex<VecDeque<(String, [u8; 32])>>);
+pub(crate) struct IdempotencyKeys(Mutex<VecDeque<(String, [u8; 32])>>);
 
-impl Keys {
+impl IdempotencyKeys {
     fn lock(&self) -> MutexGuard<'_, VecDeque<(String, [u8; 32])>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A key stands for this from now on: in one step, so that of two who come at once with one key the second is told. Whether that is new.
+    /// Reserves a key for a request. Returns whether the key is new. Check and reservation are one
+    /// step: if two clients use one key at the same time, the second client is refused.
     ///
     /// # Errors
-    /// It stands for something else.
+    ///
+    /// The key belongs to another request.
     pub(crate) fn claim(&self, key: &str, of: &str) -> Result<bool, Problem> {
         let hash: [u8; 32] = Sha256::digest(of).into();
         let mut last = self.lock();
@@ -44,7 +47,7 @@ impl Keys {
         Ok(true)
     }
 
-    /// What a key was claimed for is refused: it stands for nothing.
+    /// Forgets a key whose request was refused.
     pub(crate) fn release(&self, key: &str) {
         self.lock().retain(|(known, _)| known != key);
     }
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_key_stands_for_one_thing_while_it_is_remembered() {
-        let keys = Keys::default();
+        let keys = IdempotencyKeys::default();
         assert!(keys.claim("a", "x").unwrap());
         assert!(!keys.claim("a", "x").unwrap());
         assert!(keys.claim("a", "y").is_err());
@@ -70,10 +73,11 @@ mod tests {
         assert_eq!(keys.lock().len(), KEPT);
     }
 
-    /// Of those who come at once with one key and different wishes, one has it.
+    /// If several clients use one key for different requests at the same time, one of them gets the
+    /// key.
     #[test]
     fn one_of_many_has_a_key() {
-        let keys = Keys::default();
+        let keys = IdempotencyKeys::default();
         let wishes = ["a", "b", "c", "d"];
         let start = std::sync::Barrier::new(wishes.len());
         let claimed = std::thread::scope(|scope| {

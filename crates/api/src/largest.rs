@@ -1,11 +1,12 @@
-//! The largest of very many, in bounded memory.
+//! Finds the largest of very many keys in bounded memory.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// Things that are told apart at once.
+/// Maximum number of keys that are tracked at the same time.
 const TRACKED_MAX: usize = 65_536;
 
-/// Packets, and their bytes on the wire: those of all, and those that one end sent where it has ends.
+/// A number of packets and their bytes on the wire. `sent_bytes` counts the bytes that the key
+/// sent, if the key is an end of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) packets: u64,
@@ -13,10 +14,10 @@ pub(crate) struct Volume {
     pub(crate) sent_bytes: u64,
 }
 
-/// By what they are compared.
+/// The measure for the comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum LargestBy {
     /// Bytes on the wire.
     #[default]
     Bytes,
@@ -40,31 +41,32 @@ impl Volume {
         self.sent_bytes += other.sent_bytes;
     }
 
-    fn by(&self, by: By) -> (u64, u64) {
+    fn by(&self, by: LargestBy) -> (u64, u64) {
         match by {
-            By::Bytes => (self.bytes, self.packets),
-            By::Packets => (self.packets, self.bytes),
+            LargestBy::Bytes => (self.bytes, self.packets),
+            LargestBy::Packets => (self.packets, self.bytes),
         }
     }
 }
 
-/// Adds up by key. Where there are too many keys, the smaller half is given up and begins anew: what is told of a key is then no more than it
-/// has, and less by no more than [`Self::uncertain`].
+/// Sums by key. If there are too many keys, the smaller half is dropped, and a dropped key starts
+/// again at zero. A reported sum is never too large, and too small by at most [`Self::uncertain`].
 #[derive(Debug)]
 pub(crate) struct Largest<K> {
-    by: By,
+    by: LargestBy,
     max: usize,
     tracked: HashMap<K, Volume>,
-    /// What keys may have had that were given up, one after the other.
+    /// Upper bound of what a key may have lost: the sum of the largest dropped volumes, in bytes
+    /// and packets.
     uncertain: (u64, u64),
 }
 
 impl<K: Eq + Hash + Copy + Ord> Largest<K> {
-    pub(crate) fn new(by: By) -> Self {
+    pub(crate) fn new(by: LargestBy) -> Self {
         Self::with_max(by, TRACKED_MAX)
     }
 
-    fn with_max(by: By, max: usize) -> Self {
+    fn with_max(by: LargestBy, max: usize) -> Self {
         Self {
             by,
             max,
@@ -79,13 +81,14 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
             return;
         }
         if self.tracked.len() >= self.max {
-            self.give_up();
+            self.drop_smaller_half();
         }
         self.tracked.insert(key, volume);
     }
 
-    /// Gives up the smaller half. No more than once in so many new keys, so that one costs little.
-    fn give_up(&mut self) {
+    /// Drops the smaller half. So at least `max / 2` new keys are added between two calls, and the
+    /// cost of one key is small.
+    fn drop_smaller_half(&mut self) {
         let mut sizes: Vec<_> = self.tracked.values().map(|it| it.by(self.by)).collect();
         let middle = sizes.len() / 2;
         let (_, middle, _) = sizes.select_nth_unstable(middle);
@@ -94,7 +97,7 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         let mut spare = self.tracked.len() / 2;
         self.tracked.retain(|_, volume| {
             let size = volume.by(by);
-            // Of those that are equal to the middle, as many as half is.
+            // If several keys are equal to the median, drop only as many as needed for one half.
             let stays = size > least || (size == least && spare == 0);
             if !stays {
                 spare = spare.saturating_sub(1);
@@ -106,16 +109,16 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         self.uncertain = (self.uncertain.0 + bytes, self.uncertain.1 + packets);
     }
 
-    /// By how much a key may have more than is told: bytes and packets.
+    /// Upper bound of what a reported sum may lack: bytes and packets.
     pub(crate) fn uncertain(&self) -> (u64, u64) {
         self.uncertain
     }
 
-    /// The largest, those first.
+    /// The largest keys, in descending order.
     pub(crate) fn largest(self, count: usize) -> Vec<(K, Volume)> {
         let by = self.by;
         let mut all: Vec<_> = self.tracked.into_iter().collect();
-        // The key decides between equal ones, so that the answer is the same each time.
+        // Order equal volumes by key, so that the result is the same each time.
         all.sort_unstable_by(|a, b| b.1.by(by).cmp(&a.1.by(by)).then(a.0.cmp(&b.0)));
         all.truncate(count);
         all
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn few_are_counted_exactly() {
-        let mut largest = Largest::new(By::Bytes);
+        let mut largest = Largest::new(LargestBy::Bytes);
         for number in 0..1000_u32 {
             largest.add(number % 7, Volume::of(number % 7 * 10 + 1, number % 2 == 0));
         }
@@ -143,10 +146,10 @@ mod tests {
         );
     }
 
-    /// Elephants in a flood of others are found, and what is told of them is as close as is said.
+    /// Large keys are found among many small keys, and the reported bound holds.
     #[test]
     fn the_largest_survive_a_flood() {
-        for by in [By::Bytes, By::Packets] {
+        for by in [LargestBy::Bytes, LargestBy::Packets] {
             for seed in 0..20 {
                 let mut random = fastrand_like(seed);
                 let mut largest = Largest::with_max(by, 64);
@@ -177,7 +180,7 @@ mod tests {
         }
     }
 
-    /// A small generator of numbers: xorshift64*.
+    /// A small random number generator: xorshift64*.
     fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         move || {
@@ -188,10 +191,10 @@ mod tests {
         }
     }
 
-    /// All alike: half of them go, and no more.
+    /// If all keys are equal, exactly half of them are dropped.
     #[test]
     fn equal_ones_go_by_halves() {
-        let mut largest = Largest::with_max(By::Packets, 100);
+        let mut largest = Largest::with_max(LargestBy::Packets, 100);
         (0..101_u32).for_each(|key| largest.add(key, Volume::of(60, false)));
         assert_eq!(largest.tracked.len(), 51);
         assert_eq!(largest.uncertain(), (60, 1));

@@ -1,17 +1,19 @@
-//! A running recorder over HTTP: what `retroscope record --api` listens for.
+//! The HTTP API of a running recorder: `retroscope record --api`.
 //!
-//! | module | what is in it |
+//! | module | content |
 //! |---|---|
-//! | `listen`, `tls` | addresses, and the sockets and keys that are had before privileges are given up |
-//! | `server`, `connection`, `stream` | threads, connections and their bounds, bodies that are written while they are read |
-//! | `guard`, `token`, `role`, `caller` | who is let in, and what for |
-//! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
-//! | `routes`, `bodies`, `extract`, `problem`, `queries`, `keys` | the operations; what is sent and received; refusals |
-//! | `metrics`, `doctor` | what Prometheus reads; what is found on the machine |
-//! | `client` | who asks, as the commands of `retroscope` do |
+//! | `listen`, `tls` | addresses, and the sockets and keys that are opened with privileges |
+//! | `server`, `connection`, `stream` | threads, connections and their limits, streamed bodies |
+//! | `guard`, `token`, `role`, `caller` | access control |
+//! | `operations`, `openapi` | the table of operations: source of routes and OpenAPI document |
+//! | `routes`, `bodies`, `extract` | the operations and their bodies |
+//! | `problem`, `queries`, `keys` | refusals, concurrency limits, idempotency |
+//! | `metrics`, `doctor` | metrics for Prometheus, and findings about the machine |
+//! | `client` | the client that the commands of `retroscope` use |
 //!
-//! It calls what any thread may ask of a recorder ([`retroscope_recorder::RecorderHandle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
-//! asked here gains nothing from several streams in one connection, and a protocol less is a protocol less to attack.
+//! The API calls functions of [`retroscope_recorder::RecorderHandle`] that any thread may call. The
+//! recorder does not know the API. The API speaks HTTP/1.1 only: these requests gain nothing from
+//! several streams in one connection, and each protocol adds attack surface.
 #![forbid(unsafe_code)]
 
 mod app;
@@ -25,10 +27,10 @@ mod guard;
 mod keys;
 mod largest;
 mod listen;
-mod look;
 pub mod metrics;
 mod openapi;
 mod operations;
+mod past_scan;
 mod problem;
 mod queries;
 mod refusals;
@@ -45,16 +47,17 @@ use std::{fmt, path::PathBuf, sync::Arc};
 pub use retroscope_unix::{Notifier, Owner};
 
 pub use bodies::{event::EventBody, status::StatusBody};
-pub use listen::{Address, Bound};
+pub use listen::{Address, BoundApi};
 pub use role::Role;
 pub use server::Server;
 pub use tls::TlsFiles;
 pub use token::TokenLine;
 
-/// What came of a reload, in words, and whether it changed anything; or why all is as it was.
+/// The result of a reload: a report, and whether anything changed. Error: the reason why nothing
+/// changed.
 pub type Reloaded = Result<(String, bool), String>;
 
-/// Reads the configuration again. Any thread may call it; it may take long.
+/// Reads the configuration again. Any thread may call this function. A call may take long.
 #[derive(Clone)]
 pub struct Reload(pub Arc<dyn Fn() -> Reloaded + Send + Sync>);
 
@@ -64,28 +67,28 @@ impl fmt::Debug for Reload {
     }
 }
 
-/// What the program does for who asks, beside recording.
+/// Functions of the program that the API offers in addition to recording.
 #[derive(Debug, Clone)]
 pub struct Services {
-    /// `None`: there is nothing to read again.
+    /// `None`: there is no configuration file to read again.
     pub reload: Option<Reload>,
-    /// Looks at the machine.
+    /// Inspects the machine.
     pub doctor: doctor::Doctor,
 }
 
-/// Where to listen, and for whom.
+/// The configuration of the API.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Addresses of everything; neither these nor others: nothing is served.
+    /// Addresses for all operations. If these and `metrics` are empty, the API is off.
     pub addresses: Vec<Address>,
-    /// Addresses at which only metrics are served, and whether the recorder lives.
+    /// Addresses for `/metrics`, `/healthz` and `/readyz` only.
     pub metrics: Vec<Address>,
-    /// Names by which clients may ask, beside addresses and `localhost`.
+    /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// The file of tokens, which TCP needs.
+    /// The token file, required for TCP.
     pub tokens: Option<PathBuf>,
-    /// What TLS needs, which all of TCP then speaks.
+    /// The files for TLS. If present, all TCP addresses use TLS.
     pub tls: Option<TlsFiles>,
-    /// Whose unix sockets are.
+    /// The owner of the unix sockets.
     pub owner: Owner,
 }

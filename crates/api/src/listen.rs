@@ -1,4 +1,4 @@
-//! Where clients come: addresses, and the sockets that are made of them before privileges are given up.
+//! Addresses of the API, and their sockets, which are opened before privileges are dropped.
 
 use std::{
     fmt,
@@ -11,12 +11,12 @@ use std::{
 
 use retroscope_unix::{BoundSocket, SocketFile};
 
-use crate::{Config, Notifier, operations::Part, tls::Tls, token::Tokens};
+use crate::{Config, Notifier, operations::RouteSet, tls::Tls, token::Tokens};
 
-/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
+/// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// An address and port; 0: one that is free.
+    /// An IP address and port; 0: any free port.
     Tcp(SocketAddr),
     /// The path of a unix socket.
     Unix(PathBuf),
@@ -45,29 +45,32 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that is listened at.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Arc<Tls>>),
     Unix(UnixListener, SocketFile),
 }
 
-/// The sockets of an API that is not served yet: clients that come wait.
+/// The open sockets of an API that is not served yet. Clients can connect and wait.
 #[derive(Debug)]
-pub struct Bound {
-    /// Each with what is served there.
-    pub(crate) listeners: Vec<(Listener, Part)>,
+pub struct BoundApi {
+    /// The sockets, each with the operations that it serves.
+    pub(crate) listeners: Vec<(Listener, RouteSet)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
     pub(crate) say: Notifier,
 }
 
-impl Bound {
-    /// Listens, and reads tokens, keys and certificates: before privileges are given up.
+impl BoundApi {
+    /// Opens the sockets, and reads tokens, keys and certificates. Must run before privileges are
+    /// dropped.
     ///
     /// # Errors
-    /// A sentence: an address is taken or may not be had, a file cannot be read, or an address beyond this machine has no TLS.
+    ///
+    /// A sentence: an address is in use or not permitted, a file cannot be read, or an address
+    /// other than loopback has no TLS.
     pub fn new(config: &Config, say: &Notifier) -> Result<Self, String> {
         let tls = config
             .tls
@@ -76,9 +79,12 @@ impl Bound {
             .transpose()?
             .map(Arc::new);
         let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
-        let all = config.addresses.iter().map(|it| (it, "--api", Part::All));
+        let all = config
+            .addresses
+            .iter()
+            .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
-        let all = all.chain(metrics.map(|it| (it, "api.metrics", Part::Metrics)));
+        let all = all.chain(metrics.map(|it| (it, "--metrics", RouteSet::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
             (Some(path), _) => Some(Tokens::read(path)?),
@@ -90,7 +96,7 @@ impl Bound {
                 ));
             }
         };
-        let listen = |(address, option, part): (&Address, &str, Part)| {
+        let listen = |(address, option, part): (&Address, &str, RouteSet)| {
             let failed = |why: String| format!("{option} {address}: {why}");
             match address {
                 Address::Unix(path) => {
@@ -127,10 +133,11 @@ impl Bound {
         })
     }
 
-    /// The addresses of TCP as clients write them, with the ports that were free where 0 was asked for.
+    /// The URLs of the TCP addresses. Port 0 is replaced by the actual port.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        let is_tls = |listener: &(Listener, Part)| matches!(listener.0, Listener::Tcp(_, Some(_)));
+        let is_tls =
+            |listener: &(Listener, RouteSet)| matches!(listener.0, Listener::Tcp(_, Some(_)));
         let scheme = if self.listeners.iter().any(is_tls) {
             "https"
         } else {
@@ -140,7 +147,7 @@ impl Bound {
         addresses.map(|at| format!("{scheme}://{at}")).collect()
     }
 
-    /// The addresses of TCP that are listened at, with the ports that were free where 0 was asked for.
+    /// The TCP addresses. Port 0 is replaced by the actual port.
     #[must_use]
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
         let addresses = self

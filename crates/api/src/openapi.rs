@@ -1,4 +1,5 @@
-//! The OpenAPI document: what is said of each operation because the table says it, so that it is true of all.
+//! Parts of the OpenAPI document that are common to all operations. They are made from the table of
+//! operations, so that the document always agrees with the table.
 
 use utoipa::{
     Modify, PartialSchema, ToSchema,
@@ -16,10 +17,10 @@ use crate::{
     problem::{Cause, ProblemBody},
 };
 
-/// The name of how a token is sent.
+/// The name of the security scheme for tokens.
 const TOKEN: &str = "token";
 
-/// Adds roles, tokens and refusals.
+/// Adds roles, the security scheme, and refusals to the document.
 pub(crate) struct Common;
 
 impl Modify for Common {
@@ -27,7 +28,7 @@ impl Modify for Common {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
-                "A token that `retroscope token` made. By a unix socket none is needed.",
+                "A token from `retroscope token`. The unix socket needs no token.",
             ));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
@@ -58,7 +59,7 @@ impl Modify for Common {
 fn complete(operation: &mut Operation, role: Option<&str>) {
     let parameters = operation.parameters.iter_mut().flatten();
     parameters.for_each(|parameter| {
-        // One that is left out is not there: neither a URL nor a header can say null.
+        // A parameter can be left out, but not be null: a URL and a header cannot express null.
         if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
             && let SchemaType::Array(kinds) = &mut object.schema_type
         {
@@ -88,11 +89,11 @@ fn complete(operation: &mut Operation, role: Option<&str>) {
     for (status, text) in [
         (
             "4XX",
-            "Refused: `type` says why, `detail` what the client can do.",
+            "Refused: `type` has the cause, `detail` the reason and the remedy.",
         ),
         (
             "5XX",
-            "Not possible now: `type` says why, `detail` what the client can do.",
+            "Not possible now: `type` has the cause, `detail` the reason and the remedy.",
         ),
     ] {
         all.entry(status.to_owned())
@@ -114,8 +115,8 @@ impl PartialSchema for Binary {
 
 impl ToSchema for Binary {}
 
-/// The document's text without the syntax of Rust, which its sentences share with the documentation
-/// of the code: `None` is `null`, and a link to `A::b` is the name `A.b`.
+/// Removes Rust syntax from the document. Its sentences are also the documentation of the code.
+/// `None` becomes `null`, and a link to `A::b` becomes the name `A.b`.
 pub(crate) fn without_rust(text: &str) -> String {
     let text = text.replace("`None`", "`null`");
     let mut parts = text.split("[`");

@@ -1,4 +1,5 @@
-//! What can be asked for: one table that makes the routes, says who may use them, and is the OpenAPI document.
+//! The table of operations. Routes, access control and the OpenAPI document are made from the
+//! table.
 
 use std::sync::Arc;
 
@@ -7,40 +8,41 @@ use utoipa::OpenApi;
 
 use crate::{app::App, guard::guard, openapi::Common, role::Role, routes};
 
-/// Whether a token that sees a part of the packets only may use it.
+/// Whether a token with a filter or a snap length may use the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limited {
-    /// It tells nothing of packets, or only of those that the token may see.
+    /// The operation reports nothing about packets, or only about the packets that the token may
+    /// see.
     May,
-    /// It tells of all packets.
+    /// The operation reports about all packets.
     MayNot,
 }
 
-/// A method of a path.
+/// An operation: a method of a path.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     /// The operation's name in the document, which generated clients use.
     pub(crate) id: &'static str,
-    /// What it takes; `None`: nothing, not even a token.
+    /// The required role; `None`: the operation needs no token.
     pub(crate) role: Option<Role>,
     pub(crate) limited: Limited,
 }
 
 macro_rules! operations {
     ($($method:ident $name:ident $path:literal $id:ident $module:ident::$handler:ident $role:expr, $limited:ident;)*) => {
-        /// All of them.
+        /// All operations.
         pub(crate) const OPERATIONS: &[Operation] = &[
             $(Operation { method: Method::$name, path: $path, id: stringify!($id), role: $role, limited: Limited::$limited },)*
         ];
 
-        /// The document, without what all operations have in common.
+        /// The OpenAPI document without the parts that are common to all operations.
         #[derive(OpenApi)]
         #[openapi(
             info(
                 title = "Retroscope",
-                description = "A running recorder: trigger dumps, query the past, change rules, see what happens. See docs/api.md.",
+                description = "A running recorder: trigger dumps, query the past, change rules, follow events. See docs/api.md.",
                 license(name = "MIT OR Apache-2.0"),
             ),
             modifiers(&Common),
@@ -93,7 +95,8 @@ operations! {
     post POST "/v1/stop" stop control::stop Some(Role::Admin), MayNot;
 }
 
-/// The operation of a method and a path as it was matched. HEAD is GET without a body: RFC 9110, section 9.3.2.
+/// Finds the operation of a method and a matched path. HEAD is GET without a body: RFC 9110,
+/// section 9.3.2.
 pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
     let method = if method == Method::HEAD {
         &Method::GET
@@ -105,7 +108,7 @@ pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
         .find(|operation| operation.path == path && operation.method == method)
 }
 
-/// The methods of a path.
+/// The methods of a path, as value of `Allow`.
 pub(crate) fn methods(path: &str) -> String {
     let own = OPERATIONS.iter().filter(|operation| operation.path == path);
     let names = own.map(|operation| match operation.method {
@@ -115,16 +118,16 @@ pub(crate) fn methods(path: &str) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// What is served at an address.
+/// The operations that an address serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Everything.
+pub(crate) enum RouteSet {
+    /// All operations.
     All,
-    /// Metrics, and whether the recorder lives.
+    /// `/metrics`, `/healthz` and `/readyz`.
     Metrics,
 }
 
-/// Routes of what monitoring systems ask for.
+/// The routes for monitoring systems.
 fn metrics() -> Router<Arc<App>> {
     Router::new()
         .route("/metrics", routing::get(routes::health::metrics))
@@ -132,11 +135,11 @@ fn metrics() -> Router<Arc<App>> {
         .route("/readyz", routing::get(routes::health::readyz))
 }
 
-/// The routes of an address, guarded.
-pub(crate) fn router(app: &Arc<App>, part: Part) -> Router {
+/// The routes of an address, with access control.
+pub(crate) fn router(app: &Arc<App>, part: RouteSet) -> Router {
     let routes = match part {
-        Part::All => routes(),
-        Part::Metrics => metrics(),
+        RouteSet::All => routes(),
+        RouteSet::Metrics => metrics(),
     };
     routes
         .layer(from_fn_with_state(Arc::clone(app), guard))

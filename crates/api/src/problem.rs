@@ -91,7 +91,8 @@ pub(crate) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     role: Option<&'static str>,
-    /// `limit`, `body-too-large`: the limit, in requests or in bytes of the body. `range`: bytes of the file.
+    /// `limit`, `body-too-large`: the limit, in requests or in bytes of the body. `range`: bytes of
+    /// the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     limit: Option<u64>,
@@ -195,7 +196,8 @@ impl Problem {
         self.with(header::RETRY_AFTER, seconds)
     }
 
-    /// The same for a client that repeats a request after a 5xx only: a limit becomes 503.
+    /// Changes the status of a limit from 429 to 503, for a client that repeats a request only
+    /// after a 5xx.
     pub(crate) fn for_alertmanager(mut self) -> Self {
         if self.body.r#type == Cause::Limit {
             self.body.status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
@@ -246,7 +248,7 @@ impl From<QueryError> for Problem {
     }
 }
 
-/// The reason in an answer that refuses a client by its identity or origin, for the guard's report.
+/// The reason why a client was refused by its identity or origin. The guard reports this reason.
 #[derive(Debug, Clone)]
 pub(crate) struct WhyRefused(pub(crate) String);
 
@@ -281,10 +283,10 @@ impl IntoResponse for Problem {
 mod tests {
     use super::*;
 
-    /// docs/api.md has a row for each type, with its status.
+    /// docs/api-reference.md has a row for each type, with its status.
     #[test]
     fn each_type_is_documented() {
-        let docs = include_str!("../../../docs/api.md");
+        let docs = include_str!("../../../docs/api-reference.md");
         for cause in Cause::ALL {
             let row = format!("| `{}` | {} |", cause.word(), cause.status().as_u16());
             assert!(docs.contains(&row), "{row}");

@@ -1,4 +1,4 @@
-//! Queries that run, and what became of the last ones.
+//! Concurrency limits, and the states of recent queries.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,40 +19,42 @@ use crate::{
     role::Role,
 };
 
-/// Queries at once, of one caller and of all: so a slow one, or one with many, leaves places to others.
+/// Maximum number of queries at the same time, of one account and of all accounts. So one account
+/// cannot use all permits.
 const RUNNING_MAX: (usize, usize) = (6, 12);
-/// Of those that follow.
+/// Maximum number of queries that follow the recording, of one account and of all accounts.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
-/// Listeners to events.
+/// Maximum number of listeners to events, of one account and of all accounts.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
-/// Requests that are being answered. One account has half of the connections of an address at most,
-/// so others are let in.
+/// Maximum number of requests that are being answered, of one account. One account gets at most
+/// half of the connections of an address, so that other accounts can connect.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
-/// Triggers by hand at once. Each may occupy a thread for seconds while its filter is compiled.
+/// Maximum number of manual triggers at the same time, of one account and of all accounts. Each
+/// trigger may occupy a thread for seconds while its filter is compiled.
 const TRIGGERS_MAX: (usize, usize) = (8, 16);
-/// Queries whose verdicts are kept.
+/// Maximum number of queries whose states are kept.
 const KEPT: usize = 256;
-/// When a client that found no place may ask again.
+/// Time after which a refused client may try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Places for what a client may hold for long.
+/// A limit of work that a client may occupy for long.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConcurrencyLimit {
     what: &'static str,
     max_of_one: usize,
     max: usize,
-    /// By account.
+    /// Number of permits in use, by account.
     taken: Mutex<BTreeMap<Arc<str>, usize>>,
 }
 
-/// One of them, until it is dropped.
+/// A permit of a [`ConcurrencyLimit`], released when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ConcurrencyPermit {
+    limit: Arc<ConcurrencyLimit>,
     account: Arc<str>,
 }
 
-impl Places {
+impl ConcurrencyLimit {
     pub(crate) fn listeners() -> Arc<Self> {
         Self::new("listeners", LISTENERS_MAX)
     }
@@ -87,8 +89,9 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place; 429 if this caller has as many as one may have, 503 if no place is left.
-    pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, Problem> {
+    /// Takes a permit. The refusal is 429 if the caller's account is at its limit, and 503 if all
+    /// permits are in use.
+    pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
         let what = self.what;
         let mut taken = self.lock();
         let all: usize = taken.values().sum();
@@ -105,16 +108,16 @@ impl Places {
             return Err(Problem::busy(why, AGAIN).with_limit(max as u64));
         }
         taken.insert(Arc::clone(&caller.account), own + 1);
-        Ok(Place {
-            places: Arc::clone(self),
+        Ok(ConcurrencyPermit {
+            limit: Arc::clone(self),
             account: Arc::clone(&caller.account),
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.limit.lock();
         if let Some(own) = taken.get_mut(&self.account) {
             *own -= 1;
         }
@@ -122,32 +125,32 @@ impl Drop for Place {
     }
 }
 
-/// How far a query is.
+/// The state of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum QueryState {
-    /// It goes on.
+    /// The query is running.
     Running,
-    /// The answer is whole; `report` is there.
+    /// The answer is complete, and `report` has the verdict.
     Done,
-    /// The client left, or the ring could not be read: what it has is not whole.
+    /// The client disconnected, or the ring could not be read: the answer is not complete.
     Failed,
 }
 
-/// A query: what was asked, and what became of it.
+/// A query and its state.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = QueryRecord)]
 pub(crate) struct QueryRecord {
-    /// Its ID.
+    /// The query's ID.
     id: String,
     state: QueryState,
-    /// The expression; empty: every packet.
+    /// The filter; empty: all packets.
     filter: String,
-    /// The verdict of an answer that is whole.
+    /// The verdict of a complete answer; `null`: the query is running or failed.
     report: Option<QueryReport>,
     /// The verdict in words.
     reasons: Option<String>,
-    /// Why it failed.
+    /// The reason of a failure.
     error: Option<String>,
     #[serde(skip)]
     caller: Arc<str>,
@@ -155,21 +158,22 @@ pub(crate) struct QueryRecord {
     cancel: Cancel,
 }
 
-/// A query that runs. One that is dropped without [`Self::end`], because its thread failed, has failed.
+/// A running query. A query that is dropped without [`Self::end`], because its thread failed, gets
+/// the state `failed`.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct RunningQuery {
     queries: Arc<Queries>,
     pub(crate) id: String,
 }
 
-impl Begun {
-    /// It is over.
+impl RunningQuery {
+    /// Records the result of the query.
     pub(crate) fn end(self, outcome: Result<QueryReport, String>) {
         self.queries.end(&self.id, outcome);
     }
 }
 
-impl Drop for Begun {
+impl Drop for RunningQuery {
     fn drop(&mut self) {
         let why =
             "a thread of the recorder's API failed: please report this bug with what it printed";
@@ -177,29 +181,29 @@ impl Drop for Begun {
     }
 }
 
-/// The last queries.
+/// The most recent queries.
 #[derive(Debug, Default)]
-pub(crate) struct Queries(Mutex<Last>);
+pub(crate) struct Queries(Mutex<RecentQueries>);
 
 #[derive(Debug, Default)]
-struct Last {
+struct RecentQueries {
     records: VecDeque<QueryRecord>,
-    /// All that begin from now on end at once.
+    /// The recording has ended: new queries are cancelled at once.
     is_over: bool,
 }
 
 impl Queries {
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, RecentQueries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query begins, which `cancel` ends.
+    /// Records a new query, which `cancel` ends.
     pub(crate) fn begin(
         self: &Arc<Self>,
         caller: &Caller,
         filter: &str,
         cancel: &Cancel,
-    ) -> io::Result<Begun> {
+    ) -> io::Result<RunningQuery> {
         let mut bits = [0_u8; 8];
         getrandom(&mut bits, GetRandomFlags::empty())?;
         let id = format!("{:016x}", u64::from_le_bytes(bits));
@@ -209,9 +213,9 @@ impl Queries {
         }
         let last = &mut last.records;
         if last.len() >= KEPT {
-            // Of those that run there are a few.
+            // Running queries are few, and their records are kept.
             let is_done = |it: &QueryRecord| it.state != QueryState::Running;
-            // Whoever asks very often forgets their own first.
+            // A client with very many queries loses its own records first.
             let own = last
                 .iter()
                 .position(|it| is_done(it) && it.caller == caller.name);
@@ -229,10 +233,10 @@ impl Queries {
             cancel: cancel.clone(),
         });
         let queries = Arc::clone(self);
-        Ok(Begun { queries, id })
+        Ok(RunningQuery { queries, id })
     }
 
-    /// It is over.
+    /// Records the result of a running query.
     fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
         let mut last = self.lock();
         let running = |it: &&mut QueryRecord| it.id == id && it.state == QueryState::Running;
@@ -252,7 +256,7 @@ impl Queries {
         }
     }
 
-    /// One that this caller asked; of an admin, any.
+    /// Finds a query of this caller. An admin finds queries of all callers.
     pub(crate) fn find(&self, caller: &Caller, id: &str) -> Option<QueryRecord> {
         let last = self.lock();
         let found = last.records.iter().find(|it| it.id == id);
@@ -265,13 +269,14 @@ impl Queries {
         Some(found)
     }
 
-    /// Ends one that this caller asked; of an admin, any. It has the verdict of what it has. `false`: there is none.
+    /// Cancels a query of this caller, or of any caller if the caller is an admin. The query's
+    /// answer ends with the verdict of what it contains. `false`: no such query.
     pub(crate) fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let found = self.find(caller, id);
         found.inspect(|it| it.cancel.cancel()).is_some()
     }
 
-    /// Ends all of them, and those that are to come.
+    /// Cancels all queries, and all queries that start later.
     pub(crate) fn cancel_all(&self) {
         let mut last = self.lock();
         last.is_over = true;
@@ -283,38 +288,42 @@ impl Queries {
 mod tests {
     use super::*;
 
-    /// However many places one has, and however long, there is one for another.
+    /// One account cannot take all permits: other accounts still get some.
     #[test]
     fn nobody_has_all_places() {
-        for places in [Places::queries(), Places::followers(), Places::listeners()] {
+        for limit in [
+            ConcurrencyLimit::queries(),
+            ConcurrencyLimit::followers(),
+            ConcurrencyLimit::listeners(),
+        ] {
             let (one, other, third) = (
                 Caller::of_peer(1, 10),
                 Caller::of_peer(2, 20),
                 Caller::of_peer(3, 30),
             );
-            let take_all = |caller: &Caller| -> (Vec<Place>, Problem) {
+            let take_all = |caller: &Caller| -> (Vec<ConcurrencyPermit>, Problem) {
                 let mut held = Vec::new();
                 loop {
-                    match places.take(caller) {
-                        Ok(place) => held.push(place),
+                    match limit.take(caller) {
+                        Ok(permit) => held.push(permit),
                         Err(problem) => return (held, problem),
                     }
                 }
             };
             let (mut held, refused) = take_all(&one);
-            assert_eq!(held.len(), places.max_of_one);
+            assert_eq!(held.len(), limit.max_of_one);
             assert!(refused.text().contains("'uid 1' has"), "{refused:?}");
-            // Another process of the same user is the same account.
-            assert!(places.take(&Caller::of_peer(1, 11)).is_err());
+            // Another process of the same user has the same account.
+            assert!(limit.take(&Caller::of_peer(1, 11)).is_err());
             let (of_other, _) = take_all(&other);
-            assert_eq!(held.len() + of_other.len(), places.max);
-            let refused = places.take(&third).unwrap_err();
+            assert_eq!(held.len() + of_other.len(), limit.max);
+            let refused = limit.take(&third).unwrap_err();
             assert!(refused.text().contains("there are"), "{refused:?}");
             held.pop();
-            let of_third = places.take(&third).unwrap();
-            assert!(places.take(&one).is_err());
+            let of_third = limit.take(&third).unwrap();
+            assert!(limit.take(&one).is_err());
             drop((held, of_other, of_third));
-            assert!(places.lock().is_empty());
+            assert!(limit.lock().is_empty());
         }
     }
 
@@ -352,7 +361,7 @@ mod tests {
         let record = found(&id);
         assert_eq!(record.state, QueryState::Failed);
         assert!(record.error.unwrap().contains("report this bug"));
-        // What it ended by stays.
+        // A result that was recorded stays.
         let begun = begin();
         let id = begun.id.clone();
         begun.end(Err("the client has left".to_owned()));
@@ -361,10 +370,10 @@ mod tests {
 
     #[test]
     fn probes_of_one_host_leave_places_to_those_of_others() {
-        let places = Places::requests();
+        let limit = ConcurrencyLimit::requests();
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(Caller::anybody);
-        let all: Vec<Place> = std::iter::from_fn(|| places.take(&one).ok()).collect();
+        let all: Vec<ConcurrencyPermit> = std::iter::from_fn(|| limit.take(&one).ok()).collect();
         assert_eq!(all.len(), CONNECTIONS_MAX / 2);
-        assert!(places.take(&other).is_ok());
+        assert!(limit.take(&other).is_ok());
     }
 }

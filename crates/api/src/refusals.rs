@@ -21,7 +21,7 @@ const SOURCES_MAX: usize = 16;
 
 /// An address, and the name of a token or user if it is known. So a flood of unknown tokens does
 /// not hide the refusal of a known token.
-type Source = (Option<IpAddr>, Option<String>);
+type RefusalSource = (Option<IpAddr>, Option<String>);
 
 /// The refusals of the current period. Any thread may use this.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Period {
     /// Time of the first refusal; `None`: no refusal yet.
     since: Option<Instant>,
     /// By source, the sum of its refusals after the first refusal.
-    sources: BTreeMap<Source, Option<Refusal>>,
+    sources: BTreeMap<RefusalSource, Option<Refusal>>,
     /// Sum of the refusals of all other sources.
     others: Option<Refusal>,
 }

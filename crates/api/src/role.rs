@@ -1,27 +1,29 @@
-//! What a token may be used for.
+//! Roles of tokens.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A role. `metrics` is part of all others; `view` of `packets` and `trigger`; and `admin` has all.
+/// A role. `view`, `packets` and `trigger` include `metrics`; `packets` and `trigger` include
+/// `view`; `admin` includes all roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// `/metrics`.
+    /// `/metrics` and the OpenAPI document.
     Metrics,
-    /// What the recorder does and did, without a byte of a packet: status, rules, dumps, pins, events.
+    /// `metrics`, and the state of the recorder without payload: status, rules, dumps, pins,
+    /// events, headers of packets.
     View,
-    /// View, and packets: queries, the files of dumps.
+    /// `view`, and packets: queries and the files of dumps.
     Packets,
-    /// View, and starting dumps; their files it does not get.
+    /// `view`, and starting dumps, but not reading their files.
     Trigger,
-    /// Everything: rules, pins, what happens when the ring is full, deleting dumps, stop.
+    /// All operations: rules, pins, `when-full`, deleting dumps, stop.
     Admin,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 5] = [
         Self::Metrics,
         Self::View,
@@ -30,7 +32,7 @@ impl Role {
         Self::Admin,
     ];
 
-    /// Whether who has this role may do what takes `other`.
+    /// Whether this role permits operations that need `other`.
     #[must_use]
     pub fn includes(self, other: Self) -> bool {
         match self {
@@ -43,7 +45,7 @@ impl Role {
         }
     }
 
-    /// Its name.
+    /// The role's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! The threads that serve: a runtime of their own, which waits for nobody but its clients and the recorder's answers, and which the recorder
-//! never waits for.
+//! The threads of the API. They wait for clients and for answers of the recorder. The recorder
+//! never waits for them.
 
 use std::{
     io::{self, ErrorKind},
@@ -29,65 +29,69 @@ use tokio_rustls::{TlsAcceptor, rustls::Error as TlsError};
 use crate::{
     Services,
     app::App,
-    connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
-    guard::Arrival,
-    keys::Keys,
-    listen::{Bound, Listener},
+    connection::{CONNECTIONS_MAX, ConnectionLimit, MinRateStream, serve, unless_evicted},
+    guard::Transport,
+    keys::IdempotencyKeys,
+    listen::{BoundApi, Listener},
     operations,
     problem::Problem,
-    queries::Places,
+    queries::ConcurrencyLimit,
     refusals::Refusals,
     tls::Tls,
 };
 
-/// Threads that talk to clients. What takes long is done by others.
+/// Number of threads that serve connections. Long work runs on blocking threads.
 const THREADS: usize = 2;
-/// Threads that ask the recorder, read the ring and write answers, at most.
+/// Maximum number of blocking threads. They call the recorder, read the ring and write answers.
 const WORKERS_MAX: usize = 64;
-/// How far these stand behind others where a CPU is short: nice(2).
+/// Niceness of the API's threads, so that other threads have priority if CPU time is short:
+/// nice(2).
 const NICE: i32 = 5;
-/// How long a client may take for TLS's handshake.
+/// Time limit for a TLS handshake.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// How long nobody is let in after the system refused to.
+/// Pause after the system refused to accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// How long the end waits for clients to take what they asked for, …
+/// At the end: time for clients to read what they requested.
 const LAST_NEWS_WAIT: Duration = Duration::from_secs(3);
-/// … then for those to take their verdicts whose queries are ended where they are, …
+/// At the end: time for clients to read the verdicts of queries that were cancelled.
 const VERDICT_WAIT: Duration = Duration::from_secs(5);
-/// … and how often it looks whether it should.
+/// At the end: interval at which the server checks whether it must hurry.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How often the API inspects its files for changes.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
-/// An API that is served, until it is ended or dropped.
+/// A running API. It ends with [`Self::end`] or when dropped.
 #[derive(Debug)]
 pub struct Server {
-    /// Until the end.
+    /// `None` only while the server is dropped.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
-    /// Each asks for a file to be read again.
+    /// A message to one of these channels requests that a file is read again.
     refresh: Vec<SyncSender<()>>,
     app: Arc<App>,
-    seats: Vec<Arc<Seats>>,
-    /// Removed when this is dropped.
+    seats: Vec<Arc<ConnectionLimit>>,
+    /// The sockets' files, removed when this value is dropped.
     _files: Vec<SocketFile>,
 }
 
 impl Server {
-    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in.
+    /// Starts the API on threads that first call `give_up` to drop privileges. If a thread cannot
+    /// drop its privileges, the API does not start.
     ///
     /// # Errors
-    /// The system gives no thread.
+    ///
+    /// The system refused a thread, or `give_up` failed.
     pub fn start(
-        bound: Bound,
+        bound: BoundApi,
         handle: RecorderHandle,
         stop: Arc<AtomicBool>,
         services: Services,
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> io::Result<Self> {
         let say = bound.say.clone();
-        // Threads have what their creator has: a runtime that is made by one without privileges has none.
+        // A thread inherits its privileges from its creator. So all threads of a runtime that is
+        // built by a thread without privileges have none.
         let thread = Builder::new().name("api-start".to_owned());
         let made = thread.spawn(move || {
             give_up().map_err(io::Error::other)?;
@@ -96,7 +100,7 @@ impl Server {
                 .max_blocking_threads(WORKERS_MAX)
                 .thread_name("api")
                 .on_thread_start(|| {
-                    // Who may not has the priority of all.
+                    // If the system does not permit it, the thread keeps its normal priority.
                     let _ = setpriority_process(None, NICE);
                 })
                 .enable_all()
@@ -113,14 +117,14 @@ impl Server {
             tokens: bound.tokens,
             tls: bound.tls,
             hosts: bound.hosts,
-            following: Places::followers(),
-            running: Places::queries(),
+            follow_limit: ConcurrencyLimit::followers(),
+            query_limit: ConcurrencyLimit::queries(),
             queries: Arc::default(),
-            listeners: Places::listeners(),
-            requests: Places::requests(),
-            triggers: Places::triggers(),
+            listener_limit: ConcurrencyLimit::listeners(),
+            request_limit: ConcurrencyLimit::requests(),
+            trigger_limit: ConcurrencyLimit::triggers(),
             services,
-            keys: Keys::default(),
+            keys: IdempotencyKeys::default(),
             refusals: Refusals::default(),
             counts: Arc::default(),
         };
@@ -129,7 +133,7 @@ impl Server {
         let refresh = follow_files(&runtime, &app)?;
         let inside = runtime.enter();
         for (listener, part) in bound.listeners {
-            let room = Seats::new(CONNECTIONS_MAX, Arc::clone(&app.counts));
+            let room = ConnectionLimit::new(CONNECTIONS_MAX, Arc::clone(&app.counts));
             seats.push(Arc::clone(&room));
             let serving = Serving {
                 app: Arc::clone(&app),
@@ -172,8 +176,9 @@ impl Server {
         !self.refresh.is_empty()
     }
 
-    /// The recording has ended: clients are told what they asked for, for 3 s. Queries that are not through then end where they are, each with its
-    /// verdict, for which there are 5 s more. `is_hurried` ends it at once.
+    /// Ends the API after the recording. Clients have 3 s to read what they requested. Queries that
+    /// are not complete then are cancelled, and clients have 5 s more to read the verdicts.
+    /// `is_hurried` ends the API at once.
     pub fn end(self, is_hurried: impl Fn() -> bool) {
         self.closing.send_replace(true);
         if !self.is_empty_within(LAST_NEWS_WAIT, &is_hurried) {
@@ -197,15 +202,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody waits for a thread that reads the ring for a client.
+        // Do not wait for threads that read the ring for a client.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Follows the files of tokens and TLS, each on a thread: a file that hangs does not delay the other.
-/// Reports changes as events.
+/// Follows the files of tokens and TLS, each on a thread: a file that hangs does not delay the
+/// other. Reports changes as events.
 fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<()>>> {
     type Refresh = fn(&App, bool) -> Option<String>;
     let tokens: Refresh = |app, is_asked| app.tokens.as_ref()?.refresh(is_asked);
@@ -261,10 +266,10 @@ async fn report_refusals(app: Weak<App>) {
     }
 }
 
-/// What serves one address.
+/// The server of one address.
 struct Serving {
     app: Arc<App>,
-    seats: Arc<Seats>,
+    seats: Arc<ConnectionLimit>,
     router: Router,
     closing: watch::Receiver<bool>,
 }
@@ -280,7 +285,7 @@ impl Serving {
                 }
             };
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-            // It is a matter of speed.
+            // Disable Nagle's algorithm: answers are small. An error only costs latency.
             let _ = stream.set_nodelay(true);
             let Some((seat, evicted)) = self.seats.take() else {
                 if tls.is_none() {
@@ -288,30 +293,36 @@ impl Serving {
                 }
                 continue;
             };
-            let place = (Arc::new(seat), evicted);
+            let permit = (Arc::new(seat), evicted);
             let (router, closing) = (self.router.clone(), self.closing.clone());
             let is_tls = tls.is_some();
-            let arrival = Arrival::Tcp { is_tls, address };
+            let transport = Transport::Tcp { is_tls, address };
             match tls.as_ref().map(|tls| TlsAcceptor::from(tls.config())) {
                 None => {
-                    tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+                    tokio::spawn(serve(
+                        MinRateStream::new(stream),
+                        permit,
+                        transport,
+                        router,
+                        closing,
+                    ));
                 }
                 Some(acceptor) => {
                     let app = Arc::clone(&self.app);
                     tokio::spawn(async move {
-                        let (seat, mut evicted) = place;
-                        let handshake = acceptor.accept(Paced::new(stream));
+                        let (seat, mut evicted) = permit;
+                        let handshake = acceptor.accept(MinRateStream::new(stream));
                         let shaken = timeout(HANDSHAKE_WAIT, handshake);
                         match unless_evicted(shaken, &mut evicted).await {
                             Some(Ok(Ok(stream))) => {
-                                serve(stream, (seat, evicted), arrival, router, closing).await;
+                                serve(stream, (seat, evicted), transport, router, closing).await;
                             }
                             Some(Ok(Err(error))) => {
                                 if let Some(why) = refused_certificate(&error) {
                                     app.refuse(Refusal::new(None, Some(address.ip()), None, &why));
                                 }
                             }
-                            // The client is gone, or too slow.
+                            // The handshake timed out, or the connection was evicted.
                             _ => {}
                         }
                     });
@@ -333,13 +344,19 @@ impl Serving {
                 let _ = stream.try_write(no_room().as_bytes());
                 continue;
             };
-            let place = (Arc::new(seat), evicted);
-            let arrival = Arrival::Unix {
+            let permit = (Arc::new(seat), evicted);
+            let transport = Transport::Unix {
                 peer: Peer::of(&stream, group),
                 uid: uid_of(&stream),
             };
             let (router, closing) = (self.router.clone(), self.closing.clone());
-            tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+            tokio::spawn(serve(
+                MinRateStream::new(stream),
+                permit,
+                transport,
+                router,
+                closing,
+            ));
         }
     }
 }
@@ -355,13 +372,14 @@ fn refused_certificate(error: &io::Error) -> Option<String> {
 }
 
 async fn wait_after(error: &io::Error) {
-    // A client that left before it was let in says nothing about the next one.
+    // A client that disconnected before it was accepted is no reason to wait.
     if error.kind() != ErrorKind::ConnectionAborted {
         sleep(ACCEPT_RETRY).await;
     }
 }
 
-/// What a client is told for which there is no room. It is not waited for.
+/// The answer to a client if all connections are busy. The server does not wait until the client
+/// has read it.
 fn no_room() -> String {
     let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
     let body = Problem::busy(why, Duration::from_secs(1)).text();

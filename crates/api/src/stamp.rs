@@ -1,12 +1,12 @@
-//! Whether a file has changed since it was read.
+//! Detects whether a file has changed since it was read.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-/// A file's device, inode, size, and time of change. `None`: it cannot be found.
-pub(crate) type Stamp = Option<(u64, u64, u64, i64, i64)>;
+/// A file's device, inode, size, and change time (ctime). `None`: the file cannot be found.
+pub(crate) type FileStamp = Option<(u64, u64, u64, i64, i64)>;
 
 /// The stamp of the file that a path leads to, through any links. Waits for the file system.
-pub(crate) fn stamp(path: &Path) -> Stamp {
+pub(crate) fn stamp(path: &Path) -> FileStamp {
     let file = fs::metadata(path).ok()?;
     Some((
         file.dev(),

@@ -1,4 +1,4 @@
-//! Bodies of answers that a thread writes while the client reads, within a bound of memory.
+//! Bodies of answers that a thread writes while the client reads, in bounded memory.
 
 use std::io;
 
@@ -13,47 +13,48 @@ use tokio::sync::mpsc;
 
 use crate::problem::{Cause, Problem};
 
-/// Pieces between the thread that writes a body and the connection.
+/// Maximum number of pieces between the writing thread and the connection.
 const PIECES: usize = 4;
 /// Bytes of a piece that a [`PieceWriter`] makes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Where a thread writes a body. If it is dropped without [`Self::end`], the body ends in the
-/// middle: over HTTP/1.1 without its last chunk, so that no client takes it for whole. `None` in
-/// the channel is the end.
+/// The writing end of a body. If it is dropped without [`Self::end`], the body is cut: over
+/// HTTP/1.1 its last chunk is missing, so that no client takes the body for complete. `None` in the
+/// channel marks the end.
 #[derive(Debug)]
 pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 
 /// Calls its function when it is dropped.
-struct Left<F: FnMut()>(F);
+struct OnDisconnect<F: FnMut()>(F);
 
-impl<F: FnMut()> Drop for Left<F> {
+impl<F: FnMut()> Drop for OnDisconnect<F> {
     fn drop(&mut self) {
         (self.0)();
     }
 }
 
-/// The body, which calls `act` once it has been read or the client has left.
-pub(crate) fn when_left(body: Body, act: impl FnMut() + Send + 'static) -> Body {
-    let left = Left(act);
+/// Calls `act` when the body has been read or the client has disconnected.
+pub(crate) fn on_disconnect(body: Body, act: impl FnMut() + Send + 'static) -> Body {
+    let left = OnDisconnect(act);
     Body::new(body.inspect_frame(move |_| _ = &left))
 }
 
-/// A body of unknown length, and where it is written.
+/// A body of unknown length, and its writing end.
 ///
 /// # Errors
-/// 505: in HTTP/1.0 the end of the connection is that of the body, and one that is cut looks whole.
+///
+/// 505: in HTTP/1.0 the end of the connection is the end of the body, so a cut body looks complete.
 pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
     if version < Version::HTTP_11 {
         let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
         return Err(Problem::new(Cause::HttpVersion, why));
     }
-    Ok(self_ending_stream())
+    Ok(framed_stream())
 }
 
-/// A body whose end is known without HTTP, by its length or because it is one JSON value, and where
-/// it is written.
-pub(crate) fn self_ending_stream() -> (Sender, Body) {
+/// A body whose end a client can detect without HTTP, because its length is known or because it is
+/// one JSON value.
+pub(crate) fn framed_stream() -> (Sender, Body) {
     let (sender, frames) = mpsc::channel(PIECES);
     let frames = unfold(Some(frames), |frames| async {
         let mut frames: mpsc::Receiver<_> = frames?;
@@ -70,29 +71,30 @@ pub(crate) fn self_ending_stream() -> (Sender, Body) {
 }
 
 impl Sender {
-    /// Waits until there is room. `false`: the client has left. Not for asynchronous code.
+    /// Sends data. Waits until there is room. `false`: the client has disconnected. Not for
+    /// asynchronous code.
     pub(crate) fn send(&self, data: Bytes) -> bool {
         self.0.blocking_send(Some(Frame::data(data))).is_ok()
     }
 
-    /// Whether the client has left.
-    pub(crate) fn is_left(&self) -> bool {
+    /// Whether the client has disconnected.
+    pub(crate) fn is_disconnected(&self) -> bool {
         self.0.is_closed()
     }
 
     /// Ends the body.
     pub(crate) fn end(self) {
-        // A client that has left does not hear of the end.
+        // If the client has disconnected, nobody needs the end.
         let _ = self.0.blocking_send(None);
     }
 }
 
-/// A [`Sender`] as what can be written to, in pieces of [`PIECE_BYTES`]. The first bytes go out at once.
+/// Writes to a [`Sender`] in pieces of [`PIECE_BYTES`].
 #[derive(Debug)]
 pub(crate) struct PieceWriter<'a> {
     sender: &'a Sender,
     piece: Vec<u8>,
-    /// Bytes that were written, sent or not.
+    /// Bytes that were written, whether sent or still buffered.
     pub(crate) bytes: u64,
 }
 

@@ -17,16 +17,17 @@ use tokio_rustls::rustls::{
     server::WebPkiClientVerifier,
 };
 
-use crate::stamp::{Stamp, stamp};
+use crate::stamp::{FileStamp, stamp};
 
 /// Files of PEM blocks.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The server's certificate, then those between it and the authority.
+    /// The server's certificate, followed by the intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The server's private key.
     pub key: PathBuf,
-    /// Authorities: where given, a client needs a certificate of one of them, beside its token.
+    /// Certificate authorities. If present, a client needs a certificate of one of them in addition
+    /// to its token.
     pub client_authority: Option<PathBuf>,
 }
 
@@ -37,18 +38,18 @@ pub struct TlsFiles {
 pub(crate) struct Tls {
     files: TlsFiles,
     current: ArcSwap<ServerConfig>,
-    known: Mutex<Known>,
+    known: Mutex<KnownStamps>,
 }
 
 /// The stamps of certificate, key and authority.
-type Stamps = [Stamp; 3];
+type FileStamps = [FileStamp; 3];
 
 #[derive(Debug)]
-struct Known {
+struct KnownStamps {
     /// The stamps at the last read.
-    read: Stamps,
+    read: FileStamps,
     /// The stamps at the last inspection.
-    seen: Stamps,
+    seen: FileStamps,
 }
 
 impl Tls {
@@ -61,7 +62,7 @@ impl Tls {
         Ok(Self {
             files: files.clone(),
             current: ArcSwap::new(server_config(files)?),
-            known: Mutex::new(Known {
+            known: Mutex::new(KnownStamps {
                 read: stamps,
                 seen: stamps,
             }),
@@ -101,7 +102,7 @@ impl Tls {
 }
 
 impl TlsFiles {
-    fn stamps(&self) -> Stamps {
+    fn stamps(&self) -> FileStamps {
         let authority = self.client_authority.as_deref();
         [
             stamp(&self.certificate),
@@ -111,7 +112,7 @@ impl TlsFiles {
     }
 }
 
-/// What rustls needs of these files.
+/// The rustls configuration from these files.
 fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.certificate, "api.tls-cert")?;
     let key = key(&files.key, "api.tls-key")?;
@@ -143,12 +144,12 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// The private key of a file that an option names.
+/// Reads the private key from a file that an option names.
 pub(crate) fn key(path: &Path, option: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, option, &error))
 }
 
-/// The certificates of a file that an option names, one at least.
+/// Reads the certificates from a file that an option names. The file must contain at least one.
 pub(crate) fn certificates(
     path: &Path,
     option: &str,

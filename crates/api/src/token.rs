@@ -1,9 +1,11 @@
-//! Tokens: who may ask what over TCP.
+//! Tokens, which authenticate clients over TCP.
 //!
-//! A token is 256 random bits, made by `retroscope token` and shown once. The file keeps its SHA-256 only. A slow hash for passwords would add nothing: nobody can try
-//! 2²⁵⁶ values, however fast a try is, and a fast hash costs an attacker no less than a recorder that is asked a thousand times a second.
+//! A token is 256 random bits. `retroscope token` makes it and shows it once. The file contains
+//! only its SHA-256. A slow password hash would add nothing: nobody can try 2²⁵⁶ values, however
+//! fast a try is. A fast hash keeps a recorder cheap that checks a thousand requests a second.
 //!
-//! A line of the file is a JSON object, [`TokenLine`]; blank lines and those that begin with `#` are left out. The file is read again when it changes.
+//! A line of the file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with `#`
+//! are ignored. The file is read again when it changes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -25,45 +27,47 @@ use subtle::ConstantTimeEq;
 use crate::{
     caller::Caller,
     role::Role,
-    stamp::{Stamp, stamp},
+    stamp::{FileStamp, stamp},
 };
 
-/// What a token begins with, for programs that look for secrets in places where none should be.
+/// The prefix of every token, by which secret scanners find tokens in public places.
 const PREFIX: &str = "retroscope_";
-/// Tokens in a file.
+/// Maximum number of tokens in a file.
 const TOKENS_MAX: usize = 1000;
-/// Bytes of a file.
+/// Maximum number of bytes of a file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of a token's name.
+/// Maximum number of bytes of a token's name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A token as its file has it.
+/// A line of the token file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenLine {
-    /// Who has it, for the audit events: 1 to 64 bytes, no control characters.
+    /// The holder of the token, for the audit events: 1 to 64 bytes, no control characters.
     pub name: String,
-    /// What it may be used for; at least one.
+    /// The token's roles, at least one.
     pub roles: Vec<Role>,
     /// SHA-256 of the token, 64 hexadecimal digits.
     pub sha256: String,
-    /// From this time on it is refused, RFC 3339.
+    /// The time from which on the token is refused, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
     /// The token sees only packets that match this pcap-filter(7) expression. An expression with a
     /// name is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// It is given no more than so many bytes of each packet.
+    /// Maximum number of bytes of each packet that the token may see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
 }
 
 impl TokenLine {
-    /// A new token's line, with nothing but its name and roles, and the token itself, which is in no other place.
+    /// Makes a new token. Returns its line, with name and roles only, and the token itself, which
+    /// is stored nowhere else.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    ///
+    /// The system provides no random numbers.
     pub fn random(name: &str, roles: Vec<Role>) -> io::Result<(Self, String)> {
         let mut bits = [0_u8; 32];
         let got = getrandom(&mut bits, GetRandomFlags::empty())?;
@@ -120,10 +124,11 @@ impl TokenLine {
         })
     }
 
-    /// Whether it may stand in a file.
+    /// Checks whether the line is valid in a token file.
     ///
     /// # Errors
-    /// A sentence.
+    ///
+    /// A sentence with the fault.
     pub fn check(&self) -> Result<(), String> {
         self.token().map(drop)
     }
@@ -198,7 +203,7 @@ fn check_filter(text: &str) -> Result<(), FilterError> {
     compile(LinkType::ETHERNET).or_else(|error| compile(LinkType::RAW).map_err(|_| error))
 }
 
-/// A token that may be presented.
+/// A valid token of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     name: Arc<str>,
@@ -216,11 +221,11 @@ impl Token {
     }
 }
 
-/// Why a token is not taken.
+/// The reason why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum TokenRefusal {
     Unknown,
-    /// Its name.
+    /// The token with this name has expired.
     Expired(Arc<str>),
 }
 
@@ -229,7 +234,7 @@ pub(crate) struct Tokens {
     path: PathBuf,
     known: ArcSwap<Vec<Arc<Token>>>,
     /// The file's stamp at the last read.
-    stamp: Mutex<Stamp>,
+    stamp: Mutex<FileStamp>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -274,20 +279,20 @@ impl Tokens {
         }
     }
 
-    /// Whose token this is, at a time, ns since the epoch.
-    pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, Refused> {
+    /// Finds the client of a token, at a time in ns since the UNIX epoch.
+    pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, TokenRefusal> {
         let hash: [u8; 32] = Sha256::digest(presented).into();
         let tokens = self.known.load();
-        // All are compared, each in constant time.
+        // Compares with every token, each in constant time.
         let mut found = None;
         for token in tokens.iter() {
             if bool::from(token.hash.ct_eq(&hash)) {
                 found = Some(token);
             }
         }
-        let token = found.ok_or(Refused::Unknown)?;
+        let token = found.ok_or(TokenRefusal::Unknown)?;
         if token.has_expired(now_ns) {
-            return Err(Refused::Expired(Arc::clone(&token.name)));
+            return Err(TokenRefusal::Expired(Arc::clone(&token.name)));
         }
         Ok(Caller {
             token: Some(Arc::clone(token)),
@@ -300,10 +305,12 @@ impl Tokens {
         })
     }
 
-    /// Whether a token that was taken before still stands as it was, at a time, ns since the epoch.
+    /// Checks that a token that was accepted before is still valid and unchanged, at a time in ns
+    /// since the UNIX epoch.
     ///
     /// # Errors
-    /// A sentence: it was removed or changed, or has expired.
+    ///
+    /// A sentence: the token was removed or changed, or has expired.
     pub(crate) fn check(&self, token: &Arc<Token>, now_ns: i64) -> Result<(), String> {
         let name = &token.name;
         let tokens = self.known.load();
@@ -418,7 +425,7 @@ mod tests {
             (Some("udp"), Some(64))
         );
         let refused = tokens.caller(&brief, end_ns).unwrap_err();
-        assert_eq!(refused, Refused::Expired("b".into()));
+        assert_eq!(refused, TokenRefusal::Expired("b".into()));
         for wrong in [
             "",
             PREFIX,
@@ -426,7 +433,7 @@ mod tests {
             &format!("{token} "),
             &hex(&[7; 32]),
         ] {
-            assert_eq!(tokens.caller(wrong, 0).unwrap_err(), Refused::Unknown);
+            assert_eq!(tokens.caller(wrong, 0).unwrap_err(), TokenRefusal::Unknown);
         }
     }
 
@@ -502,7 +509,8 @@ mod tests {
             tokens.check(&taken, now_ns)
         };
         assert_eq!(check(0), Ok(()));
-        // Whatever else is there, and in whatever order, it stands until its own line is another one.
+        // Other lines and the order of lines do not matter. The token is valid until its own line
+        // changes.
         let (other, _) = TokenLine::random("b", vec![Role::View]).unwrap();
         let expires = Some("2026-11-20T00:00:00Z".parse().unwrap());
         let roles = vec![Role::View, Role::Metrics];
@@ -543,7 +551,7 @@ mod tests {
         }
         fs::write(&path, "# nobody\n").unwrap();
         assert_eq!(tokens.refresh(false), None);
-        assert_eq!(tokens.caller(&token, 0).unwrap_err(), Refused::Unknown);
+        assert_eq!(tokens.caller(&token, 0).unwrap_err(), TokenRefusal::Unknown);
         let told = tokens.refresh(true).unwrap();
         assert!(told.contains("read 0 tokens"), "{told}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();

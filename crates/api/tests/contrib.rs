@@ -1,4 +1,5 @@
-//! Dashboard, alert rules and documentation speak of what a live recorder exports, and of nothing else.
+//! Dashboard, alert rules and documentation use only metrics and labels that a live recorder
+//! exports.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -19,7 +20,7 @@ use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;
 
-/// How long the recorder may take until it has something to tell of everything.
+/// Time limit for the recorder until it exports a value of every metric.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn contrib(file: &str) -> PathBuf {
@@ -28,7 +29,7 @@ fn contrib(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// By series, its labels with the values that they have.
+/// By series, the labels with their values.
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn exported(text: &str) -> Exported {
@@ -48,7 +49,8 @@ fn exported(text: &str) -> Exported {
     all
 }
 
-/// What a recorder of generated traffic tells when it has used all that it has: a ring that overflows, triggers, dumps, flows, a module.
+/// The metrics of a recorder of generated traffic that uses every feature: a ring that overflows,
+/// triggers, dumps, flows, a module.
 fn live() -> String {
     let dir = tempfile::tempdir().unwrap();
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/modules/noop.lua");
@@ -85,7 +87,7 @@ fn live() -> String {
             break render(&status, &Process::read(), &requests);
         }
         assert!(begin.elapsed() < PATIENCE, "{status:?}");
-        // Events wake it up, and there is none for an overwritten bucket.
+        // Events wake the test up, but an overwritten bucket makes no event.
         let _ = recorder.event(Duration::from_millis(20));
     };
     recorder.handle().stop();
@@ -94,10 +96,10 @@ fn live() -> String {
     text
 }
 
-/// A matcher of labels: label, operator, value.
+/// A label matcher: label, operator, value.
 type Matcher = (String, String, String);
 
-/// The metrics that an expression names, with their matchers, and the labels that it groups by.
+/// The metrics in an expression with their matchers, and the labels of its groupings.
 #[derive(Debug, Default)]
 struct Named {
     metrics: Vec<(String, Vec<Matcher>)>,
@@ -114,7 +116,7 @@ const GROUPINGS: [&str; 6] = [
 ];
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
-/// Whether the word before this is a function: `rate(…)`, `sum by (…) (…)`.
+/// Whether the word before `rest` is a function: `rate(…)`, `sum by (…) (…)`.
 fn is_called(rest: &str) -> bool {
     let next = rest
         .split(|letter: char| !letter.is_ascii_alphanumeric())
@@ -122,7 +124,7 @@ fn is_called(rest: &str) -> bool {
     rest.starts_with('(') || matches!(next, Some("by" | "without"))
 }
 
-/// Reads PromQL as far as it takes to tell the names of metrics from all other words.
+/// Parses PromQL as far as needed to distinguish metric names from other words.
 fn named(expression: &str) -> Named {
     let mut named = Named::default();
     let mut rest = expression;
@@ -180,7 +182,7 @@ fn check(expression: &str, exported: &Exported) {
     assert!(!named.metrics.is_empty(), "{expression}");
     let mut labels: BTreeSet<&str> = ADDED.into_iter().collect();
     for (metric, matchers) in &named.metrics {
-        // Prometheus makes this one, of each scrape.
+        // Prometheus makes this metric for each scrape.
         if metric == "up" {
             continue;
         }
@@ -193,7 +195,8 @@ fn check(expression: &str, exported: &Exported) {
             }
             let values = has.get(label);
             let values = values.unwrap_or_else(|| panic!("{metric} has no {label}: {expression}"));
-            // What is asked for is a value that there is; what is left out need not be.
+            // A value that a matcher requires must exist. A value that a matcher excludes need not
+            // exist.
             let asked = value.split('|').filter(|_| !operator.starts_with('!'));
             for value in asked {
                 assert!(
@@ -208,7 +211,7 @@ fn check(expression: &str, exported: &Exported) {
     }
 }
 
-/// The expressions of the rules: `promtool check rules` sees to it that the file is one.
+/// The expressions of the alert rules. `promtool check rules` checks the syntax of the file.
 fn rules(text: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut block = None;
@@ -231,7 +234,7 @@ fn rules(text: &str) -> Vec<String> {
     all
 }
 
-/// All that stands under a key, however deep.
+/// All strings below a key, at any depth.
 fn under<'v>(value: &'v Value, key: &str, found: &mut Vec<&'v str>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
@@ -247,7 +250,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&fs::read_to_string(contrib("grafana/retroscope.json")).unwrap()).unwrap()
 }
 
-/// Its expressions, as they are when Grafana has filled them in.
+/// The expressions of the dashboard after Grafana has filled in its variables.
 fn dashboard_expressions(dashboard: &Value) -> Vec<String> {
     let mut found = Vec::new();
     under(dashboard, "expr", &mut found);
@@ -280,7 +283,7 @@ fn every_expression_names_what_a_live_recorder_exports() {
     }
 }
 
-/// What the check above would find.
+/// Faults that the check of expressions must detect.
 #[test]
 fn wrong_expressions_are_found() {
     let exported = exported("a_total{source=\"x\",cause=\"y\"} 1\nb 2\n");
@@ -308,7 +311,7 @@ fn wrong_expressions_are_found() {
     }
 }
 
-/// Each panel has a place of its own and asks the data source that the user chooses.
+/// Panels do not overlap, and every panel uses the data source that the user chooses.
 #[test]
 fn the_dashboard_is_one_that_grafana_takes() {
     let dashboard = dashboard();
@@ -402,7 +405,7 @@ fn the_alerts_fire_and_do_not() {
     }
 }
 
-/// Prometheus' own parser reads what the dashboard asks.
+/// Prometheus' own parser accepts the expressions of the dashboard.
 #[test]
 fn promtool_reads_the_expressions_of_the_dashboard() {
     let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();

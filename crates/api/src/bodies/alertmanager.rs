@@ -1,4 +1,4 @@
-//! What Prometheus' Alertmanager sends to a webhook, and what it is answered.
+//! The webhook of Prometheus' Alertmanager: the notification and the answer.
 
 use std::collections::BTreeMap;
 
@@ -7,111 +7,116 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::request::count;
 
-/// The version of the notification that is understood, of Alertmanager since 0.14.
+/// The supported version of notifications. Alertmanager uses it since 0.14.
 const VERSION: &str = "4";
 
-/// A notification of Alertmanager, version 4: Prometheus' documentation, "Configuration", `<webhook_config>`. Later ones may say more, which is passed by.
+/// A notification of Alertmanager, version 4: Prometheus' documentation, "Configuration",
+/// `<webhook_config>`. Unknown fields of later versions are ignored.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AlertmanagerNotification)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NotificationBody {
-    /// `4`.
+    /// The version of the notification: `4`.
     #[schema(example = "4", pattern = "^4$")]
     version: String,
-    /// Who is notified, as Alertmanager's configuration calls it.
+    /// The name of the receiver in Alertmanager's configuration.
     #[serde(default)]
     pub(crate) receiver: String,
     /// The alerts of a group.
     pub(crate) alerts: Vec<NotifiedAlert>,
-    /// How many were left out (`max_alerts`).
+    /// The number of alerts that Alertmanager left out (`max_alerts`).
     #[serde(default, deserialize_with = "count")]
     pub(crate) truncated_alerts: Option<u64>,
 }
 
-/// An alert.
+/// An alert of a notification.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AlertmanagerAlert)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NotifiedAlert {
-    /// Whether it goes on.
+    /// Whether the alert is firing.
     pub(crate) status: AlertStatus,
-    /// What it is about.
+    /// The alert's labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// When it began to fire, RFC 3339.
+    /// The time at which the alert began to fire, RFC 3339.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     pub(crate) starts_at: String,
-    /// What tells its labels from others'.
+    /// The identification of the alert's label set.
     #[serde(default)]
     pub(crate) fingerprint: String,
 }
 
-/// Whether an alert goes on.
+/// Whether an alert is firing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AlertStatus {
-    /// It does.
+    /// The alert is firing.
     Firing,
-    /// It is over.
+    /// The alert has ended.
     Resolved,
 }
 
-/// What the URL says of a notification.
+/// Query parameters of a notification.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct NotificationQuery {
-    /// The rule that all its alerts are for, whatever their labels say; left out, each names one by its label `retroscope_rule`.
+    /// The rule for all alerts of the notification. If left out, each alert names its rule in the
+    /// label `retroscope_rule`.
     #[param(min_length = 1, max_length = 64)]
     pub(crate) rule: Option<String>,
 }
 
-/// What was done about a notification.
+/// The result of a notification.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AlertmanagerAnswer)]
 pub(crate) struct AnswerBody {
-    /// Of each alert, in their order.
-    pub(crate) alerts: Vec<DoneBody>,
-    /// Alerts that Alertmanager left out: nobody knows what of them there would be.
+    /// The result of each alert, in the order of the notification.
+    pub(crate) alerts: Vec<AlertResultBody>,
+    /// The number of alerts that Alertmanager left out. They started no dumps.
     pub(crate) truncated: u64,
 }
 
-/// What was done about an alert.
+/// The result of an alert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AlertmanagerDone)]
-pub(crate) struct DoneBody {
-    /// That of the alert.
+pub(crate) struct AlertResultBody {
+    /// The fingerprint of the alert.
     pub(crate) fingerprint: String,
-    pub(crate) outcome: Outcome,
-    /// The dump's number: see `/v1/dumps/{number}`.
+    pub(crate) outcome: AlertmanagerOutcome,
+    /// The number of the alert's dump: see `/v1/dumps/{number}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dump: Option<u64>,
-    /// Why there is none.
+    /// The reason why the alert has no dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
 
-/// What an alert led to.
+/// The result of an alert: a dump, or the reason why the alert has no dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
-    /// A dump was started.
+pub(crate) enum AlertmanagerOutcome {
+    /// The alert started a dump.
     Dump,
-    /// It has one: it came before, or belongs to another's that is open.
+    /// The alert has a dump already: from an earlier notification, or the open dump of another
+    /// alert.
     Existed,
-    /// A limit of the rule or of the recorder let it start none. It is tried again when Alertmanager repeats it.
+    /// A limit of the rule or of the recorder prevented a dump. The next notification of the alert
+    /// tries again.
     Suppressed,
-    /// Nothing of its window is there: the ring has moved on.
+    /// No packet of the window is in the ring any more: all packets were overwritten.
     AgedOut,
-    /// Nothing of its window is there: the recording began later.
+    /// The recording started after the window.
     NotRecorded,
-    /// It can start none: its labels do not fit, or there is no such rule.
+    /// The alert cannot start a dump: the rule does not exist, or the labels do not fit the rule's
+    /// template.
     Refused,
-    /// It is over, and nothing is done.
+    /// The alert has ended. The recorder does nothing.
     Resolved,
 }
 
 impl NotificationBody {
-    /// What is wrong with it.
+    /// Returns the fault of a notification with an unsupported version.
     pub(crate) fn fault(&self) -> Option<String> {
         let version = self.version.get(..16).unwrap_or(&self.version);
         (version != VERSION).then(|| {

@@ -1,4 +1,4 @@
-//! Events, as the API and EVE tell them.
+//! Events in JSON, for the API and for EVE.
 
 use retroscope_recorder::{
     AlertNews, Change, DeletedDump, DumpReport, Export, PostResult, RecorderEvent, Refusal, rfc3339,
@@ -13,49 +13,50 @@ use utoipa::ToSchema;
 pub enum EventBody<'a> {
     /// A hit started a dump.
     Triggered {
-        /// Its number.
+        /// The dump's number.
         dump: u64,
         /// The trigger expression, or `manual`.
         rule: &'a str,
-        /// Stamp of the trigger packet, RFC 3339.
+        /// Time stamp of the trigger packet, RFC 3339.
         trigger_time: String,
-        /// The filled-in dump expression; empty: everything.
+        /// The filled-in dump filter; empty: all packets.
         expression: &'a str,
     },
-    /// A dump is on disk, or failed; or its files are compressed, and have other names.
+    /// A dump is on disk, or failed. As event `compressed`: the dump's files were compressed and
+    /// have new names.
     Finished {
-        /// Its number.
+        /// The dump's number.
         dump: u64,
-        /// What it says of itself.
+        /// The dump's report.
         report: &'a DumpReport,
     },
-    /// A sentence for the user.
+    /// A message for the user.
     Notice {
-        /// It.
+        /// The message text.
         text: &'a str,
     },
     /// A dump's files were deleted.
     Deleted {
-        /// Which, how large, and why.
+        /// The dump, its size, and the reason of the deletion.
         #[serde(flatten)]
         dump: &'a DeletedDump,
     },
-    /// The command of a finished dump ended.
+    /// The command of `--post` for a finished dump ended.
     Posted {
-        /// Of which dump, and how.
+        /// The dump and the result of the command.
         #[serde(flatten)]
         posted: &'a PostResult,
     },
-    /// An alert of an IDS was acted on, or its dump has no packet.
+    /// The recorder acted on an alert of an IDS, or the alert's dump has no packet.
     Alert {
-        /// What its line says, what became of it, and why.
+        /// The content of the alert's line, the result, and the reason.
         #[serde(flatten)]
         #[schema(value_type = Object)]
         alert: &'a AlertNews,
     },
-    /// Packets were given to somebody who asked.
+    /// A client received packets.
     Exported {
-        /// Who, what, and how much.
+        /// The client, its request, and the amount of data.
         #[serde(flatten)]
         export: &'a Export,
     },
@@ -71,15 +72,15 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         refusal: &'a Refusal,
     },
-    /// Events that are not kept any more.
+    /// Events that were overwritten before the listener could read these events.
     Missed {
-        /// How many.
+        /// The number of missed events.
         count: u64,
     },
 }
 
 impl EventBody<'_> {
-    /// What kind of event it is: a word, and what it says.
+    /// The event's name and the body of its `data`.
     #[must_use]
     pub fn of(event: &RecorderEvent) -> (&'static str, EventBody<'_>) {
         match event {

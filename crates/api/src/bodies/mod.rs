@@ -1,4 +1,4 @@
-//! What is sent and received, as JSON.
+//! The JSON bodies of requests and answers.
 
 pub(crate) mod alertmanager;
 pub(crate) mod event;

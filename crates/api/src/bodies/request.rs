@@ -1,4 +1,4 @@
-//! What triggers, rules, pins and queries ask for, as users write it.
+//! Bodies of requests: triggers, rules, pins and time ranges, in the notation for users.
 
 use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 
@@ -17,39 +17,45 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem, role::Role};
 
-/// Characters of `asked_by`, as the document says.
+/// Maximum number of characters of `asked_by`, as in the OpenAPI document.
 const ASKED_BY_MAX: usize = 256;
 
-/// A body with what triggers and rules ask for alike. (Neither serde nor OpenAPI can flatten one struct into another and refuse unknown fields.)
-macro_rules! with_window {
+/// A body with the options that triggers and rules share. (Neither serde nor OpenAPI can flatten
+/// one struct into another and refuse unknown fields.)
+macro_rules! dump_options {
     ($(#[$of_all:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
         $(#[$of_all])*
         pub(crate) struct $name {
             $($(#[$of_field])* pub(crate) $field: $type,)*
-            /// Time before the trigger: `250ms`, `10s`, `5m`. Left out, as the recorder was started.
+            /// Time before the trigger that the dump includes: `250ms`, `10s`, `5m`. If left out,
+            /// the recorder's option applies.
             #[schema(example = "10s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) past: Option<String>,
-            /// Time after the trigger.
+            /// Time after the trigger that the dump includes. If left out, the recorder's option
+            /// applies.
             #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
             pub(crate) future: Option<String>,
-            /// A dump ends when it has so many packets; 0: without limit.
+            /// The dump ends after this number of packets; 0: no limit.
             #[serde(default, deserialize_with = "count")]
             pub(crate) packets: Option<u64>,
-            /// A dump ends with the packet by which it has so many captured bytes; 0: without limit.
+            /// The dump ends with the packet that reaches this number of captured bytes; 0: no
+            /// limit.
             #[serde(default, deserialize_with = "count")]
             pub(crate) bytes: Option<u64>,
-            /// Where files go: a directory of this name below that of the dumps.
+            /// The directory for the dump's files: a name below the directory of the dumps.
             #[schema(example = "voip", pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
             pub(crate) into: Option<String>,
-            /// Who asks, for the report and the sidecar, which also have the `caller`: the token's name, or the user at the unix socket; left out, the same.
+            /// The requester, for the report and the sidecar. The report also has the `caller`: the
+            /// token's name, or the user at the unix socket. If left out, `asked_by` is the
+            /// `caller`.
             #[schema(max_length = 256)]
             pub(crate) asked_by: Option<String>,
         }
 
         impl $name {
-            /// All that but what is dumped.
+            /// All options except the dump filter.
             pub(crate) fn window(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
                 let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
@@ -75,26 +81,26 @@ macro_rules! with_window {
     };
 }
 
-/// A flow over IP, with the names that EVE has for its fields.
+/// A flow over IP. The fields have the names of EVE.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Flow)]
 pub(crate) struct FlowBody {
-    /// An address.
+    /// The address of one end.
     #[schema(example = "192.0.2.7")]
     src_ip: String,
-    /// A port, of TCP, UDP and SCTP.
+    /// The port of `src_ip`, for TCP, UDP and SCTP.
     #[serde(default, deserialize_with = "count")]
     #[schema(maximum = 65_535)]
     src_port: Option<u16>,
-    /// The other address.
+    /// The address of the other end.
     #[schema(example = "198.51.100.2")]
     dest_ip: String,
-    /// The other port.
+    /// The port of `dest_ip`, for TCP, UDP and SCTP.
     #[serde(default, deserialize_with = "count")]
     #[schema(maximum = 65_535)]
     dest_port: Option<u16>,
-    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `IPv6-ICMP`, or a protocol's number.
+    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `IPv6-ICMP`, or the number of a protocol.
     #[schema(example = "TCP", max_length = 16)]
     proto: String,
 }
@@ -141,7 +147,7 @@ impl FlowBody {
 }
 
 impl TriggerBody {
-    /// The trigger, but for what of it the caller may see.
+    /// The trigger, without the restriction to the packets that the caller may see.
     pub(crate) fn read(
         self,
         caller: &Caller,
@@ -160,7 +166,8 @@ impl TriggerBody {
             _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        // Of a flow all of it is dumped, whatever is dumped by hand else.
+        // A trigger for a flow dumps the whole flow by default, not what other manual triggers
+        // dump.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
@@ -173,60 +180,73 @@ impl TriggerBody {
     }
 }
 
-with_window! {
-    /// A trigger by hand.
+dump_options! {
+    /// A manual trigger.
     TriggerBody {
-        /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started, and of a flow all of it.
+        /// The dump filter, a pcap-filter(7) expression; empty: all packets. If left out, the
+        /// filter of the recorder's option applies, or the whole flow if the trigger has a flow.
         #[schema(example = "udp port 53")]
         dump: Option<String>,
-        /// The flow that is dumped, in both directions and under any VLAN tags: its packets that `dump` matches.
+        /// The flow to dump, in both directions and under any VLAN tags. Only packets that match
+        /// `dump` are dumped.
         flow: Option<FlowBody>,
-        /// The Community ID (version 1, seed 0) of the flow that is dumped: its packets that `dump` matches.
+        /// The Community ID (version 1, seed 0) of the flow to dump. Only packets that match `dump`
+        /// are dumped.
         #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
         community_id: Option<String>,
-        /// When it happened, for a window that lies before now: RFC 3339 with any offset, or s, ms, µs or ns since 1970. Left out, now.
+        /// The time of the incident, if it is before now: RFC 3339 with any offset, or s, ms, µs or
+        /// ns since 1970. If left out: now.
         time: Option<String>,
     }
 }
 
-with_window! {
-    /// A trigger rule. GET answers what PUT takes. `null`, as a field that is left out: the recorder's option applies.
+dump_options! {
+    /// A trigger rule. PUT accepts the body that GET returns. If a field is `null` or left out, the
+    /// recorder's option applies.
     #[derive(PartialEq, Serialize)]
     #[schema(as = Rule)]
     RuleBody {
-        /// The rule's name: as given, or its position among the triggers of the start, from 1. PUT ignores this field.
+        /// The rule's name, or its position among the triggers of the start, from 1. PUT ignores
+        /// this field.
         #[schema(read_only)]
         name: Option<String>,
-        /// Whether the rule is from the start or the configuration file. PUT ignores this field.
+        /// Whether the rule is from the command line or the configuration file. PUT ignores this
+        /// field.
         #[schema(read_only)]
         configured: Option<bool>,
-        /// Packets that matched this expression; `null`: not counted, for a script. PUT ignores this field.
+        /// Packets that matched this expression; `null`: not counted, for a script. PUT ignores
+        /// this field.
         #[schema(read_only)]
         hits: Option<u64>,
         /// The token or the user that requested the rule. PUT ignores this field.
         #[schema(read_only)]
         caller: Option<String>,
-        /// Packets that trigger, a pcap-filter(7) expression; may be left out where there is an `alert_dump`: then none do.
+        /// The trigger filter, a pcap-filter(7) expression: packets that match are hits. May be
+        /// left out if the rule has an `alert_dump`; no packet is a hit then.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
         expression: Option<String>,
-        /// What is dumped: a template in the place of `--dump`.
+        /// The dump filter, a template that replaces `--dump`.
         #[schema(example = "host $srcIP")]
         dump: Option<String>,
-        /// What is dumped of an alert of Alertmanager that names the rule: a template that labels fill in.
+        /// The dump filter for alerts of Alertmanager that name the rule: a template that the
+        /// alert's labels fill in.
         #[schema(example = "host {instance} and port {instance}")]
         alert_dump: Option<String>,
-        /// Whether its matches are hits; left out, as it is, and of a new rule true.
+        /// Whether packets that match are hits. If left out, an existing rule keeps its state, and
+        /// a new rule is enabled.
         enabled: Option<bool>,
-        /// After the window of one of its dumps, time in which the same dump expression starts no other.
+        /// Time after a dump's window in which the same filled-in dump filter starts no other dump.
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         hold_off: Option<String>,
-        /// Its dumps open at once, within what all rules share; 0, as left out: without a limit of its own.
+        /// Limit of open dumps of the rule, within the limit of all rules. 0 or left out: no
+        /// separate limit.
         #[serde(default, deserialize_with = "count")]
         max_dumps: Option<u64>,
-        /// Its dumps started in any minute.
+        /// Limit of dumps of the rule that start in any minute.
         #[serde(default, deserialize_with = "count")]
         dumps_per_minute: Option<u64>,
-        /// Bytes that its dumps wrote in the last hour before no further one is started.
+        /// Limit of bytes that the rule's dumps wrote in the last hour. Above the limit no dump
+        /// starts.
         #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
         /// Bytes of the rule's dumps: above this size the files of the oldest dump are deleted.
@@ -278,18 +298,18 @@ impl RuleBody {
         self
     }
 
-    /// What triggers it.
+    /// The trigger filter. A rule for alerts only has a filter that matches no packet.
     pub(crate) fn expression(&self) -> Result<&str, Problem> {
         let given = self.expression.as_deref();
         let given = given.or(self.alert_dump.as_ref().map(|_| NO_PACKET));
         given.ok_or_else(|| {
             let why =
-                "a rule has an `expression`, which takes packets, or an `alert_dump`, for alerts";
+                "give `expression` (a filter for packets) or `alert_dump` (for alerts), or both";
             Problem::invalid(why)
         })
     }
 
-    /// What the rule asks for of its own.
+    /// The rule's own options.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,
@@ -308,24 +328,25 @@ impl RuleBody {
     }
 }
 
-/// A stretch of time. Nothing: all that is there.
+/// A time range. An empty object means all packets in the ring.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TimeRange)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct StretchBody {
+pub(crate) struct TimeRangeBody {
     /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
     #[schema(example = "2026-11-20T19:15:03.5Z")]
     #[param(example = "2026-11-20T19:15:03.5Z")]
     pub(crate) from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     pub(crate) to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[schema(example = "30s")]
     #[param(example = "30s")]
     pub(crate) last: Option<String>,
 }
 
-impl StretchBody {
+impl TimeRangeBody {
     pub(crate) fn read(&self) -> Result<RequestedRange, Problem> {
         let at = |text: &Option<String>| text.as_deref().map(time).transpose();
         let last = self.last.as_deref().map(duration).transpose()?;
@@ -347,7 +368,7 @@ impl StretchBody {
     }
 }
 
-/// A duration as users write it.
+/// Parses a duration in the notation for users.
 pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
     quantity::duration(text).ok_or_else(|| {
         Problem::invalid(format!(
@@ -356,14 +377,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
     })
 }
 
-/// A time as users write it, ns since the UNIX epoch.
+/// Parses a time in the notation for users. Returns ns since the UNIX epoch.
 pub(crate) fn time(text: &str) -> Result<i64, Problem> {
     parse_time(text).map_err(Problem::invalid)
 }
 
-/// An expression that takes what was asked for, of what this caller may see; where nothing was, of what a trigger by hand dumps. Each stands in
-/// parentheses, and what was asked compiles by itself: so it cannot end the other's.
-pub(crate) fn within(
+/// Combines the requested dump filter with the token's filter. Without a requested filter, the
+/// filter of manual triggers applies. Each filter is in parentheses, and the requested filter
+/// compiles alone. So a stray parenthesis in the requested filter cannot end the token's filter.
+pub(crate) fn restrict_to_caller(
     handle: &RecorderHandle,
     caller: &Caller,
     asked: Option<String>,
@@ -391,7 +413,8 @@ pub(crate) fn within(
 }
 
 /// Refuses a filter that names a host or network, unless the caller is an admin. A look-up sends
-/// text of the client to name servers and may take seconds. Names of ports and protocols pass.
+/// text of the client to name servers and may take seconds. Names of ports and protocols are
+/// permitted.
 pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> {
     if !caller.may(Role::Admin) {
         Template::parse(filter)?.without_hosts()?;
@@ -399,14 +422,14 @@ pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Refuses an expression that may read payload. A dump's filter is tried on all bytes of each
-/// packet, and the number of packets in the dump would reveal payload byte by byte.
+/// Refuses a filter that may read payload. The recorder matches a dump filter against all bytes of
+/// each packet, and the number of packets in the dump would reveal payload byte by byte.
 fn check_headers_only(
     handle: &RecorderHandle,
     asked: &str,
     caller: &Caller,
 ) -> Result<(), Problem> {
-    // An empty expression takes every packet.
+    // An empty filter matches every packet.
     if asked.trim().is_empty() || handle.reads_headers_only(asked)? {
         return Ok(());
     }
@@ -416,19 +439,20 @@ fn check_headers_only(
     )))
 }
 
-/// A count, as the document says of it: of 63 bits at most, because what is beyond is a mistake rather than a limit; `7.0` is 7, as JSON Schema has it.
+/// Deserializes a count in the notation of the OpenAPI document. The limit is 63 bits, because a
+/// larger number is a mistake and not a limit. `7.0` is 7, as in JSON Schema.
 pub(crate) fn count<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: TryFrom<u64>,
 {
-    from.deserialize_option(Count(PhantomData))
+    from.deserialize_option(CountVisitor(PhantomData))
 }
 
-/// See [`count`].
-struct Count<T>(PhantomData<T>);
+/// The visitor of [`count`].
+struct CountVisitor<T>(PhantomData<T>);
 
-impl<'de, T: TryFrom<u64>> Visitor<'de> for Count<T> {
+impl<'de, T: TryFrom<u64>> Visitor<'de> for CountVisitor<T> {
     type Value = Option<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

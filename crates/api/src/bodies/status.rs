@@ -1,4 +1,4 @@
-//! What a recorder is doing, as the API and the statistics of EVE tell it.
+//! The recorder's status in JSON, for the API and for EVE statistics.
 
 use std::collections::BTreeMap;
 
@@ -10,57 +10,58 @@ use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a recorder is doing. `null`: unknown, or there is no such thing.
+/// The recorder's status. `null`: unknown or absent.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RecorderStatus)]
 pub struct StatusBody<'a> {
-    /// Every source's intake ledger, as in `--json` of `record`.
+    /// The intake ledger of every source, as in `--json` of `record`.
     sources: &'a [SourceSnapshot],
-    /// How long a packet may take without a drop.
+    /// For every source, the time that an inspection may take without a drop.
     buffers: Vec<BufferBody<'a>>,
     analyzers: AnalyzersBody,
     ring: RingBody,
-    /// The places that keep packets of the past, the newest packets first.
+    /// The places that keep packets of the past. The place with the newest packets is first.
     tiers: [TierBody; 1],
-    /// All that was stored within this time is in the ring, seconds; files: `null`.
+    /// Every packet that was stored within this time is in the ring, seconds; files: `null`.
     history_seconds: Option<f64>,
-    /// How far it is to reach back.
+    /// The time that `--history-goal` demands, seconds.
     history_goal_seconds: Option<f64>,
-    /// How many bytes of each direction flows keep for that; `null`: all.
+    /// Bytes of each direction of a flow that are kept to reach the goal; `null`: all bytes.
     history_limit_bytes: Option<u64>,
-    /// What became of the commands of `--post`; `null`: there are none.
+    /// Results of the commands of `--post`; `null`: no command is configured.
     post: Option<PostCounts>,
     /// Hits that started dumps.
     triggers: u64,
-    /// Hits that started none.
+    /// Hits that started no dump.
     suppressed: u64,
-    /// … by reason.
+    /// Hits that started no dump, by reason.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     suppressed_by: Suppressions,
     /// Dumps whose window is open or whose file is not finished.
     dumps_open: u64,
-    /// Bytes that are copied for dumps and not written yet.
+    /// Bytes that were copied for dumps and are not written yet.
     copied_bytes: u64,
     /// Steps of the real-time clock beyond 100 ms.
     clock_steps: u64,
-    /// Dumps that packets may have come too late for: their verdicts do not report these packets.
+    /// Dumps that may lack packets that arrived too late. The verdicts do not report these packets.
     dumps_with_late_packets: u64,
-    /// Scripts that failed or exceeded a budget, and do nothing any more.
+    /// Scripts that are disabled because they failed or exceeded a budget.
     scripts_failed: u64,
-    /// What became of flows; `null`: they are not counted.
+    /// Counters of flows; `null`: flows are not counted.
     flows: Option<FlowCounts>,
-    /// What modules did.
+    /// Counters of each module.
     modules: &'a [ModuleStatus],
-    /// What became of alerts of an IDS.
+    /// Alerts of an IDS by result.
     #[schema(value_type = Object)]
     alerts: AlertCounts,
-    /// How long packets take to be looked at, by shard.
+    /// Times of inspecting a packet, for each shard.
     processing: Vec<ProcessingBody>,
     when_full: WhenFull,
-    /// How many trigger rules there are.
+    /// Number of trigger rules.
     rules: usize,
-    /// What the rules cost, by name: those that are there, some that were, and at last, with `null` as its name, all that are not told one by one (beyond 256).
-    /// How long a packet takes is known of all rules together (`inspection`): they are one program.
+    /// Costs of each rule by name: of current rules and of some removed rules. The last entry has
+    /// the name `null` and sums up all rules beyond 256. The time of an inspection is known for all
+    /// rules together only (`inspection`), because they are one program.
     rule_costs: Vec<RuleCostBody<'a>>,
     inspection: InspectionBody,
     pins: Vec<PinBody>,
@@ -68,7 +69,7 @@ pub struct StatusBody<'a> {
     next_event: u64,
 }
 
-/// The reading ledger of one moment: `stored = analyzed + missed + unread`.
+/// The reading ledger at one moment: `stored = analyzed + missed + unread`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Analyzers)]
 struct AnalyzersBody {
@@ -83,16 +84,16 @@ struct AnalyzersBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Ring)]
 struct RingBody {
-    /// Packets published since the start, …
+    /// Packets published since the start.
     stored: u64,
     stored_bytes: u64,
-    /// … those that were overwritten.
+    /// Packets that were overwritten.
     evicted: u64,
     evicted_bytes: u64,
     free_buckets: usize,
     open_buckets: usize,
     closed_buckets: usize,
-    /// Of the closed ones, those that dumps or pins want.
+    /// Closed buckets that dumps or pins need.
     reserved_buckets: usize,
     /// Reservations of dumps and pins that the ring revoked because it needed their space.
     reservations_revoked: u64,
@@ -125,48 +126,50 @@ enum Tier {
     Disk,
 }
 
-/// What a source's engine holds.
+/// The buffer of a source's engine.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Buffer)]
 struct BufferBody<'a> {
     source: &'a str,
     buffer_packets: Option<u64>,
-    /// By the link's speed in Gbit/s: how long a packet may take to be looked at before one is dropped, seconds.
+    /// Time that an inspection may take before a packet is dropped, in seconds, by the link's speed
+    /// in Gbit/s.
     longest_seconds_by_gbit: BTreeMap<String, Option<f64>>,
 }
 
-/// How long packets of a shard took.
+/// Times of inspecting a packet, for one shard.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Processing)]
 struct ProcessingBody {
-    /// Upper ends of the classes, ns; of the last, which has none, `null`.
+    /// Upper bounds of the classes, ns. The last class has no bound: `null`.
     below_ns: Vec<Option<u64>>,
-    /// Packets of each class.
+    /// Number of packets in each class.
     packets: Vec<u64>,
-    /// What 99.99 % of them took at most, ns; `null`: none was timed.
+    /// The 99.99th percentile, ns; `null`: no packet was timed.
     p9999_ns: Option<u64>,
 }
 
-/// What a rule led to since it was first there under its name.
+/// The costs of a rule since a rule of this name first existed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RuleCost)]
 struct RuleCostBody<'a> {
     rule: Option<&'a str>,
-    /// Hits that started a dump, …
+    /// Hits that started a dump.
     dumps: u64,
-    /// … those of these dumps that are finished, …
+    /// Finished dumps.
     finished: u64,
-    /// … and bytes that they have written: captured ones, and what a file takes for each packet beside.
+    /// Bytes that the dumps wrote: captured bytes, and the file format's overhead of each packet.
     bytes: u64,
-    /// Hits that started none.
+    /// Hits that started no dump.
     suppressed: u64,
 }
 
-/// What it takes to look at a packet: all trigger rules and scripts, modules, and counting flows, where that is done.
+/// The cost of inspecting a packet: all trigger rules, scripts and modules, and the counting of
+/// flows if enabled.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Inspection)]
 struct InspectionBody {
-    /// Packets whose inspection was timed: one burst in eight is.
+    /// Packets whose inspection was timed. One burst in eight is timed.
     timed: u64,
     /// Mean duration of an inspection, ns; `null`: no packet was timed.
     mean_ns: Option<f64>,
@@ -195,20 +198,21 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
     }
 }
 
-/// What a full ring does.
+/// The behavior of the recorder if dumps or pins need all packets in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenFull {
-    /// New packets go on: the oldest dump or pin in their way loses what it has not written.
+    /// The recorder stores new packets. The oldest dump or pin loses the packets that it has not
+    /// written.
     Record,
-    /// Dumps and pins keep what they want: new packets without a place are lost, and counted.
+    /// Capture files only: reading the files waits for the readers of the ring.
     Protect,
-    /// Files wait for who reads them.
+    /// Reading of capture files waits for the dumps.
     Wait,
 }
 
 impl WhenFull {
-    /// Its name, as in JSON.
+    /// The name of the mode in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Record => "record",
@@ -238,16 +242,16 @@ impl From<WhenFull> for Mode {
     }
 }
 
-/// A stretch of time that the ring keeps.
+/// A time range that the ring keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Pin)]
 pub(crate) struct PinBody {
     name: String,
-    /// Stamps from here, RFC 3339; `null`: from the oldest that was there.
+    /// The first time stamp, RFC 3339; `null`: from the oldest packet that was in the ring.
     from: Option<String>,
-    /// … to here.
+    /// The last time stamp, RFC 3339.
     to: String,
-    /// The ring needed the space of the pin, which protects nothing any more.
+    /// The ring needed the pin's space. The pin protects no packets any more.
     revoked: bool,
     /// Upper bound on packets in the pin's time range that were overwritten before the pin was
     /// made. A bucket that is only partly in the time range counts with all of its packets.
@@ -327,7 +331,7 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
     }
 }
 
-/// R-Scope's table 1.
+/// Table 1 of the R-Scope paper.
 impl<'a> From<&'a SourceSnapshot> for BufferBody<'a> {
     fn from(source: &'a SourceSnapshot) -> Self {
         let longest = |gbits: u64| source.longest_ns(gbits * 1_000_000_000);
@@ -361,7 +365,7 @@ pub(crate) struct InterfaceBody {
     name: String,
     /// Link-layer header type: a LINKTYPE_ value.
     link_type: u16,
-    /// Bytes kept of each frame at most; `null`: without limit.
+    /// Maximum number of bytes kept of each frame (snap length); `null`: no limit.
     snaplen: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Where a recorder is asked.
+//! The address of a recorder, for clients.
 
 use std::{
     env, fmt,
@@ -11,12 +11,13 @@ use std::{
 use hyper::http::uri::{Authority, Uri};
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// The socket of a recorder that the system runs, …
+/// The socket of the system's recorder.
 pub const SOCKET: &str = "/run/retroscope/retroscope.sock";
-/// … and of one that a user runs, below `$XDG_RUNTIME_DIR`.
+/// The name of a user's socket, below `$XDG_RUNTIME_DIR`.
 const USER_SOCKET: &str = "retroscope.sock";
 
-/// The socket that is asked where none is named: [`SOCKET`], or where nothing is there and `$XDG_RUNTIME_DIR` is set, `retroscope.sock` in it.
+/// The socket of commands without `--socket`: [`SOCKET`]. If that file is missing and
+/// `$XDG_RUNTIME_DIR` is set: `retroscope.sock` in that directory.
 #[must_use]
 pub fn default_socket() -> PathBuf {
     let system = PathBuf::from(SOCKET);
@@ -27,16 +28,16 @@ pub fn default_socket() -> PathBuf {
     }
 }
 
-/// Where a recorder is asked.
+/// The address of a recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// The path of a unix socket.
     Socket(PathBuf),
-    /// An address.
+    /// A URL.
     Url(Url),
 }
 
-/// `https://HOST[:PORT]`, or `http://` to this machine.
+/// `https://HOST[:PORT]`, or `http://` for this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     is_tls: bool,
@@ -74,7 +75,7 @@ impl Url {
         self.is_tls
     }
 
-    /// The name or address, without brackets.
+    /// The host name or address, without brackets.
     pub(super) fn host(&self) -> &str {
         let host = self.authority.host();
         host.trim_start_matches('[').trim_end_matches(']')
@@ -85,7 +86,7 @@ impl Url {
         self.authority.port_u16().unwrap_or(default)
     }
 
-    /// Whether nothing leaves this machine.
+    /// Whether the connection stays within this machine.
     pub(super) fn is_loopback(&self) -> bool {
         let host = self.host();
         let is_address = |address: IpAddr| address.is_loopback();
@@ -99,7 +100,7 @@ impl Url {
 }
 
 impl Endpoint {
-    /// What `Host` says.
+    /// The value of the header `Host`.
     pub(super) fn authority(&self) -> &str {
         match self {
             Self::Socket(_) => "localhost",
@@ -107,14 +108,14 @@ impl Endpoint {
         }
     }
 
-    /// Why there is no connection, and what to do.
+    /// The reason of a failed connection, and the remedy.
     pub(super) fn advice(&self, error: &io::Error) -> String {
         let what = match (self, error.kind()) {
             (Self::Socket(_), ErrorKind::NotFound) => {
                 "does a recorder run with --api unix:PATH? --socket PATH names another socket"
             }
             (Self::Socket(_), ErrorKind::ConnectionRefused) => {
-                "its recorder has gone without removing it"
+                "stale socket: no recorder is listening"
             }
             (Self::Socket(_), ErrorKind::PermissionDenied) => {
                 "it is for the recorder's user, root and its group"
@@ -144,7 +145,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A path of these parts, and its query string, both percent-encoded: RFC 3986, section 2.1.
+/// Makes the target of a request: a path of these parts, and a query string. Both are
+/// percent-encoded (RFC 3986, section 2.1).
 #[must_use]
 pub fn target(parts: &[&str], parameters: &[(&str, &str)]) -> String {
     let mut target = String::new();

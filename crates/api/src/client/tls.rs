@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
 use super::ClientConfig;
 use crate::tls::{certificates, key};
 
-/// To connect to who has a certificate of a known authority.
+/// The TLS configuration of a client: authorities to trust, and the client's own certificate.
 pub(super) fn rustls_config(config: &ClientConfig) -> Result<Arc<RustlsConfig>, String> {
     let mut roots = RootCertStore::empty();
     match &config.authorities {
@@ -21,7 +21,7 @@ pub(super) fn rustls_config(config: &ClientConfig) -> Result<Arc<RustlsConfig>, 
         }
         None => {
             let found = rustls_native_certs::load_native_certs();
-            // Among hundreds some are of no use.
+            // Ignore authorities that webpki cannot parse: among hundreds there are always some.
             let (added, _) = roots.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map(|error| format!(" ({error})"));

@@ -1,4 +1,4 @@
-//! What there is about alerts of an IDS.
+//! Metrics about alerts of an IDS.
 
 use retroscope_recorder::{AgeHistogram, AlertOutcome, RecorderStatus};
 
@@ -7,13 +7,13 @@ use super::{
     families::{below, seconds},
 };
 
-/// Lines of their sources, what became of them, and how late they are.
+/// Lines of alert sources, results of alerts, and their delay.
 pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     let alerts = &status.alerts;
     let lines = &alerts.lines;
     let mut family = exposition.counter(
         "retroscope_alert_lines",
-        "Lines of the sources of alerts, by what they were.",
+        "Lines of the alert sources, by kind.",
     );
     for (kind, count) in [
         ("alert", lines.alerts),
@@ -26,21 +26,21 @@ pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.counter(
         "retroscope_alerts",
-        "Alerts by what became of them; one whose dump ends without a packet counts twice, at last by why.",
+        "Alerts by outcome. An alert whose dump ends without a packet counts twice: for the dump, then for the reason.",
     );
     for outcome in AlertOutcome::ALL {
         family.add(&[("outcome", outcome.as_str())], Some(alerts.of(outcome)));
     }
     let mut family = exposition.counter(
         "retroscope_alert_frames",
-        "Frames that alerts are about, of finished dumps that have packets, by whether they are in them.",
+        "Frames of alerts with a finished dump that has packets, by whether the dump contains the frame.",
     );
     for (found, count) in [("yes", alerts.frames_found), ("no", alerts.frames_missing)] {
         family.add(&[("found", found)], Some(count));
     }
     let mut family = exposition.counter(
         "retroscope_alert_flow_starts",
-        "Alerts in finished dumps that tell when their flow began, by whether the dump has its first packet.",
+        "Alerts in finished dumps that report the start of their flow, by whether the dump has the flow's first packet.",
     );
     let missing = alerts.with_start.saturating_sub(alerts.found_start);
     for (found, count) in [("yes", alerts.found_start), ("no", missing)] {
@@ -49,13 +49,13 @@ pub(super) fn alerts(exposition: &mut Exposition, status: &RecorderStatus) {
     exposition
         .counter(
             "retroscope_alert_other_community_ids",
-            "Alerts whose Community ID is not that of their addresses and ports with seed 0.",
+            "Alerts whose Community ID differs from the ID of their addresses and ports with seed 0.",
         )
         .add(&[], Some(alerts.other_community_id));
     exposition
         .histogram(
             "retroscope_alert_age_seconds",
-            "How long after their time alerts were acted on. Live.",
+            "Delay from an alert's time to the recorder's action. Live only.",
         )
         .add_histogram(
             &[],

@@ -1,21 +1,21 @@
 //! Prometheus' text format 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! Counters are named without `_total` and infos without `_info` here; the text has the suffixes.
+//! Callers name counters without `_total` and infos without `_info`. The text has the suffixes.
 
 use std::fmt::{Display, Write as _};
 
-/// Labels of a sample: names that are ours, and values that may be anything.
+/// Labels of a sample. Label names are constants of this crate; values may be any text.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Text that grows family by family. A family without samples is left out.
+/// A text that grows by one family at a time. A family without samples is left out.
 #[derive(Debug)]
 pub(super) struct Exposition {
     text: String,
 }
 
-/// What kind of family it is.
+/// The kind of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
     Info,
@@ -26,14 +26,14 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Family<'a> {
     exposition: &'a mut Exposition,
-    kind: Kind,
+    kind: MetricKind,
     name: &'static str,
     help: &'static str,
     is_begun: bool,
 }
 
-impl Kind {
-    /// The end of a sample's name.
+impl MetricKind {
+    /// The suffix of a sample's name.
     fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -50,27 +50,27 @@ impl Exposition {
         }
     }
 
-    /// What only grows. The name lacks `_total`.
+    /// A family of counters, which only grow. `name` is without `_total`.
     pub(super) fn counter(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Counter, name, help)
+        self.family(MetricKind::Counter, name, help)
     }
 
-    /// What goes up and down.
+    /// A family of gauges, which may grow and shrink.
     pub(super) fn gauge(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Gauge, name, help)
+        self.family(MetricKind::Gauge, name, help)
     }
 
-    /// Words that do not change. The name lacks `_info`.
+    /// A family of constant texts. `name` is without `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Info, name, help)
+        self.family(MetricKind::Info, name, help)
     }
 
-    /// A distribution.
+    /// A family of histograms.
     pub(super) fn histogram(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
-        self.family(Kind::Histogram, name, help)
+        self.family(MetricKind::Histogram, name, help)
     }
 
-    fn family(&mut self, kind: Kind, name: &'static str, help: &'static str) -> Family<'_> {
+    fn family(&mut self, kind: MetricKind, name: &'static str, help: &'static str) -> Family<'_> {
         Family {
             exposition: self,
             kind,
@@ -80,7 +80,7 @@ impl Exposition {
         }
     }
 
-    /// The whole text.
+    /// The complete text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -112,7 +112,7 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// A sample; unknown, it is left out.
+    /// Adds a sample. An unknown value adds no sample.
     pub(super) fn add<N: Display>(&mut self, labels: Labels<'_>, value: Option<N>) {
         if let Some(value) = value {
             self.begin();
@@ -121,7 +121,9 @@ impl Family<'_> {
         }
     }
 
-    /// A distribution: how many were at most each of the bounds but no more than the bound before, seconds, and the sum of all, seconds, where it is known. The last bound is infinite.
+    /// Adds a histogram. `buckets` has upper bounds in seconds, and the count of values above the
+    /// previous bound and up to this bound. The last bound is infinite. `sum` is the sum of all
+    /// values in seconds, if known.
     pub(super) fn add_histogram(
         &mut self,
         labels: Labels<'_>,
@@ -149,15 +151,15 @@ impl Family<'_> {
             .sample((name, "_count"), labels, &[], &count);
     }
 
-    /// What is told of a family before its samples.
+    /// Writes the head of a family before its first sample.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.is_begun, true) {
             return;
         }
         let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge | Kind::Info => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge | MetricKind::Info => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let suffix = self.kind.suffix();
         let (name, help) = (self.name, self.help);
@@ -168,7 +170,7 @@ impl Family<'_> {
     }
 }
 
-/// Adds the value of a label.
+/// Appends the value of a label.
 fn escape(text: &mut String, value: &str) {
     for letter in value.chars() {
         match letter {

@@ -1,4 +1,4 @@
-//! Which metrics there are.
+//! The metrics of the recorder.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,19 @@ use retroscope_recorder::{
 
 use super::{Process, exposition::Exposition};
 
-/// Sources, and modules, that have series of their own: the first ones. Those behind them are summed up as `other`.
+/// Maximum number of sources, and of modules, with separate series. All further sources or modules
+/// are summed up as `other`.
 pub(super) const SERIES_MAX: usize = 256;
 
-/// The label of what has no series of its own.
+/// The label value for sources, modules and rules without separate series.
 const OTHER: &str = "other";
-/// The label of triggers that no rule made.
+/// The label value for triggers without a rule.
 const MANUAL: &str = "manual";
 
-/// A counter of something that has a name: its own name, what it counts, and how many; `None`: unknown.
+/// A counter of sources or modules: name, help text, and value; `None`: unknown.
 type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
 
-/// What has one name together, and no more names than there may be series.
+/// Groups items by name. Beyond [`SERIES_MAX`] names, further items are in the group `other`.
 fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>> {
     let mut groups: BTreeMap<String, Vec<&T>> = BTreeMap::new();
     for one in all {
@@ -31,7 +32,8 @@ fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>>
     groups
 }
 
-/// Counters of each group. Where a number is not known of one it is not known of the group.
+/// Adds counters for each group. If the value of one item is unknown, the value of its group is
+/// unknown.
 fn counters<T>(
     exposition: &mut Exposition,
     label: &str,
@@ -47,7 +49,7 @@ fn counters<T>(
     }
 }
 
-/// What the sources counted.
+/// Metrics of the sources.
 pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     let groups = grouped(sources, |source| &source.name);
     counters(
@@ -72,29 +74,29 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
             ),
             (
                 "retroscope_filtered_packets",
-                "Packets that the capture filter refused; unknown where the kernel filters.",
+                "Packets that did not match the capture filter. Absent if the kernel filters.",
                 |it| it.filtered,
             ),
             (
                 "retroscope_cut_packets",
-                "Stored packets that the snap length cut.",
+                "Stored packets that the snap length truncated.",
                 |it| Some(it.cut),
             ),
             (
                 "retroscope_late_packets",
-                "Packets that came too late for finished dumps, at most.",
+                "Upper bound on packets that arrived too late for dumps that were finished.",
                 |it| Some(it.late),
             ),
             (
                 "retroscope_interface_outages",
-                "How often the interface went down or was removed.",
+                "Times that the interface went down or was removed.",
                 |it| Some(it.gaps),
             ),
         ],
     );
     let mut family = exposition.counter(
         "retroscope_interface_outage_seconds",
-        "How long the interface was down or removed.",
+        "Time during which the interface was down or removed.",
     );
     for (name, group) in &groups {
         let ns: u64 = group.iter().map(|source| source.gap_ns).sum();
@@ -102,7 +104,7 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
     let mut family = exposition.counter(
         "retroscope_lost_packets",
-        "Packets lost before the ring, by cause; shed is what was not kept on purpose.",
+        "Packets lost before the ring, by cause. Cause shed: packets that were not stored on purpose.",
     );
     for (name, group) in &groups {
         let mut lost: BTreeMap<&str, Option<u64>> = BTreeMap::new();
@@ -126,17 +128,17 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
             "retroscope_ring_history_seconds",
-            "How far the ring reaches back: all that was stored within this time is in it. Live only.",
+            "History of the ring: every packet that was stored within this time is in the ring. Live only.",
             history,
         ),
         (
             "retroscope_ring_history_goal_seconds",
-            "How far it is to reach back (--history-goal).",
+            "Goal of the ring's history (--history-goal).",
             goal,
         ),
         (
             "retroscope_ring_oldest_packet_timestamp_seconds",
-            "The earliest time stamp in the ring, seconds since 1970.",
+            "Earliest time stamp in the ring, seconds since 1970.",
             oldest,
         ),
     ] {
@@ -145,22 +147,22 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
             "retroscope_history_limit_bytes",
-            "What each direction of a flow keeps so that the goal is reached; absent while all is kept.",
+            "Bytes of each direction of a flow that are kept to reach the history goal. Absent while all bytes are kept.",
             limit.flatten(),
         ),
         (
             "retroscope_ring_size_bytes",
-            "The size of the ring.",
+            "Size of the ring.",
             Some(status.ring_bytes),
         ),
         (
             "retroscope_ring_reserved_buckets",
-            "Full buckets that dumps or pins want.",
+            "Full buckets that dumps or pins need.",
             Some(ring.reserved_buckets as u64),
         ),
         (
             "retroscope_ring_pins",
-            "Stretches of time that the ring is told to keep.",
+            "Pins: time ranges that the ring keeps.",
             Some(status.pins.len() as u64),
         ),
         (
@@ -170,16 +172,13 @@ pub(super) fn ring(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_rules",
-            "Trigger rules, scripts and modules among them.",
+            "Trigger rules, including scripts and modules.",
             Some(status.rules as u64),
         ),
     ] {
         exposition.gauge(name, help).add(&[], value);
     }
-    let mut family = exposition.gauge(
-        "retroscope_ring_buckets",
-        "Buckets of the ring, by what they are.",
-    );
+    let mut family = exposition.gauge("retroscope_ring_buckets", "Buckets of the ring, by state.");
     for (state, buckets) in [
         ("free", ring.free_buckets),
         ("open", ring.open_buckets),
@@ -195,17 +194,17 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     for (name, help, value) in [
         (
             "retroscope_ring_evicted_packets",
-            "Packets that newer ones were stored over.",
+            "Packets that were overwritten by newer packets.",
             status.ring.evicted_packets,
         ),
         (
             "retroscope_ring_evicted_bytes",
-            "Captured bytes of these packets.",
+            "Captured bytes of packets that were overwritten by newer packets.",
             status.ring.evicted_bytes,
         ),
         (
             "retroscope_ring_reservations_revoked",
-            "Dumps and pins that lost packets they wanted to newer ones.",
+            "Reservations of dumps and pins that the ring revoked to store newer packets.",
             status.ring.reservations_fallen,
         ),
         (
@@ -225,12 +224,12 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_dumps_with_late_packets",
-            "Dumps that packets may have come too late for; their verdicts do not report these packets.",
+            "Dumps that may lack packets that arrived too late. The verdicts do not report these packets.",
             status.outdated,
         ),
         (
             "retroscope_events",
-            "Events told to listeners: dumps, notices.",
+            "Events for listeners, such as finished dumps and notices.",
             status.next_event,
         ),
     ] {
@@ -238,7 +237,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.histogram(
         "retroscope_packet_processing_seconds",
-        "Time that the triggers took to inspect a packet; one burst in eight is timed.",
+        "Time that the triggers needed to inspect a packet. One burst in eight is timed.",
     );
     for (shard, histogram) in status.processing.iter().enumerate() {
         let buckets = below(&ProcessingHistogram::BELOW_NS, &histogram.packets);
@@ -247,9 +246,9 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// Triggers and dumps.
+/// Metrics of triggers and dumps.
 pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
-    // A rule may be called like one of the labels.
+    // A rule's name may be equal to `other` or `manual`.
     let mut rules: BTreeMap<&str, Vec<&HitCounts>> = BTreeMap::new();
     for hits in &status.hits_by_rule {
         let rule = hits.rule.as_deref().unwrap_or(OTHER);
@@ -258,7 +257,7 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     rules.entry(MANUAL).or_default().push(&status.hits_by_hand);
     let mut family = exposition.counter(
         "retroscope_triggers",
-        "Hits of trigger rules by what they became: a dump, or why not.",
+        "Hits of trigger rules, by outcome: a dump, or the reason why no dump started.",
     );
     for (rule, counts) in rules {
         let triggers = counts.iter().map(|counts| counts.triggers).sum::<u64>();
@@ -271,7 +270,7 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let ages = &status.trigger_ages;
     exposition
-        .histogram("retroscope_trigger_age_seconds", "How long after their trigger packet dumps were opened. Live, but not of sources with a clock of their own.")
+        .histogram("retroscope_trigger_age_seconds", "Delay from the trigger packet to the opening of the dump. Live only, without sources that have a separate clock.")
         .add_histogram(&[], below(&AgeHistogram::BELOW_NS, &ages.dumps), Some(seconds(ages.sum_ns)));
     let totals = &status.dumps;
     let mut family = exposition.counter("retroscope_dumps", "Finished dumps, by verdict.");
@@ -289,9 +288,10 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     }
     let mut family = exposition.counter(
         "retroscope_dumps_missing",
-        "Dumps that lack packets, by cause; a dump may have several.",
+        "Dumps that lack packets, by cause. A dump with several causes counts for each cause.",
     );
-    // An increase from nothing is none: what alerts ask for is there before it happens.
+    // An alert rule sees no increase if a series appears with its first event. So these series
+    // exist from the start.
     let mut missing = BTreeMap::from([("disk", 0), ("evicted", 0)]);
     missing.extend(&totals.missing);
     for (cause, dumps) in missing {
@@ -315,31 +315,35 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
     exposition
         .gauge(
             "retroscope_dump_copied_bytes",
-            "Bytes of packets copied for dumps and not written yet.",
+            "Bytes of packets that were copied for dumps and are not written yet.",
         )
         .add(&[], Some(status.copied_bytes));
     exposition
         .gauge(
             "retroscope_dump_copied_limit_bytes",
-            "What these stay below: a dump without room waits.",
+            "Limit of the bytes that are copied and not written. At the limit, dumps wait.",
         )
         .add(&[], Some(status.copied_bytes_max));
     exposition
         .gauge(
             "retroscope_failed_scripts",
-            "Scripts that failed or exceeded a budget, and do nothing any more.",
+            "Scripts that are disabled because they failed or exceeded a budget.",
         )
         .add(&[], Some(status.scripts_failed));
 }
 
-/// Flows, where they are counted, and modules.
+/// Metrics of flows, if flows are counted, and of modules.
 pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     if let Some(flows) = &status.flows {
         exposition
-            .gauge("retroscope_live_flows", "Flows that go on.")
+            .gauge("retroscope_live_flows", "Flows that have not ended.")
             .add(&[], Some(flows.live));
         for (name, help, value) in [
-            ("retroscope_started_flows", "Flows that began.", flows.begun),
+            (
+                "retroscope_started_flows",
+                "Flows that started.",
+                flows.begun,
+            ),
             (
                 "retroscope_flow_packets",
                 "Packets counted in flows.",
@@ -347,7 +351,7 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
             ),
             (
                 "retroscope_unattributed_packets",
-                "Packets whose flow could not be told.",
+                "Packets whose flow could not be determined.",
                 flows.unattributed,
             ),
             (
@@ -358,7 +362,8 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
         ] {
             exposition.counter(name, help).add(&[], Some(value));
         }
-        let mut family = exposition.counter("retroscope_ended_flows", "Flows that ended, by why.");
+        let mut family =
+            exposition.counter("retroscope_ended_flows", "Flows that ended, by reason.");
         for (why, ended) in [
             ("timeout", flows.timed_out),
             ("reuse", flows.reused),
@@ -381,27 +386,29 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
             ),
             (
                 "retroscope_module_lost_packets",
-                "Packets that it did not handle, because it failed or is disabled.",
+                "Packets that the module did not handle, because it failed or is disabled.",
                 |it| Some(it.counts.lost),
             ),
             (
                 "retroscope_module_wanted_packets",
-                "Packets for which it asked for a dump.",
+                "Packets for which the module requested a dump.",
                 |it| Some(it.counts.wanted),
             ),
-            ("retroscope_module_faults", "Calls that failed.", |it| {
-                Some(it.counts.faults)
-            }),
+            (
+                "retroscope_module_faults",
+                "Calls of the module that failed.",
+                |it| Some(it.counts.faults),
+            ),
             (
                 "retroscope_module_evicted_flows",
-                "Flows of the module that were given up for others.",
+                "Flows of the module that were dropped to make room for other flows.",
                 |it| Some(it.counts.evicted),
             ),
         ],
     );
     let mut family = exposition.gauge(
         "retroscope_module_live_flows",
-        "Flows of the module that go on.",
+        "Flows of the module that have not ended.",
     );
     for (name, group) in &groups {
         let live: u64 = group.iter().map(|module| module.counts.live).sum();
@@ -409,16 +416,16 @@ pub(super) fn flows(exposition: &mut Exposition, status: &RecorderStatus) {
     }
 }
 
-/// The program, and what the system says of its process.
+/// Metrics of the program and of its process.
 pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     exposition
-        .info("retroscope_build", "The program.")
+        .info("retroscope_build", "Version of the program.")
         .add(&version, Some(1));
     exposition
         .gauge(
             "process_start_time_seconds",
-            "When the process was started, seconds since 1970.",
+            "Start time of the process, seconds since 1970.",
         )
         .add(&[], process.start_seconds);
     exposition
@@ -441,7 +448,7 @@ pub(super) fn process(exposition: &mut Exposition, process: &Process) {
         .add(&[], process.threads);
 }
 
-/// The buckets of a distribution, with their bounds in seconds.
+/// The buckets of a histogram, with bounds in seconds.
 pub(super) fn below<'a>(
     below_ns: &'a [u64],
     counts: &'a [u64],

@@ -1,7 +1,9 @@
-//! A recorder's counters as Prometheus and other monitoring systems read them.
+//! Metrics of a recorder for Prometheus and other monitoring systems.
 //!
-//! Pure: a [`RecorderStatus`] becomes text. What is unknown is left out rather than told as 0, counters never go back while the process lives, and
-//! the number of series is bounded: each label has 256 values at most, and what is beyond them is summed up. `docs/metrics.md` lists all metrics.
+//! [`render`] is a pure function of a [`RecorderStatus`]. An unknown value is left out and not
+//! reported as 0. Counters never decrease while the process lives. The number of series is bounded:
+//! each label has at most 256 values, and all further values are summed up. `docs/metrics.md` lists
+//! all metrics.
 
 mod alerts;
 mod exposition;

@@ -1,24 +1,24 @@
-//! What the system says of this process (proc(5)), in the names that all Prometheus exporters use.
+//! Metrics of this process from proc(5), with the names that all Prometheus exporters use.
 
 use std::fs;
 
-/// See the module. `None`: the system does not tell.
+/// Metrics of this process. `None`: the system does not provide the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Process {
-    /// When it was started, seconds since the UNIX epoch.
+    /// Start time of the process, seconds since the UNIX epoch.
     pub start_seconds: Option<f64>,
-    /// Processor time of all its threads, seconds.
+    /// Processor time of all threads, seconds.
     pub cpu_seconds: Option<f64>,
-    /// Memory that it has, bytes, the ring included.
+    /// Resident memory, the ring included, bytes.
     pub resident_bytes: Option<u64>,
-    /// Address space, bytes.
+    /// Size of the address space, bytes.
     pub virtual_bytes: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<u64>,
 }
 
 impl Process {
-    /// Reads `/proc`. Any thread.
+    /// Reads `/proc`. Any thread may call this function.
     #[must_use]
     pub fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -33,7 +33,8 @@ impl Process {
     }
 
     fn of(stat: &str, system: &str, ticks_per_second: u64, page_bytes: u64) -> Self {
-        // The name of the program stands in brackets, and may hold anything. Behind it is field 3.
+        // The program's name is in parentheses and may contain any character. Field 3 is the first
+        // field after the name.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -17,11 +17,13 @@ pub struct Requests {
     answers: Mutex<BTreeMap<u16, u64>>,
     /// Refusals by the last word of the problem's type.
     refusals: Mutex<BTreeMap<&'static str, u64>>,
-    /// Connections that were accepted. A counter, ordered with nothing.
+    /// Connections that were accepted. A counter; its order with other memory accesses does not
+    /// matter.
     pub(crate) accepted: AtomicU64,
-    /// Connections that found no room. A counter, ordered with nothing.
+    /// Connections that were refused because all connections were busy. A counter; its order with
+    /// other memory accesses does not matter.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that ended. A counter, ordered with nothing.
+    /// Connections that ended. A counter; its order with other memory accesses does not matter.
     pub(crate) ended: AtomicU64,
 }
 
@@ -66,7 +68,7 @@ impl Requests {
             ),
             (
                 "retroscope_api_refused_connections",
-                "Connections that the API closed because too many were busy.",
+                "Connections that the API closed because all permitted connections were busy.",
                 of(&self.turned_away),
             ),
         ] {

@@ -46,7 +46,7 @@ fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
     }
 }
 
-/// A recorder that knows everything.
+/// The status of a recorder with all values known.
 fn status() -> RecorderStatus {
     let mut ring = RingConfig::new(16 << 20, 1, 1);
     ring.prefault = false;
@@ -123,7 +123,7 @@ fn text(status: &RecorderStatus) -> String {
     render(status, &known(), &requests())
 }
 
-/// Each series with its value; no series may be there twice, nor a family in two places.
+/// Each series with its value. Asserts that no series and no family occurs twice.
 fn series(text: &str) -> BTreeMap<&str, f64> {
     let mut all = BTreeMap::new();
     let mut families = BTreeSet::new();
@@ -193,7 +193,8 @@ fn values_are_where_they_belong() {
     }
 }
 
-/// Unknown is no series at all, of the source and of its namesake.
+/// An unknown value has no series. If two sources have the same name and one value is unknown, the
+/// sum is unknown too.
 #[test]
 fn what_is_unknown_is_absent() {
     let mut status = status();
@@ -238,7 +239,8 @@ fn what_is_unknown_is_absent() {
     );
 }
 
-/// Names are anybody's: each is one series, whatever it holds, and reads back as it was.
+/// Users choose the names of sources and rules. Each name makes one series, whatever characters it
+/// contains, and parses back unchanged.
 #[test]
 fn hostile_names_are_only_names() {
     let names = [
@@ -310,7 +312,7 @@ fn thousands_of_sources_and_modules_have_a_bounded_number_of_series() {
     );
 }
 
-/// `promtool check metrics` reads the older format, and knows Prometheus' rules for names.
+/// `promtool check metrics` parses the text format 0.0.4 and knows Prometheus' naming rules.
 fn promtool(text: &str) {
     let child = Command::new("promtool")
         .args(["check", "metrics"])
@@ -321,7 +323,7 @@ fn promtool(text: &str) {
     let mut child = match child {
         Ok(child) => child,
         Err(error) => {
-            // Not captured, as the output of the test is.
+            // Written to stderr directly, because the test harness captures `eprintln!`.
             let _ = writeln!(
                 io::stderr(),
                 "SKIP: no promtool (Debian: prometheus): {error}"
@@ -346,7 +348,7 @@ fn promtool_has_nothing_to_say() {
     promtool(&text(&status()));
 }
 
-/// One family: its kind, its labels, and what it is.
+/// The table of all families: name, kind, labels, and help text.
 fn table(text: &str) -> String {
     let mut rows: Vec<(String, String, BTreeSet<String>, String)> = Vec::new();
     for line in text.lines() {

@@ -1,8 +1,11 @@
-//! Alerts of Prometheus, by the webhook of Alertmanager: each starts a dump of the rule that it names.
+//! The webhook of Prometheus' Alertmanager: each alert starts a dump of the rule that the alert
+//! names.
 //!
-//! Alertmanager sends a notification again when it is answered with 5xx, and gives it up at 4xx (`Retrier.Check` in its `notify/util.go`); so what can be done later
-//! is a 503, and what never can a 422. It repeats alerts that go on (`repeat_interval`), and several of its instances may send one alert each: the fingerprint and
-//! the start of an alert are its key, by which it has one dump.
+//! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
+//! (`Retrier.Check` in its `notify/util.go`). So a failure that may pass is answered with 503, and
+//! a permanent failure with 422. Alertmanager repeats alerts that are still firing
+//! (`repeat_interval`), and several instances may send the same alert. Fingerprint and start of an
+//! alert are its key, so the alert gets one dump.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -11,38 +14,38 @@ use retroscope_recorder::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Asking, Shared, rules::find};
+use super::{AppState, CallerExtension, rules::find};
 use crate::{
-    app::waiting,
+    app::run_blocking,
     bodies::alertmanager::{
-        AlertStatus, AnswerBody, DoneBody, NotificationBody, NotificationQuery, NotifiedAlert,
-        Outcome,
+        AlertResultBody, AlertStatus, AlertmanagerOutcome, AnswerBody, NotificationBody,
+        NotificationQuery, NotifiedAlert,
     },
     caller::Caller,
-    extract::{Json, LongJson, Parameters},
+    extract::{Json, LargeJson, QueryParams},
     problem::Problem,
 };
 
 /// The label that names the rule.
 const RULE_LABEL: &str = "retroscope_rule";
-/// Alerts of a notification.
+/// Maximum number of alerts in a notification.
 const ALERTS_MAX: usize = 1024;
-/// Bytes of a name or fingerprint that are repeated.
+/// Maximum number of bytes of a name or fingerprint that the recorder repeats.
 const SHOWN_BYTES: usize = 128;
 
-/// Why an alert started no dump.
-enum Failed {
-    /// It never will.
+/// The reason why an alert started no dump.
+enum AlertFailure {
+    /// The alert can never start a dump.
     Refused(String),
-    /// It may when it comes again.
+    /// The alert may start a dump when Alertmanager repeats it later.
     Suppressed(String),
-    /// Its packets are not there.
+    /// The alert's packets are not in the ring.
     Gone(Empty),
-    /// Nobody knows: the whole notification is to come again.
+    /// The result is unknown: Alertmanager must repeat the whole notification.
     Unknown(CommandError),
 }
 
-impl From<CommandError> for Failed {
+impl From<CommandError> for AlertFailure {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::Filter(error) => Self::Refused(error.render()),
@@ -54,10 +57,13 @@ impl From<CommandError> for Failed {
     }
 }
 
-/// Start a dump for each alert that fires: the webhook of Prometheus' Alertmanager
+/// Start a dump for each firing alert: the webhook of Prometheus' Alertmanager
 ///
-/// The rule says in `alert_dump` what is dumped, and labels of the alert fill it in; its window lies around `startsAt`. An alert that was sent before, by its
-/// fingerprint and `startsAt`, has the dump that it started then; one whose window ends before what the ring has, after a restart for example, has none. Where all that fire are refused, so is the notification.
+/// The rule's `alert_dump` is the template of the dump filter, and the alert's labels fill it in.
+/// The window surrounds `startsAt`. An alert with the same fingerprint and `startsAt` as an earlier
+/// alert gets the dump of the earlier alert. An alert whose window ends before the oldest packet in
+/// the ring, for example after a restart, gets no dump. If all firing alerts are refused, the
+/// notification is refused.
 #[utoipa::path(
     post, path = "/v1/alertmanager", tag = "dumps",
     params(NotificationQuery),
@@ -65,10 +71,10 @@ impl From<CommandError> for Failed {
     responses((status = 200, body = AnswerBody)),
 )]
 pub(crate) async fn notify(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<NotificationQuery>,
-    LongJson(notification): LongJson<NotificationBody>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<NotificationQuery>,
+    LargeJson(notification): LargeJson<NotificationBody>,
 ) -> Result<Json<AnswerBody>, Problem> {
     if let Some(fault) = notification.fault() {
         return Err(Problem::invalid(fault));
@@ -79,13 +85,14 @@ pub(crate) async fn notify(
         );
         return Err(Problem::invalid(why));
     }
-    let place = app
-        .running
+    let permit = app
+        .query_limit
         .take(&caller)
         .map_err(Problem::for_alertmanager)?;
-    waiting(move || {
-        // Many alerts take a while: one who sends many notifications leaves threads to others.
-        let _place = place;
+    run_blocking(move || {
+        // Many alerts take long: the permit limits the threads that one client's notifications
+        // occupy.
+        let _permit = permit;
         if let Some(name) = &asked.rule {
             find(&app.handle, name)?;
         }
@@ -103,9 +110,16 @@ pub(crate) async fn notify(
     .await
 }
 
-/// Nobody reads what a notification is answered: what was refused of it is told as an event, and by the status where that is all.
-fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> Result<(), Problem> {
-    let refused = done.iter().filter(|it| it.outcome == Outcome::Refused);
+/// Reports refused alerts as an event, because nobody reads the answer to a notification. If all
+/// alerts are refused, the status reports it too.
+fn tell_refused(
+    handle: &RecorderHandle,
+    receiver: &str,
+    done: &[AlertResultBody],
+) -> Result<(), Problem> {
+    let refused = done
+        .iter()
+        .filter(|it| it.outcome == AlertmanagerOutcome::Refused);
     let Some(why) = refused.clone().find_map(|it| it.reason.as_deref()) else {
         return Ok(());
     };
@@ -121,9 +135,15 @@ fn tell_refused(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) -> R
     Ok(())
 }
 
-/// Alertmanager repeats an alert as long as it goes on: one that began before a restart is told by an event, and is no failure.
-fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) {
-    let is_gone = |it: &&DoneBody| matches!(it.outcome, Outcome::AgedOut | Outcome::NotRecorded);
+/// Reports alerts without packets as an event. This is no failure: Alertmanager repeats an alert
+/// that is still firing, and the alert may have begun before a restart of the recorder.
+fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[AlertResultBody]) {
+    let is_gone = |it: &&AlertResultBody| {
+        matches!(
+            it.outcome,
+            AlertmanagerOutcome::AgedOut | AlertmanagerOutcome::NotRecorded
+        )
+    };
     let gone = done.iter().filter(is_gone);
     let Some(why) = gone.clone().find_map(|it| it.reason.as_deref()) else {
         return;
@@ -134,8 +154,10 @@ fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[DoneBody]) {
     ));
 }
 
-fn firing(done: &[DoneBody]) -> usize {
-    let firing = done.iter().filter(|it| it.outcome != Outcome::Resolved);
+fn firing(done: &[AlertResultBody]) -> usize {
+    let firing = done
+        .iter()
+        .filter(|it| it.outcome != AlertmanagerOutcome::Resolved);
     firing.count()
 }
 
@@ -144,37 +166,41 @@ fn act(
     caller: &Caller,
     rule: Option<&str>,
     alert: &NotifiedAlert,
-) -> Result<DoneBody, Problem> {
-    let done = |outcome, dump, reason| DoneBody {
+) -> Result<AlertResultBody, Problem> {
+    let done = |outcome, dump, reason| AlertResultBody {
         fingerprint: cut(&alert.fingerprint).to_owned(),
         outcome,
         dump,
         reason,
     };
     if alert.status == AlertStatus::Resolved {
-        return Ok(done(Outcome::Resolved, None, None));
+        return Ok(done(AlertmanagerOutcome::Resolved, None, None));
     }
     let triggered = by_hand(handle, caller, rule, alert)
-        .map_err(Failed::Refused)
+        .map_err(AlertFailure::Refused)
         .and_then(|by_hand| Ok(handle.trigger_by_hand(by_hand)?));
     Ok(match triggered {
-        Ok(triggered) if triggered.existed => done(Outcome::Existed, Some(triggered.dump), None),
-        Ok(triggered) => done(Outcome::Dump, Some(triggered.dump), None),
-        Err(Failed::Suppressed(why)) => done(Outcome::Suppressed, None, Some(why)),
-        Err(Failed::Gone(gone)) => {
+        Ok(triggered) if triggered.existed => {
+            done(AlertmanagerOutcome::Existed, Some(triggered.dump), None)
+        }
+        Ok(triggered) => done(AlertmanagerOutcome::Dump, Some(triggered.dump), None),
+        Err(AlertFailure::Suppressed(why)) => {
+            done(AlertmanagerOutcome::Suppressed, None, Some(why))
+        }
+        Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
-                Empty::AgedOut { .. } => Outcome::AgedOut,
-                // The other reasons are of queries.
-                _ => Outcome::NotRecorded,
+                Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
+                // The other reasons occur in queries only.
+                _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
         }
-        Err(Failed::Refused(why)) => done(Outcome::Refused, None, Some(why)),
-        Err(Failed::Unknown(error)) => return Err(error.into()),
+        Err(AlertFailure::Refused(why)) => done(AlertmanagerOutcome::Refused, None, Some(why)),
+        Err(AlertFailure::Unknown(error)) => return Err(error.into()),
     })
 }
 
-/// What an alert triggers, or why it cannot.
+/// The trigger of an alert, or the reason why it has none.
 fn by_hand(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -208,7 +234,8 @@ fn by_hand(
             alert.starts_at
         ));
     }
-    // The values in it were read and written anew, and with any such values it compiles by itself: so it stays within its parentheses.
+    // The label values were parsed and written again, and the expression compiles alone with any
+    // such values. So it cannot end its parentheses.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),
@@ -217,7 +244,7 @@ fn by_hand(
     let alert_name = cut(label("alertname").unwrap_or_default());
     Ok(ManualTrigger {
         key: Some(key(caller, &name, alert, starts_ns)),
-        // Its clock may be ahead of ours.
+        // Alertmanager's clock may be ahead of this machine's clock.
         at_ns: Some(starts_ns.min(SystemClock.now().wall_ns)),
         interface: interface.transpose()?,
         request: TriggerRequest {
@@ -239,7 +266,8 @@ fn by_hand(
     })
 }
 
-/// What two notifications of one alert have in common. Where it has no fingerprint, its labels are that.
+/// The key that all notifications of an alert share. If an alert has no fingerprint, its labels
+/// replace the fingerprint.
 fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> String {
     let labels = Some(&alert.labels).filter(|_| alert.fingerprint.is_empty());
     let meaning = (&caller.account, rule, &alert.fingerprint, labels, starts_ns);
@@ -250,7 +278,7 @@ fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> St
         .collect()
 }
 
-/// The beginning of a text of others.
+/// The beginning of a text from outside.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }

@@ -1,4 +1,4 @@
-//! When the ring is full; the configuration; the end.
+//! Settings of the full ring, reload, and stop.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,45 +7,45 @@ use retroscope_recorder::Action;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
+    app::run_blocking,
     bodies::status::WhenFull,
-    extract::{Json, Nothing, Parameters},
+    extract::{Json, NoQuery, QueryParams},
     problem::Problem,
 };
 
-/// What a full ring does.
+/// The behavior if dumps or pins need all packets in the ring.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WhenFullSetting)]
-pub(crate) struct Setting {
+pub(crate) struct WhenFullSetting {
     mode: WhenFull,
 }
 
-/// What happens when the ring is full of what dumps and pins want
-#[utoipa::path(get, path = "/v1/when-full", tag = "control", responses((status = 200, body = Setting)))]
+/// The behavior if dumps or pins need all packets in the ring
+#[utoipa::path(get, path = "/v1/when-full", tag = "control", responses((status = 200, body = WhenFullSetting)))]
 pub(crate) async fn when_full(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-) -> Result<Json<Setting>, Problem> {
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+) -> Result<Json<WhenFullSetting>, Problem> {
     let app = Arc::clone(&app);
-    waiting(move || {
+    run_blocking(move || {
         let mode = app.handle.status()?.when_full.into();
-        Ok(Json(Setting { mode }))
+        Ok(Json(WhenFullSetting { mode }))
     })
     .await
 }
 
-/// Say what happens when the ring is full of what dumps and pins want
-#[utoipa::path(put, path = "/v1/when-full", tag = "control", request_body = Setting, responses((status = 200, body = Setting)))]
+/// Set the behavior if dumps or pins need all packets in the ring
+#[utoipa::path(put, path = "/v1/when-full", tag = "control", request_body = WhenFullSetting, responses((status = 200, body = WhenFullSetting)))]
 pub(crate) async fn set_when_full(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Json(setting): Json<Setting>,
-) -> Result<Json<Setting>, Problem> {
-    waiting(move || {
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    Json(setting): Json<WhenFullSetting>,
+) -> Result<Json<WhenFullSetting>, Problem> {
+    run_blocking(move || {
         app.handle.set_when_full(setting.mode.into())?;
         let change = caller.change(Action::SetWhenFull);
         app.handle.tell_change(change.of(setting.mode.as_str()));
@@ -54,24 +54,24 @@ pub(crate) async fn set_when_full(
     .await
 }
 
-/// What a reload came to.
+/// The result of a reload.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Reloaded)]
 pub(crate) struct ReloadedBody {
-    /// Whether anything is different now.
+    /// Whether anything changed.
     changed: bool,
-    /// What, in words.
+    /// The changes in words.
     report: String,
 }
 
-/// Read the configuration file again, as SIGHUP does: all of it is taken over, or nothing
+/// Read the configuration file again, as SIGHUP does: either all changes apply or none
 #[utoipa::path(post, path = "/v1/reload", tag = "control", responses((status = 200, body = ReloadedBody)))]
 pub(crate) async fn reload(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
 ) -> Result<Json<ReloadedBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let none = || {
             Problem::conflict(
                 "the recording was started without --config: there is nothing to read again",
@@ -92,16 +92,16 @@ pub(crate) async fn reload(
 
 /// End the recording, as SIGINT does
 ///
-/// Open dumps are finished. Asked again it is the same.
-#[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "It ends.")))]
+/// Open dumps are finished. Repeating the request has no further effect.
+#[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "The recording ends.")))]
 pub(crate) async fn stop(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
 ) -> StatusCode {
-    // Before the recorder stops: afterwards nobody listens.
+    // Before the recorder stops, because afterwards nobody receives events.
     app.handle.tell_change(caller.change(Action::Stop));
-    // Before the answer, which nobody may be there to hear.
+    // Before the answer, because the client may have disconnected.
     app.stop.store(true, Ordering::SeqCst);
     app.handle.stop();
     StatusCode::ACCEPTED

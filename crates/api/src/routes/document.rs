@@ -9,20 +9,20 @@ use axum::{
 use utoipa::OpenApi;
 
 use crate::{
-    extract::{Nothing, Parameters},
+    extract::{NoQuery, QueryParams},
     openapi::without_rust,
     operations::Document,
 };
 
-/// The document as it is served, and held in `openapi.json`.
+/// The document as the API serves it. `openapi.json` contains the same text.
 pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
-    // Made of structs only, as the test of the file shows.
+    // The document consists of structs only, so serializing cannot fail; the golden test proves it.
     without_rust(&Document::openapi().to_pretty_json().unwrap_or_default()) + "\n"
 });
 
 /// This document
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "document", responses((status = 200, content_type = "application/json", body = Object)))]
-pub(crate) async fn openapi(_: Parameters<Nothing>) -> Response {
+pub(crate) async fn openapi(_: QueryParams<NoQuery>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::operations::OPERATIONS;
 
-    /// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes it anew.
+    /// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes the file.
     #[test]
     fn the_document_is_as_the_file_says() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
@@ -53,7 +53,7 @@ mod tests {
         );
     }
 
-    /// What the table serves is what the document tells, no more and no less.
+    /// The document has exactly the operations of the table.
     #[test]
     fn the_document_has_the_operations_of_the_table() {
         let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// The judge is `openapi-spec-validator` (`pip install openapi-spec-validator`).
+    /// `openapi-spec-validator` (`pip install openapi-spec-validator`) checks the document.
     #[test]
     fn the_document_is_valid() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");

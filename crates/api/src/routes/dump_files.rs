@@ -1,4 +1,4 @@
-//! The files of dumps: sent, also while they grow, held, and deleted.
+//! Files of dumps: download, also while they grow, hold, and delete.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -24,57 +24,58 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared, dumps::find};
+use super::{AppState, CallerExtension, dumps::find};
 use crate::{
-    app::{App, waiting},
+    app::{App, run_blocking},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters},
+    extract::{Json, NoQuery, PathParam, QueryParams},
     openapi::Binary,
     problem::{Cause, Problem},
-    queries::Place,
-    stream::{Sender, self_ending_stream, stream},
+    queries::ConcurrencyPermit,
+    stream::{Sender, framed_stream, stream},
 };
 
-/// Bytes of a piece.
+/// Bytes of a piece of an answer.
 const PIECE_BYTES: usize = 64 << 10;
-/// How often it is looked how far a file has grown that is being written.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a growing file is checked for new data.
+const GROWTH_POLL: Duration = Duration::from_millis(100);
 /// Tries to open a file. A dump that is finished or compressed between two tries has another name.
 const OPEN_TRIES: usize = 3;
-/// How a file is called that is being written.
+/// The suffix of a file that is being written.
 const PART: &str = ".part";
 
-/// Which file of a dump.
+/// Selects a file of a dump.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct WhichFile {
-    /// Where a dump has several (`--format pcap` with several link types): its name; left out: the first.
+pub(crate) struct DumpFileQuery {
+    /// The name of a file, if the dump has several (`--format pcap` with several link types). If
+    /// left out: the first file.
     name: Option<String>,
 }
 
-/// A file that is open.
-struct Opened {
+/// An open file of a dump.
+struct OpenedFile {
     id: String,
-    /// As it is called when it is finished.
+    /// The name of the finished file.
     name: String,
     reader: DumpFileReader,
-    /// What it is known to be; `None`: it is being written.
-    whole: Option<Whole>,
-    /// Hears when it is finished.
+    /// Facts about a finished file; `None`: the file is being written.
+    whole: Option<FinishedMeta>,
+    /// Receives the event that the dump is finished.
     listener: Subscription,
 }
 
-struct Whole {
+struct FinishedMeta {
     packets: u64,
-    /// RFC 3339.
+    /// Start and end, RFC 3339.
     window: (String, String),
     sha256: Option<String>,
 }
 
-impl Opened {
+impl OpenedFile {
     fn new(handle: &RecorderHandle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
-        // Before it is looked for: what becomes of it meanwhile is heard.
+        // Subscribe before the search, so that no event about the file is missed.
         let listener = handle.subscribe(None);
         for tries in 0..OPEN_TRIES {
             let stored = find(handle, dump)?;
@@ -83,7 +84,7 @@ impl Opened {
                 Err(CommandError::Refused(_)) if stored.is_open || tries == 0 => continue,
                 reader => reader?,
             };
-            let whole = Whole {
+            let whole = FinishedMeta {
                 packets: stored.packets,
                 window: (stored.from.clone(), stored.to.clone()),
                 sha256: file.sha256.clone(),
@@ -110,7 +111,7 @@ impl Opened {
     }
 }
 
-/// The file of a dump that is asked for.
+/// Finds the requested file of a dump.
 fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile, Problem> {
     let is_wanted = |file: &&StoredFile| match wanted {
         None => true,
@@ -133,38 +134,41 @@ fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile
 
 /// A dump's capture file
 ///
-/// Of a dump that is finished, with its length, its SHA-256 as `ETag`, and parts of it by `Range`. Of one that is open: what is written, and then what
-/// comes, until it is finished; the verdict in its head then reads `unfinished`, and `/v1/dumps/{number}` has it afterwards. What ends without its last
-/// chunk is not whole. For tokens without filter and snap length: a file is sent as it is.
+/// The file of a finished dump has a length, its SHA-256 as `ETag`, and supports `Range`. The file
+/// of an open dump is sent as it grows, until the dump is finished. The verdict in the head of such
+/// a copy reads `unfinished`; `/v1/dumps/{number}` has the verdict afterwards. A body that ends
+/// without its last chunk is not complete. Tokens with a filter or a snap length get no files,
+/// because a file is sent unchanged.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}/file", tag = "dumps",
     params(
-        ("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1"),
-        WhichFile,
-        ("Range" = Option<String>, Header, description = "One range of bytes, of a dump that is finished.", example = "bytes=0-1023"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
+        ("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1"),
+        DumpFileQuery,
+        ("Range" = Option<String>, Header, description = "One range of bytes, for a finished dump.", example = "bytes=0-1023"),
+        ("If-Range" = Option<String>, Header, description = "The `ETag` of the requested file."),
     ),
     responses(
-        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
+        (status = 200, content_type = "application/x-pcapng", body = Binary, description = "pcapng; with `--format` or `--compress` pcap or zstd. `Content-Type` has the format."),
         (status = 206, content_type = "application/x-pcapng", body = Binary, description = "The range."),
     ),
 )]
 pub(crate) async fn file(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<WhichFile>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<DumpFileQuery>,
+    PathParam(dump): PathParam<String>,
     method: Method,
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let handle = app.handle.clone();
-    let opened = waiting(move || Opened::new(&handle, &dump, wanted.name.as_deref())).await?;
-    let places = match opened.whole {
-        Some(_) => &app.running,
-        None => &app.following,
+    let opened =
+        run_blocking(move || OpenedFile::new(&handle, &dump, wanted.name.as_deref())).await?;
+    let limit = match opened.whole {
+        Some(_) => &app.query_limit,
+        None => &app.follow_limit,
     };
-    let place = places.take(&caller)?;
+    let permit = limit.take(&caller)?;
     let tag = opened.whole.as_ref().and_then(|it| it.sha256.as_ref());
     let tag = tag.map(|sha256| format!("\"{sha256}\""));
     let mut response = Response::new(Body::empty());
@@ -200,22 +204,23 @@ pub(crate) async fn file(
         return Ok(response);
     }
     let (sender, body) = match opened.whole {
-        Some(_) => self_ending_stream(),
+        Some(_) => framed_stream(),
         None => stream(version)?,
     };
     *response.body_mut() = body;
-    let sending = Sending {
+    let sending = FileTransfer {
         app,
         caller,
         sender,
         bytes: 0,
-        place: Some(place),
+        permit: Some(permit),
     };
     spawn_blocking(move || sending.run(opened, range));
     Ok(response)
 }
 
-/// The one range that is asked for, from its first byte to behind its last; `None`: all: RFC 9110, section 14.2. What is not understood is not regarded.
+/// The requested range, from its first byte to the byte after its last; `None`: the whole file (RFC
+/// 9110, section 14.2). An unknown form of `Range` is ignored.
 fn asked_range(
     headers: &HeaderMap,
     tag: Option<&str>,
@@ -256,18 +261,18 @@ fn asked_range(
     Ok(Some((first, end)))
 }
 
-/// A file on its way, on a thread that may wait.
-struct Sending {
+/// The transfer of a file, on a blocking thread.
+struct FileTransfer {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     bytes: u64,
-    /// Given back with the last piece.
-    place: Option<Place>,
+    /// Released with the last piece.
+    permit: Option<ConcurrencyPermit>,
 }
 
-impl Sending {
-    fn run(mut self, opened: Opened, range: Option<(u64, u64)>) {
+impl FileTransfer {
+    fn run(mut self, opened: OpenedFile, range: Option<(u64, u64)>) {
         let id = opened.id.clone();
         let packets = opened.whole.as_ref().map(|whole| whole.packets);
         let window = opened.whole.as_ref().map(|whole| whole.window.clone());
@@ -291,13 +296,13 @@ impl Sending {
             error: sent.as_ref().err().cloned(),
             ..Export::default()
         });
-        drop(self.place);
+        drop(self.permit);
         if sent.is_ok() {
             self.sender.end();
         }
     }
 
-    /// Sends these bytes, as far as they are there. Behind the last one.
+    /// Sends a range of bytes, as far as the file has them. Returns the end of the sent range.
     fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
         let mut at = first;
         while at < end {
@@ -311,8 +316,8 @@ impl Sending {
             }
             piece.truncate(count);
             if at + count as u64 == end {
-                // Who has read it to its end may ask for another one at once.
-                self.place = None;
+                // A client that has read the whole file may request another file at once.
+                self.permit = None;
             }
             if !self.sender.send(Bytes::from(piece)) {
                 return Err("the client has left".to_owned());
@@ -323,9 +328,9 @@ impl Sending {
         Ok(at)
     }
 
-    /// Sends what is written until the dump is finished. Its packets.
-    fn follow(&mut self, opened: Opened) -> Result<Option<u64>, String> {
-        let Opened {
+    /// Sends a growing file until the dump is finished. Returns the dump's number of packets.
+    fn follow(&mut self, opened: OpenedFile) -> Result<Option<u64>, String> {
+        let OpenedFile {
             id,
             name,
             mut reader,
@@ -339,7 +344,7 @@ impl Sending {
         loop {
             at = self.send(&reader, at, u64::MAX)?;
             self.app.check(&self.caller)?;
-            let finished = match listener.take(LOOK) {
+            let finished = match listener.take(GROWTH_POLL) {
                 Ok(RecorderEvent::Finished(report)) if report.id == id => {
                     Some((report.packets, report.verdict))
                 }
@@ -356,11 +361,14 @@ impl Sending {
                     self.send(&reader, at, u64::MAX)?;
                     return Ok(Some(packets));
                 }
-                None if self.sender.is_left() => return Err("the client has left".to_owned()),
-                None if looked.elapsed() < LOOK => {}
+                None if self.sender.is_disconnected() => {
+                    return Err("the client has left".to_owned());
+                }
+                None if looked.elapsed() < GROWTH_POLL => {}
                 None => {
                     looked = Instant::now();
-                    // One that is just finished has another name, and is told of soon.
+                    // The file of a dump that was just finished has a new name. The event arrives
+                    // soon.
                     if let Ok(more) = handle.open_dump_file(&id, &part) {
                         reader = more;
                     }
@@ -370,50 +378,50 @@ impl Sending {
     }
 }
 
-/// Packets and verdict of a dump, if it is finished.
+/// The packets and the verdict of a finished dump.
 fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))
 }
 
-/// Whether a dump is held.
+/// Whether a dump is protected from deletion.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Held)]
 pub(crate) struct HeldBody {
     /// The dump's ID.
     id: String,
-    /// It is not deleted, whatever limit there is, or whoever asks.
+    /// Neither a limit nor a client can delete the dump.
     held: bool,
-    /// It was so before.
+    /// Whether the state was the same before.
     existed: bool,
 }
 
-/// Hold a dump: it is not deleted, by whatever limit or whoever asks, until it is released
+/// Protect a dump: neither a limit nor a client can delete it until it is released
 #[utoipa::path(
     put, path = "/v1/dumps/{number}/hold", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn hold(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Json<HeldBody>, Problem> {
     set_held(app, caller, dump, true).await
 }
 
-/// Release a dump
+/// Release a protected dump
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}/hold", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = HeldBody)),
 )]
 pub(crate) async fn release(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Json<HeldBody>, Problem> {
     set_held(app, caller, dump, false).await
 }
@@ -424,7 +432,7 @@ async fn set_held(
     dump: String,
     held: bool,
 ) -> Result<Json<HeldBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let id = find(&app.handle, &dump)?.id;
         let existed = !app.handle.hold_dump(&id, held)?;
         if !existed {
@@ -439,19 +447,19 @@ async fn set_held(
     .await
 }
 
-/// Delete the files of a dump that is finished and not held
+/// Delete the files of a dump that is finished and not protected
 #[utoipa::path(
     delete, path = "/v1/dumps/{number}", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
-    responses((status = 204, description = "They are gone.")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
+    responses((status = 204, description = "The files were deleted.")),
 )]
 pub(crate) async fn delete(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let id = find(&app.handle, &dump)?.id;
         if app.handle.delete_dump(&id, Some(&caller.name))? {
             Ok(StatusCode::NO_CONTENT)

@@ -1,4 +1,4 @@
-//! Dumps: what they say of themselves. Their files are in `dump_files`.
+//! Dumps and their reports. The files are in `dump_files`.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -23,32 +23,34 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, answering, waiting},
+    app::{App, answer_blocking, run_blocking},
     bodies::request::{count, time},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters},
+    extract::{Json, NoQuery, PathParam, QueryParams},
     problem::Problem,
-    stream::{PieceWriter, Sender, self_ending_stream},
+    stream::{PieceWriter, Sender, framed_stream},
 };
 
-/// Dumps of a page, unless the client asks for another number.
+/// Default number of dumps on a page.
 const LIMIT: u64 = 100;
-/// Dumps of a page, at most.
+/// Maximum number of dumps on a page.
 const LIMIT_MAX: u64 = 1000;
 /// Bytes of the list between two checks of the caller's token.
 const CHECK_BYTES: usize = 64 << 10;
 
-/// A dump.
+/// A dump of this or of an earlier recording.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Dump)]
 pub(crate) struct DumpBody<'a> {
-    /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier recording.
+    /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier
+    /// recording.
     number: Option<u64>,
     /// The dump's files in the directory; `null`: the files were deleted, or the dump failed.
     stored: Option<&'a StoredDump>,
-    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier recording.
+    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier
+    /// recording.
     report: Option<&'a DumpReport>,
 }
 
@@ -62,16 +64,16 @@ pub(crate) struct DumpsBody<'a> {
     next: Option<String>,
 }
 
-/// Which dumps, and how many.
+/// Selects dumps.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DumpsQuery {
-    /// Dumps in the answer: 100 if left out.
+    /// Maximum number of dumps in the answer: 100 if left out.
     #[serde(default, deserialize_with = "count")]
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
-    /// The dumps after a page: the `next` of that page.
+    /// The `next` of a page, for the page after it.
     after: Option<String>,
     /// Dumps of the rule with this name or expression; `manual`: triggers by hand.
     rule: Option<String>,
@@ -96,20 +98,20 @@ pub(crate) enum DumpState {
     Failed,
 }
 
-/// The place of a dump in the list: the time of its trigger, ns, and its ID.
-type Place = (i64, String);
+/// The position of a dump in the list: the time of its trigger, ns, and its ID.
+type DumpPosition = (i64, String);
 
-/// Where to look for dumps.
-struct Found {
+/// All dumps that the recorder knows.
+struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
 }
 
-impl Found {
+impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
         let (finished, _) = handle.finished_dumps()?;
         let stored = match handle.dumps() {
-            // Nothing is dumped.
+            // The recording has no directory for dumps.
             Err(CommandError::Refused(_)) => Arc::default(),
             stored => stored?,
         };
@@ -117,7 +119,7 @@ impl Found {
     }
 
     /// All dumps, each once.
-    fn dumps(&self) -> BTreeMap<Place, DumpBody<'_>> {
+    fn dumps(&self) -> BTreeMap<DumpPosition, DumpBody<'_>> {
         let place = |time: &str, id: &str| (parse_time(time).unwrap_or(i64::MIN), id.to_owned());
         let mut all = BTreeMap::new();
         for report in &self.finished {
@@ -145,13 +147,13 @@ impl Found {
 
 impl DumpsQuery {
     /// The page that the query asks for.
-    fn page<'a>(&self, found: &'a Found) -> Result<DumpsBody<'a>, Problem> {
+    fn page<'a>(&self, found: &'a KnownDumps) -> Result<DumpsBody<'a>, Problem> {
         let limit = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&limit) {
             let why = format!("`limit`: {limit} is not from 1 to {LIMIT_MAX}");
             return Err(Problem::invalid(why));
         }
-        let after = self.after.as_deref().map(read_place).transpose()?;
+        let after = self.after.as_deref().map(read_position).transpose()?;
         let since = self.since.as_deref().map(time).transpose()?;
         let dumps = found.dumps().into_iter();
         let dumps = dumps.filter(|(place, dump)| {
@@ -195,18 +197,18 @@ impl DumpsQuery {
     }
 }
 
-/// Reads `next` of a page.
-fn read_place(text: &str) -> Result<Place, Problem> {
+/// Parses the `next` of a page.
+fn read_position(text: &str) -> Result<DumpPosition, Problem> {
     let place = text
         .split_once('_')
         .and_then(|(ns, id)| Some((ns.parse().ok()?, id.to_owned())));
     place.ok_or_else(|| Problem::invalid("`after` is the `next` of a page"))
 }
 
-/// Writes the page at the speed of the client: 1,000 dumps have some 1 MB. Ends when the client's token is
-/// revoked.
+/// Writes the page at the speed of the client. 1,000 dumps need about 1 MB. Stops when the client's
+/// token is revoked.
 fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) {
-    let out = Checked {
+    let out = TokenCheckedWriter {
         out: PieceWriter::new(&sender),
         app,
         caller,
@@ -221,13 +223,13 @@ fn write_page(page: &DumpsBody<'_>, sender: Sender, app: &App, caller: &Caller) 
 }
 
 /// Checks before each write that the caller's token is still valid.
-struct Checked<'a> {
+struct TokenCheckedWriter<'a> {
     out: PieceWriter<'a>,
     app: &'a App,
     caller: &'a Caller,
 }
 
-impl io::Write for Checked<'_> {
+impl io::Write for TokenCheckedWriter<'_> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.app.check(self.caller).map_err(io::Error::other)?;
         self.out.write(data)
@@ -238,7 +240,7 @@ impl io::Write for Checked<'_> {
     }
 }
 
-/// A dump that lies in the directory, by its number or ID.
+/// Finds a dump in the directory by its number or ID.
 pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Problem> {
     let absent = || {
         Problem::not_found(format!(
@@ -260,15 +262,15 @@ pub(crate) fn find(handle: &RecorderHandle, dump: &str) -> Result<StoredDump, Pr
     responses((status = 200, body = DumpsBody)),
 )]
 pub(crate) async fn list(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<DumpsQuery>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<DumpsQuery>,
 ) -> Result<Response, Problem> {
-    let place = app.running.take(&caller)?;
+    let permit = app.query_limit.take(&caller)?;
     let handle = app.handle.clone();
     let (ready, answer) = oneshot::channel();
-    let (sender, body) = self_ending_stream();
-    let found = waiting(move || Found::new(&handle)).await?;
+    let (sender, body) = framed_stream();
+    let found = run_blocking(move || KnownDumps::new(&handle)).await?;
     spawn_blocking(move || {
         let page = match wanted.page(&found) {
             Ok(page) => page,
@@ -277,7 +279,7 @@ pub(crate) async fn list(
         if ready.send(Ok(())).is_ok() {
             write_page(&page, sender, &app, &caller);
         }
-        drop(place);
+        drop(permit);
     });
     let bug = |_| Problem::bug("the list failed: please report this bug");
     answer.await.map_err(bug)??;
@@ -287,18 +289,18 @@ pub(crate) async fn list(
 
 /// A dump, by its number or ID
 ///
-/// One that is open has no `report` yet.
+/// An open dump has no `report` yet.
 #[utoipa::path(
     get, path = "/v1/dumps/{number}", tag = "dumps",
-    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    params(("number" = String, Path, description = "The dump's number or ID.", min_length = 1, example = "1")),
     responses((status = 200, body = DumpBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(dump): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(dump): PathParam<String>,
 ) -> Result<Response, Problem> {
-    answering(move || {
+    answer_blocking(move || {
         let stored = find(&app.handle, &dump);
         let is_it = |report: &DumpReport| match &stored {
             Ok(stored) => stored.id == report.id,
@@ -306,7 +308,7 @@ pub(crate) async fn read(
         };
         let report = app.handle.finished_dump(is_it)?;
         let stored = match (stored, &report) {
-            // The dump may have been finished after the first look.
+            // The dump may have been finished after the first search.
             (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
             (_, Some(report)) => find(&app.handle, &report.id).ok(),
             (first, None) => Some(first?),

@@ -1,4 +1,4 @@
-//! Events, as they happen.
+//! The stream of events.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -20,43 +20,47 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use utoipa::IntoParams;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
     bodies::{event::EventBody, request::count},
-    extract::Parameters,
+    extract::QueryParams,
     problem::Problem,
     stream::{Sender, stream},
 };
 
-/// How long a listener's thread waits for news before it looks whether the client is there.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often a client without news is told that there are none.
+/// Time for which a listener's thread waits for an event before it checks whether the client is
+/// still connected.
+const CLIENT_CHECK_PERIOD: Duration = Duration::from_secs(1);
+/// Time without an event after which the client gets an empty comment.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// Where to begin.
+/// Selects the first event.
 #[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Beginning {
-    /// From the event of this number on, as far as they are kept (the last 1024). Left out: `Last-Event-ID`, or those that are to come.
+pub(crate) struct EventsQuery {
+    /// The number of the first event, if it is among the last 1024. If left out: `Last-Event-ID`,
+    /// or the next event.
     #[serde(default, deserialize_with = "count")]
     from: Option<u64>,
 }
 
-/// What happens, as it happens: server-sent events
+/// Events as server-sent events
 ///
-/// `event` is `triggered`, `finished`, `compressed`, `posted`, `deleted`, `alert`, `exported`, `changed`, `refused`, `notice`, `missed`, and at last `end`; `data` is a JSON object; `id` is the number to go on
-/// from, which browsers and libraries send again as `Last-Event-ID`. Who is too slow is told how many events were missed.
-/// The last one, `end`, has `why` where a token was removed or changed, or has expired.
+/// `event` is `triggered`, `finished`, `compressed`, `posted`, `deleted`, `alert`, `exported`,
+/// `changed`, `refused`, `notice`, `missed`, or as last event `end`. `data` is a JSON object. `id`
+/// is the number of the next event, from which a client can resume. Browsers and libraries send it
+/// as `Last-Event-ID`. A client that is too slow gets an event `missed` with the number of missed
+/// events. The event `end` has `why` if the token was removed or changed, or has expired.
 #[utoipa::path(
     get, path = "/v1/events", tag = "status",
-    params(Beginning, ("Last-Event-ID" = Option<u64>, Header)),
+    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = EventBody)),
 )]
 pub(crate) async fn events(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(wanted): Parameters<Beginning>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(wanted): QueryParams<EventsQuery>,
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -67,12 +71,13 @@ pub(crate) async fn events(
         })
     });
     let from = wanted.from.or(last.transpose()?);
-    let place = app.listeners.take(&caller)?;
+    let permit = app.listener_limit.take(&caller)?;
     let (sender, body) = stream(version)?;
     spawn_blocking(move || {
-        let _place = place;
+        let _permit = permit;
         let mut listener = app.handle.subscribe(from);
-        // Without data it is no event, but a place to go on from: HTML, section 9.2.6.
+        // A message without data is not an event. It only sets the number to resume from: HTML,
+        // section 9.2.6.
         let mut text = format!("retry: 1000\nid: {}\n\n", listener.cursor());
         let mut told = Instant::now();
         loop {
@@ -83,7 +88,7 @@ pub(crate) async fn events(
                 }
             }
             let next = listener.cursor();
-            let heard = listener.take(LOOK);
+            let heard = listener.take(CLIENT_CHECK_PERIOD);
             if let Err(why) = app.check(&caller) {
                 return end(sender, next, Some(&why));
             }
@@ -92,7 +97,7 @@ pub(crate) async fn events(
                     let (kind, data) = EventBody::of(&event);
                     text = message(kind, &data, listener.cursor());
                 }
-                Err(RecvTimeoutError::Timeout) if sender.is_left() => return,
+                Err(RecvTimeoutError::Timeout) if sender.is_disconnected() => return,
                 Err(RecvTimeoutError::Timeout) if told.elapsed() >= SILENCE => {
                     text = ":\n\n".to_owned();
                 }
@@ -104,7 +109,7 @@ pub(crate) async fn events(
     Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
 }
 
-/// `why`: it is over for this listener only.
+/// Sends the last event. `why`: the stream ends for this listener only.
 fn end(sender: Sender, next: u64, why: Option<&str>) {
     let data = why.map_or_else(
         || serde_json::json!({}),
@@ -115,9 +120,9 @@ fn end(sender: Sender, next: u64, why: Option<&str>) {
     }
 }
 
-/// `next` is the number of the event behind it.
+/// Formats an event. `next` is the number of the event after it.
 fn message(kind: &str, data: &impl serde::Serialize, next: u64) -> String {
-    // Strings, numbers and reports are always JSON, in one line.
+    // Strings, numbers and reports always serialize, in one line.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("id: {next}\nevent: {kind}\ndata: {data}\n\n")
 }

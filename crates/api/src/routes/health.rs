@@ -1,4 +1,4 @@
-//! Whether it lives, whether it records; metrics.
+//! Health checks and metrics.
 
 use axum::{
     Extension,
@@ -7,28 +7,28 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
-    extract::{Nothing, Parameters},
+    app::run_blocking,
+    extract::{NoQuery, QueryParams},
     metrics::{CONTENT_TYPE, Process, render},
     problem::Problem,
 };
 
 /// Whether the program answers
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
-pub(crate) async fn healthz(_: Parameters<Nothing>) -> &'static str {
+pub(crate) async fn healthz(_: QueryParams<NoQuery>) -> &'static str {
     "ok\n"
 }
 
-/// Whether it records
+/// Whether the recording is running
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn readyz(
-    State(app): Shared,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
 ) -> Result<&'static str, Problem> {
-    waiting(move || {
-        // It is stopped before it ends.
+    run_blocking(move || {
+        // The recorder stops answering before the recording ends.
         app.handle.status()?;
         Ok("recording\n")
     })
@@ -38,14 +38,14 @@ pub(crate) async fn readyz(
 /// Metrics in Prometheus' text format 0.0.4
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
 ) -> Result<Response, Problem> {
-    let text = waiting(move || {
+    let text = run_blocking(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
-            // Rules are named to who may ask for them: all are `other` here.
+            // The token may not list rules, so all rules are summed up as `other`.
             let rules = status.hits_by_rule.iter_mut();
             rules.for_each(|it| it.rule = None);
         }

@@ -1,4 +1,4 @@
-//! The operations, by what they are about.
+//! The operations, by subject.
 
 pub(crate) mod alertmanager;
 pub(crate) mod control;
@@ -23,7 +23,7 @@ use axum::{Extension, extract::State};
 
 use crate::{app::App, caller::Caller};
 
-/// What all requests share, as handlers take it.
-type Shared = State<Arc<App>>;
-/// Who asks.
-type Asking = Extension<Caller>;
+/// The shared state, as extractor.
+type AppState = State<Arc<App>>;
+/// The client of the request, as extractor.
+type CallerExtension = Extension<Caller>;

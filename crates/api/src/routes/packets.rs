@@ -1,4 +1,4 @@
-//! Packets of the past, one line each.
+//! Packets in the ring, one line for each.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -12,23 +12,23 @@ use retroscope_recorder::{Export, PacketId, QueriedPacket, Query, QueryReport, r
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    bodies::request::StretchBody,
-    extract::Parameters,
-    look::{ScanSummary, Wanted},
+    bodies::request::TimeRangeBody,
+    extract::QueryParams,
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
     role::Role,
 };
 
-/// Packets of a page where nobody says how many.
+/// Default number of packets on a page.
 const PAGE: u64 = 100;
-/// Packets of a page.
+/// Maximum number of packets on a page.
 const PAGE_MAX: u64 = 1000;
-/// Captured bytes of the packets of a page with their bytes.
+/// Maximum number of captured bytes on a page with `hex`.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// Which packets.
+/// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -36,23 +36,23 @@ pub(crate) struct PacketParameters {
     /// A pcap-filter(7) expression; left out: every packet.
     #[param(example = "host 192.0.2.7")]
     filter: Option<String>,
-    /// Packets with this Community ID, both ways.
+    /// Packets with this Community ID, in both directions.
     community_id: Option<String>,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[param(example = "30s")]
     last: Option<String>,
-    /// Packets of a page, 100 if left out.
+    /// Maximum number of packets on a page, 100 if left out.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
-    /// The last packets instead of the first.
+    /// Select the last packets instead of the first.
     newest: Option<bool>,
-    /// The next page: `next` of the one before, with all else as it was.
+    /// The `next` of the previous page. All other parameters must be the same.
     after: Option<String>,
-    /// Their bytes too, which takes the role `packets`.
+    /// Add the bytes of the packets, which needs the role `packets`.
     hex: Option<bool>,
 }
 
@@ -60,24 +60,24 @@ pub(crate) struct PacketParameters {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Packet)]
 pub(crate) struct PacketLine {
-    /// Its number in this recording, as `epb_packetid` has it. As text: it has 64 bits.
+    /// The packet's ID in this recording, as in `epb_packetid`. A text, because it has 64 bits.
     id: Option<String>,
-    /// RFC 3339.
+    /// Time stamp, RFC 3339.
     time: String,
     interface: String,
-    /// LINKTYPE_ value.
+    /// Link-layer header type: a LINKTYPE_ value.
     link_type: u16,
-    /// Its length on the wire, bytes.
+    /// Length on the wire, bytes.
     length: u32,
-    /// Bytes of it that are there, or that the token may see.
+    /// Number of captured bytes, or of bytes that the token may see.
     captured: usize,
-    /// Packets of its queue that are missing before it.
+    /// Packets of the same queue that are missing before this packet.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     dropped: u64,
-    /// Its headers in words.
+    /// The headers in words.
     summary: String,
-    /// Its bytes, two digits each.
+    /// The bytes, two hexadecimal digits each.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     hex: Option<String>,
@@ -117,29 +117,30 @@ impl PacketLine {
 #[schema(as = Packets)]
 pub(crate) struct PacketPage {
     packets: Vec<PacketLine>,
-    /// What `after` is to be for the packets behind these; `null`: there were no more.
+    /// The value of `after` for the next page; `null`: this page is the last page.
     next: Option<String>,
     scan: ScanSummary,
 }
 
-/// Packets of a window, one line each
+/// Packets of a time range, one line each
 ///
-/// Of the ring only, not of dumps, whose packets have no IDs. In pages: `next` leads to the one behind. A page ends earlier where its packets have 4 MiB, with `hex`.
+/// Searches the ring only and not the dumps, whose packets have no IDs. `next` leads to the next
+/// page. With `hex` a page ends after 4 MiB of packets.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),
     responses((status = 200, body = PacketPage)),
 )]
 pub(crate) async fn list(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<PacketParameters>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<PacketParameters>,
 ) -> Result<Response, Problem> {
     let with_hex = asked.hex.unwrap_or(false);
     if with_hex && !caller.may(Role::Packets) {
         let name = &caller.name;
         let why =
-            format!("token '{name}' may not see bytes of packets: that takes the role 'packets'");
+            format!("token '{name}' may not see bytes of packets: this needs the role 'packets'");
         return Err(Problem::forbidden(why));
     }
     let limit = asked.limit.unwrap_or(PAGE);
@@ -152,9 +153,9 @@ pub(crate) async fn list(
     let after = after.collect::<Result<Vec<_>, _>>();
     let after =
         after.map_err(|_| Problem::invalid("`after` is what `next` of the page before was"))?;
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: asked.filter,
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
@@ -193,5 +194,5 @@ pub(crate) async fn list(
             scan: ScanSummary::from(report),
         }
     };
-    wanted.look(app, caller, Vec::new(), look, answer).await
+    wanted.run(app, caller, Vec::new(), look, answer).await
 }

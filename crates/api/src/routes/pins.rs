@@ -1,15 +1,15 @@
-//! Pins: stretches of time that the ring keeps.
+//! Pins: time ranges that the ring keeps.
 
 use axum::{Extension, extract::State, http::StatusCode};
 use retroscope_recorder::Action;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, waiting},
-    bodies::{request::StretchBody, status::PinBody},
-    extract::{Json, Named, Nothing, Parameters, check_name},
+    app::{App, run_blocking},
+    bodies::{request::TimeRangeBody, status::PinBody},
+    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -23,10 +23,10 @@ pub(crate) struct PinsBody {
 /// The pins, by name
 #[utoipa::path(get, path = "/v1/pins", tag = "pins", responses((status = 200, body = PinsBody)))]
 pub(crate) async fn list(
-    State(app): Shared,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
 ) -> Result<Json<PinsBody>, Problem> {
-    waiting(move || Ok(Json(PinsBody { pins: all(&app)? }))).await
+    run_blocking(move || Ok(Json(PinsBody { pins: all(&app)? }))).await
 }
 
 /// A pin
@@ -36,11 +36,11 @@ pub(crate) async fn list(
     responses((status = 200, body = PinBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<Json<PinBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let found = all(&app)?.into_iter().find(|pin| pin.name() == name);
         found.map(Json).ok_or_else(|| no_pin(&name))
     })
@@ -49,26 +49,27 @@ pub(crate) async fn read(
 
 /// Creates or replaces a pin: the ring keeps the packets of a time range
 ///
-/// The body may be `{}`: all packets up to now. When the ring is full of what is wanted, the oldest pin falls, unless `/v1/when-full` is `protect`.
+/// The body may be `{}`: all packets up to now. If dumps and pins need all packets in the ring, the
+/// oldest pin is revoked, unless `/v1/when-full` is `protect`.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    request_body = StretchBody,
+    request_body = TimeRangeBody,
     responses(
         (status = 200, description = "The pin replaces an older pin.", body = PinBody),
         (status = 201, description = "The pin is new.", body = PinBody),
     ),
 )]
 pub(crate) async fn put(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
-    Json(stretch): Json<StretchBody>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
+    Json(stretch): Json<TimeRangeBody>,
 ) -> Result<(StatusCode, Json<PinBody>), Problem> {
     check_name(&name)?;
     let stretch = stretch.read()?;
-    waiting(move || {
+    run_blocking(move || {
         let (pin, existed) = app.handle.pin(&name, stretch)?;
         app.handle.tell_change(caller.change(Action::Pin).of(&name));
         let status = if existed {
@@ -81,19 +82,19 @@ pub(crate) async fn put(
     .await
 }
 
-/// Keep them no more
+/// Remove a pin
 #[utoipa::path(
     delete, path = "/v1/pins/{name}", tag = "pins",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         if app.handle.unpin(&name)? {
             app.handle
                 .tell_change(caller.change(Action::Unpin).of(&name));

@@ -1,4 +1,4 @@
-//! Packets of the past.
+//! Queries for packets of the past.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -20,65 +20,66 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{App, Tied},
-    bodies::request::{StretchBody, check_names, count as limit},
+    app::{AbortOnDrop, App},
+    bodies::request::{TimeRangeBody, check_names, count as limit},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters, list},
+    extract::{Json, NoQuery, PathParam, QueryParams, list},
     openapi::Binary,
     problem::Problem,
-    queries::{Place, QueryRecord},
+    queries::{ConcurrencyPermit, QueryRecord},
     role::Role,
-    stream::{PieceWriter, Sender, self_ending_stream, stream, when_left},
+    stream::{PieceWriter, Sender, framed_stream, on_disconnect, stream},
 };
 
-/// Bytes of a packet in the ring.
+/// Maximum number of bytes of a packet in the ring.
 const SNAPLEN_MAX: u32 = 256 << 10;
 
-/// Which packets.
+/// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Asked {
+pub(crate) struct QueryParameters {
     /// A pcap-filter(7) expression; left out: every packet.
     #[param(example = "udp")]
     filter: Option<String>,
-    /// Packets with this Community ID (version 1, seed 0) only.
+    /// Packets with this Community ID (version 1, seed 0).
     #[param(example = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=")]
     community_id: Option<String>,
-    /// Packets of these interfaces only: their names, with commas between.
+    /// Packets of these interfaces: names, separated by commas.
     interfaces: Option<String>,
     /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
     #[param(example = "2026-11-20T19:15:03.5Z")]
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     last: Option<String>,
-    /// No more packets than these.
+    /// Maximum number of packets.
     #[serde(default, deserialize_with = "limit")]
     limit_packets: Option<u64>,
-    /// No more captured bytes than these.
+    /// Maximum number of captured bytes.
     #[serde(default, deserialize_with = "limit")]
     limit_bytes: Option<u64>,
-    /// With a limit: the last packets instead of the first.
+    /// With a limit: select the last packets instead of the first.
     newest: Option<bool>,
     /// Truncate each packet to this number of bytes.
     #[param(minimum = 1, maximum = 262_144, value_type = Option<u32>)]
     snaplen: Option<NonZeroU32>,
-    /// Go on with the packets that come.
+    /// Continue with new packets.
     follow: Option<bool>,
-    /// Go on behind these packets of an answer before, by the IDs that it gave them (`epb_packetid`, `after` in its verdict), with commas between.
+    /// Resume after these packets of an earlier answer: IDs, separated by commas, from
+    /// `epb_packetid` or from `after` in the verdict.
     after: Option<String>,
-    /// The verdict only, as JSON.
+    /// Return the verdict as JSON, without the packets.
     count: Option<bool>,
 }
 
-impl Asked {
-    /// The query, of what this caller may see.
+impl QueryParameters {
+    /// The query, restricted to the packets that the caller may see.
     fn query(self, caller: &Caller) -> Result<Query, Problem> {
-        let stretch = StretchBody {
+        let stretch = TimeRangeBody {
             from: self.from,
             to: self.to,
             last: self.last,
@@ -127,39 +128,39 @@ impl Asked {
 
 /// Packets of the past, as a pcapng file
 ///
-/// What has left the ring comes from the finished dumps that have it, but not with `after`. `dumps` in the
-/// verdict names them, and the stretches that none of them covers; for tokens with a filter or a snap length it has counts only.
-///
-/// A client can read the answer while it arrives. The verdict is in a comment of the last packet and of each interface's statistics, and afterwards at
-/// `Location`. An answer that fails ends without its last chunk.
+/// Packets that have left the ring are read from finished dumps, except with `after`. `dumps` in
+/// the verdict names the dumps, and the time ranges that no dump covers. Tokens with a filter or a
+/// snap length get counts only. A client can read the answer while it arrives. The verdict is in a
+/// comment of the last packet and of each interface's statistics, and afterwards at `Location`. An
+/// answer that fails ends without its last chunk.
 #[utoipa::path(
     get, path = "/v1/query", tag = "packets",
-    params(Asked),
+    params(QueryParameters),
     responses((
         status = 200, description = "The packets; with `count` the verdict only.",
         content((Binary = "application/x-pcapng"), (CountBody = "application/json")),
-        headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
+        headers(("Location" = String, description = "The URL of the verdict, while the query is among the last 256.")),
     )),
 )]
 pub(crate) async fn query(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<Asked>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<QueryParameters>,
     version: Version,
 ) -> Result<Response, Problem> {
     let is_count = asked.count == Some(true);
-    let places = if asked.follow == Some(true) {
-        &app.following
+    let limit = if asked.follow == Some(true) {
+        &app.follow_limit
     } else {
-        &app.running
+        &app.query_limit
     };
-    let place = places.take(&caller)?;
+    let permit = limit.take(&caller)?;
     let cancel = Cancel::default();
     let (sender, body) = match is_count {
-        true => self_ending_stream(),
+        true => framed_stream(),
         false => stream(version)?,
     };
-    let body = when_left(body, {
+    let body = on_disconnect(body, {
         let cancel = cancel.clone();
         move || cancel.cancel()
     });
@@ -168,13 +169,13 @@ pub(crate) async fn query(
         let (app, caller, cancel) = (Arc::clone(&app), caller.clone(), cancel.clone());
         async move { cancel.cancel_because(&app.revoked(&caller).await) }
     });
-    let task = Task {
+    let task = QueryJob {
         app,
         caller,
         sender,
         cancel,
-        place,
-        _watch: Tied(watch),
+        permit,
+        _watch: AbortOnDrop(watch),
     };
     spawn_blocking(move || task.run(asked, ready));
     let id = answer
@@ -203,7 +204,7 @@ pub(crate) async fn query(
     Ok(response)
 }
 
-/// The verdict of a query without the packets.
+/// The verdict of a query without its packets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Counted)]
 struct CountBody {
@@ -213,19 +214,19 @@ struct CountBody {
     reasons: String,
 }
 
-/// A query on a thread that may wait.
-struct Task {
+/// A query on a blocking thread.
+struct QueryJob {
     app: Arc<App>,
     caller: Caller,
     sender: Sender,
     cancel: Cancel,
-    place: Place,
-    /// Ends it where its caller may not have it any more.
-    _watch: Tied,
+    permit: ConcurrencyPermit,
+    /// Cancels the query when the caller's token is revoked.
+    _watch: AbortOnDrop,
 }
 
-impl Task {
-    fn run(self, asked: Asked, ready: oneshot::Sender<Result<String, Problem>>) {
+impl QueryJob {
+    fn run(self, asked: QueryParameters, ready: oneshot::Sender<Result<String, Problem>>) {
         let handle = &self.app.handle;
         let is_count = asked.count == Some(true);
         let begin = || -> Result<_, Problem> {
@@ -246,7 +247,9 @@ impl Task {
         }
         let mut out = PieceWriter::new(&self.sender);
         let written = match is_count {
-            true => answer.count().and_then(|report| tell(report, &mut out)),
+            true => answer
+                .count()
+                .and_then(|report| write_count(report, &mut out)),
             false => answer.write_to(&mut out),
         };
         let written = written.and_then(|report| {
@@ -265,8 +268,8 @@ impl Task {
         }
         let is_whole = outcome.is_ok();
         begun.end(outcome);
-        // Who has read the answer to its end may ask again at once.
-        drop(self.place);
+        // A client that has read the whole answer may send its next query at once.
+        drop(self.permit);
         if is_whole {
             self.sender.end();
         }
@@ -274,42 +277,43 @@ impl Task {
 }
 
 /// Writes the verdict of a query without the packets.
-fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
+fn write_count(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
     let reasons = report.reasons();
     let counted = CountBody { report, reasons };
     serde_json::to_writer(out, &counted).map_err(|error| QueryError::Output(error.into()))?;
     Ok(counted.report)
 }
 
-/// What became of a query: of the last 256, for who asked it
+/// The state of one of the last 256 queries, for the client that sent it
 #[utoipa::path(
     get, path = "/v1/queries/{id}", tag = "packets",
     params(("id" = String, Path, min_length = 1, max_length = 64)),
     responses((status = 200, body = QueryRecord)),
 )]
 pub(crate) async fn verdict(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(id): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(id): PathParam<String>,
 ) -> Result<Json<QueryRecord>, Problem> {
     let found = app.queries.find(&caller, &id);
     found.map(Json).ok_or_else(no_query)
 }
 
-/// End a query of one's own that goes on
+/// Cancel a query that you sent
 ///
-/// Its answer ends as a whole, with the verdict of what is in it. One that has ended stays as it is.
+/// The query's answer ends as a complete file, with the verdict of what it contains. A query that
+/// has ended stays as it is.
 #[utoipa::path(
     delete, path = "/v1/queries/{id}", tag = "packets",
     params(("id" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It ends, or has ended.")),
+    responses((status = 204, description = "The query ends, or has ended.")),
 )]
 pub(crate) async fn cancel(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(id): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(id): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
     if app.queries.cancel(&caller, &id) {
         Ok(StatusCode::NO_CONTENT)

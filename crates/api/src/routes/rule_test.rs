@@ -1,74 +1,74 @@
-//! What a trigger rule would have done in the past.
+//! Tests a trigger rule on packets in the ring.
 
 use axum::{Extension, extract::State, response::Response};
 use retroscope_recorder::{QueriedPacket, Query, QueryReport, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Asking, Shared, packets::PacketLine};
+use super::{AppState, CallerExtension, packets::PacketLine};
 use crate::{
-    bodies::request::{StretchBody, count},
-    extract::{Json, Nothing, Parameters},
-    look::{ScanSummary, Wanted},
+    bodies::request::{TimeRangeBody, count},
+    extract::{Json, NoQuery, QueryParams},
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
 };
 
-/// Packets that are listed where nobody says how many, …
+/// Default number of listed packets.
 const LISTED: usize = 10;
-/// … and at most.
+/// Maximum number of listed packets.
 const LISTED_MAX: usize = 1000;
 
-/// A rule to be tried.
+/// A rule to test.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleTest)]
 pub(crate) struct RuleTestBody {
-    /// Packets that would trigger, a pcap-filter(7) expression.
+    /// The trigger filter, a pcap-filter(7) expression.
     #[schema(example = "tcp[tcpflags] & tcp-rst != 0", min_length = 1)]
     expression: String,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[schema(example = "30s")]
     last: Option<String>,
-    /// How many of the first packets are listed, 10 if left out.
+    /// Maximum number of listed packets, 10 if left out.
     #[schema(minimum = 0, maximum = 1000)]
     #[serde(default, deserialize_with = "count")]
     list: Option<usize>,
 }
 
-/// How often it would have fired.
+/// The result of a rule test.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = RuleTested)]
 pub(crate) struct RuleTestedBody {
-    /// Packets that it takes, of those that were scan at.
+    /// Number of inspected packets that match.
     hits: u64,
-    /// The stamp of the first of them, RFC 3339; `null`: there is none.
+    /// Time stamp of the first hit, RFC 3339; `null`: no hit.
     first: Option<String>,
-    /// That of the last.
+    /// Time stamp of the last hit, RFC 3339; `null`: no hit.
     last: Option<String>,
-    /// The most hits in one second of the window, counted from its first hit on.
+    /// Maximum number of hits in one second. Seconds are counted from the first hit.
     most_in_a_second: u64,
-    /// The first of them, in order.
+    /// The first hits, in order.
     packets: Vec<PacketLine>,
     scan: ScanSummary,
 }
 
-/// What is found.
+/// Counts of hits.
 #[derive(Debug, Default)]
-struct Found {
+struct RuleTestCounts {
     hits: u64,
     first_ns: Option<i64>,
     last_ns: Option<i64>,
-    /// The second that is counted, and its hits.
+    /// The current second, and its number of hits.
     second: (i64, u64),
     most: u64,
     packets: Vec<PacketLine>,
 }
 
-impl Found {
+impl RuleTestCounts {
     fn hit(&mut self, stamp_ns: i64) {
         self.hits += 1;
         let first_ns = *self.first_ns.get_or_insert(stamp_ns);
@@ -82,18 +82,18 @@ impl Found {
     }
 }
 
-/// How often a rule would have fired in the history, and at which packets
+/// The hits that a rule would have had in the past
 ///
-/// Hits, not dumps: how many of them start one depends on windows, hold-off and limits.
+/// Hits are not dumps: windows, hold-off and limits decide which hits start a dump.
 #[utoipa::path(
     post, path = "/v1/rules/test", tag = "rules",
     request_body = RuleTestBody,
     responses((status = 200, body = RuleTestedBody)),
 )]
 pub(crate) async fn test(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
     Json(asked): Json<RuleTestBody>,
 ) -> Result<Response, Problem> {
     if asked.expression.trim().is_empty() {
@@ -105,23 +105,23 @@ pub(crate) async fn test(
         let why = format!("`list` is a number from 0 to {LISTED_MAX}");
         return Err(Problem::invalid(why));
     }
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: Some(asked.expression),
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
         },
         query: Query::default(),
     };
-    let look = move |found: &mut Found, seen: &QueriedPacket<'_>| {
+    let look = move |found: &mut RuleTestCounts, seen: &QueriedPacket<'_>| {
         found.hit(seen.stamp_ns);
         if found.packets.len() < list {
             found.packets.push(PacketLine::new(seen, false));
         }
         true
     };
-    let answer = |found: Found, report: &QueryReport, _: &Query| RuleTestedBody {
+    let answer = |found: RuleTestCounts, report: &QueryReport, _: &Query| RuleTestedBody {
         hits: found.hits,
         first: found.first_ns.map(rfc3339),
         last: found.last_ns.map(rfc3339),
@@ -129,6 +129,6 @@ pub(crate) async fn test(
         packets: found.packets,
         scan: ScanSummary::from(report),
     };
-    let none = Found::default();
-    wanted.look(app, caller, none, look, answer).await
+    let none = RuleTestCounts::default();
+    wanted.run(app, caller, none, look, answer).await
 }

@@ -10,11 +10,11 @@ use retroscope_recorder::{Action, Condition, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::{answering, waiting},
+    app::{answer_blocking, run_blocking},
     bodies::request::RuleBody,
-    extract::{Json, Named, Nothing, Parameters, check_name},
+    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -25,19 +25,22 @@ pub(crate) struct RulesBody {
     rules: Vec<RuleBody>,
 }
 
-/// What is to change of a rule.
+/// A change of a rule.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RulePatch)]
 pub(crate) struct RulePatch {
-    /// Whether its matches are hits.
+    /// Whether packets that match are hits.
     enabled: bool,
 }
 
 /// The rules, by name
 #[utoipa::path(get, path = "/v1/rules", tag = "rules", responses((status = 200, body = RulesBody)))]
-pub(crate) async fn list(State(app): Shared, _: Parameters<Nothing>) -> Result<Response, Problem> {
-    answering(move || {
+pub(crate) async fn list(
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+) -> Result<Response, Problem> {
+    answer_blocking(move || {
         let rules = app.handle.rules().into_iter();
         let rules = rules.map(RuleBody::from).collect();
         Ok(Json(RulesBody { rules }))
@@ -52,23 +55,24 @@ pub(crate) async fn list(State(app): Shared, _: Parameters<Nothing>) -> Result<R
     responses((status = 200, body = RuleBody)),
 )]
 pub(crate) async fn read(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<Response, Problem> {
-    waiting(move || Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))).await
+    run_blocking(move || Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))).await
 }
 
 /// Creates or replaces a rule
 ///
-/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old terms. A rule that GET answered can be put back: unchanged it
-/// changes nothing. With `If-Match` a rule that somebody else changed meanwhile stays as it is, and with `If-None-Match: *` any existing rule does
-/// (412).
+/// Each packet is matched by the old rule or by the new rule. Open dumps keep their old options.
+/// The answer of GET can be sent back: an unchanged rule changes nothing. With `If-Match` the
+/// request fails with 412 if another client has changed the rule. With `If-None-Match: *` the
+/// request fails with 412 if the rule exists.
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
         ("name" = String, Path, min_length = 1, max_length = 64),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule that was read.", pattern = "^\"[0-9a-f]{16}\"$"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule from GET.", pattern = "^\"[0-9a-f]{16}\"$"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: change no existing rule.", pattern = r"^\*$"),
     ),
     request_body = RuleBody,
@@ -78,10 +82,10 @@ pub(crate) async fn read(
     ),
 )]
 pub(crate) async fn put(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
     headers: HeaderMap,
     Json(wanted): Json<RuleBody>,
 ) -> Result<Response, Problem> {
@@ -100,13 +104,13 @@ pub(crate) async fn put(
     });
     let request = wanted.request(&caller)?;
     wanted.expression()?;
-    waiting(move || {
+    run_blocking(move || {
         let handle = &app.handle;
         let before = handle.rule(&name);
         let is_same = |before: &RuleStatus| {
             RuleBody::from(before.clone()).definition() == wanted.clone().definition()
         };
-        // A rule that is put back unchanged keeps the name of the client that requested it.
+        // A rule that is sent back unchanged keeps the name of the client that requested it.
         let request = match before.filter(is_same) {
             Some(before) => before.request,
             None => request,
@@ -138,13 +142,13 @@ pub(crate) async fn put(
     responses((status = 200, body = RuleBody)),
 )]
 pub(crate) async fn enable(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
     Json(patch): Json<RulePatch>,
 ) -> Result<Response, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         find(&app.handle, &name)?;
         app.handle.enable_rule(&name, patch.enabled)?;
         let action = match patch.enabled {
@@ -157,19 +161,19 @@ pub(crate) async fn enable(
     .await
 }
 
-/// Remove a rule; its dumps go on
+/// Remove a rule; its open dumps continue
 #[utoipa::path(
     delete, path = "/v1/rules/{name}", tag = "rules",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 204, description = "It is gone.")),
+    responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
-    Named(name): Named<String>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
+    PathParam(name): PathParam<String>,
 ) -> Result<StatusCode, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         if app.handle.remove_rule(&name)? {
             let change = caller.change(Action::RemoveRule);
             app.handle.tell_change(change.of(&name));

@@ -1,4 +1,4 @@
-//! What the recorder is doing, and on what machine.
+//! The status of the recorder, and findings about the machine.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -12,25 +12,26 @@ use axum::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
+    app::run_blocking,
     bodies::status::{InterfacesBody, StatusBody},
-    doctor::Report,
-    extract::{Json, Nothing, Parameters, list},
+    doctor::DoctorReport,
+    extract::{Json, NoQuery, QueryParams, list},
     problem::Problem,
 };
 
-/// What the recorder is doing
+/// The status of the recorder
 ///
-/// Without `rule_costs` and `pins` for who may not ask for rules and pins: tokens with a filter or a snap length.
+/// Tokens with a filter or a snap length do not get `rule_costs` and `pins`, because they may not
+/// list rules and pins.
 #[utoipa::path(get, path = "/v1/status", tag = "status", responses((status = 200, body = StatusBody)))]
 pub(crate) async fn status(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
 ) -> Result<Response, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let mut status = app.handle.status()?;
         if caller.is_restricted() {
             status.hits_by_rule.clear();
@@ -44,10 +45,10 @@ pub(crate) async fn status(
 /// The interfaces of the recording
 #[utoipa::path(get, path = "/v1/interfaces", tag = "status", responses((status = 200, body = InterfacesBody)))]
 pub(crate) async fn interfaces(
-    State(app): Shared,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    _: QueryParams<NoQuery>,
 ) -> Result<Json<InterfacesBody>, Problem> {
-    waiting(move || {
+    run_blocking(move || {
         let interfaces = app.handle.interfaces()?.into_iter();
         let interfaces = interfaces.map(Into::into).collect();
         Ok(Json(InterfacesBody { interfaces }))
@@ -55,24 +56,24 @@ pub(crate) async fn interfaces(
     .await
 }
 
-/// Which interfaces.
+/// Selects interfaces.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DoctorQuery {
-    /// Names, with commas between; left out: all of the machine.
+    /// Names, separated by commas. If left out: all interfaces of the machine.
     interfaces: Option<String>,
 }
 
-/// What on the machine would lose packets, or change them before they are recorded: what `retroscope doctor` says
+/// Findings of `retroscope doctor`: settings that lose or change packets
 ///
-/// But for the permission to capture, which the recorder gave up once it had it.
-#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = Report)))]
+/// The permission to capture is not checked, because the recorder has dropped it.
+#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(DoctorQuery), responses((status = 200, body = DoctorReport)))]
 pub(crate) async fn doctor(
-    State(app): Shared,
-    Parameters(wanted): Parameters<DoctorQuery>,
-) -> Result<Json<Report>, Problem> {
-    waiting(move || {
+    State(app): AppState,
+    QueryParams(wanted): QueryParams<DoctorQuery>,
+) -> Result<Json<DoctorReport>, Problem> {
+    run_blocking(move || {
         let names = list(wanted.interfaces.as_deref());
         let report = (app.services.doctor.0)(&names);
         report.map(Json).map_err(Problem::invalid)

@@ -1,4 +1,4 @@
-//! What the history holds, slot by slot.
+//! The timeline of the ring: counts for slots of time.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -11,54 +11,59 @@ use retroscope_recorder::{SLOTS_MAX, Timeline, TimelineRequest, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Shared;
+use super::AppState;
 use crate::{
-    app::answering,
+    app::answer_blocking,
     bodies::request::time,
-    extract::{Json, Parameters},
+    extract::{Json, QueryParams},
     problem::Problem,
 };
 
-/// Slots where nobody says how many.
+/// Default number of slots.
 const SLOTS: usize = 240;
 
-/// Which part.
+/// Selects a time range.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TimelineParameters {
-    /// From this time on: RFC 3339 with any offset, or a number since 1970. Left out, from the oldest packet.
+    /// Start: RFC 3339 with any offset, or a number since 1970. If left out: the oldest packet.
     from: Option<String>,
-    /// To this time, included. Left out, to now.
+    /// End, included. If left out: now.
     to: Option<String>,
-    /// Slots to divide it into, 240 if left out.
+    /// Number of slots, 240 if left out.
     #[param(minimum = 1, maximum = 2000)]
     slots: Option<usize>,
 }
 
-/// The history in slots of equal length. All lists have an entry a slot.
+/// A time range in slots of equal length. Each list has one entry for each slot.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Timeline)]
 pub(crate) struct TimelineBody {
-    /// Where the first slot begins, RFC 3339.
+    /// Start of the first slot, RFC 3339.
     from: String,
-    /// How long each is.
+    /// Length of each slot, seconds.
     slot_seconds: f64,
-    /// All that was stored from here on is in the ring; older slots have what is left. `null`: of files, where nothing was overwritten.
+    /// Every packet that was stored from this time on is in the ring; older slots have the
+    /// remaining packets. `null`: files, of which nothing was overwritten.
     whole_from: Option<String>,
-    /// Packets of one bucket count as if they had come evenly: this is the longest that packets of one are from.
+    /// The longest time span of the packets of one bucket. The packets of a bucket are spread
+    /// evenly over its time span.
     resolution_seconds: f64,
-    /// Packets in the ring. `null`: all of the slot is overwritten, was before the recording, or is to come.
+    /// Number of packets in the ring. `null`: all packets of the slot were overwritten, or the slot
+    /// is before the recording or in the future.
     packets: Vec<Option<u64>>,
-    /// Their captured bytes.
+    /// Captured bytes of the packets in the ring. `null` as in `packets`.
     bytes: Vec<Option<u64>>,
-    /// Packets lost before the ring, or shed, by cause. A loss is found between two readings of a counter, and is spread evenly between these.
+    /// Packets that were lost before the ring or shed, by cause. A loss between two readings of a
+    /// counter is spread evenly over the time between the readings.
     lost: BTreeMap<&'static str, Vec<u64>>,
-    /// Up to here losses are known; `null`: not yet.
+    /// Losses are known up to this time; `null`: no counter was read yet.
     losses_known_to: Option<String>,
     /// Whether an interface was down or removed.
     down: Vec<bool>,
-    /// Dumps that were triggered. `null`: there were more since than are remembered, or it is to come.
+    /// Number of dumps that were triggered. `null`: more dumps started since then than the recorder
+    /// remembers, or the slot is in the future.
     triggers: Vec<Option<u64>>,
 }
 
@@ -79,17 +84,17 @@ impl From<Timeline> for TimelineBody {
     }
 }
 
-/// Packets, bytes, losses and triggers of the history, slot by slot
+/// Packets, bytes, losses and triggers in slots of time
 ///
-/// Cheap whatever the ring holds: no packet is read.
+/// The cost does not depend on the size of the ring: no packet is read.
 #[utoipa::path(
     get, path = "/v1/timeline", tag = "history",
     params(TimelineParameters),
     responses((status = 200, body = TimelineBody)),
 )]
 pub(crate) async fn timeline(
-    State(app): Shared,
-    Parameters(asked): Parameters<TimelineParameters>,
+    State(app): AppState,
+    QueryParams(asked): QueryParams<TimelineParameters>,
 ) -> Result<Response, Problem> {
     let at = |text: &Option<String>| text.as_deref().map(time).transpose();
     let request = TimelineRequest {
@@ -108,7 +113,7 @@ pub(crate) async fn timeline(
     {
         return Err(Problem::invalid("`to` is before `from`"));
     }
-    answering(move || {
+    answer_blocking(move || {
         let body: TimelineBody = app.handle.timeline(&request)?.into();
         Ok(Json(body))
     })

@@ -1,4 +1,4 @@
-//! The largest flows, hosts and ports of the past.
+//! The largest flows, hosts and ports in the ring.
 #![expect(
     unused_qualifications,
     reason = "the macro of utoipa qualifies the names of parameters"
@@ -12,23 +12,23 @@ use retroscope_recorder::{QueriedPacket, Query, QueryReport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    bodies::request::StretchBody,
-    extract::Parameters,
-    largest::{By, Largest, Volume},
-    look::{ScanSummary, Wanted},
+    bodies::request::TimeRangeBody,
+    extract::QueryParams,
+    largest::{Largest, LargestBy, Volume},
+    past_scan::{PastScan, ScanSummary},
     problem::Problem,
 };
 
-/// Rows where nobody says how many.
+/// Default number of rows of each table.
 const ROWS: usize = 10;
-/// Rows of each table.
+/// Maximum number of rows of each table.
 const ROWS_MAX: usize = 1000;
-/// Bytes of a packet that its headers may take.
+/// Number of bytes that are read of each packet, for its headers.
 const HEADERS: u32 = 512;
 
-/// Of which packets.
+/// Selects packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -38,15 +38,15 @@ pub(crate) struct TopParameters {
     filter: Option<String>,
     /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
     from: Option<String>,
-    /// Packets up to this time, included.
+    /// Packets up to and including this time.
     to: Option<String>,
-    /// Packets of this long, up to now; without `from` and `to`.
+    /// Packets of this duration before now. Excludes `from` and `to`.
     #[param(example = "30s")]
     last: Option<String>,
-    /// By what the largest are chosen.
+    /// The measure of size.
     #[param(inline)]
-    by: Option<By>,
-    /// Rows of each table, 10 if left out.
+    by: Option<LargestBy>,
+    /// Number of rows of each table, 10 if left out.
     #[param(minimum = 1, maximum = 1000)]
     count: Option<usize>,
 }
@@ -60,17 +60,17 @@ pub(crate) struct EndBody {
     port: Option<u16>,
 }
 
-/// A flow, both ways.
+/// A flow, in both directions.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = TopFlow)]
 pub(crate) struct FlowRow {
     /// The flow in words.
     flow: String,
-    /// The IP protocol number; `null`: it is not IP.
+    /// The IP protocol number; `null`: the flow is not IP.
     proto: Option<u8>,
-    /// Both ends; empty: it is not IP.
+    /// Both ends of the flow; empty: the flow is not IP.
     ends: Vec<EndBody>,
-    /// Its Community ID, version 1 with seed 0; `null`: it has none.
+    /// The Community ID, version 1 with seed 0; `null`: the flow has no Community ID.
     community_id: Option<String>,
     packets: u64,
     /// Bytes on the wire.
@@ -85,21 +85,21 @@ pub(crate) struct HostRow {
     packets: u64,
     /// Bytes on the wire, sent and received.
     bytes: u64,
-    /// Those that it sent.
+    /// Bytes on the wire that the host sent.
     sent_bytes: u64,
 }
 
-/// A port of a protocol, at either end.
+/// A port of a protocol, at either end of a flow.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = TopPort)]
 pub(crate) struct PortRow {
-    /// 6 TCP, 17 UDP, 132 SCTP.
+    /// The protocol: 6 TCP, 17 UDP, 132 SCTP.
     proto: u8,
     port: u16,
     packets: u64,
-    /// Bytes on the wire, to the port and from it.
+    /// Bytes on the wire, to the port and from the port.
     bytes: u64,
-    /// Those from it.
+    /// Bytes on the wire from the port.
     sent_bytes: u64,
 }
 
@@ -108,32 +108,32 @@ pub(crate) struct PortRow {
 #[schema(as = Top)]
 pub(crate) struct TopBody {
     scan: ScanSummary,
-    /// All packets that were counted.
+    /// Number of packets that were counted.
     packets: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of the packets that were counted.
     bytes: u64,
     flows: Vec<FlowRow>,
     hosts: Vec<HostRow>,
-    /// A packet counts for both of its ports.
+    /// The largest ports. A packet counts for its source port and for its destination port.
     ports: Vec<PortRow>,
-    /// 65,536 flows, hosts and ports are told apart at once. Where there are more, small ones are given up, and numbers may be too small by as
-    /// many bytes.
+    /// Bytes by which any number may be too small. 65,536 flows, hosts and ports are tracked at the
+    /// same time; beyond that, small flows, hosts and ports are dropped.
     uncertain_bytes: u64,
-    /// The same in packets.
+    /// Packets by which any number may be too small, for the same reason as `uncertain_bytes`.
     uncertain_packets: u64,
 }
 
-/// What is counted.
+/// The counts of a scan.
 #[derive(Debug)]
-struct Count {
+struct TopCounts {
     all: Volume,
     flows: Largest<FlowKey>,
     hosts: Largest<IpAddr>,
     ports: Largest<(u8, u16)>,
 }
 
-impl Count {
-    fn new(by: By) -> Self {
+impl TopCounts {
+    fn new(by: LargestBy) -> Self {
         Self {
             all: Volume::default(),
             flows: Largest::new(by),
@@ -165,7 +165,7 @@ impl Count {
         }
     }
 
-    fn told(self, count: usize, scan: ScanSummary) -> TopBody {
+    fn into_body(self, count: usize, scan: ScanSummary) -> TopBody {
         let uncertain = [
             self.flows.uncertain(),
             self.hosts.uncertain(),
@@ -228,25 +228,25 @@ fn flow_row(flow: FlowKey, volume: Volume) -> FlowRow {
     }
 }
 
-/// The largest flows, hosts and ports of a window
+/// The largest flows, hosts and ports of a time range
 #[utoipa::path(
     get, path = "/v1/top", tag = "history",
     params(TopParameters),
     responses((status = 200, body = TopBody)),
 )]
 pub(crate) async fn top(
-    State(app): Shared,
-    Extension(caller): Asking,
-    Parameters(asked): Parameters<TopParameters>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    QueryParams(asked): QueryParams<TopParameters>,
 ) -> Result<Response, Problem> {
     let count = asked.count.unwrap_or(ROWS);
     if !(1..=ROWS_MAX).contains(&count) {
         let why = format!("`count` is a number from 1 to {ROWS_MAX}");
         return Err(Problem::invalid(why));
     }
-    let wanted = Wanted {
+    let wanted = PastScan {
         filter: asked.filter,
-        stretch: StretchBody {
+        stretch: TimeRangeBody {
             from: asked.from,
             to: asked.to,
             last: asked.last,
@@ -256,13 +256,13 @@ pub(crate) async fn top(
             ..Query::default()
         },
     };
-    let empty = Count::new(asked.by.unwrap_or_default());
-    let look = |all: &mut Count, seen: &QueriedPacket<'_>| {
+    let empty = TopCounts::new(asked.by.unwrap_or_default());
+    let look = |all: &mut TopCounts, seen: &QueriedPacket<'_>| {
         all.add(seen);
         true
     };
-    let answer = move |all: Count, report: &QueryReport, _: &Query| {
-        all.told(count, ScanSummary::from(report))
+    let answer = move |all: TopCounts, report: &QueryReport, _: &Query| {
+        all.into_body(count, ScanSummary::from(report))
     };
-    wanted.look(app, caller, empty, look, answer).await
+    wanted.run(app, caller, empty, look, answer).await
 }

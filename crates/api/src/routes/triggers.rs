@@ -1,4 +1,4 @@
-//! Triggers by hand.
+//! Manual triggers.
 
 use std::time::{Duration, Instant};
 
@@ -12,46 +12,48 @@ use retroscope_recorder::{CommandError, RecorderHandle};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Asking, Shared};
+use super::{AppState, CallerExtension};
 use crate::{
-    app::waiting,
-    bodies::request::{TriggerBody, within},
-    extract::{Json, Nothing, Parameters, check_name},
+    app::run_blocking,
+    bodies::request::{TriggerBody, restrict_to_caller},
+    extract::{Json, NoQuery, QueryParams, check_name},
     problem::Problem,
 };
 
-/// How long an answer waits for the dumper, which is behind where the disk is slow, …
+/// Time limit for the dumper to create the dump's file. On a slow disk the dumper is late.
 const FILE_WAIT: Duration = Duration::from_secs(1);
-/// … and how often it looks.
+/// Interval at which the answer checks whether the file exists.
 const FILE_LOOK: Duration = Duration::from_millis(2);
 
-/// What a trigger led to.
+/// The result of a trigger.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = Triggered)]
 pub(crate) struct TriggeredBody {
     /// The dump's number: see `/v1/dumps/{number}`.
     dump: u64,
-    /// It was there before: open, or started by the same key.
+    /// Whether the dump existed before: it is open, or an earlier request with the same key started
+    /// it.
     existed: bool,
 }
 
-/// Start a dump, which is open when this is answered
+/// Start a dump
 ///
-/// Who may not know whether a request arrived sends it again with the same `Idempotency-Key`: the last 256 keys are remembered, and a key that started
-/// a dump before stands for that dump. For another trigger it is refused.
+/// The dump is open when the answer arrives. A client that does not know whether its request
+/// arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered, and a
+/// key that started a dump belongs to that dump. A key of another trigger is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
     request_body = TriggerBody,
     responses(
-        (status = 200, description = "The dump was there.", body = TriggeredBody),
+        (status = 200, description = "The dump existed before.", body = TriggeredBody),
         (status = 201, description = "The dump is new.", body = TriggeredBody),
     ),
 )]
 pub(crate) async fn trigger(
-    State(app): Shared,
-    Extension(caller): Asking,
-    _: Parameters<Nothing>,
+    State(app): AppState,
+    Extension(caller): CallerExtension,
+    _: QueryParams<NoQuery>,
     headers: HeaderMap,
     Json(wanted): Json<TriggerBody>,
 ) -> Result<Response, Problem> {
@@ -66,19 +68,19 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    // A caller may not have what another's key stands for.
+    // A key of another account must not give access to its dump.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
-    let place = app.triggers.take(&caller)?;
-    let triggered = waiting(move || {
-        let _place = place;
+    let permit = app.trigger_limit.take(&caller)?;
+    let triggered = run_blocking(move || {
+        let _permit = permit;
         let request = &mut wanted.request;
-        request.dump = within(&app.handle, &caller, request.dump.take())?;
+        request.dump = restrict_to_caller(&app.handle, &caller, request.dump.take())?;
         let claim = |key: &String| app.keys.claim(key, &meaning);
         let is_new = key.as_ref().map(claim).transpose()? == Some(true);
         let triggered = app.handle.trigger_by_hand(wanted);
-        // One that is late is still carried out, under this key.
+        // A trigger that is late is still carried out, with this key.
         let is_refused = triggered
             .as_ref()
             .is_err_and(|error| !matches!(error, CommandError::Late));
@@ -95,13 +97,14 @@ pub(crate) async fn trigger(
         wait_until_there(&handle, dump).await;
         StatusCode::CREATED
     };
-    let place = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
-    let place = place.map_err(|error| Problem::bug(error.to_string()))?;
+    let location = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
+    let location = location.map_err(|error| Problem::bug(error.to_string()))?;
     let body = Json(TriggeredBody { dump, existed });
-    Ok((status, [(header::LOCATION, place)], body).into_response())
+    Ok((status, [(header::LOCATION, location)], body).into_response())
 }
 
-/// The dumper opens its file a moment after the analyzer has opened the dump: `Location` is to be there when the answer is.
+/// Waits until the dumper has created the dump's file, a moment after the analyzer opened the dump.
+/// The target of `Location` then exists when the client gets the answer.
 async fn wait_until_there(handle: &RecorderHandle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {

@@ -1,4 +1,4 @@
-//! Who is let in, and what for.
+//! Access control: tokens, roles, hosts, origins.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Request, Served, get, request};
 
-/// A request for each operation of the document that a caller who may would have carried out, or refused as making no sense.
+/// A request for each operation of the document. A client with the right role would get a success
+/// or a refusal of the content.
 fn sample(method: &str, path: &str) -> Request {
     let path = path
         .replace("{name}", "no-such")
@@ -47,12 +48,13 @@ fn operations(served: &Served) -> Vec<(String, String, Option<String>)> {
     all
 }
 
-/// Each role at each operation: it passes the guard if, and only if, its roles include the one that the document tells.
+/// For each role and operation: the guard admits a request if, and only if, the caller's roles
+/// include the role in the document.
 #[test]
 fn each_role_may_what_it_is_for_and_nothing_else() {
     let served = Served::new();
     served.wait_for_packets(100);
-    // Written down here once more, by hand.
+    // A second copy of the rules of `Role::includes`, written by hand.
     let includes: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("metrics", &["metrics"][..]),
         ("view", &["metrics", "view"]),
@@ -61,7 +63,7 @@ fn each_role_may_what_it_is_for_and_nothing_else() {
         ("admin", &["metrics", "view", "packets", "trigger", "admin"]),
     ]);
     for (method, path, needed) in operations(&served) {
-        // They would end the recording, or never end.
+        // `/v1/stop` would end the recording, and `/v1/events` would never end.
         let is_kept = path == "/v1/stop" || path == "/v1/events";
         let sample = sample(&method, &path);
         for (role, included) in &includes {
@@ -110,7 +112,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
         get("/v1/status").header("Authorization", &format!("Basic {admin}")),
         get("/v1/status").token(admin).token(admin),
         get(&format!("/v1/status?token={admin}")),
-        // What there is nobody is told who has no token.
+        // A client without a token does not learn which paths exist.
         get("/v1/nothing"),
         request("BREW", "/v1/status"),
     ] {
@@ -119,7 +121,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     let expired = served.new_token("late", &[Role::Admin], |line| {
         line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
     });
-    // Each is seen when the file is, which is when a later one is taken.
+    // The file is read as a whole: once the later token is valid, the earlier lines are valid too.
     served.new_token("later", &[Role::View], |_| {});
     let why = status(get("/v1/status").token(&expired)).refused(401);
     assert!(why.contains("expired"), "{why}");
@@ -156,7 +158,7 @@ fn logins_go_on_while_the_tokens_cannot_be_read() {
         stream.write_all(&bytes).unwrap();
         stream.read(&mut [0; 64]).is_ok_and(|read| read > 0)
     };
-    // Opened once somebody reads it: open(2), ENXIO.
+    // Opening succeeds once the recorder has opened the pipe for reading: open(2), ENXIO.
     let mut options = fs::OpenOptions::new();
     options.write(true).custom_flags(nonblocking());
     let deadline = std::time::Instant::now() + crate::support::DEADLINE;
@@ -170,7 +172,7 @@ fn logins_go_on_while_the_tokens_cannot_be_read() {
     for _ in 0..10 {
         assert!(is_answered(), "a login waits for the tokens");
     }
-    // Once it can be read it is taken up.
+    // Once the file is readable, its tokens are valid.
     let kept = text.lines().filter(|line| !line.contains("\"view\""));
     let kept: String = kept.map(|line| format!("{line}\n")).collect();
     writer.write_all(kept.as_bytes()).unwrap();
@@ -210,7 +212,7 @@ fn other_sites_and_names_are_refused() {
             [400, 421].contains(&ask(get("/v1/status").host(host)).status),
             "{host}"
         );
-        // Health, too, is nothing for a page.
+        // Pages of other sites get no health check either.
         assert_ne!(
             served.ask(&get("/healthz").host(host)).status,
             200,
@@ -235,7 +237,7 @@ fn other_sites_and_names_are_refused() {
         let why = ask(get("/v1/status").header("Origin", origin)).refused(403);
         assert!(why.contains("pages"), "{why}");
     }
-    // What a browser asks first. It is told nothing that lets the page go on.
+    // A browser's preflight request. The answer does not permit the page's request.
     let preflight = request("OPTIONS", "/v1/status").header("Origin", "http://evil.example");
     let answer = served.ask(&preflight.header("Access-Control-Request-Method", "GET"));
     answer.refused(403);
@@ -247,7 +249,7 @@ fn other_sites_and_names_are_refused() {
     );
 }
 
-/// Who may connect to the socket is an admin without a token, whatever is said of hosts.
+/// A client of the unix socket is an admin without a token, whatever its header `Host` contains.
 #[test]
 fn the_unix_socket_needs_no_token() {
     let mut served = Served::new();
@@ -259,7 +261,7 @@ fn the_unix_socket_needs_no_token() {
         .done(200);
     served.ask_unix(&get("/v1/nothing")).refused(404);
     served.ask_unix(&request("BREW", "/v1/status")).refused(405);
-    // HEAD is GET without a body, a refusal too.
+    // HEAD is GET without a body, also if the request is refused.
     let head = |target: &str| served.ask_unix(&request("HEAD", target));
     for target in ["/v1/status", "/healthz", "/v1/rules", "/v1/query?last=1ms"] {
         let answer = head(target);
@@ -281,7 +283,8 @@ fn the_unix_socket_needs_no_token() {
     served.end();
 }
 
-/// A token with a filter sees what that takes, and nothing that tells of the rest.
+/// A token with a filter gets packets that match the filter, and no information about other
+/// packets.
 #[test]
 fn a_limited_token_sees_a_part() {
     let served = Served::new();
@@ -307,14 +310,14 @@ fn a_limited_token_sees_a_part() {
     assert!(packets(&udp, "") > 0);
     assert_eq!(packets(&some, "udp or tcp"), 0);
     assert_eq!(packets(&udp, "tcp"), 0);
-    // It does not get out of its parentheses.
+    // The requested filter cannot leave its parentheses.
     for wrong in ["udp) or (tcp", "udp) or tcp or (udp", "udp or (tcp", ")"] {
         let target = format!("/v1/query?filter={}", wrong.replace(' ', "%20"));
         served.ask(&get(&target).token(&some)).refused(422);
     }
     for target in ["/v1/events", "/v1/rules", "/v1/dumps", "/v1/pins"] {
         let why = served.ask(&get(target).token(&udp)).refused(403);
-        assert!(why.contains("part"), "{why}");
+        assert!(why.contains("restricted"), "{why}");
     }
     let pin = request("PUT", "/v1/pins/secret").json(&json!({}));
     served.ask_unix(&pin).done(201);
@@ -332,7 +335,7 @@ fn a_limited_token_sees_a_part() {
     assert!(report["packets"].as_u64() > Some(0), "{text}");
 }
 
-/// What a filter asks of bytes that a caller may not see, it is not told.
+/// A filter reveals nothing about bytes that the caller may not see.
 #[test]
 fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
     let served = Served::new();
@@ -358,7 +361,7 @@ fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
     assert!(count(served.token("packets")).as_u64() > Some(0));
 }
 
-/// What a dump says when it is finished.
+/// The report of a dump after it is finished.
 pub(crate) fn finished(served: &Served, number: u64) -> Value {
     let deadline = std::time::Instant::now() + crate::support::DEADLINE;
     loop {

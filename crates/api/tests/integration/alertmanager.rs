@@ -1,4 +1,4 @@
-//! Alerts by the webhook of Prometheus' Alertmanager.
+//! Alerts of Prometheus' Alertmanager, over the webhook.
 
 use retroscope_pcapfile::CaptureReader;
 use retroscope_recorder::{Clock, RecorderEvent, SystemClock, rfc3339};
@@ -9,10 +9,10 @@ use crate::{
     support::{Answer, Served, get, request},
 };
 
-/// A recorder with rules for alerts, …
+/// A recorder with rules for alerts.
 struct Alerted {
     served: Served,
-    /// … and an end of one of its flows.
+    /// The address of one end of a recorded flow. `port` is the port of the same end.
     host: String,
     port: u16,
 }
@@ -32,7 +32,7 @@ impl Alerted {
         alerted
     }
 
-    /// The expression of a dump, as an event tells it.
+    /// The dump filter in the event of a dump's trigger.
     fn expression(&self, dump: u64) -> String {
         let mut events = self.served.handle.subscribe(Some(0));
         loop {
@@ -50,7 +50,7 @@ impl Alerted {
         status["next_event"].as_u64().unwrap()
     }
 
-    /// The first notice of the events from this one on.
+    /// The first notice among the events from number `from` on.
     fn notice(&self, from: u64) -> String {
         let mut events = self.served.handle.subscribe(Some(from));
         let deadline = std::time::Instant::now() + crate::support::DEADLINE;
@@ -73,7 +73,7 @@ impl Alerted {
         self.served.ask(&post.token(self.served.token("trigger")))
     }
 
-    /// An alert that fires now, as Alertmanager 0.27 sends it.
+    /// A firing alert in the format of Alertmanager 0.27.
     fn alert(&self, fingerprint: &str) -> Value {
         let now = rfc3339(SystemClock.now().wall_ns);
         json!({
@@ -118,7 +118,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
         ),
         (&json!("web"), &json!("a test"), &alert["startsAt"])
     );
-    // Not who put the rule.
+    // The caller is the client that sent the alert, not the client that put the rule.
     assert_eq!(report["caller"], "trigger");
     assert!(report["packets"].as_u64() > Some(0), "{report}");
     let reason = report["reason"].as_str().unwrap();
@@ -128,7 +128,8 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
     assert!(report.to_string().contains("/web/"), "{report}");
 
-    // It is sent again, also by another instance, and with others; it began anew; it is over.
+    // The same alert again, as another instance sends it; the alert with a later start and other
+    // alerts; the resolved alert.
     let again = alerted.send("/v1/alertmanager", &sent).done(200);
     assert_eq!(
         again["alerts"][0],
@@ -149,7 +150,7 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
         metrics.contains("retroscope_triggers_total{rule=\"web\",outcome=\"dump\"} 2\n"),
         "{metrics}"
     );
-    // Without a fingerprint its labels are one.
+    // If the alert has no fingerprint, its labels replace the fingerprint.
     let mut plain = alerted.alert("");
     plain.as_object_mut().unwrap().remove("fingerprint");
     let sent = notification(&[plain]);
@@ -161,7 +162,8 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
 }
 
-/// A recorder that was started anew knows no alerts of before: one that goes on has no empty dump, and is no failure.
+/// A restarted recorder knows no earlier alerts. An alert that is still firing then gets no empty
+/// dump, and the notification succeeds.
 #[test]
 fn an_alert_from_before_the_recording_has_no_dump() {
     let alerted = Alerted::new();
@@ -185,7 +187,7 @@ fn an_alert_from_before_the_recording_has_no_dump() {
         notice.starts_with("1 of 1 alerts") && notice.ends_with(why),
         "{notice}"
     );
-    // A window that reaches into the recording has a dump, of what there is.
+    // If the window reaches into the recording, the alert gets a dump of the recorded part.
     alerted.put(
         "long",
         json!({ "alert_dump": "", "past": "10s", "future": "1h" }),
@@ -196,7 +198,7 @@ fn an_alert_from_before_the_recording_has_no_dump() {
     assert_eq!(answer["alerts"][0]["outcome"], "dump", "{answer}");
 }
 
-/// Labels are data of strangers.
+/// Labels come from outside and may have any value.
 #[test]
 fn what_does_not_fit_is_refused_with_a_reason() {
     let alerted = Alerted::new();
@@ -257,7 +259,8 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         )
         .refused(422);
     assert!(why.contains("names a rule"), "{why}");
-    // One of several: what can be done is, and an event tells of the rest.
+    // If one of several alerts is refused, the other alerts get dumps and an event reports the
+    // refusal.
     let from = alerted.next_event();
     let mixed = notification(&[with("instance", "x y"), alerted.alert("g")]);
     let answer = alerted.send("/v1/alertmanager", &mixed).done(200);
@@ -271,7 +274,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
     );
     let text = alerted.notice(from);
     assert!(text.starts_with("1 of 2 alerts"), "{text}");
-    // The URL's rule is that of all of them.
+    // The rule in the URL applies to all alerts.
     let sent = notification(&[with("retroscope_rule", "none"), nameless]);
     let answer = alerted.send("/v1/alertmanager?rule=web", &sent).done(200);
     assert_eq!(answer["alerts"][0]["outcome"], "dump", "{answer}");
@@ -281,7 +284,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
     alerted
         .send("/v1/alertmanager?rules=web", &sent)
         .refused(400);
-    // Nothing that is no notification.
+    // A body that is not a notification is refused.
     let mut other = sent.clone();
     other["version"] = json!("5");
     let why = alerted.send("/v1/alertmanager", &other).refused(422);
@@ -295,7 +298,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
     ] {
         alerted.send("/v1/alertmanager", &body).refused(400);
     }
-    // JSON knows no difference between 2 and 2.0.
+    // In JSON 2 and 2.0 are the same number.
     let body = json!({ "version": "4", "alerts": [], "truncatedAlerts": 2.0 });
     let answer = alerted.send("/v1/alertmanager", &body).done(200);
     assert_eq!(answer["truncated"], 2);
@@ -319,7 +322,8 @@ fn what_does_not_fit_is_refused_with_a_reason() {
     alerted.served.ask(&post).refused(403);
 }
 
-/// The rule's limits hold, an interface may be named, and a token's filter is kept to.
+/// The rule's limits apply to alerts, a template can name an interface, and the token's filter
+/// restricts the dump.
 #[test]
 fn a_rule_for_alerts_is_a_rule_and_a_token_sees_its_part() {
     let alerted = Alerted::new();

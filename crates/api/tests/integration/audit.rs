@@ -138,7 +138,7 @@ fn refused_logins_are_events_and_a_flood_is_few() {
     let expired = served.new_token("late", &[Role::Admin], |line| {
         line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
     });
-    // The expired token is known when a later one is.
+    // When the later token is valid, the expired token was read too.
     served.new_token("later", &[Role::View], |_| {});
     let first = served.handle.subscribe(None).cursor();
     for number in 0..200 {

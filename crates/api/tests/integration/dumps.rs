@@ -1,4 +1,4 @@
-//! Dumps and their files: got, while they grow too, held, deleted.
+//! Dumps and their files: download, also while they grow, hold, delete.
 
 use std::{fs, io::Write};
 
@@ -21,14 +21,14 @@ fn packets(body: &[u8]) -> u64 {
     count
 }
 
-/// Starts a dump of what comes for so long.
+/// Starts a dump with this time after the trigger.
 fn trigger(served: &Served, future: &str) -> u64 {
     let body = json!({ "past": "100ms", "future": future });
     let triggered = served.ask_unix(&request("POST", "/v1/triggers").json(&body));
     triggered.done(201)["dump"].as_u64().unwrap()
 }
 
-/// A file as it is, a part of it, and who may have it.
+/// The file is sent unchanged, as a whole or in part, and only to clients with access.
 #[test]
 fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     let served = Served::new();
@@ -67,7 +67,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     assert_eq!(exported.bytes, file.len() as u64);
     assert_eq!(exported.packets, report["packets"].as_u64());
 
-    // By its ID, by the file's name, without a body, in parts.
+    // By the dump's ID, by the file's name, with HEAD, and with ranges.
     for target in [
         format!("/v1/dumps/{id}/file"),
         format!("/v1/dumps/{number}/file?name={name}"),
@@ -88,7 +88,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
         .header("If-Range", "\"x\"");
     assert_eq!(served.ask(&other).body, file);
 
-    // Not what is not there, …
+    // Files that do not exist are refused.
     for target in [
         "/v1/dumps/0/file".to_owned(),
         "/v1/dumps/999999/file".to_owned(),
@@ -100,7 +100,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     ] {
         served.ask(&get(&target).token(admin)).refused(404);
     }
-    // … and not to who sees a part of the packets.
+    // Tokens with a filter or a snap length get no files.
     let limits: [fn(&mut retroscope_api::TokenLine); 2] = [
         |line| line.filter = Some("udp".to_owned()),
         |line| line.snaplen = Some(64),
@@ -108,11 +108,12 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
     for (at, limit) in limits.into_iter().enumerate() {
         let token = served.new_token(&format!("limited {at}"), &[Role::Packets], limit);
         let why = served.ask(&ask("GET", &token)).refused(403);
-        assert!(why.contains("part of the packets"), "{why}");
+        assert!(why.contains("restricted"), "{why}");
     }
 }
 
-/// What is written comes, and then the rest: the packets of the file that is there in the end.
+/// A growing file is sent: first the written part, then the rest. The answer has the packets of the
+/// finished file.
 #[test]
 fn a_dump_is_sent_while_it_grows() {
     let mut served = Served::new();
@@ -124,7 +125,7 @@ fn a_dump_is_sent_while_it_grows() {
         (&open["stored"]["is_open"], &open["report"]),
         (&json!(true), &Value::Null)
     );
-    // Not of one that is open.
+    // An open dump cannot be deleted.
     let admin = served.token("admin").to_owned();
     let delete = request("DELETE", &target).token(&admin);
     let why = served.ask(&delete).refused(409);
@@ -135,13 +136,13 @@ fn a_dump_is_sent_while_it_grows() {
     assert!(!answer.headers.contains_key("content-length"));
     let report = finished(&served, number);
     assert_eq!(packets(&answer.body), report["packets"]);
-    // But for the verdict in its head.
+    // The copy differs from the file only in the verdict in the head.
     let whole = fs::read(report["file"].as_str().unwrap()).unwrap();
     let differ = answer.body.iter().zip(&whole).rposition(|(a, b)| a != b);
     assert_eq!(answer.body.len(), whole.len());
     assert!(differ < Some(4096), "{differ:?}");
 
-    // One that ends with the recording.
+    // A dump that the end of the recording finishes.
     let number = trigger(&served, "1h");
     let file = get(&format!("/v1/dumps/{number}/file")).token(&admin);
     let mut stream = served.connect();
@@ -155,7 +156,7 @@ fn a_dump_is_sent_while_it_grows() {
     assert!(packets(&answer.body) > 2000);
 }
 
-/// What is held stays, what is released may go, and each deletion is told.
+/// A held dump stays, a released dump can be deleted, and each deletion is reported.
 #[test]
 fn dumps_are_held_released_and_deleted() {
     let served = Served::new();
@@ -194,7 +195,7 @@ fn dumps_are_held_released_and_deleted() {
     ask("DELETE", &target).refused(404);
     ask("PUT", &hold).refused(404);
     ask("GET", &format!("{target}/file")).refused(404);
-    // What it said of itself is known on.
+    // The report is still available.
     let gone = ask("GET", &target).done(200);
     assert_eq!((&gone["stored"], &gone["report"]["id"]), (&Value::Null, id));
     for target in ["/v1/dumps/0", "/v1/dumps/999999", "/v1/dumps/x%2Fy"] {
@@ -203,7 +204,7 @@ fn dumps_are_held_released_and_deleted() {
     }
 }
 
-/// What a rule keeps of its dumps acts when it is told so, and no longer than there is the rule.
+/// The retention of a rule's dumps acts at once, and ends with the rule.
 #[test]
 fn a_rule_keeps_what_it_says_from_then_on() {
     let served = Served::new();
@@ -245,7 +246,8 @@ fn a_rule_keeps_what_it_says_from_then_on() {
         names
     };
     assert_eq!(list(), ["a", "b"]);
-    // Its dumps are the same expression's as those of the other one.
+    // Both rules have the same expression, but the retention of rule `a` deletes only its own
+    // dumps.
     let kept = put("a", &json!({"keep_bytes": 0}));
     assert_eq!(kept["keep_age"], Value::Null);
     next(
@@ -254,7 +256,8 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     assert_eq!(list(), ["b"]);
 }
 
-/// What has left the ring comes from a dump, byte for byte, with a verdict that names it to who may ask for dumps.
+/// Packets that have left the ring are answered from a dump, byte for byte. The verdict names the
+/// dump to clients that may list dumps.
 #[test]
 fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     let served = Served::recording("generate:flows=10,size=1500,rate=10kpps", |_| None);
@@ -277,7 +280,7 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
         answer
     };
     let of_packets = served.token("packets");
-    // 32 MiB have some 20,000 packets.
+    // 32 MiB hold about 20,000 packets.
     let stored = served.handle.status().unwrap().stored;
     served.wait_for_packets(stored + 30_000);
     let answer = ask("", of_packets);
@@ -308,7 +311,8 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
         report["stored"]["files"][0]["name"]
     );
 
-    // Who may not ask for dumps learns how many there were, and its snap length and filter hold.
+    // A client that may not list dumps gets the number of dumps. The token's snap length and filter
+    // apply to packets of dumps too.
     let limited = served.new_token("limited", &[Role::Packets], |line| {
         line.snaplen = Some(40);
         line.filter = Some("udp".to_owned());
@@ -329,13 +333,13 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
         (&json!(0), &json!("complete"))
     );
 
-    // A page of lines is of the ring.
+    // A page of packets is answered from the ring only.
     let page = get(&format!("/v1/packets?from={from}&to={to}")).token(of_packets);
     let page = served.ask(&page).done(200);
     assert_eq!(page["packets"], json!([]));
     assert_eq!(page["scan"]["verdict"], "incomplete");
 
-    // Without the dump nothing is left of that time, and that is told.
+    // Without the dump no packet of that time exists, and the verdict reports the loss.
     let delete = request("DELETE", &format!("/v1/dumps/{number}"));
     assert_eq!(served.ask_unix(&delete).status, 204);
     let gone = ask("&count=true", of_packets).json();

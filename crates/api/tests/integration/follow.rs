@@ -1,4 +1,4 @@
-//! Answers that go on, and how they end.
+//! Answers that follow the recording, and how they end.
 
 use std::{
     io::{Read, Write},
@@ -15,9 +15,9 @@ use retroscope_pcapfile::CaptureReader;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
 
-/// What there is of an answer that a slow reader takes in the time of [`PACE`].
+/// Maximum number of bytes that a slow reader reads before each pause.
 const PIECE: usize = 16 << 10;
-/// How long it then takes none.
+/// Length of a slow reader's pause.
 const PACE: Duration = Duration::from_millis(50);
 
 fn packets(answer: &Answer) -> u64 {
@@ -46,12 +46,12 @@ fn read(stream: &mut impl Read, is_slow: &AtomicBool) -> Answer {
     }
 }
 
-/// The recording ends under followers of all kinds: each answer is whole and has the verdict of what is in it, and nobody waits long for a reader
-/// that is far behind.
+/// The recording ends during following queries of all kinds. Each answer is complete and has the
+/// verdict of its packets. The server does not wait long for a slow reader.
 #[test]
 fn followers_have_a_verdict_when_the_recording_ends() {
     let mut served = Served::new();
-    // More than what sockets hold.
+    // More data than socket buffers hold.
     served.wait_for_packets(100_000);
     let kinds: Vec<(bool, bool, bool)> = (0..8)
         .map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0))
@@ -112,7 +112,7 @@ fn followers_have_a_verdict_when_the_recording_ends() {
     assert!(cut_short > 0, "no reader was far behind");
 }
 
-/// Who asked ends a follow, before anything else was told too.
+/// The client that sent a following query can cancel it, also before any packet was sent.
 #[test]
 fn a_follow_is_ended_by_who_asked() {
     let served = Served::new();
@@ -138,7 +138,7 @@ fn a_follow_is_ended_by_who_asked() {
         let record = served.ask(&get(place).token(token)).done(200);
         assert_eq!(record["report"]["clipped"][0], "cancelled", "{record}");
         assert_eq!(record["report"]["packets"], packets(&answer));
-        // It has ended, and stays so.
+        // The query has ended; cancelling it again changes nothing.
         assert_eq!(end(token).status, 204);
     }
     let none = request("DELETE", "/v1/queries/0123456789abcdef").token(token);
@@ -156,7 +156,8 @@ fn read_head(stream: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// What goes on ends with the token that it was asked by, and says so; that of others goes on.
+/// Long answers end when their token is revoked, and report the reason. Answers of other tokens go
+/// on.
 #[test]
 fn what_goes_on_ends_with_its_token() {
     let served = Served::new();
@@ -197,7 +198,7 @@ fn what_goes_on_ends_with_its_token() {
     let last = "event: end\ndata: {\"why\":\"token 'gone' was removed\"}\n\n";
     assert!(answer.text().ends_with(last), "{:?}", answer.text());
     assert!(!end(file).is_whole, "a part of a file is none");
-    // Who may still see them is told why; and has what he asked for.
+    // The query's record has the reason, for clients that may still read it.
     let place = Answer::parse(&theirs.1).headers["location"].clone();
     let record = served.ask(&get(&place).token(other)).done(200);
     assert_eq!(record["state"], "running", "{record}");

@@ -1,4 +1,4 @@
-//! What is told of the past without a file of it: slots, the largest, lines, and what a rule would have done.
+//! Answers about the past without a capture file: timeline, largest flows, lines, rule tests.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -15,7 +15,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The sum of what is known.
+/// The sum of the known values.
 fn sum(values: &Value) -> u64 {
     values
         .as_array()
@@ -52,7 +52,7 @@ fn the_timeline_has_what_is_stored_slot_by_slot() {
     );
     assert!(line["slot_seconds"].as_f64().unwrap() > 0.0);
     let of = |query: &str| ask(&served, get(&format!("/v1/timeline?{query}")), "view");
-    // Long ago, and to come.
+    // A time range long ago, and one in the future.
     let old = of("from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00%2B02:00&slots=3").done(200);
     assert_eq!(old["packets"], json!([null, null, null]));
     let later = of("from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z&slots=2").done(200);
@@ -111,7 +111,7 @@ fn the_largest_are_those_of_all_packets() {
         (number(&top["uncertain_bytes"]), &top["scan"]["verdict"]),
         (0, &json!("complete"))
     );
-    // A flow's Community ID, and its ends, find it again.
+    // A query by the flow's Community ID, and a query by the flow's ends, find the flow again.
     let flow = &flows[0];
     assert_eq!(
         (&flow["proto"], flow["ends"].as_array().unwrap().len()),
@@ -151,7 +151,7 @@ fn the_largest_are_those_of_all_packets() {
     let why = of("filter=udp%20prt%207").refused(422);
     assert!(why.contains("prt"), "{why}");
     ask(&served, get("/v1/top"), "metrics").refused(403);
-    // A token is told of its own packets only.
+    // A token with a filter gets results about its own packets only.
     let one = served.new_token("one", &[Role::View], |line| {
         line.filter = Some(format!("host {host}"))
     });
@@ -165,7 +165,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
     let served = Served::new();
     served.wait_for_packets(3000);
     let of = |query: &str, role: &str| ask(&served, get(&format!("/v1/packets?{query}")), role);
-    // A window that does not move.
+    // A fixed time range.
     let all = of("limit=1", "view").done(200);
     let (from, to) = (
         all["scan"]["from"].as_str().unwrap(),
@@ -208,7 +208,8 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
         number(&count["packets"]),
         "as many as there are"
     );
-    // The bytes are for who may see them, and are told of.
+    // Only clients with the role `packets` get bytes, and each such answer is reported as an
+    // export.
     of("hex=true", "view").refused(403);
     of("hex=true", "trigger").refused(403);
     let page = of(&format!("from={from}&limit=3&hex=true"), "packets").done(200);
@@ -228,7 +229,7 @@ fn packets_come_in_pages_without_gap_or_duplicate() {
         (exports[0].what.as_str(), exports[0].packets),
         ("packets", Some(3))
     );
-    // A snap length is for lines too.
+    // A snap length applies to lines too.
     let short = served.new_token("short", &[Role::Packets], |line| line.snaplen = Some(20));
     let cut = served
         .ask(&get("/v1/packets?limit=1&hex=true").token(&short))
@@ -286,7 +287,7 @@ fn a_rule_is_tried_on_the_past() {
         (&json!(0), &Value::Null, &json!([]))
     );
     assert!(number(&none["scan"]["inspected"]) >= 3000);
-    // It is no rule by that.
+    // Testing a rule does not add the rule.
     assert_eq!(served.handle.rules().len(), 1);
     let odd = test(
         &json!({ "expression": "udp and payload contains \"x\"", "last": "1s", "list": 0 }),
@@ -325,7 +326,7 @@ fn a_rule_is_tried_on_the_past() {
     out.refused(422);
 }
 
-/// At an address of `--metrics` there is nothing else, for whoever asks.
+/// An address of `--metrics` serves nothing else to any client.
 #[test]
 fn metrics_may_have_an_address_of_their_own() {
     let served = Served::new();

@@ -1,4 +1,4 @@
-//! Clients that mean no good: they are refused, cost little, and keep nobody else from being answered.
+//! Hostile clients are refused, cost little, and do not keep other clients from being answered.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -14,10 +14,10 @@ use serde_json::json;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
 
-/// Says these bytes, and reads to the end.
+/// Sends these bytes, and reads to the end of the connection.
 fn said(served: &Served, bytes: &[u8]) -> Vec<u8> {
     let mut stream = served.connect();
-    // It may be thrown out in the middle.
+    // The server may close the connection before all bytes are written.
     let _ = stream.write_all(bytes);
     let mut heard = Vec::new();
     let _ = stream.read_to_end(&mut heard);
@@ -29,7 +29,7 @@ fn bodies_are_bounded_and_have_a_type() {
     let served = Served::new();
     let token = served.token("admin");
     let post = || request("POST", "/v1/triggers").token(token);
-    // The answer comes before the body: 100 MB of which not a byte is read.
+    // The answer arrives before the body: the server reads no byte of 100 MB.
     let announced = post()
         .header("Content-Type", "application/json")
         .header("Content-Length", "100000000");
@@ -46,7 +46,7 @@ fn bodies_are_bounded_and_have_a_type() {
         bytes.extend_from_slice(b"\r\n");
     }
     Answer::parse(&said(&served, &bytes)).refused(413);
-    // A body that nobody wants is not read either.
+    // The server does not read the body of a request that has none.
     let mut unwanted = get("/v1/status").token(token);
     unwanted.body = vec![b'x'; 1 << 20];
     let answer = Answer::parse(&said(&served, &unwanted.bytes("localhost")));
@@ -140,7 +140,8 @@ fn paths_lead_nowhere_else() {
     }
 }
 
-/// What two servers may read differently is refused, or read as one request whose rest is a wrong one.
+/// A request that two servers may parse differently is refused, or is parsed as one request whose
+/// rest is an invalid request.
 #[test]
 fn requests_are_not_smuggled() {
     let served = Served::new();
@@ -207,7 +208,8 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
-/// A body of unknown length is for HTTP/1.1: by HTTP/1.0 nobody could tell whether it is whole. What has a length, or is one JSON value, is told to HTTP/1.0, too.
+/// A body of unknown length needs HTTP/1.1, because with HTTP/1.0 a cut body looks complete.
+/// HTTP/1.0 clients do get a body of known length, or a body that is one JSON value.
 #[test]
 fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     let served = Served::new();
@@ -235,7 +237,8 @@ fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
     }
 }
 
-/// 100 MB without an end in sight: no more of them is taken than sockets hold, and the recording goes on.
+/// A client sends 100 MB. The server accepts no more than socket buffers hold, and the recording
+/// goes on.
 #[test]
 fn a_body_that_is_too_large_is_not_taken() {
     let served = Served::new();
@@ -255,7 +258,7 @@ fn a_body_that_is_too_large_is_not_taken() {
     assert_eq!(served.handle.status().unwrap().lapped, 0);
 }
 
-/// One byte after another: it has its time and no more.
+/// A body that arrives byte by byte is refused after the time limit.
 #[test]
 fn a_body_that_comes_slowly_is_given_up() {
     let served = Served::new();
@@ -272,7 +275,7 @@ fn a_body_that_comes_slowly_is_given_up() {
     let mut heard = vec![0; 4096];
     let length = loop {
         assert!(begin.elapsed() < DEADLINE, "it is waited for");
-        // It may be given up just now.
+        // The server may close the connection at this moment.
         let _ = stream.write_all(b" ");
         match stream.read(&mut heard) {
             Ok(length) => break length,
@@ -283,7 +286,8 @@ fn a_body_that_comes_slowly_is_given_up() {
     assert!(begin.elapsed() >= Duration::from_secs(9));
 }
 
-/// 10,000 connections that say nothing or half of a request: no more are kept than may be, and others are answered at once.
+/// Of 10,000 connections without a request or with half of a request, only the permitted number
+/// stays open. Other clients are answered at once.
 #[test]
 fn idle_connections_make_room() {
     const IDLE: usize = 10_000;
@@ -307,7 +311,7 @@ fn idle_connections_make_room() {
     let begun = Instant::now();
     for _ in 0..100 {
         assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
-        // Others have places of their own.
+        // The unix socket has a separate connection limit.
         let of_other = served.ask_unix(&get("/v1/query?limit_packets=1"));
         assert!(of_other.status == 200 && of_other.is_whole);
     }
@@ -322,7 +326,7 @@ fn idle_connections_make_room() {
     };
     let ended = idle.iter().filter(is_ended);
     assert!(ended.count() >= IDLE - 256, "they are kept");
-    // Those that ask for something are not thrown out for others.
+    // A connection with a request in progress is not evicted.
     let mut asking = served.connect();
     asking
         .write_all(&get("/v1/events?from=0").token(token).bytes("localhost"))
@@ -345,11 +349,11 @@ fn idle_connections_make_room() {
     drop((idle, more));
 }
 
-/// Queries that nobody reads hold up nobody, and no more of them run than may.
+/// Queries whose answers nobody reads delay no other client. Only the permitted number runs.
 #[test]
 fn unread_answers_are_bounded() {
     let served = Served::new();
-    // More than what sockets hold.
+    // More data than socket buffers hold.
     served.wait_for_packets(60_000);
     let token = served.token("packets");
     let query = get("/v1/query").token(token);
@@ -366,7 +370,7 @@ fn unread_answers_are_bounded() {
     let why = refused.refused(429);
     assert!(why.contains("6 queries"), "{why}");
     assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
-    // They leave in the middle, and others are answered again.
+    // The clients disconnect early, and other clients are answered again.
     silent
         .iter()
         .for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
@@ -385,7 +389,7 @@ fn unread_answers_are_bounded() {
     assert!(status.sources[0].lost.values().all(|lost| *lost == Some(0)));
 }
 
-/// Bodies that come one byte after the other, as many as there may be connections: they make room.
+/// As many slow bodies as permitted connections: their connections are evicted for others.
 #[test]
 fn slow_bodies_keep_nobody_out() {
     let served = Served::new();
@@ -401,7 +405,7 @@ fn slow_bodies_keep_nobody_out() {
                 .header("Expect", "100-continue");
             let mut stream = served.connect();
             stream.write_all(&slow.bytes("localhost")).unwrap();
-            // The server waits for the body.
+            // The server is waiting for the body.
             let mut go_on = [0; 25];
             stream.read_exact(&mut go_on).unwrap();
             assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -409,7 +413,7 @@ fn slow_bodies_keep_nobody_out() {
             stream
         })
         .collect();
-    // A body has 10 s; without it the connections end by themselves.
+    // A body has 10 s; afterwards the connections would end without eviction.
     let begun = Instant::now();
     for _ in 0..20 {
         let answer = served.ask(&get("/v1/status").token(served.token("view")));
@@ -419,7 +423,7 @@ fn slow_bodies_keep_nobody_out() {
     drop(slow);
 }
 
-/// One account occupies no more than half of the connections, whatever it asks for.
+/// One account occupies at most half of the connections, with any requests.
 #[test]
 fn an_account_has_half_of_the_connections() {
     let served = Served::new();
@@ -434,7 +438,7 @@ fn an_account_has_half_of_the_connections() {
     };
     let begun = Instant::now();
     let mut all: Vec<TcpStream> = (0..129).map(|_| begin()).collect();
-    // Which of them is the last one to be read is not known.
+    // It is not known in advance which request is refused.
     let refused = loop {
         assert!(begun.elapsed() < Duration::from_secs(9), "none is refused");
         let answered = all.iter_mut().find_map(|stream| {
@@ -455,13 +459,13 @@ fn an_account_has_half_of_the_connections() {
     assert_eq!(served.ask(&other).status, 200);
 }
 
-/// A page of packets has its place until its text is taken.
+/// A page of packets keeps its permit until the client has read the text.
 #[test]
 fn unread_pages_occupy_places() {
     let served = Served::recording("generate:flows=10,rate=10kpps,size=4090", |_| None);
     served.wait_for_packets(2000);
     let token = served.token("packets");
-    // More text than sockets hold.
+    // More text than socket buffers hold.
     let page = get("/v1/packets?hex=true&limit=1000").token(token);
     let unread: Vec<TcpStream> = (0..6)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! What tokens are told that see a part of the packets, and what is told of those who ask.
+//! Answers to tokens with a filter or snap length, and events about clients.
 
 use retroscope_api::Role;
 use retroscope_recorder::{Export, RecorderEvent};
@@ -9,7 +9,7 @@ use crate::{
     support::{DEADLINE, Request, Served, get, request},
 };
 
-/// How often a rule of this name is named in metrics.
+/// Number of series that name a rule of this name.
 fn named(served: &Served, token: &str, rule: &str) -> usize {
     let answer = served.ask(&get("/metrics").token(token));
     assert_eq!(answer.status, 200);
@@ -22,7 +22,7 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
     served.wait_for_packets(2000);
     let rule = request("PUT", "/v1/rules/of-somebody").json(&json!({ "expression": "udp port 9" }));
     served.ask_unix(&rule).done(201);
-    // It takes no packet of the generator.
+    // No generated packet matches this filter.
     let only_9 = |line: &mut retroscope_api::TokenLine| line.filter = Some("port 9".to_owned());
     let metrics = served.new_token("m", &[Role::Metrics], only_9);
     let packets = served.new_token("p", &[Role::Packets], only_9);
@@ -46,7 +46,8 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
     assert!(text.contains("\"inspected\":0,"), "{text}");
 }
 
-/// What is dumped by hand is of what the caller may see, and of what would be dumped without them; and no filter asks for bytes that the caller may not see.
+/// A manual dump contains packets that the caller may see and that the default filter matches. No
+/// filter can read bytes that the caller may not see.
 #[test]
 fn a_limited_trigger_narrows_what_is_dumped() {
     let served = Served::new();
@@ -96,7 +97,8 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     trigger(served.token("trigger"), &headers).done(201);
 }
 
-/// Who is given packets is told of with all that says which; and who asks for a dump is known by more than what they call themselves.
+/// An export event identifies the client and the packets. The report of a dump identifies its
+/// requester by more than the name that the requester chose.
 #[test]
 fn who_asks_is_told_of_with_what_they_asked_for() {
     let served = Served::new();

@@ -1,4 +1,5 @@
-//! The API over real sockets: a recorder of made-up traffic, asked by a client that says what it likes.
+//! The API over real sockets: a recorder of generated traffic, and a client that can send any
+//! bytes.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! What can be asked for, and what is refused.
+//! The operations and their refusals.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -39,7 +39,8 @@ fn rules_come_change_and_go() {
         (&json!("2s"), &json!(3), &json!(true), &json!("admin"))
     );
     assert_eq!(put("dns", &wanted).done(200), made);
-    // What was read can be put back: unchanged, or edited if nobody else changed it meanwhile.
+    // The answer of GET can be sent back with PUT: unchanged, or edited if no other client changed
+    // the rule meanwhile.
     let read = ask(get("/v1/rules/dns"));
     let tag = read.headers["etag"].clone();
     let rule = read.done(200);
@@ -87,7 +88,7 @@ fn rules_come_change_and_go() {
         true
     );
     assert_eq!(ask(get("/v1/rules/dns")).done(200)["enabled"], true);
-    // A name may be anything that a path can hold.
+    // A rule's name may be anything that a path can contain.
     let odd = "%2e%2e%2f%C3%BC%20%3F";
     put(odd, &wanted).done(201);
     let names = ask(get("/v1/rules")).done(200);
@@ -322,7 +323,7 @@ fn a_query_gives_packets_a_verdict_and_is_told_of() {
         ),
         (&json!("done"), &json!(count), true)
     );
-    // It is that of who asked, and an admin's.
+    // The record is available to the client that sent the query, and to admins.
     let other = served.new_token("other", &[retroscope_api::Role::Packets], |_| {});
     served
         .ask(&get(&answer.headers["location"]).token(&other))
@@ -470,7 +471,7 @@ fn the_rest_is_told() {
     }
 }
 
-/// HEAD starts no search, holds no place and reports no export.
+/// HEAD starts no search, takes no permit and reports no export.
 #[test]
 fn head_costs_nothing() {
     let served = Served::new();
@@ -495,7 +496,7 @@ fn head_costs_nothing() {
     let answer = served.ask(&request("HEAD", &file).token(token));
     assert!(answer.headers["content-length"] != "0" && answer.headers.contains_key("etag"));
     served.ask(&request("HEAD", "/v1/rules/none").token(token));
-    // The first report is of the GET.
+    // The first export is the GET's.
     let sent = served.ask(&get(&file).token(token)).body.len() as u64;
     let exported = loop {
         if let retroscope_recorder::RecorderEvent::Exported(export) =
@@ -553,7 +554,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     ] {
         assert_eq!(longest(&served.ask(&get(target).token(&short)).body), 16);
     }
-    // It goes on until it has as many as were asked for, beyond what there was.
+    // The query goes on beyond the packets in the ring until the limit.
     let stored = served.handle.status().unwrap().stored;
     let followed = ask(&format!(
         "/v1/query?follow=true&limit_packets={}",
@@ -577,7 +578,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     ] {
         ask(&format!("/v1/query?{wrong}")).refused(status);
     }
-    // One that follows and whose client leaves gives its place back.
+    // A following query whose client disconnects releases its permit.
     for _ in 0..20 {
         let mut stream = served.connect();
         stream
@@ -601,13 +602,13 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     }
 }
 
-/// A flow, a Community ID, and a time before now.
+/// Triggers for a flow, for a Community ID, and for a time before now.
 #[test]
 fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     let served = Served::new();
     served.wait_for_packets(5000);
     let ask = |body: &Value| served.ask_unix(&request("POST", "/v1/triggers").json(body));
-    // A flow of the ring, with what the query says of it.
+    // A flow in the ring, and the query's facts about it.
     let all = served.ask_unix(&get("/v1/query"));
     let mut capture = CaptureReader::new(&all.body[..]).unwrap();
     let packet = capture.next().unwrap().unwrap().data.to_vec();
@@ -615,7 +616,7 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     let id = retroscope_packet::community_id(&parsed, 0).unwrap();
     let (ip, ports) = (parsed.network.unwrap(), parsed.transport.unwrap());
     let proto = ip.proto.unwrap().to_string();
-    // From its other end.
+    // The same flow, seen from its other end.
     let flow = json!({ "src_ip": ip.dst, "src_port": ports.dst, "dest_ip": ip.src, "dest_port": ports.src, "proto": proto });
     let now = served.ask_unix(&get("/v1/query?count=true")).done(200);
     let time = now["to"].as_str().unwrap().to_owned();

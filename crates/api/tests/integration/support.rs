@@ -1,4 +1,4 @@
-//! A recorder that is served, and a client of raw bytes.
+//! A recorder with an API, and a client that sends raw bytes.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, Bound, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
+    Address, BoundApi, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, Finding, Report},
 };
 use retroscope_capture::Source;
@@ -24,11 +24,11 @@ use tempfile::TempDir;
 /// Longer than any answer takes.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A recorder of made-up traffic, served at an address and a unix socket.
+/// A recorder of generated traffic. Its API listens on TCP and on a unix socket.
 pub(crate) struct Served {
     pub(crate) handle: RecorderHandle,
     pub(crate) address: SocketAddr,
-    /// Where metrics alone are served.
+    /// The address that serves metrics only.
     pub(crate) metrics: SocketAddr,
     pub(crate) socket: PathBuf,
     pub(crate) tokens: PathBuf,
@@ -48,7 +48,7 @@ impl Served {
         Self::recording("generate:flows=10,rate=10kpps", tls)
     }
 
-    /// Of this traffic.
+    /// Starts a recorder of this traffic.
     pub(crate) fn recording(traffic: &str, tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tokens = folder.path().join("tokens");
@@ -74,7 +74,7 @@ impl Served {
             tls: tls(&folder),
             owner: (None, None),
         };
-        let bound = Bound::new(&config, &say).unwrap();
+        let bound = BoundApi::new(&config, &say).unwrap();
         let (address, metrics) = (bound.tcp_addresses()[0], bound.tcp_addresses()[1]);
         let config = RecorderConfig {
             ring_bytes: 32 << 20,
@@ -120,7 +120,7 @@ impl Served {
         &self.of_role[role]
     }
 
-    /// Another token.
+    /// Makes another token.
     pub(crate) fn new_token(
         &self,
         name: &str,
@@ -130,7 +130,7 @@ impl Served {
         let (mut line, token) = TokenLine::random(name, roles.to_vec()).unwrap();
         more(&mut line);
         line.append_to(&self.tokens).unwrap();
-        // The file is looked at once a second.
+        // The recorder checks the file once a second.
         let deadline = Instant::now() + DEADLINE;
         let ask = || self.ask(&get("/v1/openapi.json").token(&token)).status;
         while ask() == 401 && line.expires.is_none() {
@@ -140,7 +140,7 @@ impl Served {
         token
     }
 
-    /// Takes a token away.
+    /// Removes a token from the file.
     pub(crate) fn revoke(&self, name: &str) {
         let text = std::fs::read_to_string(&self.tokens).unwrap();
         let start = format!("{{\"name\":\"{name}\"");
@@ -151,7 +151,7 @@ impl Served {
         std::fs::write(&self.tokens, left.concat()).unwrap();
     }
 
-    /// Asks over TCP.
+    /// Sends a request over TCP.
     pub(crate) fn ask(&self, request: &Request) -> Answer {
         let mut stream = self.connect();
         stream
@@ -160,7 +160,7 @@ impl Served {
         Answer::read(&mut stream)
     }
 
-    /// Asks by the unix socket, as root or the recorder's user.
+    /// Sends a request over the unix socket, as root or the recorder's user.
     pub(crate) fn ask_unix(&self, request: &Request) -> Answer {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -174,7 +174,7 @@ impl Served {
         stream
     }
 
-    /// Waits until so many packets are stored.
+    /// Waits until the recorder has stored this number of packets.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.handle.status().unwrap().stored < count {
@@ -183,12 +183,12 @@ impl Served {
         }
     }
 
-    /// Asks for the files of tokens and TLS to be read again.
+    /// Requests that the files of tokens and TLS are read again.
     pub(crate) fn refresh(&self) -> bool {
         self.server.as_ref().unwrap().refresh()
     }
 
-    /// Ends the recording, and then the server. Packets that were stored.
+    /// Ends the recording, and then the server. Returns the number of stored packets.
     pub(crate) fn end(&mut self) -> u64 {
         self.handle.stop();
         let summary = self.recorder.take().unwrap().join();
@@ -208,7 +208,7 @@ impl Drop for Served {
     }
 }
 
-/// What a program would do: nothing is to be read again, and one interface is there.
+/// Services of a program without a configuration file, on a machine with one interface.
 fn services() -> Services {
     Services {
         reload: None,
@@ -227,7 +227,7 @@ fn services() -> Services {
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
-    /// `None`: that of the address.
+    /// The header `Host`; `None`: the address of the connection.
     pub(crate) host: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -284,13 +284,13 @@ impl Request {
     }
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
-    /// It ended as it should.
+    /// Whether the answer ended as HTTP demands.
     pub(crate) is_whole: bool,
 }
 
@@ -298,7 +298,7 @@ impl Answer {
     /// Reads to the end of the connection.
     pub(crate) fn read(stream: &mut impl Read) -> Self {
         let mut bytes = Vec::new();
-        // A server that refuses a body may reset the connection behind its answer.
+        // A server that refuses a body may reset the connection after its answer.
         let _ = stream.read_to_end(&mut bytes);
         Self::parse(&bytes)
     }
@@ -353,7 +353,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts that it is a refusal that says why, and gives the sentence.
+    /// Asserts that the answer is a refusal with a reason. Returns the sentence.
     pub(crate) fn refused(&self, status: u16) -> String {
         assert_eq!(
             self.status,
@@ -373,7 +373,7 @@ impl Answer {
         detail.to_owned()
     }
 
-    /// Asserts its status, and gives the object.
+    /// Asserts the status of the answer. Returns the JSON object.
     pub(crate) fn done(&self, status: u16) -> Value {
         assert_eq!(
             self.status,

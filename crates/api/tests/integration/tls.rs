@@ -8,7 +8,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use retroscope_api::{Address, Bound, Config, Notifier, TlsFiles};
+use retroscope_api::{Address, BoundApi, Config, Notifier, TlsFiles};
 use retroscope_recorder::{RecorderEvent, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
 use crate::audit::next;
 use crate::support::{Answer, DEADLINE, Request, Served, get};
 
-/// An authority, and what it signed.
+/// A certificate authority that signs test certificates.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -57,7 +57,7 @@ fn files(folder: &TempDir, authority: &Authority, of_clients: Option<&Authority>
     }
 }
 
-/// Asks by TLS, as somebody who trusts an authority and has a certificate, or none.
+/// Sends a request over TLS. The client trusts one authority, and has a certificate or none.
 fn ask(
     served: &Served,
     authority: &Authority,
@@ -111,7 +111,7 @@ fn tls_is_spoken_and_tokens_are_asked_for() {
     let page = get("/v1/status").token(token).header("Origin", &own);
     assert_eq!(ask(&served, &authority, None, &page).unwrap().status, 200);
     assert!(ask(&served, &Authority::new(), None, &get("/healthz")).is_err());
-    // Who does not speak it is told nothing.
+    // A client without TLS gets no answer.
     let mut plain = served.connect();
     plain
         .write_all(&get("/healthz").bytes("127.0.0.1"))
@@ -178,7 +178,7 @@ fn is_answered(stream: &mut impl Read) -> Result<(), String> {
     Ok(())
 }
 
-/// The next sentence with this text that is an event.
+/// The next event `notice` with this text.
 fn notice(listener: &mut Subscription, text: &str) -> String {
     loop {
         match listener.take(DEADLINE) {
@@ -206,13 +206,13 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
     let mut listener = served.handle.subscribe(None);
     let mut first = connect(&served, &old).unwrap();
     assert!(connect(&served, &new).is_err());
-    // Half of a renewal: a new certificate with the old key.
+    // The first half of a renewal: a new certificate with the old key.
     let (renewed, renewed_key) = new.sign("127.0.0.1");
     fs::write(&certificate, &renewed).unwrap();
     let said = notice(&mut listener, "stays");
     assert!(said.contains("api.tls-key"), "{said}");
     connect(&served, &old).unwrap();
-    // The other half.
+    // The second half: the new key.
     fs::write(&key, &renewed_key).unwrap();
     notice(&mut listener, "new connections get");
     let mut second = connect(&served, &new).unwrap();
@@ -253,12 +253,12 @@ fn files_are_read_again_when_asked() {
     notice(&mut listener, "read 5 tokens");
 }
 
-/// What cannot be served as it should is not served.
+/// The API does not start on an address without the required TLS or tokens.
 #[test]
 fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let say = Notifier(Arc::new(|_: &str| {}));
-    let refused = |config: Config| Bound::new(&config, &say).unwrap_err();
+    let refused = |config: Config| BoundApi::new(&config, &say).unwrap_err();
     let at = |text: &str| vec![text.parse::<Address>().unwrap()];
     let tokens = Some(write(&folder, "tokens", ""));
     let config = Config {
@@ -287,7 +287,7 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         tls: Some(tls),
         ..Config::default()
     };
-    assert!(Bound::new(&with(good.clone()), &say).is_ok());
+    assert!(BoundApi::new(&with(good.clone()), &say).is_ok());
     let other = write(&folder, "other", &authority.sign("127.0.0.1").1);
     for (tls, told) in [
         (
@@ -329,7 +329,7 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         let why = refused(with(tls));
         assert!(why.contains(told), "{why}");
     }
-    let taken = Bound::new(&with(good), &say).unwrap();
+    let taken = BoundApi::new(&with(good), &say).unwrap();
     let address = taken.tcp_addresses()[0].to_string();
     let config = Config {
         addresses: at(&address),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use retroscope_api::client::{Ask, Method, target};
+use retroscope_api::client::{ApiRequest, Method, target};
 use serde_json::{Value, json};
 
 use super::remote::{RemoteArgs, ask, failure, printable};
@@ -72,14 +72,17 @@ pub(crate) fn when_full(args: &WhenFullArgs) -> Result<ExitCode, Failure> {
         WhenFull::Record => "record",
         WhenFull::Protect => "protect",
     };
-    let request = Ask::new(Method::PUT, "/v1/when-full").json(json!({ "mode": mode }));
+    let request = ApiRequest::new(Method::PUT, "/v1/when-full").json(json!({ "mode": mode }));
     ask(&args.remote.client()?, request)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `reload`.
 pub(crate) fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
-    let answer = ask(&args.remote.client()?, Ask::new(Method::POST, "/v1/reload"))?;
+    let answer = ask(
+        &args.remote.client()?,
+        ApiRequest::new(Method::POST, "/v1/reload"),
+    )?;
     if args.json {
         return put_json(&answer);
     }
@@ -89,7 +92,10 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
 
 /// Runs `stop`.
 pub(crate) fn stop(args: &StopArgs) -> Result<ExitCode, Failure> {
-    ask(&args.remote.client()?, Ask::new(Method::POST, "/v1/stop"))?;
+    ask(
+        &args.remote.client()?,
+        ApiRequest::new(Method::POST, "/v1/stop"),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,7 +105,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     let parameters: Vec<(&str, &str)> = from.iter().map(|from| ("from", from.as_str())).collect();
     let client = args.remote.client()?;
     let mut answer = client
-        .send(Ask::get(target(&["v1", "events"], &parameters)))
+        .send(ApiRequest::get(target(&["v1", "events"], &parameters)))
         .map_err(failure)?;
     let mut lines = Lines::default();
     while let Some(piece) = answer.piece().map_err(failure)? {

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use retroscope_api::client::{Ask, Client, Method, target};
+use retroscope_api::client::{ApiRequest, Client, Method, target};
 use serde_json::{Value, json};
 
 use super::{
@@ -79,16 +79,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Get(wanted) => get(&client, &wanted, args.json),
         Command::Hold { dump } => {
-            let answer = ask(&client, Ask::new(Method::PUT, hold(&dump)))?;
+            let answer = ask(&client, ApiRequest::new(Method::PUT, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is held", "was held"])
         }
         Command::Release { dump } => {
-            let answer = ask(&client, Ask::new(Method::DELETE, hold(&dump)))?;
+            let answer = ask(&client, ApiRequest::new(Method::DELETE, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is released", "was not held"])
         }
         Command::Delete { dump } => {
             let path = target(&["v1", "dumps", &dump], &[]);
-            let answer = ask(&client, Ask::new(Method::DELETE, path))?;
+            let answer = ask(&client, ApiRequest::new(Method::DELETE, path))?;
             told(&dump, &answer, args.json, ["is deleted"; 2])
         }
     }
@@ -118,7 +118,7 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
     let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
     let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
     // A refusal comes before the file is made.
-    let mut answer = client.send(Ask::get(path)).map_err(failure)?;
+    let mut answer = client.send(ApiRequest::get(path)).map_err(failure)?;
     let mut file = out
         .open()
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
@@ -132,7 +132,7 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
     }
     drop(answer);
     let about = target(&["v1", "dumps", &wanted.dump], &[]);
-    let Ok(dump) = ask(client, Ask::get(about)) else {
+    let Ok(dump) = ask(client, ApiRequest::get(about)) else {
         say(&format!("{out}: all of it; the recorder has ended since"));
         return Ok(ExitCode::SUCCESS);
     };
@@ -153,7 +153,10 @@ fn list(client: &Client) -> Result<Vec<Value>, Failure> {
     loop {
         let mut parameters = vec![("limit", "1000")];
         parameters.extend(after.as_deref().map(|after| ("after", after)));
-        let mut page = ask(client, Ask::get(target(&["v1", "dumps"], &parameters)))?;
+        let mut page = ask(
+            client,
+            ApiRequest::get(target(&["v1", "dumps"], &parameters)),
+        )?;
         if let Some(more) = page["dumps"].as_array_mut() {
             dumps.append(more);
         }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use retroscope_api::client::{Ask, Method, target};
+use retroscope_api::client::{ApiRequest, Method, target};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         .map(|(name, text)| (name.to_owned(), text.into()))
         .collect();
     let path = target(&["v1", "pins", &args.name], &[]);
-    let request = Ask::new(Method::PUT, path).json(body.into());
+    let request = ApiRequest::new(Method::PUT, path).json(body.into());
     let client = args.remote.client()?;
     let answer = client.send(request).map_err(super::remote::failure)?;
     let existed = answer.status() == 200;
@@ -85,6 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// Runs `unpin`.
 pub(crate) fn unpin(args: &UnpinArgs) -> Result<ExitCode, Failure> {
     let path = target(&["v1", "pins", &args.name], &[]);
-    ask(&args.remote.client()?, Ask::new(Method::DELETE, path))?;
+    ask(
+        &args.remote.client()?,
+        ApiRequest::new(Method::DELETE, path),
+    )?;
     Ok(ExitCode::SUCCESS)
 }

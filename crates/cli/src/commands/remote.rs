@@ -3,7 +3,7 @@
 use std::{env, fs, path::PathBuf};
 
 use retroscope_api::client::{
-    Answer, Ask, Client, ClientConfig, ClientError, Endpoint, SOCKET, Url, default_socket,
+    ApiAnswer, ApiRequest, Client, ClientConfig, ClientError, Endpoint, SOCKET, Url, default_socket,
 };
 use serde_json::Value;
 
@@ -115,8 +115,8 @@ pub(crate) fn failure(error: ClientError) -> Failure {
 }
 
 /// Asks, and reads the answer, a JSON value.
-pub(crate) fn ask(client: &Client, ask: Ask) -> Result<Value, Failure> {
-    client.send(ask).and_then(Answer::json).map_err(failure)
+pub(crate) fn ask(client: &Client, ask: ApiRequest) -> Result<Value, Failure> {
+    client.send(ask).and_then(ApiAnswer::json).map_err(failure)
 }
 
 /// Text from the network, which may go to a terminal: control characters do nothing.

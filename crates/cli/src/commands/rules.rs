@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
+use retroscope_api::client::{ApiAnswer, ApiRequest, Client, ClientError, Method, target};
 use serde_json::{Value, json};
 
 use super::{
@@ -88,29 +88,36 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = |name: &str| target(&["v1", "rules", name], &[]);
     match args.change.unwrap_or(Command::List) {
         Command::List => {
-            let rules = ask(&client, Ask::get("/v1/rules"))?;
+            let rules = ask(&client, ApiRequest::get("/v1/rules"))?;
             if args.json {
                 return put_json(&rules);
             }
             put(&table(&rules))
         }
         Command::Add(rule) => {
-            let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
+            let request =
+                ApiRequest::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
             let (answer, what) = match client.send(request.json(body(&rule))) {
                 Err(ClientError::Refused {
                     is_as_requested: true,
                     ..
-                }) => (ask(&client, Ask::get(path(&rule.name)))?, "was there"),
-                answer => (answer.and_then(Answer::json).map_err(failure)?, "is added"),
+                }) => (
+                    ask(&client, ApiRequest::get(path(&rule.name)))?,
+                    "was there",
+                ),
+                answer => (
+                    answer.and_then(ApiAnswer::json).map_err(failure)?,
+                    "is added",
+                ),
             };
             told(&rule.name, &answer, args.json, what)
         }
         Command::Change(rule) => {
             let path = path(&rule.name);
-            let before = client.send(Ask::get(&path)).map_err(failure)?;
+            let before = client.send(ApiRequest::get(&path)).map_err(failure)?;
             let tag = before.header("etag").unwrap_or_default().to_owned();
             let before = before.json().map_err(failure)?;
-            let request = Ask::new(Method::PUT, path).header("if-match", tag);
+            let request = ApiRequest::new(Method::PUT, path).header("if-match", tag);
             let answer = client.send(request.json(body(&rule))).map_err(failure)?;
             let after = answer.json().map_err(failure)?;
             let changed = without_hits(&before) != without_hits(&after);
@@ -118,7 +125,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             told(&rule.name, &after, args.json, what)
         }
         Command::Remove { name } => {
-            ask(&client, Ask::new(Method::DELETE, path(&name)))?;
+            ask(&client, ApiRequest::new(Method::DELETE, path(&name)))?;
             told(&name, &json!({ "name": name }), args.json, "is removed")
         }
         Command::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
@@ -132,7 +139,7 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     for (name, text) in rule.stretch.parameters()? {
         body[name] = text.into();
     }
-    let request = Ask::new(Method::POST, "/v1/rules/test")
+    let request = ApiRequest::new(Method::POST, "/v1/rules/test")
         .json(body)
         .patient();
     let tested = ask(client, request)?;
@@ -181,7 +188,7 @@ fn enable(
     enabled: bool,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let request = Ask::new(Method::PATCH, path).json(json!({ "enabled": enabled }));
+    let request = ApiRequest::new(Method::PATCH, path).json(json!({ "enabled": enabled }));
     let rule = ask(client, request)?;
     let what = if enabled { "is enabled" } else { "is disabled" };
     told(name, &rule, json, what)

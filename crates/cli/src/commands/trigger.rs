@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use retroscope_api::client::{Ask, Method};
+use retroscope_api::client::{ApiRequest, Method};
 
 use super::{
     remote::{RemoteArgs, ask},
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.expression.is_empty() {
         body.insert("dump".to_owned(), args.expression.join(" ").into());
     }
-    let mut request = Ask::new(Method::POST, "/v1/triggers").json(body.into());
+    let mut request = ApiRequest::new(Method::POST, "/v1/triggers").json(body.into());
     if let Some(key) = &args.key {
         request = request.header("idempotency-key", key);
     }

@@ -6,7 +6,9 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use retroscope_api::client::{Answer, Ask, Client, ClientConfig, ClientError, Endpoint, Method};
+use retroscope_api::client::{
+    ApiAnswer, ApiRequest, Client, ClientConfig, ClientError, Endpoint, Method,
+};
 use serde_json::Value;
 
 /// Who asks at a unix socket.
@@ -30,12 +32,12 @@ impl Api {
         target: &str,
         body: Option<Value>,
     ) -> Result<Value, ClientError> {
-        let ask = Ask::new(method.parse::<Method>().unwrap(), target);
+        let ask = ApiRequest::new(method.parse::<Method>().unwrap(), target);
         let ask = match body {
             Some(body) => ask.json(body),
             None => ask,
         };
-        self.0.send(ask).and_then(Answer::json)
+        self.0.send(ask).and_then(ApiAnswer::json)
     }
 
     /// The same; it must be carried out.
@@ -54,7 +56,10 @@ impl Api {
 
     /// All packets that are there: bytes of a file.
     pub(crate) fn query(&self) -> Vec<u8> {
-        let answer = self.0.send(Ask::get("/v1/query")).and_then(Answer::bytes);
+        let answer = self
+            .0
+            .send(ApiRequest::get("/v1/query"))
+            .and_then(ApiAnswer::bytes);
         answer.unwrap()
     }
 }

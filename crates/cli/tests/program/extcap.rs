@@ -522,7 +522,7 @@ fn tshark_shows_what_is_wrong() {
             "is not a duration",
         ),
         (&missing, &remote, "a token is asked for"),
-        (&missing, &with(&view), "takes the role 'packets'"),
+        (&missing, &with(&view), "the role 'packets'"),
     ] {
         let output = user.capture(socket, arguments).output().unwrap();
         let said = stderr(&output);

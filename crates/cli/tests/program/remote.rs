@@ -222,7 +222,7 @@ fn over_tcp_a_token_says_who_asks() {
     let query = ["query", "-w", file.to_str().unwrap(), "--token-file"];
     let said = failed(1, &ask(&[&query[..], &[&view]].concat()));
     assert!(
-        said.contains("takes the role 'packets'") && said.lines().count() == 1,
+        said.contains("the role 'packets'") && said.lines().count() == 1,
         "{said}"
     );
     assert!(!file.exists());

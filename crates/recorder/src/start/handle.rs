@@ -47,7 +47,9 @@ pub enum CommandError {
     #[error("too many commands wait: try again")]
     Busy,
     /// The analyzer is blocked, for example by a script. It will still carry out the command.
-    #[error("the analyzer does not answer; it will come to it: ask again")]
+    #[error(
+        "the recorder is busy and carries the command out later: repeat the command to see its result"
+    )]
     Late,
     /// The disk of the dumps is too slow. The command is dropped, unless it has begun.
     #[error("the disk of the dumps does not answer: ask again")]

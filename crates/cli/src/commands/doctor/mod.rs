@@ -46,7 +46,7 @@ use retroscope_api::doctor as finding;
 use retroscope_packet::LinkType;
 
 use self::{
-    finding::{Doctor, Finding, Report},
+    finding::{Doctor, DoctorReport, Finding},
     report::Text,
 };
 use crate::{
@@ -99,7 +99,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let report = Report::new(findings(&args.interface)?, &CHECKS);
+    let report = DoctorReport::new(findings(&args.interface)?, &CHECKS);
     let done = if args.json {
         put_json(&report)?
     } else {
@@ -117,7 +117,7 @@ pub(super) fn of_recorder() -> Doctor {
     Doctor(Arc::new(|wanted| {
         let mut findings = findings(wanted).map_err(|error| error.to_string())?;
         findings.retain(|finding| finding.check != permission::CHECK);
-        Ok(Report::new(findings, &CHECKS))
+        Ok(DoctorReport::new(findings, &CHECKS))
     }))
 }
 

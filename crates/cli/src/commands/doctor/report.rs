@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::finding::{Finding, Report, Severity};
+use super::finding::{DoctorReport, Finding, Severity};
 use crate::units::counted;
 
 /// All findings, as text.
@@ -12,7 +12,7 @@ pub(super) trait Text {
     fn text(&self, colour: bool) -> String;
 }
 
-impl Text for Report {
+impl Text for DoctorReport {
     fn text(&self, colour: bool) -> String {
         let label = |finding: &Finding| match &finding.interface {
             Some(interface) => format!("{interface} {}", finding.check),
@@ -72,8 +72,8 @@ fn paint(severity: Severity, colour: bool) -> String {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
-        Report::new(
+    fn report() -> DoctorReport {
+        DoctorReport::new(
             vec![
                 Finding::ok("clock", "is right"),
                 Finding::note("offload", "merges", "switch it off").on("eth0"),
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn only_warnings_lose_packets() {
         let mut findings = report().findings;
-        assert!(Report::new(findings.clone(), &[]).loses_packets);
+        assert!(DoctorReport::new(findings.clone(), &[]).loses_packets);
         findings.pop();
-        assert!(!Report::new(findings, &[]).loses_packets);
-        assert!(!Report::new(Vec::new(), &[]).loses_packets);
+        assert!(!DoctorReport::new(findings, &[]).loses_packets);
+        assert!(!DoctorReport::new(Vec::new(), &[]).loses_packets);
     }
 }

@@ -7,7 +7,7 @@ use std::{
     io::{self, ErrorKind, Write},
 };
 
-use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
+use retroscope_api::client::{ApiAnswer, ApiRequest, Client, ClientError, Method, target};
 use retroscope_recorder::Cancel;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn run(
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    let request = Ask::get(target(&["v1", "query"], &parameters));
+    let request = ApiRequest::get(target(&["v1", "query"], &parameters));
     // A follow says something every second.
     let request = match args.follow {
         true => request,
@@ -43,7 +43,7 @@ pub(super) fn run(
     let place = answer.header("location").map(str::to_owned);
     let file = open(&target)?;
     let mut blocks = Blocks::default();
-    let end = |place: &str| client.send(Ask::new(Method::DELETE, place));
+    let end = |place: &str| client.send(ApiRequest::new(Method::DELETE, place));
     let end = || _ = place.as_deref().map(end);
     match copy(answer, file, &mut blocks, (cancel, &end)) {
         Ok(()) => {}
@@ -74,7 +74,7 @@ enum Stop {
 
 /// Writes the answer as it arrives. Once the copy is cancelled it calls `end`.
 fn copy(
-    mut answer: Answer<'_>,
+    mut answer: ApiAnswer<'_>,
     mut file: impl Write,
     blocks: &mut Blocks,
     (cancel, end): (&Cancel, &dyn Fn()),
@@ -94,7 +94,11 @@ fn copy(
 
 /// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict in the file.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
-    let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
+    let asked = place.map(|place| {
+        client
+            .send(ApiRequest::get(place))
+            .and_then(ApiAnswer::json)
+    });
     match asked {
         Some(Ok(record)) if record["report"].is_object() => Ok(record),
         Some(Ok(record)) => {

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{Bound, Notifier, Reload, Server, Services};
+use retroscope_api::{BoundApi, Notifier, Reload, Server, Services};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -136,7 +136,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let mut service = Service::from_environment();
     let tell = Notifier(Arc::new(say));
     let api = settings.api.config(privileges.owner())?;
-    let api = api.map(|config| Bound::new(&config, &tell)).transpose();
+    let api = api.map(|config| BoundApi::new(&config, &tell)).transpose();
     let api = api.map_err(Failure::failed)?;
     let alerts = (!config.offline && !settings.alerts.from.is_empty())
         .then(|| BoundAlerts::new(&settings.alerts, privileges.owner()));

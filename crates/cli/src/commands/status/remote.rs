@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::client::{Ask, Client};
+use retroscope_api::client::{ApiRequest, Client};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -72,9 +72,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Asks for all that is shown.
 fn sample(client: &Client) -> Result<Sample, Failure> {
-    let status = ask(client, Ask::get("/v1/status"))?;
+    let status = ask(client, ApiRequest::get("/v1/status"))?;
     // A token that sees a part of the packets may not see rules.
-    let rules = ask(client, Ask::get("/v1/rules")).ok();
+    let rules = ask(client, ApiRequest::get("/v1/rules")).ok();
     let taken = Instant::now();
     Ok(Sample {
         status,

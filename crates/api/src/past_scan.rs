@@ -1,4 +1,4 @@
-//! Looking through packets of the past for an answer that is small.
+//! Scans packets in the ring for a small answer.
 
 use std::sync::Arc;
 
@@ -8,46 +8,46 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    app::{App, waiting},
-    bodies::request::{StretchBody, check_names},
+    app::{App, run_blocking},
+    bodies::request::{TimeRangeBody, check_names},
     caller::Caller,
     extract::Json,
     problem::Problem,
     role::Role,
 };
 
-/// Ends a query when the client is gone, and with it the future that waits.
+/// Cancels a query when the request's future is dropped because the client has disconnected.
 #[derive(Debug, Default)]
-struct WhileAwaited(Cancel);
+struct CancelOnDrop(Cancel);
 
-impl Drop for WhileAwaited {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
-/// Which packets, of those that a caller may see.
+/// A scan of the packets that a caller may see.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
-    pub(crate) stretch: StretchBody,
-    /// All but filter, times and snap length.
+    pub(crate) stretch: TimeRangeBody,
+    /// The query without its filter, times and snap length.
     pub(crate) query: Query,
 }
 
-/// What was looked at, and whether that is all.
+/// The extent and the verdict of a scan.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = ScanSummary)]
 pub(crate) struct ScanSummary {
-    /// The start of the window, RFC 3339; `null`: nothing is recorded.
+    /// The start of the time range, RFC 3339; `null`: nothing is recorded.
     pub(crate) from: Option<String>,
-    /// Its end.
+    /// The end of the time range.
     pub(crate) to: Option<String>,
-    /// Packets of the window that the filter was tried on.
+    /// Packets in the time range that were compared with the filter.
     pub(crate) inspected: u64,
     /// `complete` or `incomplete`.
     pub(crate) verdict: &'static str,
-    /// What is missing, as in the verdict of a query.
+    /// The missing packets, as in the verdict of a query.
     pub(crate) missing: Vec<retroscope_recorder::Missing>,
     /// The verdict in words.
     pub(crate) reasons: String,
@@ -66,11 +66,11 @@ impl From<&QueryReport> for ScanSummary {
     }
 }
 
-impl Wanted {
-    /// Shows the packets, in order, to `look`, on a thread that may wait. `look` returns whether it
-    /// needs more packets. `answer` gets the result, the verdict and the query, and makes the
-    /// answer. The answer occupies the place of a query until the answer is sent.
-    pub(crate) async fn look<T: Send + 'static, B: Serialize>(
+impl PastScan {
+    /// Calls `look` for each packet in order, on a blocking thread. `look` returns whether it needs
+    /// more packets. `answer` gets the result, the verdict and the query, and makes the answer. The
+    /// answer occupies the permit of a query until the answer is sent.
+    pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,
         caller: Caller,
@@ -79,10 +79,10 @@ impl Wanted {
         answer: impl FnOnce(T, &QueryReport, &Query) -> B + Send + 'static,
     ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;
-        let place = app.running.take(&caller)?;
-        let awaited = WhileAwaited::default();
+        let permit = app.query_limit.take(&caller)?;
+        let awaited = CancelOnDrop::default();
         let cancel = awaited.0.clone();
-        let looked = waiting(move || {
+        let looked = run_blocking(move || {
             let handle = &app.handle;
             check_names(self.filter.as_deref().unwrap_or_default(), &caller)?;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
@@ -99,7 +99,7 @@ impl Wanted {
             };
             let found = handle.query(&query)?.until(&cancel);
             let report = found.each(|seen| look(&mut state, seen))?;
-            Ok(Json(answer(state, &report, &query)).keeping(place))
+            Ok(Json(answer(state, &report, &query)).keeping(permit))
         });
         let looked = looked.await;
         drop(awaited);
