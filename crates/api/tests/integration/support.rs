@@ -13,7 +13,7 @@ use std::{
 
 use retroscope_api::{
     Address, BoundApi, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
-    doctor::{Doctor, Finding, Report},
+    doctor::{Doctor, DoctorReport, Finding},
 };
 use retroscope_capture::Source;
 use retroscope_generate::GeneratorSource;
