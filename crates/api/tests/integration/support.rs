@@ -215,7 +215,7 @@ fn services() -> Services {
         doctor: Doctor(Arc::new(|wanted| match wanted {
             [] => {
                 let finding = Finding::warn("state", "is down", "ip link set eth0 up").on("eth0");
-                Ok(Report::new(vec![finding], &["clock", "state"]))
+                Ok(DoctorReport::new(vec![finding], &["clock", "state"]))
             }
             [name, ..] => Err(format!("there is no interface {name}")),
         })),
