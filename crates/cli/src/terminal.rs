@@ -40,23 +40,23 @@ pub(crate) struct Terminal {
 
 /// A line of a screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct ScreenLine {
     pub(crate) text: String,
-    pub(crate) look: Look,
+    pub(crate) look: LineStyle,
 }
 
 /// How a line stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum LineStyle {
     Plain,
     Heading,
     /// Red, or bold where no colors are wanted: no-color.org.
     Alarm,
 }
 
-impl Line {
+impl ScreenLine {
     /// As much as fits; what comes from the network does nothing to a terminal.
-    pub(crate) fn new(text: &str, look: Look, width: usize) -> Self {
+    pub(crate) fn new(text: &str, look: LineStyle, width: usize) -> Self {
         let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let text = text.chars().map(printable).take(width).collect();
         Self { text, look }
@@ -128,15 +128,15 @@ impl Terminal {
     }
 
     /// Draws lines that fit, over what is there.
-    pub(crate) fn draw(&self, lines: &[Line]) {
+    pub(crate) fn draw(&self, lines: &[ScreenLine]) {
         let (width, height) = self.size();
         let mut text = String::new();
-        for (at, Line { text: line, look }) in lines.iter().enumerate() {
+        for (at, ScreenLine { text: line, look }) in lines.iter().enumerate() {
             let [begin, end] = match look {
-                Look::Plain => [""; 2],
-                Look::Heading => ["\x1b[7m", "\x1b[m"],
-                Look::Alarm if self.has_colors => ["\x1b[1;31m", "\x1b[m"],
-                Look::Alarm => ["\x1b[1m", "\x1b[m"],
+                LineStyle::Plain => [""; 2],
+                LineStyle::Heading => ["\x1b[7m", "\x1b[m"],
+                LineStyle::Alarm if self.has_colors => ["\x1b[1;31m", "\x1b[m"],
+                LineStyle::Alarm => ["\x1b[1m", "\x1b[m"],
             };
             text += &format!("\x1b[{}H{begin}{line:<width$}{end}", at + 1);
         }

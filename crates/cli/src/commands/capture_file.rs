@@ -8,7 +8,7 @@ use retroscope_pcapfile::{
 };
 use retroscope_recorder::PROGRAM;
 
-use super::target::Target;
+use super::target::OutputTarget;
 
 /// Bytes gathered before they are written.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
@@ -16,13 +16,13 @@ pub(super) const BUFFER_BYTES: usize = 256 << 10;
 /// A capture file under construction.
 #[derive(Debug)]
 pub(super) struct Capture {
-    writer: Writer,
+    writer: CaptureWriter,
     /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the writer counts.
     times_beyond: u64,
 }
 
 #[derive(Debug)]
-enum Writer {
+enum CaptureWriter {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
@@ -44,7 +44,7 @@ impl Capture {
     pub(super) fn pcap(file: File, options: PcapOptions) -> Result<Self, WriteError> {
         let writer = PcapWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file), options)?;
         Ok(Self {
-            writer: Writer::Pcap(writer),
+            writer: CaptureWriter::Pcap(writer),
             times_beyond: 0,
         })
     }
@@ -58,7 +58,7 @@ impl Capture {
         };
         let out = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(Self {
-            writer: Writer::PcapNg {
+            writer: CaptureWriter::PcapNg {
                 writer: PcapNgWriter::new(out, &options)?,
                 interfaces: 0,
             },
@@ -68,7 +68,7 @@ impl Capture {
 
     /// Describes interfaces that are not in the file yet; there is no place for that in pcap.
     pub(super) fn add_interfaces(&mut self, all: &[FileInterface]) -> Result<(), WriteError> {
-        if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
+        if let CaptureWriter::PcapNg { writer, interfaces } = &mut self.writer {
             for interface in &all[*interfaces..] {
                 writer.add_interface(interface)?;
                 *interfaces += 1;
@@ -82,8 +82,8 @@ impl Capture {
     pub(super) fn packet(&mut self, record: &RecordMeta, data: &[u8]) -> Result<(), WriteError> {
         self.times_beyond += u64::from(record.time_ns == i64::MAX);
         match &mut self.writer {
-            Writer::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
-            Writer::PcapNg { writer, .. } => writer.packet(
+            CaptureWriter::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
+            CaptureWriter::PcapNg { writer, .. } => writer.packet(
                 u32::from(record.interface),
                 record.time_ns,
                 record.wire_len,
@@ -99,8 +99,10 @@ impl Capture {
     /// Writes what is in the buffer. Returns how many packets have another time than in the input.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
         let (times_clamped, finished) = match self.writer {
-            Writer::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
-            Writer::PcapNg { writer, .. } => (writer.times_clamped(), writer.finish().map(drop)),
+            CaptureWriter::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
+            CaptureWriter::PcapNg { writer, .. } => {
+                (writer.times_clamped(), writer.finish().map(drop))
+            }
         };
         finished?;
         Ok(times_clamped + self.times_beyond)
@@ -108,7 +110,7 @@ impl Capture {
 }
 
 /// Leaves out how far the file got: the user asked for all of it.
-pub(super) fn cannot_write(target: &Target, error: WriteError) -> anyhow::Error {
+pub(super) fn cannot_write(target: &OutputTarget, error: WriteError) -> anyhow::Error {
     let cause = match error {
         WriteError::Io { error, .. } => anyhow::Error::new(error),
         error => anyhow::Error::new(error),

@@ -27,7 +27,7 @@ pub(crate) struct EventsArgs {
 #[command(after_help = "Exit codes: 0 done, 1 refused, or no recorder there, 2 wrong arguments.")]
 pub(crate) struct WhenFullArgs {
     #[arg(value_enum)]
-    mode: WhenFull,
+    mode: WhenFullMode,
 
     #[command(flatten)]
     remote: RemoteArgs,
@@ -59,7 +59,7 @@ pub(crate) struct StopArgs {
 
 /// What a full ring does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum WhenFull {
+enum WhenFullMode {
     /// New packets go on: the oldest dump or pin in their way loses what it has not written
     Record,
     /// Dumps and pins keep what they want: new packets without a place are lost, and counted
@@ -69,8 +69,8 @@ enum WhenFull {
 /// Runs `when-full`.
 pub(crate) fn when_full(args: &WhenFullArgs) -> Result<ExitCode, Failure> {
     let mode = match args.mode {
-        WhenFull::Record => "record",
-        WhenFull::Protect => "protect",
+        WhenFullMode::Record => "record",
+        WhenFullMode::Protect => "protect",
     };
     let request = Ask::new(Method::PUT, "/v1/when-full").json(json!({ "mode": mode }));
     ask(&args.remote.client()?, request)?;
@@ -101,7 +101,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     let mut answer = client
         .send(Ask::get(target(&["v1", "events"], &parameters)))
         .map_err(failure)?;
-    let mut lines = Lines::default();
+    let mut lines = EventLines::default();
     while let Some(piece) = answer.piece().map_err(failure)? {
         let text = lines.push(&piece);
         // Whoever reads them may leave.
@@ -127,7 +127,7 @@ fn put_all(text: &str) -> Result<bool, Failure> {
 
 /// Server-sent events, as lines of JSON: HTML, section 9.2.6.
 #[derive(Debug, Default)]
-struct Lines {
+struct EventLines {
     /// The beginning of a line.
     pending: Vec<u8>,
     kind: String,
@@ -135,7 +135,7 @@ struct Lines {
     next: Option<u64>,
 }
 
-impl Lines {
+impl EventLines {
     /// The events that are whole now.
     fn push(&mut self, piece: &[u8]) -> String {
         self.pending.extend_from_slice(piece);
@@ -184,7 +184,7 @@ mod tests {
         let expected =
             "{\"event\":\"notice\",\"next\":4,\"text\":\"ü\"}\n{\"event\":\"end\",\"next\":5}\n";
         for cut in 0..=stream.len() {
-            let mut lines = Lines::default();
+            let mut lines = EventLines::default();
             let first = lines.push(&stream.as_bytes()[..cut]);
             let told = first + &lines.push(&stream.as_bytes()[cut..]);
             assert_eq!(told, expected, "cut at {cut}");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     columns::columns,
     remote::{RemoteArgs, ask, failure, printable},
-    target::Target,
+    target::OutputTarget,
 };
 use crate::{
     failure::{Failure, put, put_json, say},
@@ -27,7 +27,7 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<DumpsCommand>,
 
     /// Print JSON objects, as the API gives them
     #[arg(long, global = true)]
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum DumpsCommand {
     /// List them, which is the default
     List,
     /// Write a dump's capture file; of one that is open what is there, and then what comes until it is finished
@@ -69,24 +69,24 @@ struct GetArgs {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let client = args.remote.client()?;
     let hold = |dump: &str| target(&["v1", "dumps", dump, "hold"], &[]);
-    match args.command.unwrap_or(Command::List) {
-        Command::List => {
+    match args.command.unwrap_or(DumpsCommand::List) {
+        DumpsCommand::List => {
             let dumps = list(&client)?;
             if args.json {
                 return put_json(&json!({ "dumps": dumps }));
             }
             put(&table(&dumps))
         }
-        Command::Get(wanted) => get(&client, &wanted, args.json),
-        Command::Hold { dump } => {
+        DumpsCommand::Get(wanted) => get(&client, &wanted, args.json),
+        DumpsCommand::Hold { dump } => {
             let answer = ask(&client, Ask::new(Method::PUT, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is held", "was held"])
         }
-        Command::Release { dump } => {
+        DumpsCommand::Release { dump } => {
             let answer = ask(&client, Ask::new(Method::DELETE, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is released", "was not held"])
         }
-        Command::Delete { dump } => {
+        DumpsCommand::Delete { dump } => {
             let path = target(&["v1", "dumps", &dump], &[]);
             let answer = ask(&client, Ask::new(Method::DELETE, path))?;
             told(&dump, &answer, args.json, ["is deleted"; 2])
@@ -109,8 +109,8 @@ fn told(
 
 /// Copies the file as it comes.
 fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failure> {
-    let out = Target::new(wanted.write.clone());
-    if json && out == Target::Stdout {
+    let out = OutputTarget::new(wanted.write.clone());
+    if json && out == OutputTarget::Stdout {
         return Err(Failure::usage(
             "--json and -w - both write to stdout: name a file",
         ));

@@ -7,9 +7,10 @@ use retroscope_recorder::Config;
 
 use crate::{
     commands::record::{
-        Assignment, FlowsFlags, Loaded, Refused, Settings, TOP_FLOWS_MAX, Task, TopArgs, record,
+        Assignment, FlowsFlags, Loaded, RecordTask, RefusedConfig, Settings, TOP_FLOWS_MAX,
+        TopArgs, record,
     },
-    eve::Target,
+    eve::EveTarget,
     failure::{Failure, say},
 };
 
@@ -53,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         ..input
     };
     let target = settings.eve.clone().map(|target| target.0);
-    let target = target.or((!has_top).then_some(Target::Stdout));
-    let task = Task {
+    let target = target.or((!has_top).then_some(EveTarget::Stdout));
+    let task = RecordTask {
         settings: &settings,
         config: &config,
         eve: target.map(|target| (target, settings.eve_options(config.offline))),
@@ -72,7 +73,7 @@ impl Args {
             let text = self.expression.join(" ");
             flags.push(Assignment::new("EXPR", "filter", text));
         }
-        let loaded = Loaded::new(None, &flags).map_err(Refused::failure)?;
+        let loaded = Loaded::new(None, &flags).map_err(RefusedConfig::failure)?;
         Ok(loaded.settings)
     }
 }
@@ -84,7 +85,7 @@ fn refuse_with_top(settings: &Settings) -> Result<(), Failure> {
             "--top shows live traffic, of -i IFACE: for -r FILE leave it out, and sort the lines",
         ));
     }
-    if settings.eve.as_deref() == Some(&Target::Stdout) {
+    if settings.eve.as_deref() == Some(&EveTarget::Stdout) {
         return Err(Failure::usage(
             "--top and --eve - both write stdout: say --eve FILE",
         ));

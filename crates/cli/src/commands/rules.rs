@@ -23,7 +23,7 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    change: Option<Command>,
+    change: Option<RulesCommand>,
 
     /// Print JSON objects, as the API gives them
     #[arg(long, global = true)]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum RulesCommand {
     /// List them, which is the default
     List,
     /// Add a rule under a name; its dumps are as the recorder was started for, unless told otherwise
@@ -86,15 +86,15 @@ struct RuleArgs {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let client = args.remote.client()?;
     let path = |name: &str| target(&["v1", "rules", name], &[]);
-    match args.change.unwrap_or(Command::List) {
-        Command::List => {
+    match args.change.unwrap_or(RulesCommand::List) {
+        RulesCommand::List => {
             let rules = ask(&client, Ask::get("/v1/rules"))?;
             if args.json {
                 return put_json(&rules);
             }
             put(&table(&rules))
         }
-        Command::Add(rule) => {
+        RulesCommand::Add(rule) => {
             let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
             let (answer, what) = match client.send(request.json(body(&rule))) {
                 Err(ClientError::Refused {
@@ -105,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             };
             told(&rule.name, &answer, args.json, what)
         }
-        Command::Change(rule) => {
+        RulesCommand::Change(rule) => {
             let path = path(&rule.name);
             let before = client.send(Ask::get(&path)).map_err(failure)?;
             let tag = before.header("etag").unwrap_or_default().to_owned();
@@ -117,13 +117,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let what = if changed { "is changed" } else { "was so" };
             told(&rule.name, &after, args.json, what)
         }
-        Command::Remove { name } => {
+        RulesCommand::Remove { name } => {
             ask(&client, Ask::new(Method::DELETE, path(&name)))?;
             told(&name, &json!({ "name": name }), args.json, "is removed")
         }
-        Command::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
-        Command::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
-        Command::Test(rule) => test(&client, &rule, args.json),
+        RulesCommand::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
+        RulesCommand::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
+        RulesCommand::Test(rule) => test(&client, &rule, args.json),
     }
 }
 

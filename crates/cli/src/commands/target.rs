@@ -15,14 +15,14 @@ use anyhow::Context;
 
 /// Where output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum OutputTarget {
     /// Stdout.
     Stdout,
     /// A file, which is made anew.
     File(PathBuf),
 }
 
-impl Target {
+impl OutputTarget {
     /// `-` is stdout.
     pub(super) fn new(path: PathBuf) -> Self {
         if is_standard_stream(&path) {
@@ -62,7 +62,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for OutputTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdout => f.write_str("stdout"),

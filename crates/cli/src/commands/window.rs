@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     record::keep,
-    stretch::{Given, length},
+    stretch::{WithText, length},
 };
 use crate::units::size_or_none;
 
@@ -17,11 +17,11 @@ use crate::units::size_or_none;
 pub(crate) struct WindowArgs {
     /// Time before the trigger
     #[arg(long, value_name = "TIME", value_parser = length)]
-    past: Option<Given<Duration>>,
+    past: Option<WithText<Duration>>,
 
     /// Time after the trigger
     #[arg(long, value_name = "TIME", value_parser = length)]
-    future: Option<Given<Duration>>,
+    future: Option<WithText<Duration>>,
 
     /// End the dump when it has N packets; 0: no limit
     #[arg(long, value_name = "N")]
@@ -38,7 +38,7 @@ pub(crate) struct WindowArgs {
 
     /// Where its files go: a directory of this name below that of the dumps, made if missing
     #[arg(long, value_name = "NAME", value_parser = directory)]
-    into: Option<Given<SubDirectory>>,
+    into: Option<WithText<SubDirectory>>,
 
     /// Name of the user or program that asks, for the report and the sidecar: at most 256 bytes
     #[arg(long, value_name = "TEXT")]
@@ -56,7 +56,7 @@ pub(crate) struct LimitsArgs {
     /// Start no new dump of the rule for the same filled-in dump expression until TIME after the
     /// previous dump's window [default: as --hold-off of record]
     #[arg(long, value_name = "TIME", value_parser = length)]
-    hold_off: Option<Given<Duration>>,
+    hold_off: Option<WithText<Duration>>,
 
     /// Keep at most N dumps of the rule open at once, within --max-dumps of record; 0: only
     /// --max-dumps limits the rule
@@ -80,8 +80,8 @@ pub(crate) struct LimitsArgs {
     keep: Option<RetentionLimit>,
 }
 
-fn directory(text: &str) -> Result<Given<SubDirectory>, String> {
-    Given::read(text, SubDirectory::new)
+fn directory(text: &str) -> Result<WithText<SubDirectory>, String> {
+    WithText::read(text, SubDirectory::new)
 }
 
 /// The fields that the user gave, in the form of the API.

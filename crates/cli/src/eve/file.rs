@@ -10,7 +10,7 @@ use std::{
 
 use retroscope_unix::{Owner, open_to_append};
 
-use super::output::{Output, Trouble};
+use super::output::{LineOutput, Trouble};
 
 /// A file that lines are appended to.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl File {
     }
 }
 
-impl Output for File {
+impl LineOutput for File {
     fn write(&mut self, bytes: &[u8], _patience: &mut Option<Duration>) -> Result<usize, Trouble> {
         loop {
             match self.file.write(bytes) {

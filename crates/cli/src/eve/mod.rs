@@ -22,8 +22,8 @@ use retroscope_flow::EndedFlow;
 use retroscope_unix::Owner;
 use serde::Serialize;
 
-use output::{Output, Trouble};
-pub(crate) use target::Target;
+use output::{LineOutput, Trouble};
+pub(crate) use target::EveTarget;
 
 /// Bytes of lines that are collected before they go out by themselves.
 const COLLECTED_BYTES: usize = 64 * 1024;
@@ -64,9 +64,9 @@ pub(crate) struct Counters {
 
 /// Writes lines. For one thread at a time; whoever calls it waits as long as [`Options::patience`] says, and for disks.
 pub(crate) struct EveWriter {
-    target: Target,
+    target: EveTarget,
     options: Options,
-    output: Box<dyn Output>,
+    output: Box<dyn LineOutput>,
     /// Names of live interfaces by their numbers.
     interfaces: HashMap<u16, String>,
     /// Whole lines, …
@@ -79,12 +79,12 @@ pub(crate) struct EveWriter {
     counters: Counters,
     /// Who is told that lines are lost.
     tell: Box<dyn FnMut(&str) + Send>,
-    told: Option<Told>,
+    told: Option<ReportedLosses>,
 }
 
 /// What was said about lost lines.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct ReportedLosses {
     at: Instant,
     /// Lines that were lost before.
     lost_before: u64,
@@ -99,16 +99,16 @@ impl EveWriter {
     /// # Errors
     /// A sentence: there is no such output, or it may not be written.
     pub(crate) fn open(
-        target: Target,
+        target: EveTarget,
         options: Options,
         tell: Box<dyn FnMut(&str) + Send>,
     ) -> Result<Self, String> {
-        let output: Result<Box<dyn Output>, String> = match &target {
-            Target::Stdout => stdout::Stdout::open().map(|output| Box::new(output) as _),
-            Target::File(path) => {
+        let output: Result<Box<dyn LineOutput>, String> = match &target {
+            EveTarget::Stdout => stdout::Stdout::open().map(|output| Box::new(output) as _),
+            EveTarget::File(path) => {
                 file::File::open(path, options.owner).map(|output| Box::new(output) as _)
             }
-            Target::Unix(path) => {
+            EveTarget::Unix(path) => {
                 socket::Socket::open(path, Instant::now()).map(|output| Box::new(output) as _)
             }
         };
@@ -117,9 +117,9 @@ impl EveWriter {
     }
 
     fn new(
-        target: Target,
+        target: EveTarget,
         options: Options,
-        output: Box<dyn Output>,
+        output: Box<dyn LineOutput>,
         tell: Box<dyn FnMut(&str) + Send>,
     ) -> Self {
         Self {
@@ -297,7 +297,7 @@ impl EveWriter {
             Some(told) => told.lost_before,
             None => lost_before,
         };
-        self.told = Some(Told {
+        self.told = Some(ReportedLosses {
             at: now,
             lost_before,
             is_over: false,

@@ -11,7 +11,7 @@ use rustix::{
 };
 
 /// What lines go out to.
-pub(super) trait Output: Send {
+pub(super) trait LineOutput: Send {
     /// Takes at least one byte, at most all. Waits no longer than `patience`, of which it takes what it waited; `None`: as long as it takes.
     ///
     /// # Errors

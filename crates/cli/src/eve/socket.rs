@@ -15,7 +15,7 @@ use rustix::{
     },
 };
 
-use super::output::{Output, Trouble, wait_for_room};
+use super::output::{LineOutput, Trouble, wait_for_room};
 
 /// Between two attempts to connect again.
 const CONNECT_EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl Socket {
     }
 }
 
-impl Output for Socket {
+impl LineOutput for Socket {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
         let Some(stream) = &self.stream else {
             return Err(Trouble::Gone("nobody listens there".to_owned()));

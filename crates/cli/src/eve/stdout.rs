@@ -8,7 +8,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::output::{Output, Trouble, wait_for_room};
+use super::output::{LineOutput, Trouble, wait_for_room};
 
 /// What a pipe that has room takes at once: `PIPE_BUF` of pipe(7).
 const SURE_BYTES: usize = 4096;
@@ -24,7 +24,7 @@ impl Stdout {
     }
 }
 
-impl Output for Stdout {
+impl LineOutput for Stdout {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
         // Whether stdout blocks is not ours to say: others have it, too.
         let bytes = match patience {

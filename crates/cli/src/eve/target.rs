@@ -6,7 +6,7 @@ use rustix::net::SocketAddrUnix;
 
 /// Where lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum EveTarget {
     /// `-`.
     Stdout,
     /// A file, to which they are appended.
@@ -15,7 +15,7 @@ pub(crate) enum Target {
     Unix(PathBuf),
 }
 
-impl FromStr for Target {
+impl FromStr for EveTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for EveTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdout => f.write_str("stdout"),

@@ -71,10 +71,10 @@ fn counters(lines: u64, lost: u64) -> Counters {
 
 #[test]
 fn targets_are_files_stdout_and_sockets() {
-    let target = |text: &str| text.parse::<Target>();
-    assert_eq!(target("-"), Ok(Target::Stdout));
-    assert_eq!(target("./unix:s"), Ok(Target::File("./unix:s".into())));
-    assert_eq!(target("unix:/run/s"), Ok(Target::Unix("/run/s".into())));
+    let target = |text: &str| text.parse::<EveTarget>();
+    assert_eq!(target("-"), Ok(EveTarget::Stdout));
+    assert_eq!(target("./unix:s"), Ok(EveTarget::File("./unix:s".into())));
+    assert_eq!(target("unix:/run/s"), Ok(EveTarget::Unix("/run/s".into())));
     let longest = format!("unix:{}", "s".repeat(108));
     assert_eq!(target(&longest).unwrap().to_string(), longest);
     for (wrong, what) in [
@@ -278,7 +278,7 @@ fn a_full_disk_is_told_once_and_lines_go_on_when_there_is_room() {
 fn trouble_is_told_once_a_minute() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
@@ -318,7 +318,7 @@ struct Script {
     written: Vec<String>,
 }
 
-impl Output for Scripted {
+impl LineOutput for Scripted {
     fn write(&mut self, bytes: &[u8], _: &mut Option<Duration>) -> Result<usize, Trouble> {
         let mut script = self.0.lock().unwrap();
         if script.is_gone {
@@ -349,7 +349,7 @@ impl Output for Scripted {
 fn the_rest_of_a_line_goes_first() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
@@ -387,7 +387,7 @@ fn the_rest_of_a_line_goes_first() {
 fn who_comes_next_begins_with_a_whole_line() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
@@ -489,7 +489,7 @@ fn a_reader_that_comes_back_is_found_once_a_second() {
 fn to_pipe(options: Options) -> (EveWriter, io::PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     let output = Box::new(stdout::Stdout(writer.into()));
-    let writer = EveWriter::new(Target::Stdout, options, output, Said::default().tell());
+    let writer = EveWriter::new(EveTarget::Stdout, options, output, Said::default().tell());
     (writer, reader)
 }
 

@@ -13,7 +13,7 @@ pub(super) const CHECK_BPF: &str = "bpf-jit";
 
 /// Sums over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Input {
+struct SoftnetStat {
     taken: u64,
     dropped: u64,
     squeezed: u64,
@@ -22,7 +22,7 @@ struct Input {
 /// What `softnet_stat` and the settings say; nothing of what cannot be read.
 pub(super) fn findings() -> Vec<Finding> {
     let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
-    let input = read("/proc/net/softnet_stat").and_then(|text| Input::parse(&text));
+    let input = read("/proc/net/softnet_stat").and_then(|text| SoftnetStat::parse(&text));
     let input = input.map(|input| {
         [
             queue(input, setting("netdev_max_backlog")),
@@ -54,7 +54,7 @@ fn doubled(name: &str, value: Option<u64>) -> String {
 }
 
 /// `backlog`: packets a CPU.
-fn queue(input: Input, backlog: Option<u64>) -> Finding {
+fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     let dropped = match input.dropped {
         0 => "nothing".to_owned(),
         dropped => counted(dropped, "packet"),
@@ -67,7 +67,7 @@ fn queue(input: Input, backlog: Option<u64>) -> Finding {
 }
 
 /// `budget`: packets a round.
-fn time(input: Input, budget: Option<u64>) -> Finding {
+fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
     let times = counted(input.squeezed, "time");
     let what = format!("receiving ran out of its budget {times}");
     // A thousandth of the packets, each round taking many: the NIC is often not emptied.
@@ -79,7 +79,7 @@ fn time(input: Input, budget: Option<u64>) -> Finding {
     Finding::ok(CHECK_BUDGET, format!("{what}, for {packets}"))
 }
 
-impl Input {
+impl SoftnetStat {
     /// The sums of the lines of `softnet_stat`; `None` if they are none.
     fn parse(text: &str) -> Option<Self> {
         let mut sum = Self::default();
@@ -101,19 +101,19 @@ mod tests {
     #[test]
     fn lines_of_all_cpus_are_added() {
         let text = "0000000a 00000001 00000002 00000000\n000000ff 00000000 0000000f 00000000\n";
-        let sum = Input {
+        let sum = SoftnetStat {
             taken: 265,
             dropped: 1,
             squeezed: 17,
         };
-        assert_eq!(Input::parse(text), Some(sum));
+        assert_eq!(SoftnetStat::parse(text), Some(sum));
         for wrong in ["", "0000000a", "0000000a 00000001 word"] {
-            assert_eq!(Input::parse(wrong), None, "{wrong}");
+            assert_eq!(SoftnetStat::parse(wrong), None, "{wrong}");
         }
     }
 
     fn complaints(dropped: u64, squeezed: u64, compiles: u64) -> Vec<(Severity, String)> {
-        let input = Input {
+        let input = SoftnetStat {
             taken: 1_000_000,
             dropped,
             squeezed,

@@ -29,9 +29,9 @@ use signal_hook::{
 
 use crate::{
     commands::{
-        query::{self, Args as Query, Outcome},
+        query::{self, Args as Query, QueryOutcome},
         remote::printable,
-        target::Target,
+        target::OutputTarget,
     },
     failure::{Code, Failure, say},
 };
@@ -50,7 +50,7 @@ enum News {
     Signal,
     /// Who reads, or who started us.
     Gone,
-    Done(Result<Outcome, Failure>),
+    Done(Result<QueryOutcome, Failure>),
 }
 
 /// Asks, and writes the packets into `pipe`.
@@ -152,13 +152,13 @@ fn tell_signals(tell: Sender<News>) -> Result<(), Failure> {
 }
 
 /// Opens the pipe, which is there: one that Wireshark removed is not made anew.
-fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
+fn open(target: &OutputTarget, tell: &Sender<News>) -> Result<File, Failure> {
     let failed = |error| Failure::failed(format_args!("cannot write {target}: {error}"));
     // Who does not listen any more has ended the program.
     let _ = tell.send(News::Opening);
     let pipe = match target {
-        Target::File(path) => File::options().write(true).open(path).map_err(failed)?,
-        Target::Stdout => return Err(Failure::usage("--fifo takes the name of a pipe")),
+        OutputTarget::File(path) => File::options().write(true).open(path).map_err(failed)?,
+        OutputTarget::Stdout => return Err(Failure::usage("--fifo takes the name of a pipe")),
     };
     let _ = tell.send(News::Opened);
     let watched = pipe.try_clone().map_err(failed)?;
@@ -167,8 +167,8 @@ fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
 }
 
 /// Says what is missing, and gives the exit code.
-fn tell_outcome(outcome: Outcome) -> Result<ExitCode, Failure> {
-    let Outcome::Told(told) = outcome else {
+fn tell_outcome(outcome: QueryOutcome) -> Result<ExitCode, Failure> {
+    let QueryOutcome::Answered(told) = outcome else {
         return Ok(ExitCode::SUCCESS);
     };
     let text = |value: &Value| value.as_str().map(printable);

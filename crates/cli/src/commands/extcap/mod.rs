@@ -16,7 +16,7 @@ use super::{
     filter,
     query::Args as Query,
     remote::RemoteArgs,
-    stretch::{Given, StretchArgs, length, time},
+    stretch::{StretchArgs, WithText, length, time},
 };
 use crate::failure::{Failure, put};
 
@@ -63,11 +63,11 @@ pub(crate) struct Args {
 
     /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
-    from: Option<Given<i64>>,
+    from: Option<WithText<i64>>,
 
     /// Packets up to this time, included, which ends the capture
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
-    to: Option<Given<i64>>,
+    to: Option<WithText<i64>>,
 
     /// Packets of these interfaces of the recorder only, with commas between
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = OPTIONS)]
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: WiresharkArgs,
 }
 
 /// Above the options in the help.
@@ -89,7 +89,7 @@ const OPTIONS: &str = "Packets of the interface";
 
 /// What Wireshark asks for, by its own options.
 #[derive(Debug, clap::Args)]
-struct Asked {
+struct WiresharkArgs {
     #[arg(long, hide = true)]
     extcap_interfaces: bool,
     #[arg(long, hide = true)]
@@ -116,7 +116,7 @@ struct Asked {
 #[derive(Debug, Clone)]
 enum Past {
     All,
-    Last(Given<std::time::Duration>),
+    Last(WithText<std::time::Duration>),
 }
 
 fn past(text: &str) -> Result<Past, String> {

@@ -14,19 +14,19 @@ use crate::commands::capture_file::BUFFER_BYTES;
 
 /// One line a packet.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct PacketLines {
     out: BufWriter<File>,
     /// Someone is watching: lines do not wait.
     is_terminal: bool,
-    stamp: Stamp,
+    stamp: TimestampText,
 }
 
-impl Lines {
+impl PacketLines {
     pub(super) fn new(file: File) -> Self {
         Self {
             is_terminal: file.is_terminal(),
             out: BufWriter::with_capacity(BUFFER_BYTES, file),
-            stamp: Stamp::default(),
+            stamp: TimestampText::default(),
         }
     }
 
@@ -58,12 +58,12 @@ impl Lines {
 
 /// Times as text: the whole seconds are kept, since most packets share them with the one before.
 #[derive(Debug, Default)]
-struct Stamp {
+struct TimestampText {
     second: Option<i64>,
     text: String,
 }
 
-impl Stamp {
+impl TimestampText {
     /// RFC 3339 in UTC up to the seconds, and the nanoseconds.
     fn parts(&mut self, time_ns: i64) -> (&str, i64) {
         let second = time_ns.div_euclid(1_000_000_000);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn stamps_have_nine_digits_and_go_anywhere() {
-        let mut stamp = Stamp::default();
+        let mut stamp = TimestampText::default();
         for (time_ns, text) in [
             (1_795_202_103_123_456_789, "2026-11-20T19:15:03.123456789"),
             (1_795_202_103_000_000_001, "2026-11-20T19:15:03.000000001"),

@@ -30,12 +30,12 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
 use self::{
-    input::Input,
-    output::{Output, Sink},
-    search::{Found, SearchError},
+    input::InputFile,
+    output::{MatchOutput, Sink},
+    search::{SearchError, SearchSummary},
 };
 use crate::{
-    commands::target::{Target, is_broken_pipe},
+    commands::target::{OutputTarget, is_broken_pipe},
     failure::{Code, Failure, say},
     units::counted,
 };
@@ -84,19 +84,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = args
         .read
         .ok_or_else(|| Failure::usage("name a capture file: -r FILE"))?;
-    let input = Input::open(&path)?;
+    let input = InputFile::open(&path)?;
     let output = if args.count {
-        Output::new(Target::Stdout, Sink::Count)
+        MatchOutput::new(OutputTarget::Stdout, Sink::Count)
     } else if let Some(out) = args.write {
-        let target = Target::new(out);
+        let target = OutputTarget::new(out);
         if input.is_same_file(&target) {
             return Err(Failure::usage(format_args!(
                 "-w {target} is the file that is read: write to another one"
             )));
         }
-        Output::new(target, Sink::Capture(None))
+        MatchOutput::new(target, Sink::Capture(None))
     } else {
-        Output::new(Target::Stdout, Sink::Lines(None))
+        MatchOutput::new(OutputTarget::Stdout, Sink::Lines(None))
     };
     match search_input(input.file, filter, output) {
         Ok(found) => report(&input.name, found),
@@ -147,14 +147,18 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
-fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, SearchError> {
+fn search_input(
+    input: File,
+    filter: Filter,
+    output: MatchOutput,
+) -> Result<SearchSummary, SearchError> {
     match CaptureReader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
             if error.is_damage() {
                 output.finish()?;
             }
-            Ok(Found {
+            Ok(SearchSummary {
                 damage: Some(error),
                 unsupported: Vec::new(),
                 times_changed: 0,
@@ -164,7 +168,7 @@ fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, Se
 }
 
 /// What is left to say when all packets were dealt with.
-fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
+fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     if let Some((_, error)) = found.unsupported.first() {
         let link_types = found.unsupported.iter().map(|one| link_type::name(one.0));
         say(&format!(

@@ -5,16 +5,16 @@ use std::io::Write;
 use anyhow::Context;
 use retroscope_pcapfile::{FileFormat, FileInterface, RecordMeta};
 
-use super::lines::Lines;
+use super::lines::PacketLines;
 use crate::commands::{
     capture_file::{Capture, cannot_write},
-    target::Target,
+    target::OutputTarget,
 };
 
-/// Takes the matching packets. Nothing is opened before the first call of [`Output::interfaces`] or a `finish`.
+/// Takes the matching packets. Nothing is opened before the first call of [`MatchOutput::interfaces`] or a `finish`.
 #[derive(Debug)]
-pub(super) struct Output {
-    target: Target,
+pub(super) struct MatchOutput {
+    target: OutputTarget,
     matches: u64,
     sink: Sink,
 }
@@ -24,13 +24,13 @@ pub(super) enum Sink {
     /// Nothing but their number and a newline at the end.
     Count,
     /// A line each, once it is opened.
-    Lines(Option<Lines>),
+    Lines(Option<PacketLines>),
     /// A capture file in the format of the input, once it is opened.
     Capture(Option<Capture>),
 }
 
-impl Output {
-    pub(super) fn new(target: Target, sink: Sink) -> Self {
+impl MatchOutput {
+    pub(super) fn new(target: OutputTarget, sink: Sink) -> Self {
         Self {
             target,
             matches: 0,
@@ -51,7 +51,7 @@ impl Output {
         let target = &self.target;
         match &mut self.sink {
             Sink::Count | Sink::Lines(Some(_)) => {}
-            Sink::Lines(lines) => *lines = Some(Lines::new(target.open()?)),
+            Sink::Lines(lines) => *lines = Some(PacketLines::new(target.open()?)),
             Sink::Capture(capture) => {
                 let capture = match capture {
                     Some(capture) => capture,

@@ -6,7 +6,7 @@ use retroscope_filter::{Aux, FilterFrame, LinkContext, Program};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
-use super::{input::Input, program::contexts_of};
+use super::{input::InputFile, program::contexts_of};
 use crate::failure::Failure;
 
 /// Captured bytes that are kept of a file.
@@ -14,11 +14,11 @@ const BYTES_MAX: usize = 256 << 20;
 
 /// Captured bytes of packets, and what goes with each.
 #[derive(Debug, Default)]
-pub(super) struct Packets {
+pub(super) struct FilePackets {
     /// Captured bytes of all.
     pub(super) bytes: Vec<u8>,
     /// The packets, at least one.
-    pub(super) packets: Vec<Packet>,
+    pub(super) packets: Vec<PacketRange>,
     /// Link types by the number of the interface.
     interfaces: Vec<LinkType>,
     /// What a filter is compiled for: one context for each link type.
@@ -28,7 +28,7 @@ pub(super) struct Packets {
 }
 
 #[derive(Debug)]
-pub(super) struct Packet {
+pub(super) struct PacketRange {
     captured: Range<usize>,
     wire_len: u32,
     interface: u16,
@@ -36,7 +36,7 @@ pub(super) struct Packet {
 
 /// Packets of one interface in a row, at most 64.
 #[derive(Debug)]
-pub(super) struct Run<'p> {
+pub(super) struct PacketRun<'p> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     pub(super) frames: Vec<FilterFrame<'p>>,
@@ -44,13 +44,13 @@ pub(super) struct Run<'p> {
     pub(super) first: u64,
 }
 
-impl Packets {
+impl FilePackets {
     /// Reads a file, of a large one the start.
     ///
     /// # Errors
     /// [`Failure`], exit 1: it cannot be read or has no packets.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let Input { file, name } = Input::open(path)?;
+        let InputFile { file, name } = InputFile::open(path)?;
         let failed = |error| Failure::failed(format_args!("{name}: {error}"));
         let mut reader = CaptureReader::new(file).map_err(failed)?;
         let mut packets = Self::default();
@@ -64,7 +64,7 @@ impl Packets {
                 }
                 let start = packets.bytes.len();
                 packets.bytes.extend_from_slice(data);
-                packets.packets.push(Packet {
+                packets.packets.push(PacketRange {
                     captured: start..packets.bytes.len(),
                     wire_len: record.wire_len,
                     interface: record.interface,
@@ -81,17 +81,17 @@ impl Packets {
     }
 
     /// All packets in their order.
-    pub(super) fn runs(&self) -> Vec<Run<'_>> {
+    pub(super) fn runs(&self) -> Vec<PacketRun<'_>> {
         let mut first = 0;
         let of_one_interface = self.packets.chunk_by(|a, b| a.interface == b.interface);
         let runs = of_one_interface.flat_map(|packets| packets.chunks(Program::MANY));
         runs.map(|packets| {
             let interface = packets[0].interface;
-            let frame = |packet: &Packet| {
+            let frame = |packet: &PacketRange| {
                 let data = &self.bytes[packet.captured.clone()];
                 FilterFrame::new(data, packet.wire_len, Aux::default())
             };
-            let run = Run {
+            let run = PacketRun {
                 link_type: self.interfaces[usize::from(interface)],
                 interface,
                 frames: packets.iter().map(frame).collect(),

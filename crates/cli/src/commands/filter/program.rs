@@ -6,7 +6,7 @@ use retroscope_filter::{Filter, FilterMode, LinkContext, compile};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface};
 
-use super::{input::Input, link_type::name, refused, say_refused, search};
+use super::{input::InputFile, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
 
 /// The snap length that tcpdump gives to a capture that does not say one, in bytes. Accepting programs return it.
@@ -78,7 +78,7 @@ pub(super) fn contexts(
     let Some(path) = file else {
         return Ok(vec![context_alone(filter, link_type)]);
     };
-    let Input { file, name } = Input::open(path)?;
+    let InputFile { file, name } = InputFile::open(path)?;
     let failed = |error| Failure::failed(format_args!("{name}: {error}"));
     let mut reader = CaptureReader::new(file).map_err(failed)?;
     let is_pcapng = reader.format().pcap.is_none();

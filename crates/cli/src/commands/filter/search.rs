@@ -8,11 +8,11 @@ use retroscope_filter::{
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface, ReadError};
 
-use super::output::Output;
+use super::output::MatchOutput;
 
 /// How a pass ended.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct SearchSummary {
     /// Why the file could not be read to its end; what stands before that place counts.
     pub(super) damage: Option<ReadError>,
     /// Link types of the file for which the expression does not compile, though it does for another.
@@ -42,12 +42,12 @@ impl From<anyhow::Error> for SearchError {
 /// existing file alone. Nothing is allocated per packet.
 ///
 /// # Errors
-/// [`SearchError`]. Damage of the file is none: it is in [`Found`].
+/// [`SearchError`]. Damage of the file is none: it is in [`SearchSummary`].
 pub(super) fn search<R: Read>(
     reader: &mut CaptureReader<R>,
     filter: Filter,
-    mut output: Output,
-) -> Result<Found, SearchError> {
+    mut output: MatchOutput,
+) -> Result<SearchSummary, SearchError> {
     let mut links = Links {
         filter,
         known: 0,
@@ -87,7 +87,7 @@ pub(super) fn search<R: Read>(
     let unsupported = links.into_unsupported().map_err(SearchError::Refused)?;
     output.interfaces(reader.format(), reader.interfaces())?;
     let times_changed = output.finish()?;
-    Ok(Found {
+    Ok(SearchSummary {
         damage,
         unsupported,
         times_changed,

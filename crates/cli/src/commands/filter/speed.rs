@@ -20,7 +20,7 @@ use retroscope_packet::LinkType;
 use super::{
     Prepared,
     link_type::name,
-    packets::{Packets, Run},
+    packets::{FilePackets, PacketRun},
     refused,
 };
 use crate::{
@@ -37,7 +37,7 @@ const TURN: Duration = Duration::from_millis(50);
 struct Way<'f> {
     name: &'static str,
     /// The packets of a run that match.
-    find: Box<dyn FnMut(&Run<'_>) -> u64 + 'f>,
+    find: Box<dyn FnMut(&PacketRun<'_>) -> u64 + 'f>,
     /// Nanoseconds a packet, by turn.
     figures: Vec<f64>,
 }
@@ -47,7 +47,7 @@ struct Way<'f> {
 /// # Errors
 /// [`Failure`]: the file cannot be read or the ways disagree (1), the expression compiles for no link type of it (2).
 pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
-    let packets = Packets::read(file)?;
+    let packets = FilePackets::read(file)?;
     let runs = packets.runs();
     let contexts = &packets.contexts;
     let fresh = Filter::new(filter.filled().clone());
@@ -122,7 +122,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
 }
 
 impl<'f> Way<'f> {
-    fn new(name: &'static str, find: impl FnMut(&Run<'_>) -> u64 + 'f) -> Self {
+    fn new(name: &'static str, find: impl FnMut(&PacketRun<'_>) -> u64 + 'f) -> Self {
         Self {
             name,
             find: Box::new(find),
@@ -131,7 +131,7 @@ impl<'f> Way<'f> {
     }
 }
 
-impl Run<'_> {
+impl PacketRun<'_> {
     /// The packets that match.
     #[inline]
     fn matches(&self, filter: &Filter) -> u64 {
@@ -144,7 +144,7 @@ impl Run<'_> {
 }
 
 /// Makes machine code of all programs; why some have none.
-fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
+fn compile(filter: &Filter, packets: &FilePackets) -> Vec<String> {
     let contexts = packets.contexts.iter();
     let programs = contexts.filter_map(|link| filter.programs(link.link_type, link.mode));
     let made = programs.flatten().map(Program::make_native);
@@ -159,7 +159,7 @@ fn is_plain(filter: &Filter, link_type: LinkType) -> bool {
 }
 
 /// How many packets match. All ways must say so of each.
-fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
+fn agree(ways: &mut [Way<'_>], runs: &[PacketRun<'_>]) -> Result<u64, Failure> {
     let mut matches = 0;
     for run in runs {
         let (first, others) = ways.split_at_mut(1);
@@ -181,7 +181,7 @@ fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
 }
 
 /// Seconds for `passes` passes over all packets.
-fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
+fn time(way: &mut Way<'_>, runs: &[PacketRun<'_>], passes: u32) -> f64 {
     let start = Instant::now();
     for _ in 0..passes {
         for run in black_box(runs) {
@@ -191,7 +191,7 @@ fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-fn table(packets: &Packets, matches: u64, ways: &[Way<'_>]) -> String {
+fn table(packets: &FilePackets, matches: u64, ways: &[Way<'_>]) -> String {
     let mut text = format!(
         "{}, {}, of which {} {}{}\n\n",
         counted(packets.packets.len() as u64, "packet"),

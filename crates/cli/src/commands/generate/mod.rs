@@ -30,7 +30,7 @@ use signal_hook::{
 };
 
 use generated::Generated;
-use output::{End, Output};
+use output::{GenerateEnd, GenerateOutput};
 
 use crate::{
     commands::program,
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(interface) => send(&args, &config, interface, &stop, &mut generated),
         None => write(&args, &config, &stop, &mut generated),
     };
-    if let Err(End::Failure(failure)) = result {
+    if let Err(GenerateEnd::Failure(failure)) = result {
         return Err(failure);
     }
     if !args.quiet {
@@ -171,9 +171,9 @@ fn write(
     config: &GeneratorConfig,
     stop: &AtomicBool,
     generated: &mut Generated,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     let mut generator = Generator::new(config)?;
-    let mut output = Output::open(args.write.as_deref(), "generate", generated)?;
+    let mut output = GenerateOutput::open(args.write.as_deref(), "generate", generated)?;
     while let Some((offset_ns, frame)) = generator.next_frame() {
         output.record(FILE_START_NS.saturating_add(offset_ns), frame)?;
         if output.generated.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
@@ -190,10 +190,10 @@ fn send(
     interface: &str,
     stop: &AtomicBool,
     generated: &mut Generated,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     let source = GeneratorSource::new(interface, config.clone());
     let mut sender = LiveSender::open(interface, &program())?;
-    let mut output = Output::open(args.write.as_deref(), interface, generated)?;
+    let mut output = GenerateOutput::open(args.write.as_deref(), interface, generated)?;
     let clock = SystemClock;
     let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
@@ -213,10 +213,10 @@ fn send(
 fn drain(
     queue: &mut dyn Queue,
     sender: &mut LiveSender,
-    output: &mut Output<'_>,
+    output: &mut GenerateOutput<'_>,
     clock: &SystemClock,
     stop: &AtomicBool,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     loop {
         if stop.load(Ordering::Relaxed) {
             queue.stop();
@@ -234,7 +234,7 @@ fn drain(
                 0 => Failure::failed(error),
                 sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
             });
-            sent.map_err(End::Failure)?;
+            sent.map_err(GenerateEnd::Failure)?;
             for frame in burst.iter() {
                 output.record(time_ns, frame.data)?;
             }

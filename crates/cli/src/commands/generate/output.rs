@@ -11,26 +11,26 @@ use crate::{
     commands::{
         capture_file::{Capture, cannot_write},
         source_failure,
-        target::{Target, is_broken_pipe},
+        target::{OutputTarget, is_broken_pipe},
     },
     failure::Failure,
 };
 
 /// Why generating ended early.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum GenerateEnd {
     /// Whoever read our output has seen enough: no failure.
     ReaderGone,
     Failure(Failure),
 }
 
-impl From<SourceError> for End {
+impl From<SourceError> for GenerateEnd {
     fn from(error: SourceError) -> Self {
         Self::Failure(source_failure(&error))
     }
 }
 
-impl From<anyhow::Error> for End {
+impl From<anyhow::Error> for GenerateEnd {
     fn from(error: anyhow::Error) -> Self {
         if is_broken_pipe(&error) {
             Self::ReaderGone
@@ -41,18 +41,18 @@ impl From<anyhow::Error> for End {
 }
 
 /// Counts packets, and writes them to a file if there is one.
-pub(super) struct Output<'t> {
+pub(super) struct GenerateOutput<'t> {
     pub(super) generated: &'t mut Generated,
-    file: Option<(Target, Capture)>,
+    file: Option<(OutputTarget, Capture)>,
 }
 
-impl<'t> Output<'t> {
+impl<'t> GenerateOutput<'t> {
     /// Opens what `-w` names, `-` being stdout; pcapng calls the interface `interface`.
     pub(super) fn open(
         path: Option<&Path>,
         interface: &str,
         generated: &'t mut Generated,
-    ) -> Result<Self, End> {
+    ) -> Result<Self, GenerateEnd> {
         let Some(path) = path else {
             return Ok(Self {
                 generated,
@@ -60,7 +60,7 @@ impl<'t> Output<'t> {
             });
         };
         let is_pcapng = path.extension().is_some_and(|it| it == "pcapng");
-        let target = Target::new(path.to_owned());
+        let target = OutputTarget::new(path.to_owned());
         let file = target.open()?;
         let capture = if is_pcapng {
             let interface = FileInterface {
@@ -80,7 +80,7 @@ impl<'t> Output<'t> {
     }
 
     /// Takes one whole frame; the time is in ns since the UNIX epoch.
-    pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), End> {
+    pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), GenerateEnd> {
         self.generated.add(time_ns, frame);
         let Some((target, capture)) = &mut self.file else {
             return Ok(());
@@ -101,7 +101,7 @@ impl<'t> Output<'t> {
     }
 
     /// Writes what is still buffered.
-    pub(super) fn finish(self) -> Result<(), End> {
+    pub(super) fn finish(self) -> Result<(), GenerateEnd> {
         let Some((target, capture)) = self.file else {
             return Ok(());
         };

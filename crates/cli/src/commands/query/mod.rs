@@ -24,7 +24,7 @@ use super::{
     capture_file::BUFFER_BYTES,
     remote::{RemoteArgs, printable},
     stretch::StretchArgs,
-    target::Target,
+    target::OutputTarget,
 };
 use crate::{
     failure::{Code, Failure, put, put_json, say},
@@ -103,16 +103,16 @@ pub(crate) struct Args {
 
 /// What became of a query.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum QueryOutcome {
     /// An object with the `report` and the verdict in words, `reasons`.
-    Told(Value),
+    Answered(Value),
     /// Who read the packets did not want them all.
     ReaderLeft,
 }
 
 impl Args {
-    fn target(&self) -> Option<Target> {
-        self.write.clone().map(Target::new)
+    fn target(&self) -> Option<OutputTarget> {
+        self.write.clone().map(OutputTarget::new)
     }
 
     /// As a ring is asked.
@@ -167,7 +167,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let target = args.target();
-    if args.json && target == Some(Target::Stdout) {
+    if args.json && target == Some(OutputTarget::Stdout) {
         return Err(Failure::usage(
             "--json and -w - both write to stdout: name a file",
         ));
@@ -181,8 +181,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         None => remote::run(args, &cancel, open)?,
     };
     match outcome {
-        Outcome::ReaderLeft => Ok(ExitCode::SUCCESS),
-        Outcome::Told(told) => tell(args, target.as_ref(), &told),
+        QueryOutcome::ReaderLeft => Ok(ExitCode::SUCCESS),
+        QueryOutcome::Answered(told) => tell(args, target.as_ref(), &told),
     }
 }
 
@@ -190,12 +190,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 pub(super) fn ask(
     args: &Args,
     cancel: &Cancel,
-    open: impl FnOnce(&Target) -> Result<File, Failure>,
-) -> Result<Outcome, Failure> {
+    open: impl FnOnce(&OutputTarget) -> Result<File, Failure>,
+) -> Result<QueryOutcome, Failure> {
     remote::run(args, cancel, open)
 }
 
-fn open(target: &Target) -> Result<File, Failure> {
+fn open(target: &OutputTarget) -> Result<File, Failure> {
     let opened = target.open();
     opened.map_err(|error| Failure::failed(format_args!("{error:#}")))
 }
@@ -219,16 +219,20 @@ fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
 }
 
 /// Reads a ring in a file.
-fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
+fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failure> {
     let query = args.query()?;
     let attached = Attached::open(path).map_err(Failure::failed)?;
     let target = args.target();
     // The ring is evidence, and opening a file for writing empties it.
-    let is_ring = |target: &&Target| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
+    let is_ring =
+        |target: &&OutputTarget| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
     if let Some(target) = target.as_ref().filter(is_ring) {
         return Err(Failure::usage(format_args!("{target} is the ring itself")));
     }
-    let shown = target.as_ref().map(Target::to_string).unwrap_or_default();
+    let shown = target
+        .as_ref()
+        .map(OutputTarget::to_string)
+        .unwrap_or_default();
     let failed = |error| match error {
         QueryError::Filter(error) => Failure::usage(error.render()),
         QueryError::Usage(error) => Failure::usage(error),
@@ -243,18 +247,18 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
     let report = match report {
         // Whoever read the answer has left.
         Err(QueryError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
-            return Ok(Outcome::ReaderLeft);
+            return Ok(QueryOutcome::ReaderLeft);
         }
         report => report.map_err(failed)?,
     };
     let reasons = report.reasons();
-    Ok(Outcome::Told(
+    Ok(QueryOutcome::Answered(
         json!({ "report": report, "reasons": reasons }),
     ))
 }
 
 /// Tells the verdict, and gives the exit code.
-fn tell(args: &Args, target: Option<&Target>, told: &Value) -> Result<ExitCode, Failure> {
+fn tell(args: &Args, target: Option<&OutputTarget>, told: &Value) -> Result<ExitCode, Failure> {
     let report = &told["report"];
     for note in report["notes"].as_array().into_iter().flatten() {
         say(&printable(note.as_str().unwrap_or_default()));

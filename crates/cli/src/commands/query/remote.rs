@@ -11,9 +11,9 @@ use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
 use retroscope_recorder::Cancel;
 use serde_json::{Value, json};
 
-use super::{Args, Outcome, blocks::Blocks};
+use super::{Args, QueryOutcome, blocks::Blocks};
 use crate::{
-    commands::{remote::failure, target::Target},
+    commands::{remote::failure, target::OutputTarget},
     failure::Failure,
 };
 
@@ -21,8 +21,8 @@ use crate::{
 pub(super) fn run(
     args: &Args,
     cancel: &Cancel,
-    open: impl FnOnce(&Target) -> Result<File, Failure>,
-) -> Result<Outcome, Failure> {
+    open: impl FnOnce(&OutputTarget) -> Result<File, Failure>,
+) -> Result<QueryOutcome, Failure> {
     let client = args.remote.client()?;
     let parameters = args.parameters()?;
     let parameters: Vec<(&str, &str)> = parameters
@@ -38,7 +38,9 @@ pub(super) fn run(
     // A refusal comes before the file is made.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
-        return Ok(Outcome::Told(record(answer.json().map_err(failure)?)));
+        return Ok(QueryOutcome::Answered(record(
+            answer.json().map_err(failure)?,
+        )));
     };
     let place = answer.header("location").map(str::to_owned);
     let file = open(&target)?;
@@ -47,27 +49,27 @@ pub(super) fn run(
     let end = || _ = place.as_deref().map(end);
     match copy(answer, file, &mut blocks, (cancel, &end)) {
         Ok(()) => {}
-        Err(Stop::Answer(error)) => return Err(failure(error)),
-        Err(Stop::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
+        Err(TransferError::Answer(error)) => return Err(failure(error)),
+        Err(TransferError::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
             // Whoever read the answer has left.
-            return Ok(Outcome::ReaderLeft);
+            return Ok(QueryOutcome::ReaderLeft);
         }
-        Err(Stop::File(error)) if error.kind() == ErrorKind::InvalidData => {
+        Err(TransferError::File(error)) if error.kind() == ErrorKind::InvalidData => {
             let shown = args.remote.shown();
             return Err(Failure::failed(format_args!("{shown}: {error}")));
         }
-        Err(Stop::File(error)) => {
+        Err(TransferError::File(error)) => {
             return Err(Failure::failed(format_args!(
                 "cannot write {target}: {error}"
             )));
         }
     }
     let in_file = blocks.verdict_so_far();
-    verdict(&client, place.as_deref(), in_file).map(Outcome::Told)
+    verdict(&client, place.as_deref(), in_file).map(QueryOutcome::Answered)
 }
 
 /// Why a copy ended.
-enum Stop {
+enum TransferError {
     Answer(ClientError),
     File(io::Error),
 }
@@ -78,18 +80,20 @@ fn copy(
     mut file: impl Write,
     blocks: &mut Blocks,
     (cancel, end): (&Cancel, &dyn Fn()),
-) -> Result<(), Stop> {
+) -> Result<(), TransferError> {
     let mut is_ended = false;
     let mut look = || {
         if cancel.is_cancelled() && !std::mem::replace(&mut is_ended, true) {
             end();
         }
     };
-    while let Some(piece) = answer.piece_or(&mut look).map_err(Stop::Answer)? {
-        blocks.push(&piece, &mut file).map_err(Stop::File)?;
+    while let Some(piece) = answer.piece_or(&mut look).map_err(TransferError::Answer)? {
+        blocks
+            .push(&piece, &mut file)
+            .map_err(TransferError::File)?;
         look();
     }
-    file.flush().map_err(Stop::File)
+    file.flush().map_err(TransferError::File)
 }
 
 /// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict in the file.

@@ -27,11 +27,11 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct EveThread {
     thread: JoinHandle<Counters>,
-    shared: Arc<Shared>,
+    shared: Arc<EveSignals>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct EveSignals {
     /// The file is to be opened again.
     rotate: AtomicBool,
     /// Nobody reads stdout any more.
@@ -47,7 +47,7 @@ struct Writing {
     events: Subscription,
     handle: RecorderHandle,
     offline: bool,
-    shared: Arc<Shared>,
+    shared: Arc<EveSignals>,
 }
 
 impl EveThread {
@@ -61,7 +61,7 @@ impl EveThread {
         handle: RecorderHandle,
         (offline, is_file): (bool, bool),
     ) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<EveSignals>::default();
         let mut events = handle.subscribe(Some(0));
         if is_file {
             events.hold(flows.waker());

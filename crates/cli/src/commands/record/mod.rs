@@ -44,17 +44,19 @@ use retroscope_script::ScriptError;
 
 use alerts::{AlertThreads, BoundAlerts};
 pub(crate) use args::Args;
-pub(crate) use config::{Assignment, FlowsFlags, Loaded, Refused, Settings, keep, key_of, schema};
+pub(crate) use config::{
+    Assignment, FlowsFlags, Loaded, RefusedConfig, Settings, keep, key_of, schema,
+};
 use config::{Depth, Reloader};
 use eve_thread::EveThread;
-use screen::Screen;
+use screen::RecordScreen;
 use service::Service;
 use top::Top;
 pub(crate) use top::{FLOWS_MAX as TOP_FLOWS_MAX, TopArgs};
 
 use crate::{
     commands::{program, source_failure, target::is_standard_stream},
-    eve::{EveWriter, Options, Target},
+    eve::{EveTarget, EveWriter, Options},
     failure::{Failure, put, say},
     privileges::Privileges,
 };
@@ -72,16 +74,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         return summary::print_interfaces();
     }
     args.refuse_expression()?;
-    let loaded = Loaded::new(args.config.as_deref(), &args.flags.0).map_err(Refused::failure)?;
+    let loaded =
+        Loaded::new(args.config.as_deref(), &args.flags.0).map_err(RefusedConfig::failure)?;
     if args.print_config {
         return put(&loaded.printed());
     }
     if args.check_config {
-        loaded.check_only().map_err(Refused::failure)?;
+        loaded.check_only().map_err(RefusedConfig::failure)?;
         return Ok(ExitCode::SUCCESS);
     }
     if loaded.has_file() {
-        loaded.check(Depth::Start).map_err(Refused::failure)?;
+        loaded.check(Depth::Start).map_err(RefusedConfig::failure)?;
     }
     record_as(&loaded)
 }
@@ -103,7 +106,7 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
         notes.iter().for_each(|note| say(note));
     }
     let options = || settings.eve_options(config.offline);
-    record(&Task {
+    record(&RecordTask {
         settings,
         config: &config,
         eve: settings.eve.clone().map(|target| (target.0, options())),
@@ -114,11 +117,11 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
 
 /// What is to be done.
 #[derive(Debug)]
-pub(crate) struct Task<'a> {
+pub(crate) struct RecordTask<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) config: &'a Config,
     /// Where flows and events are written.
-    pub(crate) eve: Option<(Target, Options)>,
+    pub(crate) eve: Option<(EveTarget, Options)>,
     /// What is shown of flows.
     pub(crate) top: Option<TopArgs>,
     /// Where the options come from, if that can be read again.
@@ -126,7 +129,7 @@ pub(crate) struct Task<'a> {
 }
 
 /// Records until the packets end, or somebody ends it.
-pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
+pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     let (settings, config) = (task.settings, task.config);
     let directory = config.directory.as_deref();
     let privileges = Privileges::new("-Z", settings.relinquish_privileges.as_deref(), directory);
@@ -141,13 +144,13 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let alerts = (!config.offline && !settings.alerts.from.is_empty())
         .then(|| BoundAlerts::new(&settings.alerts, privileges.owner()));
     let alerts = alerts.transpose().map_err(Failure::failed)?;
-    let is_file = matches!(task.eve, Some((Target::File(_), _)));
+    let is_file = matches!(task.eve, Some((EveTarget::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
         let owner = privileges.owner();
         EveWriter::open(target, Options { owner, ..options }, Box::new(say))
     });
     let writer = writer.transpose().map_err(Failure::failed)?;
-    let mut screen = Screen::new(settings.quiet, config.directory.is_some());
+    let mut screen = RecordScreen::new(settings.quiet, config.directory.is_some());
     let shown = (&mut screen, &mut service);
     let mut recorder = start(settings, config, &signals, &privileges, shown)?;
     let reloader = task.loaded.and_then(|loaded| {
@@ -200,7 +203,7 @@ fn start(
     config: &Config,
     signals: &signals::Signals,
     privileges: &Privileges,
-    (screen, service): (&mut Screen, &mut Service),
+    (screen, service): (&mut RecordScreen, &mut Service),
 ) -> Result<Recorder, Failure> {
     privileges.prepare_directory().map_err(Failure::failed)?;
     let mut left = CapabilitySet::empty();
@@ -291,7 +294,7 @@ fn watch(
     recorder: Recorder,
     args: &Settings,
     signals: &signals::Signals,
-    (mut screen, mut service): (Screen, Service),
+    (mut screen, mut service): (RecordScreen, Service),
     (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
     api: Option<&Server>,
 ) -> Result<ExitCode, Failure> {

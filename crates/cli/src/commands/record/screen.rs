@@ -34,7 +34,7 @@ const LINES_PERIOD: Duration = Duration::from_secs(10);
 
 /// Lines since a time.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineBudget {
     since: Option<Instant>,
     dumps: u32,
     sentences: u32,
@@ -42,7 +42,7 @@ struct Lines {
     cut: Missed,
 }
 
-impl Lines {
+impl LineBudget {
     /// Whether news still have room; if not they are counted.
     fn has_room(&mut self, event: &RecorderEvent) -> bool {
         self.since.get_or_insert_with(Instant::now);
@@ -102,14 +102,14 @@ impl Lines {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Screen {
+pub(crate) struct RecordScreen {
     quiet: bool,
     /// There may be dumps.
     dumps: bool,
     terminal: bool,
     drawn: bool,
     filling_since: Option<Instant>,
-    lines: Lines,
+    lines: LineBudget,
     /// The last dumps that are not complete, by number, of those that were heard of; and whether others may not have been.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
@@ -149,7 +149,7 @@ impl StatusLine {
     }
 }
 
-impl Screen {
+impl RecordScreen {
     pub(crate) fn new(quiet: bool, dumps: bool) -> Self {
         Self {
             quiet,
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_storm_are_cut_and_counted() {
-        let mut lines = Lines::default();
+        let mut lines = LineBudget::default();
         let triggered = RecorderEvent::Triggered {
             number: 1,
             rule: String::new(),
@@ -524,7 +524,7 @@ mod tests {
 
     #[test]
     fn dumps_that_are_not_complete_are_told_once() {
-        let mut screen = Screen::default();
+        let mut screen = RecordScreen::default();
         let (complete, failed) = (Verdict::Complete, Verdict::Failed);
         for (number, verdict) in [(1, complete), (2, failed), (2, complete), (3, failed)] {
             screen.hear(number, verdict);

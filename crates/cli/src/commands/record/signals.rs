@@ -80,11 +80,11 @@ enum Phase {
     /// A recorder is about to start: until then signals are kept, in their order.
     Starting(Vec<i32>),
     /// A recorder runs: signals go to it.
-    Running(Recording),
+    Running(ActiveRecording),
 }
 
 #[derive(Debug)]
-struct Recording {
+struct ActiveRecording {
     handle: RecorderHandle,
     /// Whether USR1 triggers: there is where to dump to.
     dumps: bool,
@@ -142,7 +142,7 @@ impl Signals {
     /// From now on the signals go to this recorder, the ones that were kept first.
     pub(crate) fn connect(&self, handle: RecorderHandle, dumps: bool) {
         let mut phase = self.shared.phase();
-        let mut recording = Recording {
+        let mut recording = ActiveRecording {
             handle,
             dumps,
             stops: 0,
@@ -191,7 +191,7 @@ impl SignalState {
     }
 
     /// Passes a signal on.
-    fn tell(&self, recording: &mut Recording, signal: i32) {
+    fn tell(&self, recording: &mut ActiveRecording, signal: i32) {
         let handle = &recording.handle;
         match signal {
             // One that finds no room is one of dozens that wait.

@@ -25,7 +25,7 @@ const UNFINISHED_MAX: usize = 100;
 
 /// The object of `--json`.
 #[derive(Debug, Serialize)]
-struct Json<'a> {
+struct SummaryJson<'a> {
     sources: &'a [SourceSnapshot],
     analyzers: AnalyzersJson,
     triggers: u64,
@@ -347,7 +347,7 @@ fn hits_line(hits: &HitCounts) -> String {
 /// The object of `--json`.
 pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
-    let json = Json {
+    let json = SummaryJson {
         sources: &summary.sources,
         analyzers: AnalyzersJson {
             stored: summary.stored,

@@ -15,7 +15,7 @@ use retroscope_recorder::Recorder;
 
 use crate::{
     failure,
-    terminal::{self, Line, Look, Terminal},
+    terminal::{self, LineStyle, ScreenLine, Terminal},
 };
 use table::About;
 
@@ -126,11 +126,11 @@ impl Top {
                 let line = |(at, text): (usize, String)| {
                     let is_heading = at == table::HEADING;
                     let look = if is_heading {
-                        Look::Heading
+                        LineStyle::Heading
                     } else {
-                        Look::Plain
+                        LineStyle::Plain
                     };
-                    Line::new(&text, look, size.0)
+                    ScreenLine::new(&text, look, size.0)
                 };
                 terminal.draw(&lines.map(line).collect::<Vec<_>>());
                 true

@@ -11,7 +11,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use retroscope_ring::Attached;
 
-use self::report::Report;
+use self::report::RingReport;
 use super::remote::RemoteArgs;
 use crate::failure::{Failure, put, put_json};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return remote::run(args);
     };
     let attached = Attached::open(path).map_err(Failure::failed)?;
-    let report = Report::new(path, &attached, args.buckets).map_err(Failure::failed)?;
+    let report = RingReport::new(path, &attached, args.buckets).map_err(Failure::failed)?;
     if args.json {
         return put_json(&report);
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     commands::remote::ask,
     failure::{self, Failure, put, put_json},
-    terminal::{self, Line, Terminal},
+    terminal::{self, ScreenLine, Terminal},
 };
 
 /// Between two questions.
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         )));
     };
     failure::hold();
-    let mut screen = Screen {
+    let mut screen = StatusScreen {
         title,
         terminal,
         before: None,
@@ -83,14 +83,14 @@ fn sample(client: &Client) -> Result<Sample, Failure> {
     })
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[ScreenLine]) -> String {
     lines
         .iter()
         .map(|line| format!("{}\n", line.text.trim_end()))
         .collect()
 }
 
-struct Screen {
+struct StatusScreen {
     title: String,
     terminal: Terminal,
     before: Option<Sample>,
@@ -99,7 +99,7 @@ struct Screen {
     trouble: Option<String>,
 }
 
-impl Screen {
+impl StatusScreen {
     /// Until somebody quits.
     fn run(&mut self, client: Client) -> Result<(), Failure> {
         let failed = |error| Failure::failed(format_args!("cannot watch a recorder: {error}"));
@@ -154,7 +154,7 @@ impl Screen {
         }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<ScreenLine> {
         let trouble = self.trouble.as_deref();
         let size = self.terminal.size();
         view(&self.title, &self.now, self.before.as_ref(), trouble, size)

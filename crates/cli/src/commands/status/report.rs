@@ -16,7 +16,7 @@ const NAMES_MAX: usize = 16;
 
 /// The object of `--json`. Times are RFC 3339, UTC; what is unknown is `null`.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct RingReport {
     ring_file: String,
     bytes: u64,
     bucket_bytes: u64,
@@ -96,7 +96,7 @@ struct BucketJson {
     to: String,
 }
 
-impl Report {
+impl RingReport {
     pub(super) fn new(
         path: &Path,
         attached: &Attached,

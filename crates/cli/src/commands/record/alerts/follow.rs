@@ -27,12 +27,12 @@ pub(super) struct Follower {
     /// Paths of `--alerts`, with wildcards; [`files`] lists the files that match.
     patterns: Vec<String>,
     /// By device and inode.
-    files: BTreeMap<(u64, u64), Followed>,
+    files: BTreeMap<(u64, u64), FollowedFile>,
     looked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct FollowedFile {
     file: File,
     read: u64,
     lines: LineSplitter,
@@ -81,7 +81,7 @@ impl Follower {
             };
             self.files.insert(
                 (meta.dev(), meta.ino()),
-                Followed {
+                FollowedFile {
                     file,
                     read,
                     lines: LineSplitter::default(),
@@ -108,7 +108,7 @@ impl Follower {
         }
         let mut is_more = false;
         for followed in self.files.values_mut() {
-            let Followed {
+            let FollowedFile {
                 file,
                 read,
                 lines,

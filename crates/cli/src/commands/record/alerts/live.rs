@@ -32,12 +32,12 @@ const AGAIN: Duration = Duration::from_millis(1);
 
 /// What is bound before privileges are given up.
 #[derive(Debug, Default)]
-pub(crate) struct Bound {
+pub(crate) struct BoundAlerts {
     sockets: Sockets,
     follower: Option<Follower>,
 }
 
-impl Bound {
+impl BoundAlerts {
     /// Opens the sockets, for `owner` and his group, and the files.
     ///
     /// # Errors
@@ -73,11 +73,11 @@ pub(crate) struct AlertThreads {
 impl AlertThreads {
     /// # Errors
     /// What the system said about a thread.
-    pub(crate) fn start(bound: Bound, handle: RecorderHandle) -> io::Result<Self> {
+    pub(crate) fn start(bound: BoundAlerts, handle: RecorderHandle) -> io::Result<Self> {
         let (lines_tx, lines) = line_queue();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), waker()?);
         let mut threads = Vec::new();
-        let Bound { sockets, follower } = bound;
+        let BoundAlerts { sockets, follower } = bound;
         if !sockets.is_empty() {
             let (handle, waker) = (handle.clone(), Arc::clone(&waker));
             let thread = Builder::new().name("alert-sockets".to_owned());

@@ -17,7 +17,7 @@ use glob::{Pattern, glob};
 use retroscope_alert::{LineSplitter, ParsedLine, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
-pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
+pub(crate) use self::live::{AlertThreads, BoundAlerts};
 use super::config::Alerts;
 use crate::failure::Failure;
 

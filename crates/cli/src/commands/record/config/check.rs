@@ -8,7 +8,7 @@ use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 
-use super::{Loaded, What, keys_in, text::Fault};
+use super::{Loaded, What, keys_in, text::ConfigFault};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
 /// How much is checked.
@@ -23,7 +23,7 @@ pub(crate) enum Depth {
 }
 
 /// All that is wrong.
-pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
+pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     let mut faults = numbers(loaded);
     faults.extend(expressions(loaded));
     if depth >= Depth::Start {
@@ -54,7 +54,7 @@ pub(crate) struct Expression<'a> {
 }
 
 /// Rules that are called like a trigger of the options.
-fn numbers(loaded: &Loaded) -> Vec<Fault> {
+fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
         let number = name.parse::<usize>().ok();
@@ -63,7 +63,7 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
     let rules = loaded.rules.iter().filter_map(|rule| {
         let number = is_taken(&rule.rule.name)?;
         let why = format!("name: '{number}' is what trigger {number} of the options is called");
-        Some(Fault {
+        Some(ConfigFault {
             span: rule.span_of("name"),
             message: why,
         })
@@ -71,7 +71,7 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
     rules.collect()
 }
 
-fn expressions(loaded: &Loaded) -> Vec<Fault> {
+fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     type Check = fn(&str) -> Result<(), FilterError>;
     let mut check = |text: &str, check: Check, span: Option<Range<usize>>, what: &str| {
@@ -107,23 +107,23 @@ fn expressions(loaded: &Loaded) -> Vec<Fault> {
 }
 
 /// The error of an expression, with its own picture of the place.
-fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> Fault {
+fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> ConfigFault {
     let rendered = error.render();
     let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
-    Fault {
+    ConfigFault {
         span,
         message: format!("{what}: {rendered}"),
     }
 }
 
 /// Files that cannot be read.
-fn files(loaded: &Loaded) -> Vec<Fault> {
+fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut check = |path: &Path, span: Option<Range<usize>>, what: &str| {
         let is_stdin = what == "read" && path.as_os_str() == "-";
         if !is_stdin && let Err(error) = fs::metadata(path) {
             let message = format!("{what}: cannot read {}: {error}", path.display());
-            faults.push(Fault { span, message });
+            faults.push(ConfigFault { span, message });
         }
     };
     let (it, api) = (&loaded.settings, &loaded.settings.api);
@@ -161,7 +161,7 @@ fn files(loaded: &Loaded) -> Vec<Fault> {
 }
 
 /// Scripts that do not load.
-fn scripts(loaded: &Loaded) -> Vec<Fault> {
+fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;
     let limits = ScriptLimits::default();
@@ -178,7 +178,7 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
         let loaded = Script::read(path, args.lua_trusted).and_then(|script| load(&script));
         if let Err(error) = loaded {
             let message = error.to_string();
-            faults.push(Fault { span, message });
+            faults.push(ConfigFault { span, message });
         }
     };
     let of = |option: &str, number: usize| loaded.spans_of(option).get(number).cloned();
@@ -202,7 +202,7 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
 }
 
 /// What does not fit together, or makes no source.
-fn together(loaded: &Loaded) -> Vec<Fault> {
+fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     let args = &loaded.settings;
     let mut faults = Vec::new();
     let resolved = loaded.resolve().map(drop);
@@ -222,7 +222,7 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
         ("post-user", "post-user", &args.post_user),
     ] {
         if let Err(error) = Privileges::new(option, user.as_deref(), None) {
-            faults.push(Fault {
+            faults.push(ConfigFault {
                 span: loaded.spans_of(key).first().cloned(),
                 message: format!("{key}: {error:#}"),
             });
@@ -232,10 +232,10 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
 }
 
 /// A sentence about options, at the place of the first of them that the file has.
-fn mentioned(loaded: &Loaded, message: &str) -> Fault {
+fn mentioned(loaded: &Loaded, message: &str) -> ConfigFault {
     let mut spans = keys_in(message).filter_map(|key| loaded.spans_of(&key).first().cloned());
     let span = spans.next();
-    Fault {
+    ConfigFault {
         span,
         message: message.to_owned(),
     }

@@ -9,7 +9,7 @@ use clap::{
 
 use super::{
     key::{Key, Shape},
-    layers::{Assignment, Given, key_of},
+    layers::{AssignedValue, Assignment, key_of},
 };
 
 /// A flag.
@@ -153,7 +153,7 @@ fn argument(flag: &'static Flag, key: &Key) -> Arg {
 }
 
 impl Flag {
-    fn assignment(&self, value: Given) -> Assignment {
+    fn assignment(&self, value: AssignedValue) -> Assignment {
         Assignment {
             option: self
                 .short
@@ -168,7 +168,9 @@ impl Flag {
 /// Refuses a text that the flag's key does not take.
 fn value_parser(flag: &'static Flag) -> impl TypedValueParser<Value = String> {
     move |text: &str| {
-        let checked = flag.assignment(Given::Text(text.to_owned())).check();
+        let checked = flag
+            .assignment(AssignedValue::Text(text.to_owned()))
+            .check();
         checked.map(|()| text.to_owned())
     }
 }
@@ -226,11 +228,11 @@ impl<const RECORD: bool> clap::FromArgMatches for Flags<RECORD> {
         for (flag, key) in Self::all().filter(|(flag, _)| is_given(flag.long)) {
             if key.shape == Shape::Switch {
                 let index = matches.index_of(flag.long).unwrap_or_default();
-                given.push((index, flag.assignment(Given::On)));
+                given.push((index, flag.assignment(AssignedValue::On)));
             } else {
                 given.extend(
                     texts(matches, flag.long)
-                        .map(|(index, text)| (index, flag.assignment(Given::Text(text)))),
+                        .map(|(index, text)| (index, flag.assignment(AssignedValue::Text(text)))),
                 );
             }
         }

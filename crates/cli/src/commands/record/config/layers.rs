@@ -19,14 +19,14 @@ pub(crate) struct Assignment {
     pub(crate) option: String,
     /// The key, after its tables; of a rule `rule`, its name, the key.
     pub(crate) path: Vec<String>,
-    pub(crate) value: Given,
+    pub(crate) value: AssignedValue,
     /// If the key has a list: adds to the list of earlier options.
     pub(crate) adds: bool,
 }
 
 /// A value of the command line.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Given {
+pub(crate) enum AssignedValue {
     On,
     Text(String),
     Toml(String),
@@ -37,7 +37,7 @@ impl Assignment {
         Self {
             option: option.to_owned(),
             path: vec![key.to_owned()],
-            value: Given::Text(text),
+            value: AssignedValue::Text(text),
             adds: false,
         }
     }
@@ -52,11 +52,11 @@ impl Assignment {
         key_of(&path)?;
         let value = value.trim();
         let value = match DeValue::parse(value) {
-            Ok(_) => Given::Toml(value.to_owned()),
+            Ok(_) => AssignedValue::Toml(value.to_owned()),
             Err(error) if value.starts_with(['[', '"', '\'']) => {
                 return Err(error.message().to_owned());
             }
-            Err(_) => Given::Text(value.to_owned()),
+            Err(_) => AssignedValue::Text(value.to_owned()),
         };
         Ok(Self {
             option: format!("--set {}", key.trim()),
@@ -91,9 +91,9 @@ impl Assignment {
     /// A sentence: it does not fit what is there.
     pub(crate) fn put<'a>(&'a self, table: &mut DeTable<'a>, adds: bool) -> Result<(), String> {
         let value = match &self.value {
-            Given::On => DeValue::Boolean(true),
-            Given::Text(text) => DeValue::String(text.as_str().into()),
-            Given::Toml(text) => {
+            AssignedValue::On => DeValue::Boolean(true),
+            AssignedValue::Text(text) => DeValue::String(text.as_str().into()),
+            AssignedValue::Toml(text) => {
                 let value = DeValue::parse(text).map_err(|it| it.message().to_owned())?;
                 value.into_inner()
             }

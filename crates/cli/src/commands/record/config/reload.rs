@@ -41,12 +41,12 @@ pub(crate) struct Reloader {
     flags: Vec<Assignment>,
     handle: RecorderHandle,
     notify: Notify,
-    followed: Mutex<Followed>,
+    followed: Mutex<FollowedConfig>,
 }
 
 /// What the recording goes by.
 #[derive(Debug)]
-struct Followed {
+struct FollowedConfig {
     settings: Settings,
     rules: Vec<ConfigRule>,
     config: Config,
@@ -62,7 +62,7 @@ impl Reloader {
         notify: Notify,
     ) -> Option<Self> {
         let path = loaded.path.clone()?;
-        let followed = Followed {
+        let followed = FollowedConfig {
             settings: loaded.settings.clone(),
             rules: loaded.rules(),
             config,
@@ -89,7 +89,7 @@ impl Reloader {
         told
     }
 
-    fn follow(&self, followed: &mut Followed) -> Result<(String, bool), String> {
+    fn follow(&self, followed: &mut FollowedConfig) -> Result<(String, bool), String> {
         let loaded = Loaded::new(Some(&self.path), &self.flags);
         let loaded = loaded.map_err(|refused| refused.text())?;
         let name = self.path.display();
@@ -107,7 +107,7 @@ impl Reloader {
         let config = config.map_err(|failure| format!("{name}: {}", failure.message()))?;
         let told = self.handle.reload(&config);
         let told = told.map_err(|error| format!("{name}: {error}"))?;
-        *followed = Followed {
+        *followed = FollowedConfig {
             rules: loaded.rules(),
             settings: loaded.settings,
             config,
@@ -144,7 +144,7 @@ impl Reloader {
 }
 
 /// What differs that cannot change.
-fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
+fn fixed(loaded: &Loaded, followed: &FollowedConfig) -> BTreeSet<String> {
     let mut names = Vec::new();
     loaded
         .settings

@@ -12,7 +12,7 @@ use retroscope_recorder::{NO_PACKET, TriggerRequest, check_name};
 
 use super::{
     settings::RuleSettings,
-    text::{ConfigText, Fault},
+    text::{ConfigFault, ConfigText},
 };
 
 /// A rule of a configuration file.
@@ -58,13 +58,13 @@ pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
     spans: Vec<BTreeMap<String, Range<usize>>>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigFault>,
 ) -> Vec<FileRule> {
     let mut read: Vec<FileRule> = Vec::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     let spans = spans.into_iter().chain(iter::repeat_with(BTreeMap::new));
     for (settings, spans) in rules.iter().zip(spans) {
-        let wrong = |key, message| Fault {
+        let wrong = |key, message| ConfigFault {
             span: place(&spans, key),
             message,
         };

@@ -24,14 +24,14 @@ pub(crate) struct ConfigText {
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ConfigFault {
     /// Bytes of the text. `None`: the fault is in the command line.
     pub(super) span: Option<Range<usize>>,
     /// A sentence; what else there is to see stands in further lines.
     pub(super) message: String,
 }
 
-impl Fault {
+impl ConfigFault {
     pub(super) fn at(span: Range<usize>, message: impl Into<String>) -> Self {
         Self {
             span: Some(span),
@@ -119,7 +119,7 @@ impl ConfigText {
     }
 
     /// A fault for a person: `FILE:LINE:COLUMN: what is wrong`, then the place in its line.
-    pub(super) fn render(&self, fault: &Fault) -> String {
+    pub(super) fn render(&self, fault: &ConfigFault) -> String {
         let name = &self.name;
         let Some(span) = &fault.span else {
             return fault.message.clone();
@@ -175,19 +175,19 @@ mod tests {
     fn a_fault_is_shown_at_its_place() {
         let text = text("a = 1\n\tb\u{1b} = \"\u{e9}t\"\n");
         let value = text.text.find('"').unwrap();
-        let fault = Fault::at(value..value + 5, "it is wrong\nfor a reason");
+        let fault = ConfigFault::at(value..value + 5, "it is wrong\nfor a reason");
         assert_eq!(
             text.render(&fault),
             "f:2:7: it is wrong\n 2 |  b  = \"\u{e9}t\"\n   |       ^^^^\nfor a reason"
         );
         let long = self::text(&format!("{} = {}", "k".repeat(500), "v".repeat(500)));
-        let rendered = long.render(&Fault::at(503..1003, "too long"));
+        let rendered = long.render(&ConfigFault::at(503..1003, "too long"));
         assert!(
             rendered.starts_with("f:1:504: too long\n 1 | …"),
             "{rendered}"
         );
         assert!(rendered.lines().all(|line| line.chars().count() < 140));
-        let end = long.render(&Fault::at(1003..1003, "goes on"));
+        let end = long.render(&ConfigFault::at(1003..1003, "goes on"));
         assert!(end.ends_with('^'), "{end}");
     }
 }

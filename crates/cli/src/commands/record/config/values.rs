@@ -19,7 +19,7 @@ use serde::{
 use serde_json::{Value as Json, json};
 
 use super::key::{Setting, Shape};
-use crate::{commands::record::alerts::AlertSource, eve::Target, units};
+use crate::{commands::record::alerts::AlertSource, eve::EveTarget, units};
 
 /// A type that is read from a text.
 pub(crate) trait FromText: Sized + PartialEq {
@@ -434,7 +434,7 @@ macro_rules! by_function {
 }
 by_function! {
     AlertSource: AlertSource::from_str,
-    Target: Target::from_str,
+    EveTarget: EveTarget::from_str,
     Address: Address::from_str,
     CpuList: CpuList::from_str,
     NameTemplate: NameTemplate::new,
