@@ -1,16 +1,18 @@
-//! Compares a dump with what the generator sent: `demo_check RECORD.json SENT.json FLOW.pcap [schedule]`.
+//! Compares a dump with what the generator sent: `demo_check RECORD.json SENT.json FLOW.pcap
+//! [schedule]`.
 //!
-//! `RECORD.json` ends with the line that `record --json` printed, for a run with one trigger; `SENT.json` is what
-//! `generate --json` printed; `FLOW.pcap` holds those of the packets sent that the dump filter takes. Packets are matched by
-//! their sequence numbers. The dump must hold, byte for byte, one unbroken stretch of the flow, and nothing of the window may
-//! lie outside it.
+//! `RECORD.json` ends with the line that `record --json` printed, for a run with one trigger;
+//! `SENT.json` is what `generate --json` printed; `FLOW.pcap` holds those of the packets sent that
+//! the dump filter takes. Packets are matched by their sequence numbers. The dump must hold, byte
+//! for byte, one unbroken stretch of the flow, and nothing of the window may lie outside it.
 //!
-//! A packet is captured a little after it was sent, so one sent just before either end of the window may be captured on
-//! the other side of it. Which side is known for packets in the dump, from their stamps. For the packet after the last
-//! one it is decided by the longest delay seen: missing is what was sent earlier than that before the end.
+//! A packet is captured a little after it was sent, so one sent just before either end of the
+//! window may be captured on the other side of it. Which side is known for packets in the dump,
+//! from their stamps. For the packet after the last one it is decided by the longest delay seen:
+//! missing is what was sent earlier than that before the end.
 //!
-//! With `schedule`, the generator ran inside the recorder: stamps differ by the start of the run only, which the trigger
-//! packet tells, and there are no delays.
+//! With `schedule`, the generator ran inside the recorder: stamps differ by the start of the run
+//! only, which the trigger packet tells, and there are no delays.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -174,7 +176,8 @@ fn matched(
     ))
 }
 
-/// Checks that no packet of the window is outside the dump, and returns how many packets the window holds.
+/// Checks that no packet of the window is outside the dump, and returns how many packets the window
+/// holds.
 fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) -> Result<usize> {
     let sent_ns = |packet: &Packet| packet.time_ns + delays.shift_ns;
     let after = first + delays.delays_ns.len();
@@ -194,7 +197,8 @@ fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) 
     {
         return Err(format!("packet {} of the window is missing", next.sequence).into());
     }
-    // By the time they were sent, corrected by those known to have crossed an end of the window on their way.
+    // By the time they were sent, corrected by those known to have crossed an end of the window on
+    // their way.
     let inside = |packet: &&Packet| (window.from_ns..=window.to_ns).contains(&sent_ns(packet));
     let sent_inside = flow.iter().filter(inside).count();
     let came_in = flow[first..after]

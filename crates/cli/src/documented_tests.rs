@@ -1,5 +1,5 @@
-//! Every `retroscope …` command line in the documentation, the examples, the packaging files and the
-//! comments of this workspace is parsed by the program's own parser.
+//! Every `retroscope …` command line in the documentation, the examples, the packaging files and
+//! the comments of this workspace is parsed by the program's own parser.
 //!
 //! A command line is code: a line of a `console` or `sh` block, a code span between backticks, a
 //! line of a shell script, the value of `ExecStart=`, or a comment line that begins with the
@@ -219,7 +219,8 @@ fn of_block(language: &str, lines: &str) -> Vec<Code> {
     }
 }
 
-/// Code of a file with comments: its lines, comment lines that are a command, and the code spans of the comments.
+/// Code of a file with comments: its lines, comment lines that are a command, and the code spans of
+/// the comments.
 fn of_commented(text: &str, marker: &str) -> Vec<Code> {
     let mut code = Vec::new();
     let mut prose = String::new();
@@ -334,8 +335,8 @@ fn arguments(words: &[String]) -> Option<&[String]> {
     (at == 0 || !words[0].starts_with('-') && before.all(is_skipped)).then(|| &words[at + 1..])
 }
 
-/// Splits code as a shell does, into simple commands without their redirections. A quote that stays open ends with the
-/// text.
+/// Splits code as a shell does, into simple commands without their redirections. A quote that stays
+/// open ends with the text.
 #[derive(Debug, Default)]
 struct Splitter {
     commands: Vec<Vec<String>>,
@@ -462,7 +463,8 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
     }
 }
 
-/// A command whose arguments of these names, as errors have them (`--duration <TIME>`), take any value.
+/// A command whose arguments of these names, as errors have them (`--duration <TIME>`), take any
+/// value.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),

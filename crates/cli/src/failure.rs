@@ -15,7 +15,8 @@ const HELD_MAX: usize = 1000;
 /// What is kept; `None`: messages are printed at once.
 static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
+/// missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -133,7 +134,8 @@ pub(crate) fn release() {
     messages.iter().flatten().for_each(|message| say(message));
 }
 
-/// Writes stdout, for a command that has nothing else to do. Whoever reads it may leave early: that is no error.
+/// Writes stdout, for a command that has nothing else to do. Whoever reads it may leave early: that
+/// is no error.
 ///
 /// # Errors
 /// [`Failure`], exit 1.

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// An oscilloscope for network traffic: records every packet into memory and writes what happened before and after a
-/// trigger to a capture file.
+/// An oscilloscope for network traffic: records every packet into memory and writes what happened
+/// before and after a trigger to a capture file.
 #[derive(Debug, Parser)]
 #[command(name = "retroscope", version, max_term_width = 110)]
 struct Cli {

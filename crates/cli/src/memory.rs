@@ -7,7 +7,8 @@ use crate::system_file::{read, read_number};
 /// The default ring where there is plenty of memory.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Bytes that can still be used: what the kernel calls available, or what the control group leaves, if less.
+/// Bytes that can still be used: what the kernel calls available, or what the control group leaves,
+/// if less.
 pub(crate) fn available() -> Option<u64> {
     let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
     [available, cgroup_left()].into_iter().flatten().min()
@@ -30,7 +31,8 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's limit.
+/// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's
+/// limit.
 fn cgroup_left() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
     let mut least: Option<u64> = None;

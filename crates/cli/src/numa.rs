@@ -1,6 +1,7 @@
 //! On which NUMA nodes the interfaces are: a ring is best on the node of the NIC that fills it.
 //!
-//! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device, testing/sysfs-bus-pci.
+//! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device,
+//! testing/sysfs-bus-pci.
 
 use std::path::Path;
 
@@ -13,7 +14,8 @@ use crate::system_file::read;
 pub(crate) struct Topology {
     /// Nodes that are online, at least 1.
     pub(crate) nodes: usize,
-    /// Interfaces and their node; `None`: the interface has none (a virtual one), or the kernel does not know.
+    /// Interfaces and their node; `None`: the interface has none (a virtual one), or the kernel
+    /// does not know.
     pub(crate) interfaces: Vec<(String, Option<u32>)>,
 }
 

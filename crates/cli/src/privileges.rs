@@ -1,7 +1,9 @@
-//! Giving up privileges once everything is open, before the first packet is looked at: capabilities(7), credentials(7).
+//! Giving up privileges once everything is open, before the first packet is looked at:
+//! capabilities(7), credentials(7).
 //!
-//! Identity and capabilities belong to threads here: the thread that opened the sources gives up its own, and those that it
-//! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts, and is waited for.
+//! Identity and capabilities belong to threads here: the thread that opened the sources gives up
+//! its own, and those that it starts afterwards have none. The thread for signals, which is older,
+//! gives up its own when it starts, and is waited for.
 
 use std::{
     ffi::CString,
@@ -84,9 +86,9 @@ impl Privileges {
         self.user.as_ref().map_or((None, None), User::owner)
     }
 
-    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
-    /// `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write to without it, and CAP_CHOWN under sudo,
-    /// whose caller owns the dumps.
+    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to
+    /// a root without `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write
+    /// to without it, and CAP_CHOWN under sudo, whose caller owns the dumps.
     ///
     /// # Errors
     /// The user may not write dumps, or a system call failed: then nothing is to be recorded.
@@ -123,7 +125,8 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// What writing dumps takes. The directory is tried without capabilities, which the thread keeps the right to until then.
+    /// What writing dumps takes. The directory is tried without capabilities, which the thread
+    /// keeps the right to until then.
     fn needed(&self) -> CapabilitySet {
         let Ok(sets) = capabilities(None) else {
             return CapabilitySet::empty();
@@ -149,7 +152,8 @@ impl Privileges {
     }
 }
 
-/// Takes all capabilities but these from the calling thread, and those of programs that it may start.
+/// Takes all capabilities but these from the calling thread, and those of programs that it may
+/// start.
 fn keep_only(left: CapabilitySet) -> anyhow::Result<()> {
     clear_ambient_capability_set().map_err(failed("prctl(PR_CAP_AMBIENT)"))?;
     set_capabilities(None, only(left)).map_err(failed("capset"))?;

@@ -1,5 +1,5 @@
-//! The terminal while a screen is on it: another screen without a cursor, and keys that come at once. However the program ends, a panic
-//! included, it is then as it was before.
+//! The terminal while a screen is on it: another screen without a cursor, and keys that come at
+//! once. However the program ends, a panic included, it is then as it was before.
 
 use std::{
     env,
@@ -99,7 +99,8 @@ impl Terminal {
         keys.take_while(|key| *key != 0x1b).collect()
     }
 
-    /// Whether its size has changed since the last call, or it is ours again. Stops the process where it is asked to, as ^Z does.
+    /// Whether its size has changed since the last call, or it is ours again. Stops the process
+    /// where it is asked to, as ^Z does.
     pub(crate) fn is_changed(&mut self) -> bool {
         let size = self.size();
         let mut is_changed = std::mem::replace(&mut self.drawn, size) != size;

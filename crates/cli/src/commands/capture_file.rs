@@ -1,4 +1,5 @@
-//! A capture file that is written: a copy in the format of the one that is read, or made-up traffic.
+//! A capture file that is written: a copy in the format of the one that is read, or made-up
+//! traffic.
 
 use std::{fs::File, io::BufWriter};
 
@@ -17,7 +18,8 @@ pub(super) const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Capture {
     writer: CaptureWriter,
-    /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the writer counts.
+    /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the
+    /// writer counts.
     times_beyond: u64,
 }
 
@@ -26,7 +28,8 @@ enum CaptureWriter {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
-        /// Interfaces written. Their indices are those of the input, whatever section they stood in.
+        /// Interfaces written. Their indices are those of the input, whatever section they stood
+        /// in.
         interfaces: usize,
     },
 }

@@ -1,6 +1,7 @@
 //! Text in columns.
 
-/// Rows of cells, each as wide as the widest of its column, those of `right` flush right. No row ends with blanks.
+/// Rows of cells, each as wide as the widest of its column, those of `right` flush right. No row
+/// ends with blanks.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,4 +1,5 @@
-//! `retroscope completions SHELL` and `retroscope man DIR`: what the commands and options are, for shells and for man(1). Both are made of clap's definitions.
+//! `retroscope completions SHELL` and `retroscope man DIR`: what the commands and options are, for
+//! shells and for man(1). Both are made of clap's definitions.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -9,8 +10,8 @@ use crate::failure::{Failure, put};
 
 /// Print what lets a shell complete commands and options
 ///
-/// For bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; for zsh a file `_retroscope` in a directory of $fpath; for fish
-/// ~/.config/fish/completions/retroscope.fish.
+/// For bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; for zsh a file
+/// `_retroscope` in a directory of $fpath; for fish ~/.config/fish/completions/retroscope.fish.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionArgs {
     /// The shell

@@ -1,4 +1,5 @@
-//! `retroscope events`, `when-full`, `reload`, `stop`: what happens in a recorder that runs, and what it is told beside triggers, rules and pins.
+//! `retroscope events`, `when-full`, `reload`, `stop`: what happens in a recorder that runs, and
+//! what it is told beside triggers, rules and pins.
 
 use std::process::ExitCode;
 
@@ -14,7 +15,8 @@ use crate::failure::{Failure, put, put_json};
     after_help = "Exit codes: 0 the recording ended, or nobody reads any more, 1 no recorder there, or the connection was lost, 2 wrong arguments."
 )]
 pub(crate) struct EventsArgs {
-    /// From the event of this number on, which is an earlier `next`, as far as they are kept; 0: all that are kept
+    /// From the event of this number on, which is an earlier `next`, as far as they are kept; 0:
+    /// all that are kept
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
 

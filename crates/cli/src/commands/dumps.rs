@@ -41,7 +41,8 @@ pub(crate) struct Args {
 enum DumpsCommand {
     /// List them, which is the default
     List,
-    /// Write a dump's capture file; of one that is open what is there, and then what comes until it is finished
+    /// Write a dump's capture file; of one that is open what is there, and then what comes until it
+    /// is finished
     Get(GetArgs),
     /// Keep one, whatever limit there is, or whoever wants to delete it
     Hold { dump: String },

@@ -21,11 +21,13 @@ pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "url", help = socket_help())]
     socket: Option<PathBuf>,
 
-    /// The address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT on this machine
+    /// The address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT on this
+    /// machine
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Url>,
 
-    /// The file with the token for --url, which `retroscope token` printed [default: what $RETROSCOPE_TOKEN_FILE names]
+    /// The file with the token for --url, which `retroscope token` printed [default: what
+    /// $RETROSCOPE_TOKEN_FILE names]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -104,7 +106,8 @@ impl RemoteArgs {
     }
 }
 
-/// What an error means for the exit code: what is said wrongly is a usage error, wherever it is found out.
+/// What an error means for the exit code: what is said wrongly is a usage error, wherever it is
+/// found out.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Refused {

@@ -37,9 +37,11 @@ pub(crate) struct Args {
 enum RulesCommand {
     /// List them, which is the default
     List,
-    /// Add a rule under a name; its dumps are as the recorder was started for, unless told otherwise
+    /// Add a rule under a name; its dumps are as the recorder was started for, unless told
+    /// otherwise
     Add(RuleArgs),
-    /// Give a rule another expression, dump expression, window and limits, all of them, between two packets; its dumps go on as they are
+    /// Give a rule another expression, dump expression, window and limits, all of them, between two
+    /// packets; its dumps go on as they are
     Change(RuleArgs),
     /// Remove one; its dumps go on
     Remove { name: String },
@@ -77,7 +79,8 @@ struct RuleArgs {
     #[command(flatten)]
     limits: LimitsArgs,
 
-    /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then none do
+    /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then
+    /// none do
     #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
     expression: Vec<String>,
 }

@@ -32,7 +32,8 @@ impl OutputTarget {
         }
     }
 
-    /// Opens it for writing, without a buffer. A file that is not there yet holds traffic, and is not for everybody (0640).
+    /// Opens it for writing, without a buffer. A file that is not there yet holds traffic, and is
+    /// not for everybody (0640).
     ///
     /// # Errors
     /// What the system said, with the name.
@@ -48,7 +49,8 @@ impl OutputTarget {
         opened.with_context(|| format!("cannot write {self}"))
     }
 
-    /// Whether it is this very file, under whatever name, before it is opened. Pipes and devices are never the same.
+    /// Whether it is this very file, under whatever name, before it is opened. Pipes and devices
+    /// are never the same.
     pub(super) fn is_file(&self, other: &Metadata) -> bool {
         let metadata = match self {
             Self::Stdout => {

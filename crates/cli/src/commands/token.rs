@@ -32,7 +32,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
 
-    /// Write the token to this new file (mode 0600) instead of stdout. Refuse an existing file or link
+    /// Write the token to this new file (mode 0600) instead of stdout. Refuse an existing file or
+    /// link
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
@@ -40,7 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     name: String,
 
-    /// What it is for: metrics, view (and metrics), packets (and view), trigger (and view), or admin (all); repeat for several
+    /// What it is for: metrics, view (and metrics), packets (and view), trigger (and view), or
+    /// admin (all); repeat for several
     #[arg(long = "role", value_name = "ROLE", required = true)]
     roles: Vec<Role>,
 

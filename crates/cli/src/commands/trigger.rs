@@ -10,7 +10,8 @@ use super::{
 };
 use crate::failure::{Failure, put, put_json};
 
-/// Start a dump, as SIGUSR1 does, of the packets and the window that the recorder was started with unless told otherwise.
+/// Start a dump, as SIGUSR1 does, of the packets and the window that the recorder was started with
+/// unless told otherwise.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, the dump is open; 1 refused, or no recorder there; 2 wrong arguments."

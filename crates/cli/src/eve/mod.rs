@@ -1,8 +1,11 @@
-//! Lines of EVE JSON on their way out: to a file, stdout, or a socket that another program listens at.
+//! Lines of EVE JSON on their way out: to a file, stdout, or a socket that another program listens
+//! at.
 //!
-//! Lines are collected, and go out whole. An output may take a part of a line and no more for now, a full disk or a slow reader: then the
-//! rest of that line goes first when there is room again, and lines that found none are lost and counted. Where an output begins anew, a reader that comes back
-//! or a file that is opened again, it begins with a whole line. What Suricata does otherwise: it drops silently, and may tear lines.
+//! Lines are collected, and go out whole. An output may take a part of a line and no more for now,
+//! a full disk or a slow reader: then the rest of that line goes first when there is room again,
+//! and lines that found none are lost and counted. Where an output begins anew, a reader that comes
+//! back or a file that is opened again, it begins with a whole line. What Suricata does otherwise:
+//! it drops silently, and may tear lines.
 
 mod file;
 mod output;
@@ -35,7 +38,8 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Options {
     /// Seed of Community IDs.
     pub(crate) community_id_seed: u16,
-    /// How long lines may wait for a slow reader, each time that they go out; live 100 ms. `None`: as long as it takes.
+    /// How long lines may wait for a slow reader, each time that they go out; live 100 ms. `None`:
+    /// as long as it takes.
     pub(crate) patience: Option<Duration>,
     /// The user and group of a new file: see [`crate::privileges::Privileges::owner`].
     pub(crate) owner: Owner,
@@ -62,7 +66,8 @@ pub(crate) struct Counters {
     pub(crate) not_ip: u64,
 }
 
-/// Writes lines. For one thread at a time; whoever calls it waits as long as [`Options::patience`] says, and for disks.
+/// Writes lines. For one thread at a time; whoever calls it waits as long as [`Options::patience`]
+/// says, and for disks.
 pub(crate) struct EveWriter {
     target: EveTarget,
     options: Options,
@@ -93,8 +98,8 @@ struct ReportedLosses {
 }
 
 impl EveWriter {
-    /// Opens the output; this is before privileges are given up. `tell` gets a sentence when lines begin to be lost and when they go out again, at
-    /// most once a minute.
+    /// Opens the output; this is before privileges are given up. `tell` gets a sentence when lines
+    /// begin to be lost and when they go out again, at most once a minute.
     ///
     /// # Errors
     /// A sentence: there is no such output, or it may not be written.
@@ -157,7 +162,8 @@ impl EveWriter {
         }
     }
 
-    /// Writes an event of ours: see [`retroscope_eve::event`]. One that is no JSON is lost. It may wait for [`Self::flush`].
+    /// Writes an event of ours: see [`retroscope_eve::event`]. One that is no JSON is lost. It may
+    /// wait for [`Self::flush`].
     pub(crate) fn event(&mut self, time_ns: i64, kind: &str, fields: &impl Serialize) {
         if retroscope_eve::event(&mut self.collected, time_ns, kind, fields).is_err() {
             self.counters.lost += 1;
@@ -165,8 +171,8 @@ impl EveWriter {
         self.flush_if_full();
     }
 
-    /// Opens a file again by its name, which another program may have renamed: SIGHUP. Other outputs go on. Where it cannot be opened, lines go on
-    /// into the one that was open.
+    /// Opens a file again by its name, which another program may have renamed: SIGHUP. Other
+    /// outputs go on. Where it cannot be opened, lines go on into the one that was open.
     pub(crate) fn rotate(&mut self) {
         self.flush();
         match self.output.reopen() {

@@ -12,13 +12,15 @@ use rustix::{
 
 /// What lines go out to.
 pub(super) trait LineOutput: Send {
-    /// Takes at least one byte, at most all. Waits no longer than `patience`, of which it takes what it waited; `None`: as long as it takes.
+    /// Takes at least one byte, at most all. Waits no longer than `patience`, of which it takes
+    /// what it waited; `None`: as long as it takes.
     ///
     /// # Errors
     /// Nothing was taken: see [`Trouble`].
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble>;
 
-    /// After [`Trouble::Gone`]: whether there is something new to write to. `now` is of a monotonic clock.
+    /// After [`Trouble::Gone`]: whether there is something new to write to. `now` is of a monotonic
+    /// clock.
     fn renew(&mut self, now: Instant) -> bool {
         let _ = now;
         false

@@ -1,4 +1,5 @@
-//! Lines to a socket that another program listens at, as Suricata's `filetype: unix_stream`: we are its client.
+//! Lines to a socket that another program listens at, as Suricata's `filetype: unix_stream`: we are
+//! its client.
 
 use std::{
     io,
@@ -77,7 +78,8 @@ impl LineOutput for Socket {
     }
 }
 
-/// A connection that never waits, also not to be made: a listener with too many others waiting refuses it.
+/// A connection that never waits, also not to be made: a listener with too many others waiting
+/// refuses it.
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

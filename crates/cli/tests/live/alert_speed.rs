@@ -1,9 +1,12 @@
-//! How soon an alert's packets are in its file while a busy link is recorded: a measurement, for a release build.
+//! How soon an alert's packets are in its file while a busy link is recorded: a measurement, for a
+//! release build.
 //!
 //! `cargo test --release -p retroscope-cli --test live alert_speed -- --ignored --nocapture`
 //!
-//! Alerts are about flows of the traffic, of a packet of 20 ms before; beside each alert 20 lines of other kinds come, as an IDS writes them. The time goes from
-//! the call that writes an alert's line into the socket to when its dump's file has a packet, which inotify(7) tells: in the file, not past a power failure.
+//! Alerts are about flows of the traffic, of a packet of 20 ms before; beside each alert 20 lines
+//! of other kinds come, as an IDS writes them. The time goes from the call that writes an alert's
+//! line into the socket to when its dump's file has a packet, which inotify(7) tells: in the file,
+//! not past a power failure.
 
 use std::{
     collections::HashMap,
@@ -87,7 +90,8 @@ fn stamp(us: i64) -> String {
     format!("{}+0000", &rfc3339(us * 1000)[..26])
 }
 
-/// Writes alerts at their rate. By the time of the trigger, as it stands in a file's name: when each was written. Lines that found no room.
+/// Writes alerts at their rate. By the time of the trigger, as it stands in a file's name: when
+/// each was written. Lines that found no room.
 fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, Instant>, u64) {
     let mut stream = UnixStream::connect(socket).unwrap();
     // As Suricata does.
@@ -130,7 +134,8 @@ fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, In
     (written, refused)
 }
 
-/// When files of the directory had a packet for the first time, by the time in their names: until all have, or none has for a while.
+/// When files of the directory had a packet for the first time, by the time in their names: until
+/// all have, or none has for a while.
 fn watch(directory: &Path) -> HashMap<String, Instant> {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     inotify::add_watch(&watch, directory, inotify::WatchFlags::MODIFY).unwrap();

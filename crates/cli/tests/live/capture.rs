@@ -38,8 +38,8 @@ pub(crate) fn path(dump: &Value) -> PathBuf {
     PathBuf::from(dump["file"].as_str().unwrap())
 }
 
-/// Reads a complete dump and checks what holds for every one: name and sidecar, order of time, the window, the count in
-/// the summary, and that other readers agree.
+/// Reads a complete dump and checks what holds for every one: name and sidecar, order of time, the
+/// window, the count in the summary, and that other readers agree.
 pub(crate) fn read(dump: &Value) -> Capture {
     let path = path(dump);
     assert!(path.extension().is_some_and(|e| e == "pcapng"), "{dump}");

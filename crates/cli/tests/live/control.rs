@@ -35,8 +35,9 @@ pub(crate) fn socket() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A rule that is added while inserters look for another: the next packet that it takes is dumped, with the past; one that is removed
-/// takes none. Packets of the ring are asked for under traffic, and none is lost.
+/// A rule that is added while inserters look for another: the next packet that it takes is dumped,
+/// with the past; one that is removed takes none. Packets of the ring are asked for under traffic,
+/// and none is lost.
 #[test]
 fn rules_change_under_traffic() {
     let _machine = shared();
@@ -94,8 +95,8 @@ fn rules_change_under_traffic() {
     assert!(!path.exists());
 }
 
-/// The socket belongs to the user that the recorder becomes. Who is neither that user, nor root, nor of the group gets no answer, even where
-/// the file lets anyone in.
+/// The socket belongs to the user that the recorder becomes. Who is neither that user, nor root,
+/// nor of the group gets no answer, even where the file lets anyone in.
 #[test]
 fn only_its_own_may_control_it() {
     let _machine = shared();
@@ -155,7 +156,8 @@ fn only_its_own_may_control_it() {
     recorder.stop().expect_code(0);
 }
 
-/// Two queries of everything, a rule change, dumps by hand: at some hundred thousand packets a second nothing is lost.
+/// Two queries of everything, a rule change, dumps by hand: at some hundred thousand packets a
+/// second nothing is lost.
 #[test]
 fn commands_lose_no_packet() {
     let _machine = crate::quiet();

@@ -1,6 +1,7 @@
 //! Disks that fill up or turn read-only lose dumps, say so, and never stop the recording.
 //!
-//! The dump directory is a tmpfs in a mount namespace of the recorder's own; it is reached through `/proc/PID/root`.
+//! The dump directory is a tmpfs in a mount namespace of the recorder's own; it is reached through
+//! `/proc/PID/root`.
 
 use std::{
     collections::BTreeSet,
@@ -31,7 +32,8 @@ fn packet(host: u8, triggers: bool) -> Vec<u8> {
     udp(host, 1000, 60000, &[u8::from(triggers); 958])
 }
 
-/// Starts a recorder whose dump directory is a file system of so many KiB, with more arguments, those [of a line](words).
+/// Starts a recorder whose dump directory is a file system of so many KiB, with more arguments,
+/// those [of a line](words).
 fn start(namespace: &Namespace, size_kib: u32, more: &str) -> Option<Recorder> {
     let mount =
         format!(r#"mkdir -p "$0" && mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@""#);
@@ -83,7 +85,8 @@ fn names(recorder: &Recorder) -> Vec<String> {
     names
 }
 
-/// Removes a file and frees its bytes at once: a process that another test is starting may hold it open for an instant.
+/// Removes a file and frees its bytes at once: a process that another test is starting may hold it
+/// open for an instant.
 fn remove(path: &Path) {
     File::options()
         .write(true)
@@ -102,7 +105,8 @@ fn verdicts(outcome: &Outcome) -> Vec<&Value> {
         .collect()
 }
 
-/// A dump does not fit: it failed, its `.part` stays and is named. Space is made: the next dump succeeds.
+/// A dump does not fit: it failed, its `.part` stays and is named. Space is made: the next dump
+/// succeeds.
 #[test]
 fn a_full_disk_fails_one_dump() {
     let _machine = shared();
@@ -206,7 +210,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Writes a file until there is no room, and frees some of it, again and again at points that are made up, until it is told to end.
+/// Writes a file until there is no room, and frees some of it, again and again at points that are
+/// made up, until it is told to end.
 fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     let open = File::options().append(true).create(true).open(path);
     let mut file = open.unwrap();
@@ -267,8 +272,9 @@ fn finished(events: &mut Events, noted: &mut Noted) {
     while told(events, noted) != "finished" {}
 }
 
-/// Another writer fills the disk and frees it again while dumps are written, and old ones are deleted for them. What a dump lost by that its verdict
-/// tells; who has the disk alone is complete; nothing is lost before it, and nothing is deleted that is held, or without an event.
+/// Another writer fills the disk and frees it again while dumps are written, and old ones are
+/// deleted for them. What a dump lost by that its verdict tells; who has the disk alone is
+/// complete; nothing is lost before it, and nothing is deleted that is held, or without an event.
 #[test]
 fn another_writer_fills_the_disk() {
     const ROUNDS: usize = 24;

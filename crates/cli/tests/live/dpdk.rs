@@ -13,7 +13,8 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// A device beside an interface of the kernel, captured by two engines; the thread that DPDK keeps becomes the user too.
+/// A device beside an interface of the kernel, captured by two engines; the thread that DPDK keeps
+/// becomes the user too.
 #[test]
 fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     let _machine = shared();
@@ -44,8 +45,8 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// A root without `-Z` keeps what writing to the directory takes; DPDK's threads write nothing, and the one that would keep
-/// everything is not started, wherever the memory comes from.
+/// A root without `-Z` keeps what writing to the directory takes; DPDK's threads write nothing, and
+/// the one that would keep everything is not started, wherever the memory comes from.
 #[test]
 fn no_thread_of_dpdk_keeps_anything() {
     let _machine = shared();

@@ -19,7 +19,8 @@ use crate::{
     traffic::{self, HEADERS, Sender, tagged, udp},
 };
 
-/// libpcap delivers tags in their place, so that the filter means what it means on the wire; what it refuses is counted.
+/// libpcap delivers tags in their place, so that the filter means what it means on the wire; what
+/// it refuses is counted.
 #[test]
 fn libpcap_records_what_the_filter_takes() {
     let _machine = shared();
@@ -52,8 +53,8 @@ fn libpcap_records_what_the_filter_takes() {
     assert_eq!(came, [&inside(2000), &inside(3000)]);
 }
 
-/// AF_XDP in the whole program: what is sent is in the dump, the host keeps its interface while the program is refused it, and
-/// kill -9 leaves nothing behind.
+/// AF_XDP in the whole program: what is sent is in the dump, the host keeps its interface while the
+/// program is refused it, and kill -9 leaves nothing behind.
 #[test]
 fn af_xdp_takes_the_interface_and_gives_it_back() {
     let _machine = shared();
@@ -127,8 +128,8 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
-/// A frame that does not fit any more because the MTU was raised: it is told, counted, and missing from the dump by name. The mode is in
-/// `--json`.
+/// A frame that does not fit any more because the MTU was raised: it is told, counted, and missing
+/// from the dump by name. The mode is in `--json`.
 #[test]
 fn a_raised_mtu_is_in_the_verdict() {
     let _machine = shared();
@@ -172,7 +173,8 @@ fn a_raised_mtu_is_in_the_verdict() {
     assert_eq!(capture::read(dump).packets.len(), 2);
 }
 
-/// `--cpus` means the same with every engine: a CPU for each thread of an interface, and none of them for made-up traffic.
+/// `--cpus` means the same with every engine: a CPU for each thread of an interface, and none of
+/// them for made-up traffic.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();
@@ -332,7 +334,8 @@ fn refused(namespace: &Namespace, arguments: &[&str]) -> (i32, String) {
     run(namespace, &[], &line)
 }
 
-/// The tail of a large flow is dropped by the XDP program: all of it is counted and told, and the beginnings of all flows are there.
+/// The tail of a large flow is dropped by the XDP program: all of it is counted and told, and the
+/// beginnings of all flows are there.
 #[test]
 fn tails_are_dropped_in_the_kernel() {
     let _machine = quiet();
@@ -380,7 +383,8 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(ledger.stored, 1001 + beginning.len() as u64);
     let payload = capture::read(dump).packets[0].data.len() - 42;
     assert_eq!(large.len(), 4096_usize.div_ceil(payload));
-    // What the program dropped and what the inserter shed, which stood behind it: at first, and one packet each 100 ms.
+    // What the program dropped and what the inserter shed, which stood behind it: at first, and one
+    // packet each 100 ms.
     let missing = dump["missing"].as_array().unwrap();
     let counts: Vec<u64> = missing
         .iter()
@@ -402,7 +406,8 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(missing[0]["by"], json!({ "cutoff": dropped }));
 }
 
-/// Connections are opened again with the same ports in the burst that takes them beyond their cutoff: the program has seen their SYN before it was told to drop them.
+/// Connections are opened again with the same ports in the burst that takes them beyond their
+/// cutoff: the program has seen their SYN before it was told to drop them.
 #[test]
 fn connections_that_are_opened_again_are_not_dropped() {
     const FLOWS: u16 = 50;
@@ -450,7 +455,8 @@ fn connections_that_are_opened_again_are_not_dropped() {
         frames.iter().for_each(|frame| sender.send(frame));
         recorder.settle(sender.sent());
     }
-    // What the inserter said to the program in the step that counted it is said when it has counted the next packet.
+    // What the inserter said to the program in the step that counted it is said when it has counted
+    // the next packet.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

@@ -65,7 +65,8 @@ fn of_file(path: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Requests come by one interface and answers by another, with two threads to look at them: the flows are those of a file that has both.
+/// Requests come by one interface and answers by another, with two threads to look at them: the
+/// flows are those of a file that has both.
 #[test]
 fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     let _machine = shared();
@@ -117,7 +118,8 @@ fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     assert_eq!(live.len(), expected.len());
 }
 
-/// The kernel takes tags out of frames: flows under them are told apart all the same. What a trigger took is exempt once it was looked at, wherever that is.
+/// The kernel takes tags out of frames: flows under them are told apart all the same. What a
+/// trigger took is exempt once it was looked at, wherever that is.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     for analyzers in ["inline", "1"] {
@@ -156,7 +158,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// A dump is opened of flows that are beyond their cutoff: what comes of them is kept as soon as that is seen, with a packet of them in its window, or without.
+/// A dump is opened of flows that are beyond their cutoff: what comes of them is kept as soon as
+/// that is seen, with a packet of them in its window, or without.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for past in ["20s", "0s"] {
@@ -204,7 +207,8 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// Four times the load and back: the ring reaches back for the goal nearly always, flows keep their beginnings, and all of them afterwards.
+/// Four times the load and back: the ring reaches back for the goal nearly always, flows keep their
+/// beginnings, and all of them afterwards.
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
     const GOAL_S: u64 = 3;
@@ -223,7 +227,8 @@ fn the_ring_reaches_back_for_the_goal() {
     let recorder = Recorder::start(&namespace, &line);
     let api = Api::at(&socket);
     let mut sender = Sender::new(&namespace, "v0");
-    // A tenth of the packets are of small flows, of ten packets each; the others of four large ones.
+    // A tenth of the packets are of small flows, of ten packets each; the others of four large
+    // ones.
     let fill = |number: u64, frame: &mut [u8]| {
         let port = match number % 10 {
             0 => 2000 + u16::try_from(number / 100 % 60_000).unwrap(),

@@ -177,8 +177,9 @@ fn an_interface_is_removed() {
     assert_eq!(capture.packets.len(), 2);
 }
 
-/// The only interface is removed and made again, with one thread and with several, and as a user without rights: the recording goes on,
-/// dumps before and behind the gap are complete, one across it is not.
+/// The only interface is removed and made again, with one thread and with several, and as a user
+/// without rights: the recording goes on, dumps before and behind the gap are complete, one across
+/// it is not.
 #[test]
 fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
@@ -252,7 +253,8 @@ fn comes_back(tag: &str, engine: &[&str]) {
     assert_away(outcome.dump_of("manual"), "v1");
 }
 
-/// Waits until `count` packet sockets are bound to an interface as it is now, under its present number.
+/// Waits until `count` packet sockets are bound to an interface as it is now, under its present
+/// number.
 fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     let deadline = Instant::now() + DEADLINE;
     namespace.enter(|| {
@@ -272,8 +274,8 @@ fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     });
 }
 
-/// An interface that is removed too often is away to the end, although its own threads have ended: the other one is recorded on, and
-/// every later dump is incomplete.
+/// An interface that is removed too often is away to the end, although its own threads have ended:
+/// the other one is recorded on, and every later dump is incomplete.
 #[test]
 fn an_interface_is_away_for_good() {
     let _machine = shared();

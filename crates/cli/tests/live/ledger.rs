@@ -1,4 +1,5 @@
-//! Every packet is accounted for: at speed, in overload, over several threads; and what a dump holds is exactly what was sent.
+//! Every packet is accounted for: at speed, in overload, over several threads; and what a dump
+//! holds is exactly what was sent.
 
 use std::{collections::BTreeSet, fs, time::Instant};
 
@@ -22,12 +23,14 @@ const BACKGROUND: u16 = 2000;
 /// The host whose packets a trigger packet asks for.
 const HOST: u8 = 7;
 
-/// 500 kpps of 64-byte frames: nothing is lost, and dumps in the middle of it hold exactly their windows.
+/// 500 kpps of 64-byte frames: nothing is lost, and dumps in the middle of it hold exactly their
+/// windows.
 ///
-/// Three trigger packets in turn dump one host, and SIGUSR1 dumps everything. The windows of the first and the third dump
-/// together cover the second, so the second's edges are known to the packet. A busy machine may send slower than asked;
-/// what it sends must be there all the same. One that holds the recorder up for longer than a window waits, or the sender
-/// between two triggers, gets two more tries.
+/// Three trigger packets in turn dump one host, and SIGUSR1 dumps everything. The windows of the
+/// first and the third dump together cover the second, so the second's edges are known to the
+/// packet. A busy machine may send slower than asked; what it sends must be there all the same. One
+/// that holds the recorder up for longer than a window waits, or the sender between two triggers,
+/// gets two more tries.
 #[test]
 fn half_a_million_packets_a_second_are_all_there() {
     let _machine = quiet();
@@ -47,8 +50,8 @@ fn half_a_million_packets_a_second_are_all_there() {
 /// Records, and looks at the dumps.
 ///
 /// # Errors
-/// What the recorder told of packets that it got too late or not at all because it was held up, or that the triggers were
-/// too far apart. What is wrong besides panics.
+/// What the recorder told of packets that it got too late or not at all because it was held up, or
+/// that the triggers were too far apart. What is wrong besides panics.
 fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     let seconds = if soak() { 10 } else { 2 };
     let count = RATE * seconds;
@@ -171,8 +174,8 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     Ok(())
 }
 
-/// A recorder that is held up loses packets in the kernel. They are counted to the packet, and a dump whose window touches
-/// the loss says so.
+/// A recorder that is held up loses packets in the kernel. They are counted to the packet, and a
+/// dump whose window touches the loss says so.
 #[test]
 fn overload_is_counted_and_told() {
     let _machine = quiet();
@@ -203,8 +206,8 @@ fn overload_is_counted_and_told() {
     capture::read(dump);
 }
 
-/// A recorder that is held up while a window is open reads the window's packets after its end. The dump has them, or says
-/// how many came too late: a later dump of everything tells.
+/// A recorder that is held up while a window is open reads the window's packets after its end. The
+/// dump has them, or says how many came too late: a later dump of everything tells.
 #[test]
 fn a_dump_that_was_held_up_is_honest() {
     let _machine = quiet();
@@ -219,7 +222,8 @@ fn a_dump_that_was_held_up_is_honest() {
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.line("the trigger", |line| line.starts_with("trigger "));
     hold(&recorder);
-    // Half of it within the window and half after it. The kernel keeps about half a second, then it may lose some.
+    // Half of it within the window and half after it. The kernel keeps about half a second, then it
+    // may lose some.
     sender.flood(30_000, Some(100_000), traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     recorder.settle(sender.sent());
@@ -295,7 +299,8 @@ fn several_threads_write_one_ordered_file() {
     outcome.expect_code(0);
     let ledger = outcome.source();
     assert_eq!((ledger.received, ledger.stored), (count + 1, count + 1));
-    // 256 hosts are 256 flows: if they had all gone one way, the threads would not have shared them.
+    // 256 hosts are 256 flows: if they had all gone one way, the threads would not have shared
+    // them.
     let capture = capture::read(&outcome.dumps()[0]);
     let mut numbers = numbers_to(&capture, BACKGROUND);
     // Frames of different threads may bear the same stamp: then the queue's number decides.

@@ -1,15 +1,19 @@
-//! The whole program on live interfaces: `retroscope record -i` in network namespaces that each test makes and removes.
+//! The whole program on live interfaces: `retroscope record -i` in network namespaces that each
+//! test makes and removes.
 //!
-//! Needs root and `ip`; says `SKIP:` where they are missing. Interfaces are veth pairs, a tun device and `lo`; traffic comes
-//! from a packet socket of the test's own, so what was sent is known to the byte. Nothing waits for time to pass: a test
-//! waits for a line on the recorder's stderr, or for its end, with a deadline.
+//! Needs root and `ip`; says `SKIP:` where they are missing. Interfaces are veth pairs, a tun
+//! device and `lo`; traffic comes from a packet socket of the test's own, so what was sent is known
+//! to the byte. Nothing waits for time to pass: a test waits for a line on the recorder's stderr,
+//! or for its end, with a deadline.
 //!
-//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1`, which `make soak`
-//! sets, makes them longer and checks tighter time limits, which an idle machine meets.
+//! Tests that put the machine under load, or measure time, run alone (`quiet`).
+//! `RETROSCOPE_SOAK=1`, which `make soak` sets, makes them longer and checks tighter time limits,
+//! which an idle machine meets.
 //!
-//! Why it is a binary beside `tests/program`: `quiet` is a lock of one process, and cargo runs one test binary after the other.
-//! In one binary with them, each test of `program` would have to take the lock too, and `make soak`, which runs this binary one
-//! test at a time, would have to leave them out.
+//! Why it is a binary beside `tests/program`: `quiet` is a lock of one process, and cargo runs one
+//! test binary after the other. In one binary with them, each test of `program` would have to take
+//! the lock too, and `make soak`, which runs this binary one test at a time, would have to leave
+//! them out.
 
 #![allow(
     clippy::unwrap_used,

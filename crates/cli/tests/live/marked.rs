@@ -10,7 +10,8 @@ pub(crate) struct Dumped {
     pub(crate) is_marked: bool,
 }
 
-/// The packets of a pcapng file of ours, by the blocks' own form: which of them have a comment, readers do not tell.
+/// The packets of a pcapng file of ours, by the blocks' own form: which of them have a comment,
+/// readers do not tell.
 pub(crate) fn packets(path: &Path) -> Vec<Dumped> {
     let bytes = fs::read(path).unwrap();
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

@@ -1,6 +1,8 @@
-//! More than can be looked at, over a veth pair: a test, and the experiments of docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//! More than can be looked at, over a veth pair: a test, and the experiments of
+//! docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
-//! What is offered is a multiple of what the same recorder looks at while it is flooded, with plain dropping, measured in the same run. An experiment prints its table:
+//! What is offered is a multiple of what the same recorder looks at while it is flooded, with plain
+//! dropping, measured in the same run. An experiment prints its table:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -31,7 +33,8 @@ use crate::{
     traffic::{self, Frames, HEADERS, Sender, udp},
 };
 
-/// Flows at a time, and packets of each: in turns, and each begins when another one is at another place.
+/// Flows at a time, and packets of each: in turns, and each begins when another one is at another
+/// place.
 const SLOTS: u64 = 50;
 const LENGTH: u64 = 500;
 /// The first packets of a flow that count.
@@ -88,7 +91,8 @@ impl Losses {
     }
 }
 
-/// Sends, and gives what was lost, and how long it took until the last packet was stored or lost. `line`: a recorder that looks inline.
+/// Sends, and gives what was lost, and how long it took until the last packet was stored or lost.
+/// `line`: a recorder that looks inline.
 fn losses(
     namespace: &Namespace,
     line: &str,
@@ -104,8 +108,8 @@ fn losses(
     (sent, Losses::of(&recorder.stop(), sent), took)
 }
 
-/// Packets a second that a recorder which looks inline looks at while it is flooded: the most that it bears. Tells also what it bears for four seconds without loss, by
-/// steps of a tenth.
+/// Packets a second that a recorder which looks inline looks at while it is flooded: the most that
+/// it bears. Tells also what it bears for four seconds without loss, by steps of a tenth.
 fn capacity(
     namespace: &Namespace,
     line: &str,
@@ -188,7 +192,8 @@ fn heads_of_flows_survive_overload() {
     assert!(with.whole * 2 >= plain.whole * 5 && with.whole > 0);
 }
 
-/// After figure 9: connections that keep all of their first ten packets, with tail early drop and with plain dropping.
+/// After figure 9: connections that keep all of their first ten packets, with tail early drop and
+/// with plain dropping.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn heads_by_overload() {
@@ -226,8 +231,9 @@ fn heads_by_overload() {
     }
 }
 
-/// 900,000 packets at 150 kpps, in 1,800 flows, to a module that can look at some 25,000 a second; half of the flows are encrypted. Gives the flows of which the
-/// module saw the first ten packets, each in its turn, and what was lost.
+/// 900,000 packets at 150 kpps, in 1,800 flows, to a module that can look at some 25,000 a second;
+/// half of the flows are encrypted. Gives the flows of which the module saw the first ten packets,
+/// each in its turn, and what was lost.
 fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool) -> (u64, Losses) {
     let directory = TempDir::new().unwrap();
     let module = directory.path().join("slow.lua");
@@ -286,8 +292,9 @@ fn one_algorithm_off_at_a_time() {
     }
 }
 
-/// After figure 5: what bursts lose, by the size of the queue. Frames of 512 bytes, at eight times what a script bears, for 0.1 to 0.4 s, and then none until the rate
-/// is three quarters of that on average.
+/// After figure 5: what bursts lose, by the size of the queue. Frames of 512 bytes, at eight times
+/// what a script bears, for 0.1 to 0.4 s, and then none until the rate is three quarters of that on
+/// average.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn bursts_by_the_size_of_the_queue() {
@@ -361,14 +368,16 @@ fn mixes() -> Option<Frames> {
     Some(frames)
 }
 
-/// The frame without VLAN tags, and with a byte changed of both addresses, but for those of groups. Nobody who gets it looks at checksums.
+/// The frame without VLAN tags, and with a byte changed of both addresses, but for those of groups.
+/// Nobody who gets it looks at checksums.
 fn changed(frame: &[u8], by: u8) -> Vec<u8> {
     let (ends, mut rest) = frame.split_at(HEADER_LEN - 2);
     while rest.starts_with(&[0x81, 0]) || rest.starts_with(&[0x88, 0xa8]) {
         rest = rest.get(4..).unwrap_or_default();
     }
     let mut frame = [ends, rest].concat();
-    // Where the first address begins behind the frame's header, the length of both, the byte that is changed, and what those of groups begin with.
+    // Where the first address begins behind the frame's header, the length of both, the byte that
+    // is changed, and what those of groups begin with.
     let (first, len, at, group) = match rest {
         [8, 0, ..] => (12, 4, 1, 224),
         [0x86, 0xdd, ..] => (8, 16, 5, 255),
@@ -418,8 +427,8 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
     events
 }
 
-/// After figure 12, with a real analyzer: Suricata gets what the ring has at the end. Four times as many packets come as can be looked at, and four times as many bytes
-/// as the ring holds.
+/// After figure 12, with a real analyzer: Suricata gets what the ring has at the end. Four times as
+/// many packets come as can be looked at, and four times as many bytes as the ring holds.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn events_of_suricata() {

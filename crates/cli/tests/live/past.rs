@@ -1,4 +1,5 @@
-//! The past is asked for while packets come: nothing that was asked is told wrongly, and nothing is lost for it.
+//! The past is asked for while packets come: nothing that was asked is told wrongly, and nothing is
+//! lost for it.
 
 use std::{
     io::{Read, Write},
@@ -39,7 +40,8 @@ struct Followed {
 }
 
 impl Followed {
-    /// Takes what was read. Numbers go on; where some are missing the packet behind them says how many, unless the kernel dropped them.
+    /// Takes what was read. Numbers go on; where some are missing the packet behind them says how
+    /// many, unless the kernel dropped them.
     fn take(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
         let (blocks, rest) = blocks::blocks_and_rest(&self.buffer);
@@ -144,11 +146,13 @@ fn answer(socket: &Path, target: &str) -> UnixStream {
     stream
 }
 
-/// A reader is killed, or its connection is, again and again, and now and then it reads nothing until the ring has overtaken it: all packets
-/// come once, in order, but those that the stream says are missing.
+/// A reader is killed, or its connection is, again and again, and now and then it reads nothing
+/// until the ring has overtaken it: all packets come once, in order, but those that the stream says
+/// are missing.
 #[test]
 fn who_follows_and_is_killed_misses_only_what_it_is_told() {
-    /// Frames between two words of the sender; a pause is at least six times as long, and longer than the ring.
+    /// Frames between two words of the sender; a pause is at least six times as long, and longer
+    /// than the ring.
     const STEP: u64 = 50_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("follow") else {
@@ -222,7 +226,8 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     );
 }
 
-/// Twenty dumps of everything are written and six clients ask, as many as one account may have, while packets come at full speed: none is lost, and each answer begins at once.
+/// Twenty dumps of everything are written and six clients ask, as many as one account may have,
+/// while packets come at full speed: none is lost, and each answer begins at once.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     const DUMPS: u16 = 20;

@@ -1,4 +1,5 @@
-//! Privileges are given up once everything is open, by every thread, and recording goes on without them.
+//! Privileges are given up once everything is open, by every thread, and recording goes on without
+//! them.
 
 use std::{
     fs::{self, Permissions},
@@ -62,7 +63,8 @@ pub(crate) const NOTHING: &str = "0000000000000000";
 /// CAP_DAC_OVERRIDE alone.
 pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
 
-/// The name and the permitted capabilities of each thread, once all have names: a new one has that of who started it.
+/// The name and the permitted capabilities of each thread, once all have names: a new one has that
+/// of who started it.
 pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -85,8 +87,9 @@ pub(crate) fn assert_given_up(recorder: &Recorder) {
     assert_all(recorder, "NoNewPrivs", "1");
 }
 
-/// Asserts that a field of each thread's status has a value. Whoever sees packets has it by the time that recording is told;
-/// threads that filled the ring may still be on their way out, and are waited for. Returns how many threads there are.
+/// Asserts that a field of each thread's status has a value. Whoever sees packets has it by the
+/// time that recording is told; threads that filled the ring may still be on their way out, and are
+/// waited for. Returns how many threads there are.
 pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -141,7 +144,8 @@ fn root_keeps_nothing() {
     assert_eq!(record_one(&namespace, recorder), 0);
 }
 
-/// A root without `-Z` keeps what writing to the directory takes, but not where packets are looked at.
+/// A root without `-Z` keeps what writing to the directory takes, but not where packets are looked
+/// at.
 #[test]
 fn only_who_writes_may_write_anywhere() {
     let _machine = shared();
@@ -183,8 +187,8 @@ fn root_becomes_a_user() {
 
 /// A copy of the program that anyone may run, wherever the checkout lies.
 ///
-/// `cp` makes it: a process that another test starts meanwhile would inherit a descriptor that this one writes to, and nobody
-/// can run the copy (ETXTBSY) until that process runs its own program.
+/// `cp` makes it: a process that another test starts meanwhile would inherit a descriptor that this
+/// one writes to, and nobody can run the copy (ETXTBSY) until that process runs its own program.
 pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();

@@ -79,7 +79,8 @@ pub(crate) struct Outcome {
 }
 
 impl Recorder {
-    /// Starts `record --json -w DIR` with more arguments, those [of a line](words), and waits until it records.
+    /// Starts `record --json -w DIR` with more arguments, those [of a line](words), and waits until
+    /// it records.
     pub(crate) fn start(namespace: &Namespace, line: &str) -> Self {
         Self::start_with(namespace, &words(line))
     }
@@ -89,8 +90,8 @@ impl Recorder {
         Self::start_wrapped(namespace, &[], arguments)
     }
 
-    /// The same run by another program: `wrapper` ends where the recorder's own command line begins. It must `exec`. An
-    /// argument `DIR` of it stands for the dump directory.
+    /// The same run by another program: `wrapper` ends where the recorder's own command line
+    /// begins. It must `exec`. An argument `DIR` of it stands for the dump directory.
     pub(crate) fn start_wrapped(
         namespace: &Namespace,
         wrapper: &[&str],
@@ -172,7 +173,8 @@ impl Recorder {
         })
     }
 
-    /// Waits until a dump's file is there, unfinished: what was announced is begun by another thread.
+    /// Waits until a dump's file is there, unfinished: what was announced is begun by another
+    /// thread.
     pub(crate) fn begun(&self) {
         let deadline = Instant::now() + DEADLINE;
         let is_part = |entry: io::Result<fs::DirEntry>| {
@@ -185,7 +187,8 @@ impl Recorder {
         }
     }
 
-    /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on its way any more.
+    /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on
+    /// its way any more.
     pub(crate) fn settle(&self, sent: u64) {
         self.settle_all(1, sent);
     }
@@ -389,7 +392,8 @@ fn accounted(line: &str) -> u64 {
 /// User and system time of a process that may be dead but was not waited for.
 pub(crate) fn cpu_time(pid: Pid) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-    // proc(5): the name may hold anything, so count from its closing parenthesis; utime and stime are fields 14 and 15.
+    // proc(5): the name may hold anything, so count from its closing parenthesis; utime and stime
+    // are fields 14 and 15.
     let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
     let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
     Duration::from_millis(ticks * 1000 / USER_HZ)

@@ -1,4 +1,5 @@
-//! What cannot be recorded is refused by one sentence that says what to do; whom the files belong to.
+//! What cannot be recorded is refused by one sentence that says what to do; whom the files belong
+//! to.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 

@@ -15,8 +15,8 @@ use crate::{
     traffic::{self, Sender, udp},
 };
 
-/// What an end under an open window may take: far less than the window would last, and less still where the machine and its
-/// disk are idle.
+/// What an end under an open window may take: far less than the window would last, and less still
+/// where the machine and its disk are idle.
 pub(crate) fn prompt() -> Duration {
     Duration::from_millis(if soak() { 500 } else { 5000 })
 }
@@ -125,7 +125,8 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     assert!(!outcome.said("SIGHUP"), "{:#?}", outcome.words);
 }
 
-/// A second signal ends it at once: the open dump stays a `.part`, which is named, and the exit code tells.
+/// A second signal ends it at once: the open dump stays a `.part`, which is named, and the exit
+/// code tells.
 #[test]
 fn a_second_signal_aborts() {
     let _machine = shared();
@@ -145,7 +146,8 @@ fn a_second_signal_aborts() {
     assert_eq!(outcome.files().len(), 1, "{:?}", outcome.files());
 }
 
-/// How a recorder with an open dump ended that got two signals; `None`: the dump was completed all the same.
+/// How a recorder with an open dump ended that got two signals; `None`: the dump was completed all
+/// the same.
 fn aborted(namespace: &Namespace) -> Option<Outcome> {
     let recorder = Recorder::start_with(
         namespace,

@@ -9,8 +9,8 @@ use crate::{
     traffic::{self, Sender},
 };
 
-/// Raises the rate until packets are lost or the sender cannot keep up, and prints receiver CPU and losses. Whatever the
-/// rate, everything that was sent is accounted for.
+/// Raises the rate until packets are lost or the sender cannot keep up, and prints receiver CPU and
+/// losses. Whatever the rate, everything that was sent is accounted for.
 #[test]
 #[ignore = "a measurement: takes a minute of an idle machine"]
 fn the_highest_rate_without_loss() {

@@ -1,6 +1,7 @@
 //! A real Suricata beside the recorder, on the same interface: what its alerts are about is dumped.
 //!
-//! Needs suricata, which `scripts/suricata.sh` installs; says `SKIP:` without, but for CI (the variable `CI`), where it has to be there.
+//! Needs suricata, which `scripts/suricata.sh` installs; says `SKIP:` without, but for CI (the
+//! variable `CI`), where it has to be there.
 
 use std::{
     fs,
@@ -22,8 +23,9 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// Of a kind each, by number. Content of TCP is looked for packet by packet: of a stream that goes on, Suricata looks at chunks of 2,560 bytes, and tells what is in
-/// them with whichever packet was the last.
+/// Of a kind each, by number. Content of TCP is looked for packet by packet: of a stream that goes
+/// on, Suricata looks at chunks of 2,560 bytes, and tells what is in them with whichever packet was
+/// the last.
 const RULES: &str = r#"
 alert tcp-pkt any any -> any any (msg:"tcp"; flow:established; content:"retroscope over TCP"; sid:1; rev:1;)
 alert udp any any -> any any (msg:"udp"; content:"retroscope over UDP"; sid:2; rev:1;)
@@ -195,7 +197,8 @@ fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     sent.iter().find(is_it).expect("it was sent")
 }
 
-/// What Suricata alerts on is in a dump byte for byte, and marked, with the past of its flow, of that flow alone.
+/// What Suricata alerts on is in a dump byte for byte, and marked, with the past of its flow, of
+/// that flow alone.
 #[test]
 fn the_frame_of_each_alert_is_dumped_and_marked() {
     let _machine = shared();

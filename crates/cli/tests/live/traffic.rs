@@ -19,7 +19,8 @@ pub(crate) const SMALL: usize = 60;
 /// Frames to a system call at most.
 const BURST: usize = 64;
 
-/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No host has its address: nobody answers.
+/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No
+/// host has its address: nobody answers.
 pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(8 + payload.len()).unwrap();
     let mut ip = vec![0x45, 0];
@@ -103,9 +104,9 @@ impl Sender {
         self.socket.send(burst).unwrap();
     }
 
-    /// Sends `count` small frames at `rate` a second (`None`: as fast as it goes). `fill` makes each from its number; it
-    /// gets a frame that was used before. `on_progress` is called between bursts with the number of frames sent. Returns
-    /// how long it took.
+    /// Sends `count` small frames at `rate` a second (`None`: as fast as it goes). `fill` makes
+    /// each from its number; it gets a frame that was used before. `on_progress` is called between
+    /// bursts with the number of frames sent. Returns how long it took.
     pub(crate) fn flood(
         &mut self,
         count: u64,
@@ -128,7 +129,8 @@ impl Sender {
         })
     }
 
-    /// Sends so many frames of these, from the first on and again from there, at `rate` a second. Returns how long it took.
+    /// Sends so many frames of these, from the first on and again from there, at `rate` a second.
+    /// Returns how long it took.
     pub(crate) fn replay(&mut self, of: &Frames, count: u64, rate: u64) -> Duration {
         let all = of.frames.len() as u64;
         self.paced(count, Some(rate), |numbers, sender| {
@@ -178,7 +180,8 @@ impl Sender {
     }
 }
 
-/// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte as sending host.
+/// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte
+/// as sending host.
 pub(crate) fn number(number: u64, frame: &mut [u8]) {
     // The checksum of the IPv4 header is left as it was: nobody on the way looks at it.
     frame[29] = number.to_be_bytes()[7];

@@ -39,7 +39,8 @@ pub(crate) struct Tun {
 }
 
 impl Tun {
-    /// Makes the device, up, with an address. Says so and returns `None` where there are no such devices.
+    /// Makes the device, up, with an address. Says so and returns `None` where there are no such
+    /// devices.
     pub(crate) fn new(namespace: &Namespace, name: &str, address: &str) -> Option<Self> {
         let mut request = Request {
             name: [0; 16],
@@ -55,7 +56,8 @@ impl Tun {
                 .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO))?;
             // SAFETY: `TUNSETIFF` reads a `struct ifreq`, for which `Request` stands with its size.
             let request = unsafe { Setter::<TUNSETIFF, Request>::new(request) };
-            // SAFETY: as above; the kernel writes the device's name back into the request, which is 40 bytes long.
+            // SAFETY: as above; the kernel writes the device's name back into the request, which is
+            // 40 bytes long.
             unsafe { ioctl(&file, request) }?;
             Ok(file)
         });

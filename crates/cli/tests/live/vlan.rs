@@ -1,4 +1,5 @@
-//! VLAN tags: the kernel takes them out of the frames, the dump has them where they were on the wire.
+//! VLAN tags: the kernel takes them out of the frames, the dump has them where they were on the
+//! wire.
 
 use crate::{
     capture,

@@ -21,9 +21,10 @@ const DURATION: Duration = Duration::from_secs(1);
 /// What a dump may take beyond its window.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// A lone packet on an idle link triggers, and its dump is complete on disk `--future` + 100 ms later, although nothing ever
-/// follows it. Machines that run other things miss it now and then, so the best of five counts, and the median in the long
-/// variant, for which the machine and its disk are idle.
+/// A lone packet on an idle link triggers, and its dump is complete on disk `--future` + 100 ms
+/// later, although nothing ever follows it. Machines that run other things miss it now and then, so
+/// the best of five counts, and the median in the long variant, for which the machine and its disk
+/// are idle.
 #[test]
 fn a_lone_packet_is_dumped_on_time() {
     let _machine = quiet();
@@ -58,8 +59,9 @@ fn a_lone_packet_is_dumped_on_time() {
     }
 }
 
-/// `--duration` ends the recording by itself, soon after; the open window is cut by it and complete. Where a busy machine sends
-/// the packet too late, or holds the end up, another recording is made.
+/// `--duration` ends the recording by itself, soon after; the open window is cut by it and
+/// complete. Where a busy machine sends the packet too late, or holds the end up, another recording
+/// is made.
 #[test]
 fn a_duration_ends_the_recording() {
     let _machine = shared();
@@ -91,8 +93,8 @@ fn a_duration_ends_the_recording() {
     );
 }
 
-/// What an idle recorder may take of a core. This test measured 0.3 to 0.7: processor time is counted in hundredths of a second, of which
-/// two seconds have 200.
+/// What an idle recorder may take of a core. This test measured 0.3 to 0.7: processor time is
+/// counted in hundredths of a second, of which two seconds have 200.
 const IDLE_PERCENT_MAX: f64 = 2.0;
 
 /// A recorder with nothing to do needs next to no CPU.
@@ -104,7 +106,8 @@ fn an_idle_recorder_rests() {
     };
     let seconds = if soak() { 10 } else { 2 };
     let mut percents = Vec::new();
-    // A processor that a hypervisor takes away meanwhile is charged to the thread that it takes it from.
+    // A processor that a hypervisor takes away meanwhile is charged to the thread that it takes it
+    // from.
     for _ in 0..3 {
         let recorder = Recorder::start_with(
             &namespace,

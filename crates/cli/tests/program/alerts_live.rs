@@ -58,7 +58,8 @@ fn alert(number: u64, us: i64, packet: &retroscope_packet::Parsed) -> String {
     alert.to_string()
 }
 
-/// Each way that an alert may come: its dump is there when it ends, with the frame marked though it was recorded before.
+/// Each way that an alert may come: its dump is there when it ends, with the frame marked though it
+/// was recorded before.
 #[test]
 fn alerts_come_by_sockets_and_from_files() {
     let folder = tempfile::tempdir().unwrap();

@@ -376,7 +376,8 @@ fn a_cutoff_changes_while_traffic_runs() {
     assert_eq!(following.recording.end().0.code(), Some(0));
 }
 
-/// The file is read as the user of -Z: what that one may not read is told, and the recording goes on.
+/// The file is read as the user of -Z: what that one may not read is told, and the recording goes
+/// on.
 #[test]
 fn a_file_that_the_user_may_not_read_is_told() {
     if !geteuid().is_root() {

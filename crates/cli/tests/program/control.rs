@@ -362,7 +362,8 @@ fn from_files_nothing_is_changed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A file that goes on; it is read in pieces, so there must be some packets for the recorder to begin.
+    // A file that goes on; it is read in pieces, so there must be some packets for the recorder to
+    // begin.
     let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
     let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut stdin = child.stdin.take().unwrap();

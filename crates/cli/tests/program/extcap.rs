@@ -1,4 +1,5 @@
-//! A recorder as an interface of Wireshark: what extcap(4) asks for, and what tshark and dumpcap make of it.
+//! A recorder as an interface of Wireshark: what extcap(4) asks for, and what tshark and dumpcap
+//! make of it.
 
 use std::{
     fs::{self, File},
@@ -178,7 +179,8 @@ fn a_capture_ends_at_once_and_says_nothing() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Who started it ended before it could look who that was: another process is its parent from its first instruction on.
+/// Who started it ended before it could look who that was: another process is its parent from its
+/// first instruction on.
 #[test]
 fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);

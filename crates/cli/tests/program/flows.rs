@@ -225,7 +225,8 @@ fn it_ends_when_the_reader_of_stdout_leaves() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// Without a terminal --top is text, one table after the other; beside it flows are lines of a file.
+/// Without a terminal --top is text, one table after the other; beside it flows are lines of a
+/// file.
 #[test]
 fn the_largest_flows_are_text_where_there_is_no_terminal() {
     let directory = TempDir::new().unwrap();

@@ -186,7 +186,8 @@ fn mistakes_are_named_in_one_line() {
     assert!(!directory.path().join("a.pcap").exists());
 }
 
-/// Runs a shell script in a network namespace with a veth pair `v0`, `v1` and `lo`, up and silent; `None`: not possible here.
+/// Runs a shell script in a network namespace with a veth pair `v0`, `v1` and `lo`, up and silent;
+/// `None`: not possible here.
 fn in_namespace(directory: &Path, tag: &str, script: &str) -> Option<Output> {
     let namespace = Namespace::with_veth(tag)?;
     namespace.ip("link set lo up");
@@ -279,8 +280,8 @@ fn an_interrupt_ends_it_with_a_summary() {
 #[test]
 fn a_real_network_asks_for_yes() {
     let directory = TempDir::new().unwrap();
-    // In the namespace that this test itself runs in, an interface is real unless somebody made the namespace: then the
-    // program goes on and finds that there is none of that name.
+    // In the namespace that this test itself runs in, an interface is real unless somebody made the
+    // namespace: then the program goes on and finds that there is none of that name.
     let output = generate(directory.path(), "-i no-such-if -c 1");
     let words = String::from_utf8(output.stderr).unwrap();
     match output.status.code() {

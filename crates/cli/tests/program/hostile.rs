@@ -1,4 +1,5 @@
-//! Clients that mean no good: what they cost the recorder's memory. What they are answered is tested in `api/tests/integration/hostile.rs`.
+//! Clients that mean no good: what they cost the recorder's memory. What they are answered is
+//! tested in `api/tests/integration/hostile.rs`.
 
 use std::{
     fs,
@@ -19,7 +20,8 @@ const HEAD_BYTES: usize = 31 << 10;
 /// Bodies without an end in sight, and what is said of each.
 const BODIES: usize = 8;
 const BODY_BYTES: usize = 100_000_000;
-/// What all of them may cost, by docs/api.md ("What clients cost"): 12 queries of some 8 MiB and 256 connections of some 100 KiB, and a quarter more.
+/// What all of them may cost, by docs/api.md ("What clients cost"): 12 queries of some 8 MiB and
+/// 256 connections of some 100 KiB, and a quarter more.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
 /// The most memory that the process had so far, KiB: `VmHWM` of proc_pid_status(5).
@@ -39,7 +41,8 @@ fn source(recording: &Recording) -> Value {
     status["sources"][0].clone()
 }
 
-/// Thousands of connections, bodies of 100 MB and readers that do not read: memory has a bound, and nothing is lost.
+/// Thousands of connections, bodies of 100 MB and readers that do not read: memory has a bound, and
+/// nothing is lost.
 #[test]
 fn hostile_clients_cost_little_memory() {
     let limit = getrlimit(Resource::Nofile);

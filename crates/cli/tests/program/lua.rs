@@ -50,14 +50,16 @@ fn script(directory: &TempDir, name: &str, text: &str) -> String {
     file
 }
 
-/// Runs `record` on a capture with a window of 0.1 s on both sides, and returns its exit code, words and summary.
+/// Runs `record` on a capture with a window of 0.1 s on both sides, and returns its exit code,
+/// words and summary.
 fn record(capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let output = tempfile::tempdir().unwrap();
     record_into(output.path(), capture, arguments)
 }
 
-/// Writes dumps to a directory that is empty. A script's call may take half a second of time, also if its thread is kept from the
-/// processor: where that happened to one that does not hang by itself, all is done again.
+/// Writes dumps to a directory that is empty. A script's call may take half a second of time, also
+/// if its thread is kept from the processor: where that happened to one that does not hang by
+/// itself, all is done again.
 fn record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let is_held_up = |line: &str| {
         line.contains(": stopped, ")

@@ -1,4 +1,5 @@
-//! `record --module`: the examples on real captures, and what becomes of wrong modules, the program as a user runs it.
+//! `record --module`: the examples on real captures, and what becomes of wrong modules, the program
+//! as a user runs it.
 
 use std::{
     collections::BTreeMap,
@@ -129,7 +130,8 @@ fn noop_sees_all_packets() {
     assert_eq!(numbers, [112, 0, 4, numbers[3], 0], "{module}");
 }
 
-/// A call by way of a registrar: the signalling goes to port 5060, and the sound between the ports that it names.
+/// A call by way of a registrar: the signalling goes to port 5060, and the sound between the ports
+/// that it names.
 #[test]
 fn sip_rtp_dumps_the_media_that_sdp_names() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -151,7 +153,8 @@ fn sip_rtp_dumps_the_media_that_sdp_names() {
     }
 }
 
-/// What is no address does not become part of a filter, also where it looks like one, and later streams are found all the same.
+/// What is no address does not become part of a filter, also where it looks like one, and later
+/// streams are found all the same.
 #[test]
 fn sip_rtp_takes_addresses_only() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -204,8 +207,8 @@ fn ttl_finds_packets_that_came_another_way() {
     );
 }
 
-/// Real QUIC, in which nobody moves; then with the client's port changed in the later half of its packets, as by a router that gives its
-/// address another place.
+/// Real QUIC, in which nobody moves; then with the client's port changed in the later half of its
+/// packets, as by a router that gives its address another place.
 #[test]
 fn quic_migration_finds_a_client_that_moves() {
     let Some(capture) = real("apps/zk-zerortt.pcap") else {
@@ -216,7 +219,8 @@ fn quic_migration_finds_a_client_that_moves() {
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
-    // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
+    // What a client sent with one connection identifier, the one that it used most: places of the
+    // packets in the file.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
     let mut reader = CaptureReader::open(&capture).unwrap();
     let mut places = Vec::new();
@@ -257,7 +261,8 @@ fn quic_migration_finds_a_client_that_moves() {
     );
 }
 
-/// A registration, and later a call beside it. Of many messages that come together the first ones are shown.
+/// A registration, and later a call beside it. Of many messages that come together the first ones
+/// are shown.
 #[test]
 fn live_statistician_tells_flows_by_interval() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -299,7 +304,8 @@ fn intake(run: &Run) -> [u64; 3] {
     counts
 }
 
-/// Of each flow the packets up to the one that shunts it, whoever looks at packets; but a flow that triggers is exempt.
+/// Of each flow the packets up to the one that shunts it, whoever looks at packets; but a flow that
+/// triggers is exempt.
 #[test]
 fn shunted_flows_end_with_the_packet_that_shunts_them() {
     let module = "
@@ -337,7 +343,8 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
     }
 }
 
-/// What is shed of TLS: neither a handshake that can be read, nor what begins and ends connections, nor anything of other protocols.
+/// What is shed of TLS: neither a handshake that can be read, nor what begins and ends connections,
+/// nor anything of other protocols.
 #[test]
 fn shunt_tls_keeps_handshakes() {
     let Some(capture) = real("large/mix-a.pcap") else {

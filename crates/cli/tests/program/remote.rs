@@ -153,7 +153,8 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     );
 }
 
-/// Which dumps gave to an answer is said on stderr, a line each, and why one of them did not. Text of others does nothing to a terminal.
+/// Which dumps gave to an answer is said on stderr, a line each, and why one of them did not. Text
+/// of others does nothing to a terminal.
 #[test]
 fn dumps_of_an_answer_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +194,8 @@ fn dumps_of_an_answer_are_named() {
     }
 }
 
-/// Tokens over TCP: none, a wrong one, one of another role, the right one, by option and environment.
+/// Tokens over TCP: none, a wrong one, one of another role, the right one, by option and
+/// environment.
 #[test]
 fn over_tcp_a_token_says_who_asks() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +307,8 @@ fn two_at_once_cannot_have_one_name() {
     }
 }
 
-/// TLS: an authority that is not known, one that is, a name that is another, a client's own certificate.
+/// TLS: an authority that is not known, one that is, a name that is another, a client's own
+/// certificate.
 #[test]
 fn over_tls_the_authority_has_to_be_known() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,8 @@ use crate::{
     terminal::{LEAVE, Running, Terminal, shows},
 };
 
-/// Rates, rules with counts, another size, colors or none, a recorder that ends; the terminal as it was before.
+/// Rates, rules with counts, another size, colors or none, a recorder that ends; the terminal as it
+/// was before.
 #[test]
 fn what_a_recorder_does_is_seen_on_a_terminal() {
     let recording = Recording::start(&["--trigger", "tcp port 9", "--set", "max-dumps=1"]);

@@ -1,4 +1,5 @@
-//! `record` as a service: what its manager is told, heard at a socket of the test's own. sd_notify(3).
+//! `record` as a service: what its manager is told, heard at a socket of the test's own.
+//! sd_notify(3).
 
 use std::{
     fs,

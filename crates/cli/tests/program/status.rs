@@ -1,4 +1,5 @@
-//! `record --ring-file` and `--ring-memfd`, and `status` and `query` reading them, as a user runs them.
+//! `record --ring-file` and `--ring-memfd`, and `status` and `query` reading them, as a user runs
+//! them.
 
 use std::{
     fs,

@@ -31,7 +31,8 @@ pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says loudly that something was not tested. It goes around the test harness, which keeps what passing tests print.
+/// Says loudly that something was not tested. It goes around the test harness, which keeps what
+/// passing tests print.
 pub(crate) fn skip(why: &str) {
     let _ = writeln!(io::stderr(), "SKIP: {why}");
 }

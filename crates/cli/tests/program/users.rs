@@ -23,7 +23,8 @@ struct NameService {
 impl NameService {
     /// `None`, with a loud line, where nss_wrapper is not installed.
     fn new() -> Option<Self> {
-        // The dynamic linker reports a library that it does not find, and runs the program nevertheless.
+        // The dynamic linker reports a library that it does not find, and runs the program
+        // nevertheless.
         let mut probe = Command::new("true");
         let probe = probe.env("LD_PRELOAD", WRAPPER).output().unwrap();
         if !probe.stderr.is_empty() {

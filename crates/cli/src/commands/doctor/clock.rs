@@ -1,7 +1,7 @@
 //! The clock that stamps packets: the kernel's real-time clock.
 //!
-//! Whether it is synchronised is told by systemd-timesyncd's flag file, else by a time daemon that runs. The kernel's own
-//! word (adjtimex(2)) is not asked: many daemons do not set it.
+//! Whether it is synchronised is told by systemd-timesyncd's flag file, else by a time daemon that
+//! runs. The kernel's own word (adjtimex(2)) is not asked: many daemons do not set it.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,8 @@ const DAEMONS: [&str; 7] = [
     "VBoxService",
 ];
 
-/// Clock sources that take microseconds to read, so that stamping each packet costs more than storing it.
+/// Clock sources that take microseconds to read, so that stamping each packet costs more than
+/// storing it.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
 /// Whether somebody sets the clock, and what the kernel reads it from.
@@ -34,7 +35,8 @@ pub(super) fn findings() -> [Finding; 2] {
     ]
 }
 
-/// `timesyncd`: systemd-timesyncd says that it has set the clock since the system started. `daemon`: a time daemon that runs.
+/// `timesyncd`: systemd-timesyncd says that it has set the clock since the system started.
+/// `daemon`: a time daemon that runs.
 fn synchronised(timesyncd: bool, daemon: Option<String>) -> Finding {
     match daemon {
         _ if timesyncd => Finding::ok(CHECK, "is synchronised: systemd-timesyncd has set it"),

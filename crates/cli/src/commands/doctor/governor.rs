@@ -8,7 +8,8 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "governor";
 
-/// One, where the CPUs have governors; nothing is chosen in most virtual machines. sysfs is mounted at `sys`.
+/// One, where the CPUs have governors; nothing is chosen in most virtual machines. sysfs is mounted
+/// at `sys`.
 pub(super) fn finding(sys: &Path) -> Option<Finding> {
     let cpus = fs::read_dir(sys.join("devices/system/cpu")).ok()?;
     let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));

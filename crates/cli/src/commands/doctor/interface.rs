@@ -1,7 +1,8 @@
 //! Interfaces: whether they can be recorded, what they do to frames, and what they have lost.
 //!
-//! State and offloads come from the capture crate, which asks in this process's network namespace. Counters and queues
-//! are in `/sys/class/net`, which may show another namespace: they count only where the interface's index agrees.
+//! State and offloads come from the capture crate, which asks in this process's network namespace.
+//! Counters and queues are in `/sys/class/net`, which may show another namespace: they count only
+//! where the interface's index agrees.
 
 use std::path::Path;
 
@@ -19,8 +20,8 @@ pub(super) const CHECK_OFFLOAD: &str = "offload";
 pub(super) const CHECK_VLAN: &str = "vlan";
 pub(super) const CHECK_DROPS: &str = "drops";
 
-/// What was found about one interface. Counters are the kernel's since it came up (its Documentation/networking/statistics.rst);
-/// `None`: unknown.
+/// What was found about one interface. Counters are the kernel's since it came up (its
+/// Documentation/networking/statistics.rst); `None`: unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) summary: InterfaceSummary,
@@ -143,7 +144,8 @@ impl Facts {
         Ok(what)
     }
 
-    /// Generic and large receive offload join segments. Nothing on the loopback interface was ever on a wire.
+    /// Generic and large receive offload join segments. Nothing on the loopback interface was ever
+    /// on a wire.
     fn merging(&self) -> Option<Finding> {
         if self.summary.loopback {
             return None;

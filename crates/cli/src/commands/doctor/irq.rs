@@ -1,8 +1,9 @@
-//! Which CPUs a NIC interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
-//! `effective_affinity_list` of each interrupt (Documentation/core-api/irq/irq-affinity.rst).
+//! Which CPUs a NIC interrupts: `msi_irqs` of the device (the kernel's
+//! Documentation/ABI/testing/sysfs-bus-pci) and `effective_affinity_list` of each interrupt
+//! (Documentation/core-api/irq/irq-affinity.rst).
 //!
-//! The kernel's part of receiving runs on these CPUs. Capture threads are best on the same node; whether on the same CPU is
-//! for a measurement to say (docs/tuning.md).
+//! The kernel's part of receiving runs on these CPUs. Capture threads are best on the same node;
+//! whether on the same CPU is for a measurement to say (docs/tuning.md).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +14,8 @@ use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
 
-/// About an interface that has a NIC with interrupts of its own, from sysfs and procfs, mounted there.
+/// About an interface that has a NIC with interrupts of its own, from sysfs and procfs, mounted
+/// there.
 pub(super) fn finding(sys: &Path, proc: &Path, interface: &str) -> Option<Finding> {
     // A virtio NIC is a device below the one with the interrupts.
     let device = sys.join("class/net").join(interface).join("device");

@@ -1,8 +1,10 @@
-//! What the kernel does with packets before any capture sees them: its input queues, and its filter programs.
+//! What the kernel does with packets before any capture sees them: its input queues, and its filter
+//! programs.
 //!
-//! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line for each CPU: packets
-//! taken, dropped for want of room in the input queue, and rounds that ended for want of time, in hexadecimal, since
-//! the system started (`softnet_seq_show` of `net/core/net-procfs.c`).
+//! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line
+//! for each CPU: packets taken, dropped for want of room in the input queue, and rounds that ended
+//! for want of time, in hexadecimal, since the system started (`softnet_seq_show` of
+//! `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
 use crate::units::counted;

@@ -29,7 +29,8 @@ pub(super) fn findings() -> [Finding; 2] {
     [ring(available()), Finding::ok(CHECK_LOCKED, locked)]
 }
 
-/// `available` bytes can still be used, also under the limits of the control group; `None`: unknown.
+/// `available` bytes can still be used, also under the limits of the control group; `None`:
+/// unknown.
 fn ring(available: Option<u64>) -> Finding {
     let Some(available) = available else {
         return Finding::note(

@@ -1,4 +1,5 @@
-//! `retroscope doctor`: what on this machine would lose packets, or change them before they are recorded.
+//! `retroscope doctor`: what on this machine would lose packets, or change them before they are
+//! recorded.
 //!
 //! Each area is a module that gathers facts from the system, and judges them in a pure function:
 //!
@@ -112,7 +113,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What a recorder says of its machine over HTTP: as the command, but for the permission to capture, which it has given up.
+/// What a recorder says of its machine over HTTP: as the command, but for the permission to
+/// capture, which it has given up.
 pub(super) fn of_recorder() -> Doctor {
     Doctor(Arc::new(|wanted| {
         let mut findings = findings(wanted).map_err(|error| error.to_string())?;

@@ -32,8 +32,8 @@ pub(super) fn findings() -> [Finding; 2] {
     )
 }
 
-/// `mode` and, for rings in a memfd, `shared`: how the kernel gives transparent huge pages; `None`: they are not built in.
-/// `free`: explicit huge pages that nobody uses.
+/// `mode` and, for rings in a memfd, `shared`: how the kernel gives transparent huge pages; `None`:
+/// they are not built in. `free`: explicit huge pages that nobody uses.
 fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -> [Finding; 2] {
     let needed = ring_bytes.div_ceil(HUGE_PAGE_BYTES);
     let is_enough = free > 0 && free >= needed;

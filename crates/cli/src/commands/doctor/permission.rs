@@ -9,7 +9,8 @@ use crate::commands::program;
 
 pub(super) const CHECK: &str = "permission";
 
-/// What an AF_XDP socket takes beside CAP_NET_RAW: to load the program, to make its maps, and to lock the packets' memory.
+/// What an AF_XDP socket takes beside CAP_NET_RAW: to load the program, to make its maps, and to
+/// lock the packets' memory.
 const FOR_XDP: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::BPF, "CAP_BPF"),

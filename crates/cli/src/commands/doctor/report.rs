@@ -7,8 +7,8 @@ use crate::units::counted;
 
 /// All findings, as text.
 pub(super) trait Text {
-    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do. At the end what there was
-    /// nothing to see of.
+    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what
+    /// to do. At the end what there was nothing to see of.
     fn text(&self, colour: bool) -> String;
 }
 

@@ -1,6 +1,7 @@
 //! Whether the NIC's hash splits conversations over its receive queues.
 //!
-//! It does not matter to `--set fanout=hash`, where the kernel hashes by itself; it does where each thread serves a queue.
+//! It does not matter to `--set fanout=hash`, where the kernel hashes by itself; it does where each
+//! thread serves a queue.
 
 use retroscope_capture::{
     af_packet::rss_settings,
@@ -11,7 +12,8 @@ use super::finding::Finding;
 
 pub(super) const CHECK: &str = "rss";
 
-/// About one interface; none about one with a single receive queue, where there is nothing to choose.
+/// About one interface; none about one with a single receive queue, where there is nothing to
+/// choose.
 pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Finding> {
     let settings = rss_settings(interface).ok();
     // Where sysfs shows another namespace, a table tells.

@@ -1,8 +1,9 @@
 //! Packets into the pipe that Wireshark made, until it has enough.
 //!
-//! What Wireshark reads on stderr it shows as an error: nothing is said about packets that are all there. It stops by closing the pipe, and
-//! by SIGTERM behind that. One thread asks and writes, others wait for signals, for the end of who reads and for that of Wireshark, and the
-//! main thread ends the program, whatever the recorder and the pipe are waiting for then.
+//! What Wireshark reads on stderr it shows as an error: nothing is said about packets that are all
+//! there. It stops by closing the pipe, and by SIGTERM behind that. One thread asks and writes,
+//! others wait for signals, for the end of who reads and for that of Wireshark, and the main thread
+//! ends the program, whatever the recorder and the pipe are waiting for then.
 
 use std::{
     fs::File,
@@ -57,10 +58,11 @@ enum News {
 pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     let (tell, news) = channel();
     tell_signals(tell.clone())?;
-    // Of a Wireshark that was killed dumpcap is left, which reads on while nothing comes. But nobody reads stderr any more then, however early that
-    // was, …
+    // Of a Wireshark that was killed dumpcap is left, which reads on while nothing comes. But
+    // nobody reads stderr any more then, however early that was, …
     tell_of(io::stderr(), PollFlags::empty(), tell.clone());
-    // … where it is a pipe, and no other process was given its other end. Who started us may be gone already, and this be who took us in: it stays.
+    // … where it is a pipe, and no other process was given its other end. Who started us may be
+    // gone already, and this be who took us in: it stays.
     let parent = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     if let Some(parent) = parent {
         tell_of(parent, PollFlags::IN, tell.clone());
@@ -122,7 +124,8 @@ fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     let _ = news.recv_timeout(RELEASE_WAIT);
 }
 
-/// Tells that Wireshark has gone, once something becomes of a descriptor. Errors are always waited for: of a pipe that is written, that nobody reads it.
+/// Tells that Wireshark has gone, once something becomes of a descriptor. Errors are always waited
+/// for: of a pipe that is written, that nobody reads it.
 fn tell_of(watched: impl AsFd + Send + 'static, what: PollFlags, tell: Sender<News>) {
     thread::spawn(move || {
         let mut waited = [PollFd::new(&watched, what)];

@@ -59,7 +59,8 @@ pub(super) fn uninstall(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     put(&format!("{shown} is removed\n"))
 }
 
-/// Whether there is a link of ours: to a program of our name, that is there or was, or to this one. `false`: nothing is there.
+/// Whether there is a link of ours: to a program of our name, that is there or was, or to this one.
+/// `false`: nothing is there.
 ///
 /// # Errors
 /// Something else is there.
@@ -85,7 +86,8 @@ fn is_ours(link: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// The user's own folder. Wireshark tells it from version 4.2 on; before it is below that of the configuration.
+/// The user's own folder. Wireshark tells it from version 4.2 on; before it is below that of the
+/// configuration.
 fn folder() -> Result<PathBuf, Failure> {
     let told = output("tshark", &["-G", "folders"]).map_err(|why| {
         Failure::failed(format_args!(

@@ -1,8 +1,8 @@
-//! `retroscope extcap`: a recorder as an interface of Wireshark, tshark and dumpcap: extcap(4), and "Extcap: Developer Guide" in the
-//! Wireshark Developer's Guide.
+//! `retroscope extcap`: a recorder as an interface of Wireshark, tshark and dumpcap: extcap(4), and
+//! "Extcap: Developer Guide" in the Wireshark Developer's Guide.
 //!
-//! Wireshark runs what lies in its folder for extcap, without our subcommand: [`arguments`] puts it there. What is asked for then is
-//! `retroscope query` into a pipe that Wireshark made.
+//! Wireshark runs what lies in its folder for extcap, without our subcommand: [`arguments`] puts it
+//! there. What is asked for then is `retroscope query` into a pipe that Wireshark made.
 //!
 //! - `capture`: the packets, until Wireshark has enough,
 //! - `install`: the link in Wireshark's folder.
@@ -31,8 +31,9 @@ const ALL: &str = "all";
 
 /// Make a recorder an interface of Wireshark and tshark: `tshark -i retroscope -f 'udp port 53'`
 ///
-/// Packets of the past come first, then those that come, filtered by the recorder. Options are preferences of Wireshark,
-/// extcap.retroscope.NAME, where NAME is that of an option below without hyphens, as `-o extcap.retroscope.past:5m`.
+/// Packets of the past come first, then those that come, filtered by the recorder. Options are
+/// preferences of Wireshark, extcap.retroscope.NAME, where NAME is that of an option below without
+/// hyphens, as `-o extcap.retroscope.past:5m`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
@@ -41,7 +42,8 @@ const ALL: &str = "all";
                   tshark -i retroscope -o extcap.retroscope.past:1m -f 'udp port 53'"
 )]
 pub(crate) struct Args {
-    /// Put a link to this program into Wireshark's folder for extcap, and see whether `tshark -D` lists it
+    /// Put a link to this program into Wireshark's folder for extcap, and see whether `tshark -D`
+    /// lists it
     #[arg(long, conflicts_with = "uninstall")]
     install: bool,
 
@@ -53,7 +55,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// So much of the past, as 5m; 0s: none; all: all that is there. Where --from or --to is given it counts for nothing
+    /// So much of the past, as 5m; 0s: none; all: all that is there. Where --from or --to is given
+    /// it counts for nothing
     #[arg(long, value_name = "DURATION", default_value = PAST, value_parser = past, help_heading = OPTIONS)]
     past: Past,
 
@@ -61,7 +64,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = OPTIONS)]
     follow: bool,
 
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
+    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970
+    /// (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
     from: Option<WithText<i64>>,
 
@@ -127,8 +131,8 @@ fn past(text: &str) -> Result<Past, String> {
     Ok(Past::Last(last))
 }
 
-/// The arguments of this program as clap is to see them: what Wireshark says gets the subcommand that it leaves out, and loses the options
-/// that were left empty in a dialog.
+/// The arguments of this program as clap is to see them: what Wireshark says gets the subcommand
+/// that it leaves out, and loses the options that were left empty in a dialog.
 pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let all: Vec<OsString> = all.collect();
     let text = |at: usize| all.get(at).and_then(|word| word.to_str()).unwrap_or("-");
@@ -150,7 +154,8 @@ pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     told
 }
 
-/// Has Wireshark not wait for packets where it named an option that is none, and something was said about it.
+/// Has Wireshark not wait for packets where it named an option that is none, and something was said
+/// about it.
 pub(crate) fn refused(arguments: &[OsString]) {
     let is = |word: &OsString, what: &str| word == what;
     let is_capture = arguments.iter().any(|word| is(word, "--capture"));
@@ -248,7 +253,8 @@ fn interfaces() -> String {
     )
 }
 
-/// Link types, of which Wireshark wants one to begin with. The capture says for each of its interfaces which one it has.
+/// Link types, of which Wireshark wants one to begin with. The capture says for each of its
+/// interfaces which one it has.
 const DLTS: &str = "dlt {number=1}{name=EN10MB}{display=Ethernet, or what the capture says}\n";
 
 /// What may be configured, of which Wireshark makes a dialog and preferences.

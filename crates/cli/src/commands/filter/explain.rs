@@ -1,4 +1,5 @@
-//! `dev filter-explain`: what an expression becomes, as one rule among others and as programs, for each link type.
+//! `dev filter-explain`: what an expression becomes, as one rule among others and as programs, for
+//! each link type.
 
 use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 
@@ -18,7 +19,8 @@ const LOOK_UPS_SHOWN: usize = 8;
 /// The only rule of the set.
 const RULE: RuleId = RuleId(0);
 
-/// Prints what becomes of `filter` for each link type of `file`, or for `link_type`, Ethernet unless given.
+/// Prints what becomes of `filter` for each link type of `file`, or for `link_type`, Ethernet
+/// unless given.
 ///
 /// # Errors
 /// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).

@@ -33,7 +33,8 @@ impl InputFile {
         }
     }
 
-    /// Whether `target` is this very file, under whatever name. Pipes and devices are never the same.
+    /// Whether `target` is this very file, under whatever name. Pipes and devices are never the
+    /// same.
     pub(super) fn is_same_file(&self, target: &OutputTarget) -> bool {
         self.file
             .metadata()

@@ -3,11 +3,12 @@
 use retroscope_filter::link_type_name;
 use retroscope_packet::LinkType;
 
-/// Every number that has a name is below this one: the [registry](https://www.tcpdump.org/linktypes.html) grows slowly from 300.
+/// Every number that has a name is below this one: the
+/// [registry](https://www.tcpdump.org/linktypes.html) grows slowly from 300.
 const NAMED_MAX: u16 = 1024;
 
-/// The link type that a user means: libpcap's name for it (`EN10MB`, also `DLT_EN10MB`), in any case, or the number that
-/// capture files have for it.
+/// The link type that a user means: libpcap's name for it (`EN10MB`, also `DLT_EN10MB`), in any
+/// case, or the number that capture files have for it.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
@@ -26,7 +27,8 @@ pub(super) fn parse(text: &str) -> Result<LinkType, String> {
     })
 }
 
-/// libpcap's name for a link type, or its number where there is no name, or the name is that of another number.
+/// libpcap's name for a link type, or its number where there is no name, or the name is that of
+/// another number.
 pub(super) fn name(link_type: LinkType) -> String {
     match link_type_name(link_type) {
         Some(name) if parse(name) == Ok(link_type) => name.to_owned(),

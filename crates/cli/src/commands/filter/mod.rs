@@ -1,4 +1,5 @@
-//! `retroscope filter`: the packets of a capture file that an expression takes, counted, shown or copied.
+//! `retroscope filter`: the packets of a capture file that an expression takes, counted, shown or
+//! copied.
 //!
 //! - `input`: the file or stdin,
 //! - `search`: reader, filter and output joined; decides when an expression is refused,
@@ -56,11 +57,13 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["write", "program"])]
     count: bool,
 
-    /// Write the matching packets to OUT, in the format and time resolution of FILE but not compressed; - is stdout
+    /// Write the matching packets to OUT, in the format and time resolution of FILE but not
+    /// compressed; - is stdout
     #[arg(short, value_name = "OUT", conflicts_with = "program")]
     write: Option<PathBuf>,
 
-    /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for Ethernet
+    /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for
+    /// Ethernet
     #[arg(short = 'd')]
     program: bool,
 
@@ -146,7 +149,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     speed::print(filter, &args.read)
 }
 
-/// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
+/// Opens the input as a capture and searches it. One that is damaged before its first packet has
+/// none.
 fn search_input(
     input: File,
     filter: Filter,

@@ -11,7 +11,8 @@ use crate::commands::{
     target::OutputTarget,
 };
 
-/// Takes the matching packets. Nothing is opened before the first call of [`MatchOutput::interfaces`] or a `finish`.
+/// Takes the matching packets. Nothing is opened before the first call of
+/// [`MatchOutput::interfaces`] or a `finish`.
 #[derive(Debug)]
 pub(super) struct MatchOutput {
     target: OutputTarget,
@@ -38,8 +39,8 @@ impl MatchOutput {
         }
     }
 
-    /// Takes note of all interfaces known so far, in file order, before packets of new ones are given. The first call
-    /// opens the target.
+    /// Takes note of all interfaces known so far, in file order, before packets of new ones are
+    /// given. The first call opens the target.
     ///
     /// # Errors
     /// The target cannot be opened or written.
@@ -106,9 +107,9 @@ impl MatchOutput {
         }
     }
 
-    /// Writes what is left, and the number if that is all there is to say; a target that was not opened before, because the input's
-    /// format could not be read, is not made. Returns how many packets were written with another time than they have, because the
-    /// file cannot hold it.
+    /// Writes what is left, and the number if that is all there is to say; a target that was not
+    /// opened before, because the input's format could not be read, is not made. Returns how many
+    /// packets were written with another time than they have, because the file cannot hold it.
     ///
     /// # Errors
     /// The target cannot be written.

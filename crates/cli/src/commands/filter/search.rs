@@ -15,7 +15,8 @@ use super::output::MatchOutput;
 pub(super) struct SearchSummary {
     /// Why the file could not be read to its end; what stands before that place counts.
     pub(super) damage: Option<ReadError>,
-    /// Link types of the file for which the expression does not compile, though it does for another.
+    /// Link types of the file for which the expression does not compile, though it does for
+    /// another.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
     /// Packets that the output has with another time, because it cannot hold theirs.
     pub(super) times_changed: u64,
@@ -38,8 +39,8 @@ impl From<anyhow::Error> for SearchError {
 
 /// Gives every packet that `filter` takes to `output`.
 ///
-/// The output is started by the first link type for which the expression compiles: a refused expression leaves an
-/// existing file alone. Nothing is allocated per packet.
+/// The output is started by the first link type for which the expression compiles: a refused
+/// expression leaves an existing file alone. Nothing is allocated per packet.
 ///
 /// # Errors
 /// [`SearchError`]. Damage of the file is none: it is in [`SearchSummary`].
@@ -105,7 +106,8 @@ struct Links {
 }
 
 impl Links {
-    /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no link type can help then.
+    /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no
+    /// link type can help then.
     fn learn(&mut self, interfaces: &[FileInterface]) -> Result<(), FilterError> {
         for interface in &interfaces[self.known..] {
             let link_type = interface.link_type;
@@ -123,8 +125,8 @@ impl Links {
         Ok(())
     }
 
-    /// The link types that do not count, if there are others that do. A file without interfaces has no say about the
-    /// expression, except that it must be one.
+    /// The link types that do not count, if there are others that do. A file without interfaces has
+    /// no say about the expression, except that it must be one.
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
             && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))

@@ -1,8 +1,9 @@
-//! `dev filter-bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
+//! `dev filter-bench`: how fast an expression is evaluated, by each of the ways to do it, on the
+//! packets of a file.
 //!
-//! The packets are read into memory first and gone over again and again, so small files are measured in the cache. All ways
-//! get 64 packets at a time where the file has as many of one interface in a row, and take turns, so that what else the
-//! machine does hits all of them.
+//! The packets are read into memory first and gone over again and again, so small files are
+//! measured in the cache. All ways get 64 packets at a time where the file has as many of one
+//! interface in a row, and take turns, so that what else the machine does hits all of them.
 
 use std::{
     fmt::Write,
@@ -45,7 +46,8 @@ struct Way<'f> {
 /// Measures `filter` on the packets of `file` and prints a table.
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read or the ways disagree (1), the expression compiles for no link type of it (2).
+/// [`Failure`]: the file cannot be read or the ways disagree (1), the expression compiles for no
+/// link type of it (2).
 pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
     let packets = FilePackets::read(file)?;
     let runs = packets.runs();

@@ -66,7 +66,8 @@ impl Generated {
         self.sending_ns.unwrap_or(self.last_ns - self.first_ns) as f64 / 1e9
     }
 
-    /// The summary for a person. `interface`: what the packets were sent through; `due`: when the trigger packet was to come.
+    /// The summary for a person. `interface`: what the packets were sent through; `due`: when the
+    /// trigger packet was to come.
     pub(super) fn line(&self, interface: Option<&str>, due: Option<Duration>) -> String {
         let seconds = self.seconds();
         let per_second = |amount: u64| {

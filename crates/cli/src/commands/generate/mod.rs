@@ -1,8 +1,10 @@
-//! `retroscope generate`: FlowScope's experiment traffic, into a file, out of a live interface, or both.
+//! `retroscope generate`: FlowScope's experiment traffic, into a file, out of a live interface, or
+//! both.
 //!
-//! A file is a function of the arguments: its first packet is always stamped [`FILE_START_NS`]. Live, the generator's queue
-//! does the pacing; with `-w` beside `-i` the file holds what was sent, stamped with the real-time clock as read just before
-//! the system call that sent it, [`SEND_FRAMES`] packets to a call at most.
+//! A file is a function of the arguments: its first packet is always stamped [`FILE_START_NS`].
+//! Live, the generator's queue does the pacing; with `-w` beside `-i` the file holds what was sent,
+//! stamped with the real-time clock as read just before the system call that sent it,
+//! [`SEND_FRAMES`] packets to a call at most.
 
 mod generated;
 mod output;
@@ -49,8 +51,9 @@ const FRAME_WAIT: Duration = Duration::from_millis(100);
 
 /// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
-/// Each payload starts with a sequence number, so that a check finds every gap. The trigger packet has the addresses and the
-/// source port of the first flow. `record -i generate:flows=100,rate=500kpps` makes the same traffic without an interface.
+/// Each payload starts with a sequence number, so that a check finds every gap. The trigger packet
+/// has the addresses and the source port of the first flow. `record -i
+/// generate:flows=100,rate=500kpps` makes the same traffic without an interface.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of flows, 1 to 1000000.
@@ -59,7 +62,8 @@ pub(crate) struct Args {
     /// Bytes of a frame without its frame check sequence, 60 to 9014.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: u16,
-    /// How fast: 500kpps, 1Mpps, 1Gbit. Without it 1Mpps in a file, and as fast as it can on an interface.
+    /// How fast: 500kpps, 1Mpps, 1Gbit. Without it 1Mpps in a file, and as fast as it can on an
+    /// interface.
     #[arg(long)]
     rate: Option<Rate>,
     /// The same seed makes the same bytes.
@@ -77,7 +81,8 @@ pub(crate) struct Args {
     /// Write the packets to FILE: pcap with ns stamps, pcapng if the name ends so; `-` is stdout.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Send them out of this interface. With -w, FILE gets what was sent, stamped with the time it was sent.
+    /// Send them out of this interface. With -w, FILE gets what was sent, stamped with the time it
+    /// was sent.
     #[arg(short, long)]
     interface: Option<String>,
     /// Send on an interface of this machine's real network.

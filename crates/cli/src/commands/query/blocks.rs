@@ -1,4 +1,5 @@
-//! A pcapng stream in whole blocks: a file that ends with one can be read, whenever the stream was cut.
+//! A pcapng stream in whole blocks: a file that ends with one can be read, whenever the stream was
+//! cut.
 
 use std::io::{self, Write};
 

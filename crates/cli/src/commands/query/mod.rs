@@ -1,5 +1,5 @@
-//! `retroscope query`: packets of the past as a capture file with a verdict, of a recorder that is asked over HTTP, or of a ring in a
-//! file, whose recorder runs or was killed, and is not asked.
+//! `retroscope query`: packets of the past as a capture file with a verdict, of a recorder that is
+//! asked over HTTP, or of a ring in a file, whose recorder runs or was killed, and is not asked.
 
 mod blocks;
 mod remote;
@@ -31,17 +31,19 @@ use crate::{
     units::{counted, size},
 };
 
-/// Write packets of the past to a capture file or a pipe, from a recorder that runs with --api, or from the ring of --ring-file.
+/// Write packets of the past to a capture file or a pipe, from a recorder that runs with --api, or
+/// from the ring of --ring-file.
 ///
-/// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands in the file in a comment of the last
-/// packet and of each interface's statistics.
+/// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands
+/// in the file in a comment of the last packet and of each interface's statistics.
 #[derive(Debug, Default, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set
+    /// ring-memfd=true` names, and ask no recorder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     pub(super) ring_file: Option<PathBuf>,
 
@@ -60,8 +62,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "newest")]
     pub(super) follow: bool,
 
-    /// Go on behind this packet of an answer before, its epb_packetid; repeat for several producers. Nothing comes twice, and what is
-    /// missing is told
+    /// Go on behind this packet of an answer before, its epb_packetid; repeat for several
+    /// producers. Nothing comes twice, and what is missing is told
     #[arg(long, value_name = "ID", conflicts_with = "newest")]
     pub(super) after: Vec<PacketId>,
 

@@ -96,7 +96,8 @@ fn copy(
     file.flush().map_err(TransferError::File)
 }
 
-/// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict in the file.
+/// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict
+/// in the file.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
     match asked {

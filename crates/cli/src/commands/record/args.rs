@@ -21,8 +21,8 @@ Examples:
 /// Record all traffic into memory; write what surrounds a trigger to a file
 ///
 /// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
-/// missed. SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open dumps
-/// and stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
+/// missed. SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open
+/// dumps and stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -31,8 +31,8 @@ pub(crate) struct Args {
 
     /// Read keys and rules from a TOML file
     ///
-    /// Flags and --set win over the file. SIGHUP reads the file again. docs/configuration.md describes
-    /// the keys.
+    /// Flags and --set win over the file. SIGHUP reads the file again. docs/configuration.md
+    /// describes the keys.
     #[arg(long, value_name = "FILE", help_heading = "Service")]
     pub(crate) config: Option<PathBuf>,
 
@@ -71,7 +71,8 @@ impl Args {
 }
 
 impl Loaded {
-    /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
+    /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the
+    /// user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
         let of = &self.settings;
         let no_trigger = self.trigger_count() == 0 && of.alerts.from.is_empty();
@@ -204,8 +205,8 @@ impl Loaded {
         self.numbered_count() + self.settings.rule.len()
     }
 
-    /// What triggers are called, and what they ask for of their own: expressions, those of rules behind those of options, then functions and modules in the
-    /// same way.
+    /// What triggers are called, and what they ask for of their own: expressions, those of rules
+    /// behind those of options, then functions and modules in the same way.
     fn names_and_requests(&self) -> (Vec<String>, Vec<TriggerRequest>) {
         let of = &self.settings;
         let rules = self.rules();

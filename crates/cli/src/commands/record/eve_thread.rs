@@ -51,7 +51,8 @@ struct Writing {
 }
 
 impl EveThread {
-    /// Writes what a recorder tells from now on. `is_file`: for a file its analyzer waits a moment, rather than to have events missed.
+    /// Writes what a recorder tells from now on. `is_file`: for a file its analyzer waits a moment,
+    /// rather than to have events missed.
     ///
     /// # Errors
     /// What the system said about the thread.
@@ -90,7 +91,8 @@ impl EveThread {
         self.shared.has_left.load(Ordering::SeqCst)
     }
 
-    /// Waits until all is written that the recorder, which has ended, told. `None`: the thread failed.
+    /// Waits until all is written that the recorder, which has ended, told. `None`: the thread
+    /// failed.
     pub(crate) fn join(self) -> Option<Counters> {
         self.thread.join().ok()
     }

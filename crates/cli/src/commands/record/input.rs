@@ -8,8 +8,8 @@ use super::{config::Settings, has_engine, is_generator};
 use crate::{commands::interface_names, failure::Failure, memory, numa, units};
 
 impl Settings {
-    /// What there is to record, without triggers and dumps; `default_ring` is the size of its ring by the available memory.
-    /// `notes` gets sentences for the user.
+    /// What there is to record, without triggers and dumps; `default_ring` is the size of its ring
+    /// by the available memory. `notes` gets sentences for the user.
     pub(crate) fn input(
         &self,
         default_ring: impl FnOnce(Option<u64>) -> u64,

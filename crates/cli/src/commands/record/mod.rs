@@ -265,8 +265,8 @@ fn give_up_on_dpdks_thread(
     Ok(())
 }
 
-/// What no machine could do with these arguments is a usage error; what this machine does not have or let, or has in the way
-/// (a ring file of somebody else's), could not be done.
+/// What no machine could do with these arguments is a usage error; what this machine does not have
+/// or let, or has in the way (a ring file of somebody else's), could not be done.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(
@@ -308,7 +308,8 @@ fn watch(
         if signals.aborted() {
             let since = *aborted_at.get_or_insert_with(Instant::now);
             if since.elapsed() > ABORT_WAIT {
-                // A thread hangs in the system, on a dead disk for example. It ends with the process.
+                // A thread hangs in the system, on a dead disk for example. It ends with the
+                // process.
                 let ring = recorder.ring().clone();
                 drop(top);
                 return summary::finish(args, &recorder.abandon(), &ring, (None, true));

@@ -1,9 +1,10 @@
 //! What a person sees while recording, on stderr.
 //!
-//! On a terminal one status line is redrawn in place every second and cleared before anything else is printed; else a
-//! plain line appears every 10 seconds.
+//! On a terminal one status line is redrawn in place every second and cleared before anything else
+//! is printed; else a plain line appears every 10 seconds.
 //!
-//! What a storm of triggers has to say is cut: a number of lines at once, and then how many more there would have been.
+//! What a storm of triggers has to say is cut: a number of lines at once, and then how many more
+//! there would have been.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +28,8 @@ const FILLING_QUIET: Duration = Duration::from_millis(200);
 
 /// Lines about dumps that are printed in [`LINES_PERIOD`] one by one, and as many sentences.
 const LINES_MAX: u32 = 50;
-/// Numbers of dumps that are not complete, and were told, that are remembered: as many as [`RecorderSummary::dumps`] lists.
+/// Numbers of dumps that are not complete, and were told, that are remembered: as many as
+/// [`RecorderSummary::dumps`] lists.
 const NOT_COMPLETE_MAX: usize = 10_000;
 /// How long after a storm began there is room for more lines; see [`LINES_MAX`].
 const LINES_PERIOD: Duration = Duration::from_secs(10);
@@ -110,7 +112,8 @@ pub(crate) struct RecordScreen {
     drawn: bool,
     filling_since: Option<Instant>,
     lines: LineBudget,
-    /// The last dumps that are not complete, by number, of those that were heard of; and whether others may not have been.
+    /// The last dumps that are not complete, by number, of those that were heard of; and whether
+    /// others may not have been.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
     line: StatusLine,
@@ -267,7 +270,8 @@ impl RecordScreen {
         }
     }
 
-    /// All news were shown: says what was cut, and of the last dumps, which the summary lists, those that are not complete and were missed. Takes the status line away.
+    /// All news were shown: says what was cut, and of the last dumps, which the summary lists,
+    /// those that are not complete and were missed. Takes the status line away.
     pub(crate) fn end(&mut self, summary: &RecorderSummary) {
         for report in &summary.dumps {
             if self.has_missed && self.is_unheard(report.number, report.verdict) {
@@ -310,7 +314,8 @@ impl RecordScreen {
         say(&status_text(status, None));
     }
 
-    /// Draws or prints the status when it is time. Where a service manager shows it (`is_shown`), no lines of it fill the log.
+    /// Draws or prints the status when it is time. Where a service manager shows it (`is_shown`),
+    /// no lines of it fill the log.
     pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let since = self.lines.since;
         if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)
@@ -399,7 +404,8 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
     )
 }
 
-/// What was shed of sources by what shed it, and how much of it the engine dropped: `cutoff 12, ted 3 (10 of them by the engine)`.
+/// What was shed of sources by what shed it, and how much of it the engine dropped: `cutoff 12, ted
+/// 3 (10 of them by the engine)`.
 pub(crate) fn shed_by<'a>(sources: impl Iterator<Item = &'a SourceSnapshot>) -> String {
     let (mut parts, mut engine) = (BTreeMap::<_, Option<u64>>::new(), Some(0));
     for source in sources {

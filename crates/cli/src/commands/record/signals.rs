@@ -1,5 +1,6 @@
-//! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, a second one stops now. HUP stops where there is a terminal
-//! that may hang up; a service it asks to open its event file anew and to read its configuration again.
+//! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, a second one stops now. HUP
+//! stops where there is a terminal that may hang up; a service it asks to open its event file anew
+//! and to read its configuration again.
 
 use std::{
     fs,
@@ -42,7 +43,8 @@ struct SignalState {
 /// What SIGHUP means. Decided at the start: a terminal that has hung up is none any more.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Hangup {
-    /// Whoever started the program does not want it to end by that, as nohup(1) does: the signal stays ignored.
+    /// Whoever started the program does not want it to end by that, as nohup(1) does: the signal
+    /// stays ignored.
     #[default]
     Ignored,
     /// There is a terminal: the end.
@@ -93,8 +95,9 @@ struct ActiveRecording {
 }
 
 impl Signals {
-    /// Takes over the signals. Until a recorder is about to start ([`Self::hold`]), those that stop do what they always do, and the
-    /// others nothing. The thread that waits for them has no privileges any more when this returns.
+    /// Takes over the signals. Until a recorder is about to start ([`Self::hold`]), those that stop
+    /// do what they always do, and the others nothing. The thread that waits for them has no
+    /// privileges any more when this returns.
     ///
     /// # Errors
     /// What the system said about the handlers or the thread.
@@ -133,8 +136,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// A recorder is about to start its threads: from now on a signal to stop must not leave half a dump behind. Those that come
-    /// wait for [`Self::connect`].
+    /// A recorder is about to start its threads: from now on a signal to stop must not leave half a
+    /// dump behind. Those that come wait for [`Self::connect`].
     pub(crate) fn hold(&self) {
         *self.shared.phase() = Phase::Starting(Vec::new());
     }

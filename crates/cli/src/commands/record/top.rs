@@ -1,5 +1,6 @@
-//! `flows --top`: the largest flows of the last seconds. On a terminal a table is drawn over itself until somebody quits, and stays there
-//! then; elsewhere one follows the other as text. `main` draws, and nobody waits for it.
+//! `flows --top`: the largest flows of the last seconds. On a terminal a table is drawn over itself
+//! until somebody quits, and stays there then; elsewhere one follows the other as text. `main`
+//! draws, and nobody waits for it.
 
 mod table;
 
@@ -29,12 +30,13 @@ const WINDOW_S: u32 = 10;
 /// What is shown.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct TopArgs {
-    /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as text once a second. Of live traffic, and without
-    /// lines, unless --eve is there too
+    /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as
+    /// text once a second. Of live traffic, and without lines, unless --eve is there too
     #[arg(long = "top", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
 
-    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The keys b, p and f change it [default: bits]
+    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The
+    /// keys b, p and f change it [default: bits]
     #[arg(long, value_name = "WHAT", requires = "rows", value_parser = by())]
     by: Option<TopOrder>,
 
@@ -64,7 +66,8 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Takes the terminal, if stdout is one. What is said waits until it is given back, when this is dropped.
+    /// Takes the terminal, if stdout is one. What is said waits until it is given back, when this
+    /// is dropped.
     ///
     /// # Errors
     /// What the system says about signals.

@@ -1,7 +1,8 @@
-//! `retroscope status`: what a recorder is doing, asked over HTTP; or what the ring of another process holds, running or killed.
+//! `retroscope status`: what a recorder is doing, asked over HTTP; or what the ring of another
+//! process holds, running or killed.
 //!
-//! The latter only reads, and only a ring in a file or memfd: `record --ring-file` or `ring-memfd` makes one. The recorder is not
-//! asked and not slowed down.
+//! The latter only reads, and only a ring in a file or memfd: `record --ring-file` or `ring-memfd`
+//! makes one. The recorder is not asked and not slowed down.
 
 mod remote;
 mod report;
@@ -15,14 +16,16 @@ use self::report::RingReport;
 use super::remote::RemoteArgs;
 use crate::failure::{Failure, put, put_json};
 
-/// Show what a recorder that runs with --api is doing: on a terminal once a second until `q` or ^C, elsewhere once. With --ring-file what
-/// a ring in a file holds: how much, of what time, and whether its recorder runs.
+/// Show what a recorder that runs with --api is doing: on a terminal once a second until `q` or ^C,
+/// elsewhere once. With --ring-file what a ring in a file holds: how much, of what time, and
+/// whether its recorder runs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the ring cannot be read, 2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set
+    /// ring-memfd=true` names, and ask no recorder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     ring_file: Option<PathBuf>,
 

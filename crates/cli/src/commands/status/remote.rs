@@ -1,4 +1,5 @@
-//! What a recorder is doing, as it tells over HTTP: on a terminal a screen that is drawn again each second, elsewhere once as text.
+//! What a recorder is doing, as it tells over HTTP: on a terminal a screen that is drawn again each
+//! second, elsewhere once as text.
 
 use std::{
     process::ExitCode,

@@ -3,7 +3,8 @@
 use super::support::run_on;
 use crate::support::shared;
 
-/// Capture, expression, and how many packets tshark takes with the display filter in the comment (without reassembly).
+/// Capture, expression, and how many packets tshark takes with the display filter in the comment
+/// (without reassembly).
 const COUNTS: [(&str, &str, usize); 11] = [
     (
         "apps/nd-sip.pcap",
@@ -50,7 +51,8 @@ const COUNTS: [(&str, &str, usize); 11] = [
         r#"payload startswith "GET ""#,
         1, // tcp.payload[0:4]=="GET "
     ),
-    // Ports and addresses are in no payload, and no packet of this capture says HTTP in its first 128 bytes.
+    // Ports and addresses are in no payload, and no packet of this capture says HTTP in its first
+    // 128 bytes.
     (
         "apps/sn-sanitized4k_truncated128.pcap",
         r#"payload contains "HTTP""#,

@@ -23,7 +23,8 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &length, body, &length].concat()
 }
 
-/// A section, and `count` interfaces with names of 4,000 bytes, each with a packet if they are to have one, as gzip.
+/// A section, and `count` interfaces with names of 4,000 bytes, each with a packet if they are to
+/// have one, as gzip.
 fn interfaces(count: u32, packets: bool) -> Vec<u8> {
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
@@ -80,7 +81,8 @@ fn start(out: &Path, args: &[&str]) -> Running {
     )
 }
 
-/// The most memory that a process took until its end, KiB (`VmHWM` of proc_pid_status(5)), and what it said.
+/// The most memory that a process took until its end, KiB (`VmHWM` of proc_pid_status(5)), and what
+/// it said.
 pub(crate) fn peak_kib(mut running: Running) -> (u64, Output) {
     let child = &mut running.child;
     let path = format!("/proc/{}/status", child.id());
@@ -156,7 +158,8 @@ fn wait_until_it_records(running: &mut Running) {
     }
 }
 
-/// A stream, and a file, of nothing but blocks that are no packets: a signal ends the recording at once.
+/// A stream, and a file, of nothing but blocks that are no packets: a signal ends the recording at
+/// once.
 #[test]
 fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();

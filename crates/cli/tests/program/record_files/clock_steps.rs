@@ -62,8 +62,9 @@ fn packets(dump: &Value) -> Vec<(u32, i64)> {
     packets
 }
 
-/// A step in mid-file, of a capture several times as large as the ring: every dump is complete, with its packets in the order and with the
-/// stamps in which they were captured, on both sides of the step and across it.
+/// A step in mid-file, of a capture several times as large as the ring: every dump is complete,
+/// with its packets in the order and with the stamps in which they were captured, on both sides of
+/// the step and across it.
 #[test]
 fn a_step_in_mid_file_costs_nothing() {
     // 10,000 packets a second of 1400 bytes: the ring holds 4.6 s.
@@ -78,7 +79,8 @@ fn a_step_in_mid_file_costs_nothing() {
                 at_ns + if n < step { 0 } else { step_ns }
             })
             .collect();
-        // Before, across and behind the step: the last ones begin more than the hold time of 1 s behind it.
+        // Before, across and behind the step: the last ones begin more than the hold time of 1 s
+        // behind it.
         let triggers = [
             step / 2,
             step - 5,
@@ -90,8 +92,8 @@ fn a_step_in_mid_file_costs_nothing() {
         let (json, words) = dumps(&input, &dir.path().join("out"), &["--ring", "64MiB"]);
         let found = json["dumps"].as_array().unwrap();
         let back = step_ns < 0;
-        // A jump forward is silence: a window ends before it. Behind a step back the first packet has the ring time of the last one
-        // before it, so that a window across it has one more.
+        // A jump forward is silence: a window ends before it. Behind a step back the first packet
+        // has the ring time of the last one before it, so that a window across it has one more.
         let expected = |at: usize| {
             let more = usize::from(back && at < step && at + per_second >= step);
             let around = at - per_second..=at + per_second + more;
@@ -102,8 +104,8 @@ fn a_step_in_mid_file_costs_nothing() {
             assert_eq!(dump["verdict"], "complete", "{dump}\n{words}");
             seen.push(packets(dump));
         }
-        // A trigger within the window of another one starts no dump: that at `step + 5`, where the window goes across the step, and so
-        // does the one half a second behind it.
+        // A trigger within the window of another one starts no dump: that at `step + 5`, where the
+        // window goes across the step, and so does the one half a second behind it.
         let started: Vec<usize> = if back {
             vec![step / 2, step - 5, step + 5 * per_second / 2]
         } else {
@@ -137,7 +139,8 @@ fn a_step_in_mid_file_costs_nothing() {
     }
 }
 
-/// Few packets: it takes a minute of them to believe a step, and they have their place behind it all the same.
+/// Few packets: it takes a minute of them to believe a step, and they have their place behind it
+/// all the same.
 #[test]
 fn a_step_is_exact_however_few_packets_tell_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +157,8 @@ fn a_step_is_exact_however_few_packets_tell_it() {
         found.iter().all(|dump| dump["verdict"] == "complete"),
         "{json}"
     );
-    // The first packet behind the step came when the last one before it had come, as far as anybody knows.
+    // The first packet behind the step came when the last one before it had come, as far as anybody
+    // knows.
     assert_eq!(numbers(&found[0]), [98, 99, 100, 101, 102, 103]);
     assert_eq!(numbers(&found[1]), [108, 109, 110, 111, 112]);
 }
@@ -178,7 +182,8 @@ fn less_is_late() {
     );
 }
 
-/// Stamps that jump with every packet are followed nowhere: no memory and no bucket goes to them, and the verdict says so.
+/// Stamps that jump with every packet are followed nowhere: no memory and no bucket goes to them,
+/// and the verdict says so.
 #[test]
 fn stamps_in_disorder_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +204,8 @@ fn stamps_in_disorder_are_told() {
     assert!(bytes.windows(verdict.len()).any(|it| it == verdict));
 }
 
-/// A clock that is set back more often than steps are followed: no dump calls itself complete that lies where packets are at a wrong place.
+/// A clock that is set back more often than steps are followed: no dump calls itself complete that
+/// lies where packets are at a wrong place.
 #[test]
 fn steps_that_are_not_followed_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -233,8 +239,8 @@ fn steps_that_are_not_followed_are_told() {
     }
 }
 
-/// What came behind the end of a window has nothing to do with it, though it is read before the dump's verdict is written: two runs say
-/// the same.
+/// What came behind the end of a window has nothing to do with it, though it is read before the
+/// dump's verdict is written: two runs say the same.
 #[test]
 fn disorder_behind_the_end_of_a_window_is_not_its() {
     let dir = tempfile::tempdir().unwrap();

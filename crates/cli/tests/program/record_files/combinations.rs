@@ -1,5 +1,6 @@
-//! Eight of the combinations of what may go wrong (`recorder/src/tests/generated.rs` has all), through the program: a file whose clock
-//! was stepped, a small ring, a window that it cannot hold, a full disk, and packets that imitate what a dump says of itself.
+//! Eight of the combinations of what may go wrong (`recorder/src/tests/generated.rs` has all),
+//! through the program: a file whose clock was stepped, a small ring, a window that it cannot hold,
+//! a full disk, and packets that imitate what a dump says of itself.
 
 use std::{
     fs::File,
@@ -20,13 +21,15 @@ const MS: i64 = 1_000_000;
 const ROUND: i64 = 100 * MS;
 const PAST: i64 = 60 * ROUND;
 const FUTURE: i64 = 15 * ROUND;
-/// Rounds with triggers: the window of the second reaches over the step, that of the last begins far behind it.
+/// Rounds with triggers: the window of the second reaches over the step, that of the last begins
+/// far behind it.
 const TRIGGERS: [i64; 3] = [120, 155, 300];
 const STEP: i64 = 160;
 const END: i64 = 340;
 const RING_BYTES: usize = 8 << 20;
 const LARGE_BYTES: usize = 250_000;
-/// The limit on the size of files, in both units that shells have: 50 or 100 KiB. A dump without large packets has more.
+/// The limit on the size of files, in both units that shells have: 50 or 100 KiB. A dump without
+/// large packets has more.
 const FULL: &str = "trap '' XFSZ; ulimit -f 100; ";
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,8 +53,8 @@ struct Sent {
 }
 
 impl Cell {
-    /// Where the program places it: a clock that is set back goes on where it stood, as nobody knows how long the pause was; one that
-    /// jumps ahead was silent.
+    /// Where the program places it: a clock that is set back goes on where it stood, as nobody
+    /// knows how long the pause was; one that jumps ahead was silent.
     fn ring_ns(self, sent: &Sent) -> i64 {
         let is_behind = self.step_ns < 0 && sent.at_ns >= STEP * ROUND;
         match is_behind {

@@ -13,7 +13,8 @@ const MS: i64 = 1_000_000;
 /// Packets of each of the three flows, of ports 1000, 1001 and 1002.
 const PACKETS: u16 = 100;
 
-/// Three flows that alternate, with a packet of 1000 bytes of payload each millisecond. The 6th packet of the second one begins with a U.
+/// Three flows that alternate, with a packet of 1000 bytes of payload each millisecond. The 6th
+/// packet of the second one begins with a U.
 fn capture(path: &Path) {
     let file = fs::File::create(path).unwrap();
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
@@ -39,7 +40,8 @@ fn capture(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// Records it with one dump of everything, and gives the summary and the packets of each port in the dump.
+/// Records it with one dump of everything, and gives the summary and the packets of each port in
+/// the dump.
 fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     kept_with("", more)
 }
@@ -85,7 +87,8 @@ fn shed(json: &Value) -> (u64, u64) {
     (stored, lost)
 }
 
-/// 11 packets begin before 10 KiB. All of the second flow is kept from its trigger on, and it had sent less by then; whoever looks at packets.
+/// 11 packets begin before 10 KiB. All of the second flow is kept from its trigger on, and it had
+/// sent less by then; whoever looks at packets.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     let who: [&[&str]; 4] = [
@@ -115,7 +118,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// What an open dump takes singles out flows, which are kept from then on: of those that are beyond their cutoff too, as soon as it has taken an earlier packet.
+/// What an open dump takes singles out flows, which are kept from then on: of those that are beyond
+/// their cutoff too, as soon as it has taken an earlier packet.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {
@@ -134,7 +138,8 @@ fn flows_that_an_open_dump_takes_are_kept() {
         let expected = BTreeMap::from([(1002, 100)]);
         assert_eq!((code, &ports), (Some(3), &expected), "{who}: {json}");
         assert_eq!(shed(&json), (11 + 100 + 100, 89), "{who}");
-        // It is beyond at the 4th packet, before the trigger. From files it is looked at after 256 packets at the latest.
+        // It is beyond at the 4th packet, before the trigger. From files it is looked at after 256
+        // packets at the latest.
         let (_, json, ports) = of_last("src port 1002=2KiB");
         let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
         assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
@@ -195,7 +200,8 @@ fn what_open_dumps_keep_is_a_function_of_the_packets() {
     );
 }
 
-/// A trigger takes the second piece of a datagram, which has no ports: the flow is that of the first one.
+/// A trigger takes the second piece of a datagram, which has no ports: the flow is that of the
+/// first one.
 #[test]
 fn flows_whose_later_fragments_trigger_are_exempt() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,7 +253,8 @@ fn flows_whose_later_fragments_trigger_are_exempt() {
 /// A dump tells what was shed within its window, and is complete where nothing was.
 #[test]
 fn a_dump_tells_what_its_window_lost() {
-    // The trigger is packet 16 of all, at 16 ms; the first two that are shed are those at 33 and 35 ms.
+    // The trigger is packet 16 of all, at 16 ms; the first two that are shed are those at 33 and 35
+    // ms.
     for (future_ms, missing) in [(16, 0), (17, 1), (18, 1), (19, 2), (22, 4)] {
         let future = format!("{future_ms}ms");
         let (code, json, _) = kept(&["--cutoff", "10KiB", "--past", "10ms", "--future", &future]);
@@ -289,7 +296,8 @@ fn classes_have_cutoffs_of_their_own() {
 #[test]
 fn shed_packets_are_not_of_those_that_were_asked_for() {
     let (_, json, _) = kept(&["--cutoff", "10KiB", "-c", "50"]);
-    // The first 33 are all kept, then one of three; two are shed before the first that is one too many.
+    // The first 33 are all kept, then one of three; two are shed before the first that is one too
+    // many.
     assert_eq!(shed(&json), (50, 35), "{json}");
 }
 

@@ -8,7 +8,8 @@ use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use super::{S, args, assert_dumps, oracle, question, read, run};
 use crate::support::{shared, stderr};
 
-/// A raw UDP packet from 10.0.0.1 to 10.0.0.2: its source port and identification, and the fragment field.
+/// A raw UDP packet from 10.0.0.1 to 10.0.0.2: its source port and identification, and the fragment
+/// field.
 fn packet(port: u16, id: u16, fragment: u16) -> Vec<u8> {
     let mut data = vec![
         0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 9, 0, 16, 0,

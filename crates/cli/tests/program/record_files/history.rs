@@ -1,4 +1,5 @@
-//! `record --cutoff` over real and heavy-tailed captures: what an oracle keeps is stored, and the ring reaches back as far as that predicts.
+//! `record --cutoff` over real and heavy-tailed captures: what an oracle keeps is stored, and the
+//! ring reaches back as far as that predicts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -68,7 +69,8 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
             *last_ns = packet.time_ns;
         }
         *last_ns = packet.time_ns.max(*last_ns);
-        // Of a later fragment the address tells: ports of hosts that talk to themselves are not in it.
+        // Of a later fragment the address tells: ports of hosts that talk to themselves are not in
+        // it.
         let port = match &flow.0 {
             FlowKey::Ports { low, .. } if low.addr == ip.src => low.port,
             FlowKey::Ports { high, .. } => high.port,
@@ -86,7 +88,8 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
     packets.iter().map(is_kept).collect()
 }
 
-/// Records a capture, with a dump of all that the ring holds when a packet comes that `trigger` takes. The summary, and what was dumped.
+/// Records a capture, with a dump of all that the ring holds when a packet comes that `trigger`
+/// takes. The summary, and what was dumped.
 fn recorded(
     capture: &Path,
     trigger: &str,
@@ -181,8 +184,9 @@ struct Tail {
     sent: u64,
 }
 
-/// 60 MB, in 60 s: flows whose sizes are Pareto distributed, of TCP and UDP, with segments that are sent twice, ports that are used again by another
-/// connection at once, bursts of small packets behind the cutoff, and fragments. At the end a packet to port 60000.
+/// 60 MB, in 60 s: flows whose sizes are Pareto distributed, of TCP and UDP, with segments that are
+/// sent twice, ports that are used again by another connection at once, bursts of small packets
+/// behind the cutoff, and fragments. At the end a packet to port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();
@@ -266,7 +270,8 @@ fn heavy_tailed(path: &Path, seed: u64) {
     writer.finish().unwrap();
 }
 
-/// Of a port of 10.0.0.1 and port 443 of 10.0.0.2. `piece`: identification, and flags and offset of a fragment.
+/// Of a port of 10.0.0.1 and port 443 of 10.0.0.2. `piece`: identification, and flags and offset of
+/// a fragment.
 fn frame(
     (port, protocol, is_reply): (u16, u8, bool),
     flags: u8,

@@ -69,7 +69,8 @@ fn names_follow_a_template_and_collide_with_nothing() {
     }
 }
 
-/// From files too, at the end there is no more than is to be kept; a held dump stays, and a foreign file.
+/// From files too, at the end there is no more than is to be kept; a held dump stays, and a foreign
+/// file.
 #[test]
 fn dumps_are_deleted_the_oldest_first() {
     let dir = tempfile::tempdir().unwrap();

@@ -314,8 +314,8 @@ fn damaged_captures_keep_what_was_read() {
     assert!(tried > 25, "the corpus has damaged files: {tried}");
 }
 
-/// Writes a capture of `count` frames of `len` bytes, `step_ns` apart; the destination port counts up from 1 to 100
-/// over and over, and every 10,000th frame goes to port 60000.
+/// Writes a capture of `count` frames of `len` bytes, `step_ns` apart; the destination port counts
+/// up from 1 to 100 over and over, and every 10,000th frame goes to port 60000.
 pub(crate) fn write_capture(
     path: &Path,
     count: u32,
@@ -372,8 +372,8 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Eight runs of each kind while other threads take the processors away at random: the same files, for any number of rx threads,
-/// with a ring smaller than the file.
+/// Eight runs of each kind while other threads take the processors away at random: the same files,
+/// for any number of rx threads, with a ring smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -388,7 +388,8 @@ fn runs_repeat_byte_for_byte() {
         3 * S,
         2 * S,
     );
-    // Windows that the ring outgrows in the end: what was overwritten when a trigger came must repeat, too.
+    // Windows that the ring outgrows in the end: what was overwritten when a trigger came must
+    // repeat, too.
     let outgrown = Question {
         triggers: vec!["udp port 60000".to_owned()],
         dump: "udp portrange 1-3".to_owned(),
@@ -440,7 +441,8 @@ fn runs_repeat_byte_for_byte() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // A larger ring makes no difference where no window outgrew the smaller one, and the oracle agrees.
+    // A larger ring makes no difference where no window outgrew the smaller one, and the oracle
+    // agrees.
     let out = dir.path().join("large");
     let (_, json) = run(&args(&[&capture], &question, &out), &["--ring", "128MiB"]);
     assert!(
@@ -461,8 +463,8 @@ fn what_was_overwritten_is_counted() {
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 60_000, 600, 1_000_000, None);
     let (packets, _) = read(&capture);
-    // The third trigger packet is at 25 s; 16 MiB hold about 27,000 frames, or 27 s; the window wants 40 s, to 10 s
-    // before the end of the file.
+    // The third trigger packet is at 25 s; 16 MiB hold about 27,000 frames, or 27 s; the window
+    // wants 40 s, to 10 s before the end of the file.
     let question = question(&["udp port 60000"], "", 40 * S, 5 * S);
     let (output, json) = run(
         &args(&[&capture], &question, &dir.path().join("out")),
@@ -619,7 +621,8 @@ fn compressed_dumps_are_the_same() {
     assert_dumps(&expected, &json, "zstd");
 }
 
-/// Hits that lie far behind the clock act at once: their dumps hold their own packet, and what came too late is counted.
+/// Hits that lie far behind the clock act at once: their dumps hold their own packet, and what came
+/// too late is counted.
 #[test]
 fn a_capture_that_runs_backwards_keeps_its_triggers() {
     let dir = tempfile::tempdir().unwrap();
@@ -666,7 +669,8 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     );
 }
 
-/// The smallest ring, a file many times its size and dumps that come and go: no run may wait for ever.
+/// The smallest ring, a file many times its size and dumps that come and go: no run may wait for
+/// ever.
 #[test]
 fn small_rings_do_not_hang() {
     let dir = tempfile::tempdir().unwrap();

@@ -49,8 +49,9 @@ fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     )
 }
 
-/// Runs the program where /etc/hosts is `hosts`, which may be written to while it runs. What comes before is there at the
-/// start, and what is behind only when `change` was called. Gives the summary, and what was said.
+/// Runs the program where /etc/hosts is `hosts`, which may be written to while it runs. What comes
+/// before is there at the start, and what is behind only when `change` was called. Gives the
+/// summary, and what was said.
 fn run(
     hosts: &Path,
     args: &[&str],
@@ -108,7 +109,8 @@ fn can_mount() -> bool {
     can
 }
 
-/// The address of a host changes behind the start. Each expression goes on with the one that it had, whatever is compiled later.
+/// The address of a host changes behind the start. Each expression goes on with the one that it
+/// had, whatever is compiled later.
 #[test]
 fn a_host_that_moves_is_not_looked_up_again() {
     if !can_mount() {

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
 use crate::support::{PROGRAM, skip, stderr};
 
-/// 2000 frames of 100 bytes, 10 ms apart; the one at 0.5 s... every 10,000th would trigger, so port 13 does here: each
-/// second one.
+/// 2000 frames of 100 bytes, 10 ms apart; the one at 0.5 s... every 10,000th would trigger, so port
+/// 13 does here: each second one.
 fn capture(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 2000, 100, S / 100, None);
@@ -78,7 +78,8 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     assert_eq!(json["dumps"][6]["clipped"], serde_json::json!(["end"]));
 }
 
-/// More rules or dumps than there is room for are refused and counted, never dropped in silence as FlowScope did.
+/// More rules or dumps than there is room for are refused and counted, never dropped in silence as
+/// FlowScope did.
 #[test]
 fn too_many_dumps_are_refused_aloud() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,15 +247,16 @@ fn nothing_is_overwritten() {
     assert!(before.iter().all(|file| after.contains(file)));
 }
 
-/// A full disk (here a limit on the size of files): recording goes on, the verdict says so, the part stays.
+/// A full disk (here a limit on the size of files): recording goes on, the verdict says so, the
+/// part stays.
 #[test]
 fn a_full_disk_loses_the_dump_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
-    // dash and bash count the limit in 512-byte and 1024-byte units: 512 KiB or 1 MiB, where the dump wants 4 MiB; the
-    // second dump wants less.
+    // dash and bash count the limit in 512-byte and 1024-byte units: 512 KiB or 1 MiB, where the
+    // dump wants 4 MiB; the second dump wants less.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([
@@ -302,7 +304,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
         assert!(errors.contains(&format!("unfinished: {file}")), "{errors}");
         let missing = &dump["missing"][0];
         assert_eq!(missing["cause"], "disk");
-        // Matched = written + lost: the window holds 6001 packets, or 5 s + 3 s of them at the first trigger.
+        // Matched = written + lost: the window holds 6001 packets, or 5 s + 3 s of them at the
+        // first trigger.
         let (held, _) = read(Path::new(file));
         assert_eq!(
             held.len() as u64,
@@ -474,8 +477,8 @@ fn the_names_of_flowscope_are_aliases() {
     );
 }
 
-/// `--size` counts gibibytes: more than any machine has, so the note that names them is the same everywhere. No ring is made, as
-/// there is no such user.
+/// `--size` counts gibibytes: more than any machine has, so the note that names them is the same
+/// everywhere. No ring is made, as there is no such user.
 #[test]
 fn flowscopes_size_is_in_gibibytes() {
     let dir = tempfile::tempdir().unwrap();

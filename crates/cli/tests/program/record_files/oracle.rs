@@ -1,4 +1,5 @@
-//! What `record -r` must write, worked out the slow and obvious way: everything in memory, one window at a time.
+//! What `record -r` must write, worked out the slow and obvious way: everything in memory, one
+//! window at a time.
 
 use std::{collections::HashMap, path::Path};
 
@@ -130,8 +131,8 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
-/// For each packet, in the order of the file: the flow that the last first fragment of its datagram told, at most a
-/// minute away. The program remembers 4096 datagrams, these captures have fewer.
+/// For each packet, in the order of the file: the flow that the last first fragment of its datagram
+/// told, at most a minute away. The program remembers 4096 datagrams, these captures have fewer.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
     let told = |packet: &Packet| {
@@ -146,8 +147,8 @@ fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     packets.iter().map(told).collect()
 }
 
-/// The dumps of a recording whose packets are at most the hold time late; `None` where a trigger compiles for none of
-/// the link types.
+/// The dumps of a recording whose packets are at most the hold time late; `None` where a trigger
+/// compiles for none of the link types.
 pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
     let mut order: Vec<usize> = (0..packets.len()).collect();
     order.sort_by_key(|i| packets[*i].time_ns);
@@ -197,8 +198,8 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
     Some(dumps)
 }
 
-/// What a filter takes of a closed interval, in order of time. A fragment that came before its first one is found too:
-/// the packets are asked again once everything is known.
+/// What a filter takes of a closed interval, in order of time. A fragment that came before its
+/// first one is found too: the packets are asked again once everything is known.
 fn window(in_order: &[&Packet], filled: FilledExpression, from_ns: i64, to_ns: i64) -> Vec<Packet> {
     let inside: Vec<Packet> = in_order
         .iter()

@@ -72,8 +72,8 @@ fn a_payload_term_filters_what_is_recorded() {
     assert_ledgers(&json, 10, filter);
 }
 
-/// Packets that look like what a dump says of itself are written as they came, and the dump still says it: also when a packet
-/// that comes after the end of a window changes the verdict.
+/// Packets that look like what a dump says of itself are written as they came, and the dump still
+/// says it: also when a packet that comes after the end of a window changes the verdict.
 #[test]
 fn packets_that_imitate_our_comments_are_written_as_they_are() {
     let dir = tempfile::tempdir().unwrap();

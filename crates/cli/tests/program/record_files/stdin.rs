@@ -1,4 +1,5 @@
-//! `-r -`: what comes through stdin gives the same dumps as the file, and gives them while the stream is open.
+//! `-r -`: what comes through stdin gives the same dumps as the file, and gives them while the
+//! stream is open.
 
 use std::{
     fs,
@@ -31,7 +32,8 @@ fn start(stdin: Stdio, out: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end and returns the names and contents of the dumps. pcapng names the interface, so the sizes tell.
+/// Waits for the end and returns the names and contents of the dumps. pcapng names the interface,
+/// so the sizes tell.
 fn packets(child: Child, what: &str) -> Vec<u64> {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{what}: {}", stderr(&output));
@@ -124,7 +126,8 @@ fn dumps_do_not_wait_for_the_end_of_the_stream() {
     let out = dir.path().join("out");
     let mut child = start(Stdio::piped(), &out);
     let mut pipe = child.stdin.take().unwrap();
-    // The trigger is the 5001st of the frames, its window ends 100 later; cut in the middle of a record.
+    // The trigger is the 5001st of the frames, its window ends 100 later; cut in the middle of a
+    // record.
     let part = 24 + 6000 * 116 + 50;
     pipe.write_all(&bytes[..part]).unwrap();
     let deadline = Instant::now() + DEADLINE;

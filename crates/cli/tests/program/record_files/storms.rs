@@ -180,14 +180,16 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
     assert!(runs[0] == runs[1]);
 }
 
-/// Files smaller than any ring, and than its buckets: what dumps wrote is counted all the same, and so alike with every ring.
+/// Files smaller than any ring, and than its buckets: what dumps wrote is counted all the same, and
+/// so alike with every ring.
 #[test]
 fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     let file = std::io::BufWriter::new(fs::File::create(&capture).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
-    // Each tenth of a second 1,400 bytes, a packet before another back by what `--hold` allows; every 30 s a trigger.
+    // Each tenth of a second 1,400 bytes, a packet before another back by what `--hold` allows;
+    // every 30 s a trigger.
     for n in 0..6000_i64 {
         let port = if n % 300 == 299 { 9 } else { 7 };
         let mut packet = udp(1, port);
@@ -224,7 +226,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     };
     let (json, files) = run("32MiB", "");
     assert_eq!(hits(&json), 20);
-    // The first has 300 packets, the next about 610: the second ends with more than 1 MiB behind it, in a file of 8 MiB.
+    // The first has 300 packets, the next about 610: the second ends with more than 1 MiB behind
+    // it, in a file of 8 MiB.
     assert_eq!(json["triggers"], 2, "{json}");
     assert_eq!(json["suppressed_by"]["bytes-per-hour"], 18, "{json}");
     for (ring, round) in [("32MiB", "again"), ("64MiB", ""), ("512MiB", "")] {

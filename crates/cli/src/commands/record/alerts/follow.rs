@@ -1,4 +1,5 @@
-//! Files that grow: followed by what they are rather than by their names, so that one that is renamed is read to its end, and the one in its place from its beginning.
+//! Files that grow: followed by what they are rather than by their names, so that one that is
+//! renamed is read to its end, and the one in its place from its beginning.
 
 use std::{
     collections::BTreeMap,

@@ -62,9 +62,9 @@ impl FromStr for AlertSource {
     }
 }
 
-/// The files that match a pattern of `--alerts` now, in the order of their names. A name that begins
-/// with a dot needs a part of the pattern that begins with a dot. A directory that cannot be read has
-/// no files, and a name that is not UTF-8 matches no pattern.
+/// The files that match a pattern of `--alerts` now, in the order of their names. A name that
+/// begins with a dot needs a part of the pattern that begins with a dot. A directory that cannot be
+/// read has no files, and a name that is not UTF-8 matches no pattern.
 fn files(pattern: &str) -> Vec<PathBuf> {
     // A name may have the characters of a pattern.
     if Path::new(pattern).exists() {

@@ -82,7 +82,8 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     )?))
 }
 
-/// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there is lost, and counted.
+/// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there
+/// is lost, and counted.
 pub(super) fn drain(
     sockets: &Sockets,
     stop: &OwnedFd,

@@ -1,4 +1,5 @@
-//! The keys that have a flag, and `--set` for all of them. What a flag says is an assignment to its key.
+//! The keys that have a flag, and `--set` for all of them. What a flag says is an assignment to its
+//! key.
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command, ValueHint,

@@ -1,4 +1,5 @@
-//! Reading the file of `--config` again while the recording runs: all of it is taken over, or nothing.
+//! Reading the file of `--config` again while the recording runs: all of it is taken over, or
+//! nothing.
 
 use std::{
     collections::BTreeSet,
@@ -53,8 +54,8 @@ struct FollowedConfig {
 }
 
 impl Reloader {
-    /// For a recording that was started with this. `notify` hears when the file is read, and when that is over.
-    /// `None`: there is no file.
+    /// For a recording that was started with this. `notify` hears when the file is read, and when
+    /// that is over. `None`: there is no file.
     pub(crate) fn new(
         loaded: &Loaded,
         config: Config,
@@ -76,8 +77,9 @@ impl Reloader {
         })
     }
 
-    /// Reads the file and makes the recording follow it. Returns what that changed, in words, and whether it changed anything. One call at a time; may take
-    /// as long as the compilation of rules, and as looking up names.
+    /// Reads the file and makes the recording follow it. Returns what that changed, in words, and
+    /// whether it changed anything. One call at a time; may take as long as the compilation of
+    /// rules, and as looking up names.
     ///
     /// # Errors
     /// All that is wrong, in lines; the recording goes on as it was.
@@ -115,7 +117,8 @@ impl Reloader {
         Ok((format!("{name}: {told}"), !told.is_empty()))
     }
 
-    /// Starts a thread that reloads whenever it is asked to, and says what came of it. Returns how to ask: what is asked while it is busy is done once.
+    /// Starts a thread that reloads whenever it is asked to, and says what came of it. Returns how
+    /// to ask: what is asked while it is busy is done once.
     ///
     /// # Errors
     /// The system gives no thread.

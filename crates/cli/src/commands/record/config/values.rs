@@ -319,7 +319,8 @@ impl FromText for TailDrop {
     }
 }
 
-/// After this time without a packet a flow is kept from its beginning again, if `cutoff` names no time.
+/// After this time without a packet a flow is kept from its beginning again, if `cutoff` names no
+/// time.
 const REFILL: Duration = Duration::from_secs(60);
 
 impl FromText for ClassCutoff {

@@ -1,4 +1,5 @@
-//! The recorder as a service: what its manager (systemd) hears of it while it starts, records and stops.
+//! The recorder as a service: what its manager (systemd) hears of it while it starts, records and
+//! stops.
 
 mod notify;
 mod watchdog;
@@ -15,7 +16,8 @@ use watchdog::{Judgement, Watchdog};
 
 /// Between two messages while memory is filled, and between two about the state.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How much longer a start or a stop may take, counted from each message while memory is filled or commands of `--post` run.
+/// How much longer a start or a stop may take, counted from each message while memory is filled or
+/// commands of `--post` run.
 const EXTENSION: Duration = Duration::from_secs(30);
 
 /// See the module. Without a service manager nothing happens.
@@ -79,7 +81,8 @@ impl Service {
         self.notify.send("READY=1\nSTATUS=recording");
     }
 
-    /// Tells how the recording is, and that it goes on, if it does. Returns a sentence for the log, when threads begin to hang or no longer do.
+    /// Tells how the recording is, and that it goes on, if it does. Returns a sentence for the log,
+    /// when threads begin to hang or no longer do.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> Option<String> {
         if !self.is_on() {
             return None;
@@ -117,8 +120,8 @@ impl Service {
         sentence
     }
 
-    /// While commands of `--post` run or wait the stop is given more time: each has a limit of its own. Dumps are not waited for so, because a disk that
-    /// hangs has none.
+    /// While commands of `--post` run or wait the stop is given more time: each has a limit of its
+    /// own. Dumps are not waited for so, because a disk that hangs has none.
     fn wait_for_commands(&mut self, recorder: &Recorder) {
         if !self.is_extension_due() {
             return;

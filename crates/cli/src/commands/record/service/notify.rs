@@ -1,5 +1,5 @@
-//! What a service manager is told: sd_notify(3). A datagram of `NAME=VALUE` lines goes to the socket that the environment names, a path or, behind `@`, an
-//! abstract name of unix(7).
+//! What a service manager is told: sd_notify(3). A datagram of `NAME=VALUE` lines goes to the
+//! socket that the environment names, a path or, behind `@`, an abstract name of unix(7).
 
 use std::{
     env,
@@ -23,7 +23,8 @@ use retroscope_recorder::{Clock, SystemClock};
 
 use crate::failure::say;
 
-/// How long a service manager may take to make room for a message. It is one that does nothing else.
+/// How long a service manager may take to make room for a message. It is one that does nothing
+/// else.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Tells the service manager, from any thread; does nothing where there is none.
@@ -38,7 +39,8 @@ struct Manager {
 }
 
 impl Notify {
-    /// The service manager that started this program, by its environment. What cannot be used is told.
+    /// The service manager that started this program, by its environment. What cannot be used is
+    /// told.
     pub(super) fn from_environment() -> Self {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
             return Self::default();

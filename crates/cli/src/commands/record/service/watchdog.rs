@@ -1,5 +1,5 @@
-//! Whether the service manager's watchdog is told that all is well: only while every thread of the data path goes round.
-//! sd_watchdog_enabled(3).
+//! Whether the service manager's watchdog is told that all is well: only while every thread of the
+//! data path goes round. sd_watchdog_enabled(3).
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread may take for a turn at least, whatever the watchdog's time: the dumper makes one a second where it has nothing to do.
+/// How long a thread may take for a turn at least, whatever the watchdog's time: the dumper makes
+/// one a second where it has nothing to do.
 const TURN_MIN: Duration = Duration::from_secs(2);
 
 /// See the module. It takes the time from its caller.

@@ -1,4 +1,5 @@
-//! Alerts of every kind over made packets: 50 and more of each, and which packets each of them asks for.
+//! Alerts of every kind over made packets: 50 and more of each, and which packets each of them asks
+//! for.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -57,7 +58,8 @@ impl Flow {
         }
     }
 
-    /// A packet of UDP, TCP or ICMP, `number` of the flow: odd ones are answers. `fragment`: its offset in bytes, and whether more follow.
+    /// A packet of UDP, TCP or ICMP, `number` of the flow: odd ones are answers. `fragment`: its
+    /// offset in bytes, and whether more follow.
     fn packet(&self, number: usize, fragment: Option<(u16, bool)>) -> Vec<u8> {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -265,7 +267,8 @@ fn made() -> Made {
         alert["pkt_src"] = json!("stream (flow timeout)");
         made.ask("flow time-out", alert, &frames, None);
 
-        // Alternately in GRE and in VXLAN, whose source port is another for each direction; beside another flow in the same tunnel.
+        // Alternately in GRE and in VXLAN, whose source port is another for each direction; beside
+        // another flow in the same tunnel.
         let (flow, other) = (next(17, false), next(17, false));
         let is_gre = flow.number % 4 < 2;
         let tunnel = |number: usize| {
@@ -355,7 +358,8 @@ fn made() -> Made {
             made.ask("vlan pair", alert, &frames, Some(flow.time_us(any)));
         }
 
-        // Each datagram in two pieces, the second first: an alert about the whole, put together, and one about a piece.
+        // Each datagram in two pieces, the second first: an alert about the whole, put together,
+        // and one about a piece.
         let flow = next(17, false);
         let mut frames = Vec::new();
         for number in 0..PACKETS {
@@ -481,7 +485,8 @@ fn made_alerts_of_every_kind_get_what_they_are_about() {
     assert_eq!(run.code, 3);
 }
 
-/// An alert that comes when the ring has moved on finds what is there, and says by how much it came too late for the rest.
+/// An alert that comes when the ring has moved on finds what is there, and says by how much it came
+/// too late for the rest.
 #[test]
 fn late_alerts_find_the_past_while_it_is_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -542,7 +547,8 @@ fn late_alerts_find_the_past_while_it_is_there() {
     );
 }
 
-/// Alerts without addresses get the packets of their time, within their budget, their own among them.
+/// Alerts without addresses get the packets of their time, within their budget, their own among
+/// them.
 #[test]
 fn decoder_events_get_the_packets_around_them() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! `record -r … --alerts`: over captures that a real Suricata read, and over made ones of which the answers are known.
+//! `record -r … --alerts`: over captures that a real Suricata read, and over made ones of which the
+//! answers are known.
 
 mod made;
 
@@ -78,7 +79,8 @@ fn sha256(line: &str) -> String {
     alert.identity.sha256.clone()
 }
 
-/// For each alert of the corpus: the frame that Suricata saw on the wire is in a dump byte for byte, marked; of a tunnel that around it.
+/// For each alert of the corpus: the frame that Suricata saw on the wire is in a dump byte for
+/// byte, marked; of a tunnel that around it.
 #[test]
 fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
