@@ -8,13 +8,14 @@ use clap_complete::{Shell, generate};
 
 use crate::failure::{Failure, put};
 
-/// Print what lets a shell complete commands and options
+/// Print a completion script for a shell
 ///
-/// For bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; for zsh a file
-/// `_retroscope` in a directory of $fpath; for fish ~/.config/fish/completions/retroscope.fish.
+/// bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; zsh: write the file
+/// `_retroscope` in a directory of $fpath; fish:
+/// ~/.config/fish/completions/retroscope.fish.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// Print the script for this shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -22,7 +23,8 @@ pub(crate) struct CompletionArgs {
 /// Write man pages: retroscope.1, and one for each command
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// Where to, as /usr/local/share/man/man1; made if missing. Pages that are there are replaced
+    /// Write to this directory, like /usr/local/share/man/man1. Create a missing directory,
+    /// overwrite existing pages
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::remote::{RemoteArgs, ask, failure, printable};
 use crate::failure::{Failure, put, put_json};
 
-/// Print what happens in a recorder that runs with --api, as it happens: one JSON object a line.
+/// Print the events of a running recorder (--api) as they happen, one JSON object a line.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 the recording ended, or nobody reads any more, 1 no recorder there, or the connection was lost, 2 wrong arguments."
 )]
 pub(crate) struct EventsArgs {
-    /// From the event of this number on, which is an earlier `next`, as far as they are kept; 0:
-    /// all that are kept
+    /// Start with the event of this number, the `next` of an earlier event, if the recorder still
+    /// keeps that event; 0: all kept events
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
 
@@ -24,7 +24,7 @@ pub(crate) struct EventsArgs {
     remote: RemoteArgs,
 }
 
-/// Say what happens when the ring is full of what dumps and pins want.
+/// Choose what happens when dumps and pins need all packets in the ring.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 done, 1 refused, or no recorder there, 2 wrong arguments.")]
 pub(crate) struct WhenFullArgs {
@@ -35,13 +35,13 @@ pub(crate) struct WhenFullArgs {
     remote: RemoteArgs,
 }
 
-/// Read the file of `record --config` again, as SIGHUP does: all of it is taken over, or nothing.
+/// Reload the file of `record --config`, like SIGHUP. If the file has an error, nothing changes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 refused, and nothing changed, or no recorder there, 2 wrong arguments."
 )]
 pub(crate) struct ReloadArgs {
-    /// Print one JSON object instead of the sentence
+    /// Print one JSON object instead of a sentence
     #[arg(long)]
     json: bool,
 
@@ -49,7 +49,7 @@ pub(crate) struct ReloadArgs {
     remote: RemoteArgs,
 }
 
-/// End a recording, as SIGINT does: open dumps are finished.
+/// Stop a recording, like SIGINT. Open dumps are finished.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 it ends, 1 refused, or no recorder there, 2 wrong arguments."
@@ -62,9 +62,10 @@ pub(crate) struct StopArgs {
 /// What a full ring does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum WhenFullMode {
-    /// New packets go on: the oldest dump or pin in their way loses what it has not written
+    /// Keep recording: new packets overwrite the oldest dump or pin, which loses its unwritten
+    /// packets
     Record,
-    /// Dumps and pins keep what they want: new packets without a place are lost, and counted
+    /// Keep the packets of dumps and pins: new packets without room are dropped and counted
     Protect,
 }
 

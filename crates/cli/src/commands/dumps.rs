@@ -19,7 +19,7 @@ use crate::{
     units::show_size,
 };
 
-/// List, get, hold or delete the dumps of a recorder that runs with --api.
+/// List, fetch, protect or delete the dumps of a running recorder (--api).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A dump is named by its number, or by its ID, which its files' names begin with.\n\n\
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<DumpsCommand>,
 
-    /// Print JSON objects, as the API gives them
+    /// Print JSON objects of the API
     #[arg(long, global = true)]
     json: bool,
 
@@ -39,29 +39,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum DumpsCommand {
-    /// List them, which is the default
+    /// List the dumps (default)
     List,
-    /// Write a dump's capture file; of one that is open what is there, and then what comes until it
-    /// is finished
+    /// Copy the capture file of a dump. If the dump is open, keep copying until the dump is
+    /// finished
     Get(GetArgs),
-    /// Keep one, whatever limit there is, or whoever wants to delete it
+    /// Protect a dump from deletion, by limits and by users
     Hold { dump: String },
-    /// Keep one no longer than limits let it be
+    /// Remove the protection of a dump
     Release { dump: String },
-    /// Delete the files of one that is finished and not held
+    /// Delete the files of a dump that is finished and not protected
     Delete { dump: String },
 }
 
 #[derive(Debug, clap::Args)]
 struct GetArgs {
-    /// Its number, or its ID
+    /// Copy the dump with this number or ID
     dump: String,
 
-    /// The file, made anew; - is stdout
+    /// Write to FILE and overwrite an existing FILE; - is stdout
     #[arg(short, value_name = "FILE")]
     write: PathBuf,
 
-    /// Where the dump has several files: which, by its name; the first unless given
+    /// Copy the file of this name, if the dump has several files [default: the first]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }

@@ -16,37 +16,38 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 
 /// Which recorder is asked, and as whom.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "The recorder that is asked")]
+#[command(next_help_heading = "Recorder")]
 pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "url", help = socket_help())]
     socket: Option<PathBuf>,
 
-    /// The address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT on this
-    /// machine
+    /// Connect to the address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT
+    /// on this machine
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Url>,
 
-    /// The file with the token for --url, which `retroscope token` printed [default: what
-    /// $RETROSCOPE_TOKEN_FILE names]
+    /// Read the token for --url from FILE, as printed by `retroscope token` [default:
+    /// $RETROSCOPE_TOKEN_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Certificates of the authorities of --url (PEM), in the place of the system's
+    /// Trust these certificate authorities for --url (PEM) instead of the system's
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Our own certificate for --url (PEM), where the recorder asks for one (api.tls-client-ca)
+    /// Present this client certificate to --url (PEM), if the recorder demands one
+    /// (api.tls-client-ca)
     #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
 
-    /// The key of --client-cert (PEM)
+    /// Use this private key of --client-cert (PEM)
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
 fn socket_help() -> String {
     format!(
-        "The socket of `record --api unix:PATH` [default: {SOCKET}, or where that is missing $XDG_RUNTIME_DIR/retroscope.sock]"
+        "Connect to the socket of `record --api unix:PATH` [default: {SOCKET}, or $XDG_RUNTIME_DIR/retroscope.sock if that is missing]"
     )
 }
 

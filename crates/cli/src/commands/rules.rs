@@ -16,7 +16,7 @@ use crate::{
     units::{counted, show_size},
 };
 
-/// List or change the trigger rules of a recorder that runs with --api.
+/// List or change the trigger rules of a running recorder (--api).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 refused, no such rule, or no recorder there, 2 wrong arguments or expression."
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     change: Option<RulesCommand>,
 
-    /// Print JSON objects, as the API gives them
+    /// Print JSON objects of the API
     #[arg(long, global = true)]
     json: bool,
 
@@ -35,21 +35,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum RulesCommand {
-    /// List them, which is the default
+    /// List the rules (default)
     List,
-    /// Add a rule under a name; its dumps are as the recorder was started for, unless told
-    /// otherwise
+    /// Add a rule. The recorder's options apply unless the arguments replace them
     Add(RuleArgs),
-    /// Give a rule another expression, dump expression, window and limits, all of them, between two
-    /// packets; its dumps go on as they are
+    /// Replace the expression, dump expression, window and limits of a rule between two packets.
+    /// Running dumps continue unchanged
     Change(RuleArgs),
-    /// Remove one; its dumps go on
+    /// Delete a rule. Running dumps continue
     Remove { name: String },
-    /// Let its matches start dumps again
+    /// Enable a rule
     Enable { name: String },
-    /// Let its matches start none
+    /// Disable a rule: its matches start no dumps
     Disable { name: String },
-    /// Tell how often a rule would have fired in the past, and at which packets; nothing is changed
+    /// Report how often a rule would have fired on recorded packets, and on which packets. Changes
+    /// nothing
     Test(TestArgs),
 }
 
@@ -59,11 +59,11 @@ struct TestArgs {
     #[command(flatten)]
     stretch: StretchArgs,
 
-    /// So many of the first packets are listed, 1000 at most
+    /// List the first N matching packets, at most 1000
     #[arg(long, value_name = "N", default_value_t = 10)]
     list: u64,
 
-    /// Packets that would trigger, as pcap-filter(7) says
+    /// Test this pcap-filter(7) expression
     #[arg(value_name = "EXPRESSION", required = true)]
     expression: Vec<String>,
 }
@@ -71,6 +71,7 @@ struct TestArgs {
 /// A rule.
 #[derive(Debug, clap::Args)]
 struct RuleArgs {
+    /// Name of the rule
     name: String,
 
     #[command(flatten)]
@@ -79,8 +80,7 @@ struct RuleArgs {
     #[command(flatten)]
     limits: LimitsArgs,
 
-    /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then
-    /// none do
+    /// Trigger on packets that match this pcap-filter(7) expression. Optional with --alert-dump
     #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
     expression: Vec<String>,
 }

@@ -10,17 +10,17 @@ use crate::{failure::Failure, units::duration};
 /// A stretch of time.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StretchArgs {
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970
-    /// (s, ms, µs or ns, by its size)
+    /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
+    /// since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
     pub(super) from: Option<WithText<i64>>,
 
-    /// Packets up to this time, included
+    /// Select packets up to this time, inclusive
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
     pub(super) to: Option<WithText<i64>>,
 
-    /// Packets of this long, up to the last that the recorder knew of: while it runs, up to now but
-    /// for some tens of milliseconds
+    /// Select the packets of the last DURATION. While the recorder runs, the range ends some tens
+    /// of milliseconds ago
     #[arg(long, value_name = "DURATION", value_parser = length)]
     pub(super) last: Option<WithText<Duration>>,
 }

@@ -82,14 +82,14 @@ const CHECKS: [&str; 22] = [
     library::CHECK,
 ];
 
-/// Check this machine for what would lose packets, and say what to do.
+/// Check this machine for causes of packet loss, and suggest remedies.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 nothing would lose packets, 1 something would (or an interface does not exist), \
                   2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// Look at this interface only; repeat for several
+    /// Check only this interface. Repeatable
     #[arg(short, long, value_name = "IFACE")]
     interface: Vec<String>,
 

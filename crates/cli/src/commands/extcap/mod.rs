@@ -29,11 +29,12 @@ const PAST: &str = "30s";
 /// What asks for all of the past.
 const ALL: &str = "all";
 
-/// Make a recorder an interface of Wireshark and tshark: `tshark -i retroscope -f 'udp port 53'`
+/// Offer a recorder as an interface in Wireshark and tshark: `tshark -i retroscope -f 'udp port
+/// 53'`
 ///
-/// Packets of the past come first, then those that come, filtered by the recorder. Options are
-/// preferences of Wireshark, extcap.retroscope.NAME, where NAME is that of an option below without
-/// hyphens, as `-o extcap.retroscope.past:5m`.
+/// A capture starts with recorded packets, and new packets follow. The recorder applies the capture
+/// filter. Wireshark stores the options below as preferences extcap.retroscope.NAME, where NAME is
+/// the option without hyphens, for example `-o extcap.retroscope.past:5m`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
@@ -42,42 +43,42 @@ const ALL: &str = "all";
                   tshark -i retroscope -o extcap.retroscope.past:1m -f 'udp port 53'"
 )]
 pub(crate) struct Args {
-    /// Put a link to this program into Wireshark's folder for extcap, and see whether `tshark -D`
-    /// lists it
+    /// Put a link to this program into Wireshark's extcap folder, and check that `tshark -D` lists
+    /// it
     #[arg(long, conflicts_with = "uninstall")]
     install: bool,
 
-    /// Remove that link
+    /// Remove the link of --install
     #[arg(long)]
     uninstall: bool,
 
-    /// The folder, in the place of the user's own that `tshark -G folders` tells
+    /// Use this folder instead of the personal extcap folder that `tshark -G folders` names
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// So much of the past, as 5m; 0s: none; all: all that is there. Where --from or --to is given
-    /// it counts for nothing
+    /// Start with the packets of this past time, like 5m; 0s: no past packets; all: everything that
+    /// is still recorded. --from and --to override --past
     #[arg(long, value_name = "DURATION", default_value = PAST, value_parser = past, help_heading = OPTIONS)]
     past: Past,
 
-    /// Go on with the packets that come
+    /// Keep capturing new packets
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = OPTIONS)]
     follow: bool,
 
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970
-    /// (s, ms, µs or ns, by its size)
+    /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
+    /// since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
     from: Option<WithText<i64>>,
 
-    /// Packets up to this time, included, which ends the capture
+    /// End the capture at this time, inclusive
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
     to: Option<WithText<i64>>,
 
-    /// Packets of these interfaces of the recorder only, with commas between
+    /// Select packets of these interfaces of the recorder, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = OPTIONS)]
     interface: Vec<String>,
 
-    /// So many bytes of each packet
+    /// Truncate each packet to N bytes (snap length)
     #[arg(long, value_name = "N", help_heading = OPTIONS)]
     headers: Option<NonZeroU32>,
 
@@ -327,7 +328,7 @@ fn configuration() -> String {
         (
             "ca",
             "Authorities",
-            "Certificates of the authorities of the URL (PEM), in the place of the system's",
+            "Certificate authorities to trust for the URL (PEM) instead of the system's",
             "{type=fileselect}",
             "Recorder",
         ),

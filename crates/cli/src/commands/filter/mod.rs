@@ -41,7 +41,7 @@ use crate::{
     units::counted,
 };
 
-/// Show, count or copy the packets of a capture file that an expression takes.
+/// Show, count or copy the packets of a capture file that match an expression.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces, none takes every packet. \
@@ -49,7 +49,7 @@ use crate::{
                   Exit codes: 0 done, 1 the file is damaged or something failed, 2 wrong arguments or expression."
 )]
 pub(crate) struct Args {
-    /// Capture file, pcap or pcapng, also inside gzip or zstd; - is stdin
+    /// Read this capture file, pcap or pcapng, also compressed with gzip or zstd; - is stdin
     #[arg(short, value_name = "FILE")]
     read: Option<PathBuf>,
 
@@ -57,17 +57,16 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["write", "program"])]
     count: bool,
 
-    /// Write the matching packets to OUT, in the format and time resolution of FILE but not
-    /// compressed; - is stdout
+    /// Write the matching packets to OUT, uncompressed, in the format and time resolution of FILE;
+    /// - is stdout
     #[arg(short, value_name = "OUT", conflicts_with = "program")]
     write: Option<PathBuf>,
 
-    /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for
-    /// Ethernet
+    /// Print the compiled program like `tcpdump -d`, for the link types of FILE, or for Ethernet
     #[arg(short = 'd')]
     program: bool,
 
-    /// Link type for -d, by libpcap's name or the number in capture files
+    /// Compile for this link type (with -d): libpcap's name, or the number in capture files
     #[arg(short = 'y', value_name = "LINKTYPE", conflicts_with_all = ["read", "count", "write"],
           value_parser = link_type::parse)]
     link_type: Option<LinkType>,
@@ -109,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Print what an expression becomes: look-ups, programs, machine code, and how long that takes
+/// Print what an expression compiles to: lookups, programs, machine code, and the compile times
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// Take the link types from this capture file
@@ -125,7 +124,8 @@ pub(crate) struct ExplainArgs {
     expression: Vec<String>,
 }
 
-/// Measure an expression on the packets of a file: machine code, interpreter, libpcap, rule set
+/// Measure the speed of an expression on the packets of a file: as machine code, in the
+/// interpreter, in libpcap, and in a rule set
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     /// Capture file

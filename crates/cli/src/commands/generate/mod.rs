@@ -49,49 +49,50 @@ const SEND_FRAMES: usize = 64;
 /// How long `main` waits for a frame before it looks at the stop flag again.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
 
-/// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
+/// Generate test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
-/// Each payload starts with a sequence number, so that a check finds every gap. The trigger packet
-/// has the addresses and the source port of the first flow. `record -i
-/// generate:flows=100,rate=500kpps` makes the same traffic without an interface.
+/// Each payload starts with a sequence number, so a check finds every gap. The trigger packet has
+/// the addresses and the source port of the first flow. `record -i generate:flows=100,rate=500kpps`
+/// generates the same traffic without an interface.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of flows, 1 to 1000000.
+    /// Generate N flows, from 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 1000)]
     flows: u32,
-    /// Bytes of a frame without its frame check sequence, 60 to 9014.
+    /// Make each frame BYTES long, from 60 to 9014, without the frame check sequence
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: u16,
-    /// How fast: 500kpps, 1Mpps, 1Gbit. Without it 1Mpps in a file, and as fast as it can on an
-    /// interface.
+    /// Generate at this rate, like 500kpps, 1Mpps or 1Gbit [default: 1Mpps in a file, full speed on
+    /// an interface]
     #[arg(long)]
     rate: Option<Rate>,
-    /// The same seed makes the same bytes.
+    /// Derive the packets from this seed: the same seed gives the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Send the trigger packet this long after the start, for example 5s.
+    /// Send the trigger packet DURATION after the start, like 5s
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     trigger_after: Option<Duration>,
-    /// Stop after this many packets.
+    /// Stop after N packets
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// Stop after this time, for example 10s.
+    /// Stop after this time, like 10s
     #[arg(long, value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Write the packets to FILE: pcap with ns stamps, pcapng if the name ends so; `-` is stdout.
+    /// Write the packets to FILE: pcap with nanosecond timestamps, or pcapng if the name ends with
+    /// .pcapng; - is stdout
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Send them out of this interface. With -w, FILE gets what was sent, stamped with the time it
-    /// was sent.
+    /// Send the packets on this interface. With -w, FILE gets the sent packets with the times at
+    /// which they were sent
     #[arg(short, long)]
     interface: Option<String>,
-    /// Send on an interface of this machine's real network.
+    /// Allow sending on an interface of the real network of this machine
     #[arg(long)]
     yes: bool,
-    /// Print a summary as one line of JSON on stdout.
+    /// Print a summary as one line of JSON on stdout
     #[arg(long)]
     json: bool,
-    /// No summary on stderr.
+    /// Print no summary on stderr
     #[arg(short, long)]
     quiet: bool,
 }

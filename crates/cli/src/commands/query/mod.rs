@@ -31,71 +31,72 @@ use crate::{
     units::{counted, size},
 };
 
-/// Write packets of the past to a capture file or a pipe, from a recorder that runs with --api, or
-/// from the ring of --ring-file.
+/// Write recorded packets to a capture file or a pipe, from a running recorder (--api) or from a
+/// --ring-file.
 ///
-/// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands
-/// in the file in a comment of the last packet and of each interface's statistics.
+/// Without a time range, write all complete history in the ring. The verdict says whether packets
+/// are missing. It is printed, and the capture file has it in comments: on the last packet and in
+/// the statistics of each interface.
 #[derive(Debug, Default, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set
-    /// ring-memfd=true` names, and ask no recorder
+    /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the
+    /// /proc/PID/fd/N that `record --set ring-memfd=true` names
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     pub(super) ring_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) stretch: StretchArgs,
 
-    /// The capture file, made anew; - is stdout
+    /// Write the packets to FILE and overwrite an existing FILE; - is stdout
     #[arg(short, value_name = "FILE", required_unless_present = "count")]
     pub(super) write: Option<PathBuf>,
 
-    /// Count the packets, and write none
+    /// Count the packets and write no file
     #[arg(long, conflicts_with_all = ["write", "follow", "headers"])]
     pub(super) count: bool,
 
-    /// Go on with the packets that come, until --to, a limit, ^C, or the end of the recording
+    /// Keep writing new packets until --to, a limit, ^C, or the end of the recording
     #[arg(long, conflicts_with = "newest")]
     pub(super) follow: bool,
 
-    /// Go on behind this packet of an answer before, its epb_packetid; repeat for several
-    /// producers. Nothing comes twice, and what is missing is told
+    /// Resume after the packet with this ID (epb_packetid) of an earlier answer, without
+    /// duplicates; missing packets are reported. Repeatable, one ID for each producer
     #[arg(long, value_name = "ID", conflicts_with = "newest")]
     pub(super) after: Vec<PacketId>,
 
-    /// No more packets than these
+    /// Stop after N packets
     #[arg(short = 'c', long, value_name = "N")]
     pub(super) limit_packets: Option<u64>,
 
-    /// No more captured bytes than these, as 100MiB
+    /// Stop after SIZE of captured bytes, like 100MiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(super) limit_bytes: Option<u64>,
 
-    /// With a limit: the last packets instead of the first
+    /// With a limit, write the last packets instead of the first
     #[arg(long)]
     pub(super) newest: bool,
 
-    /// So many bytes of each packet
+    /// Truncate each packet to N bytes (snap length)
     #[arg(long = "snaplen", value_name = "N")]
     pub(super) headers: Option<NonZeroU32>,
 
-    /// Packets of the connection with this Community ID (version 1, seed 0) only
+    /// Select the connection with this Community ID (version 1, seed 0)
     #[arg(long, value_name = "ID")]
     pub(super) community_id: Option<String>,
 
-    /// Packets of this interface only; repeat for several
+    /// Select packets of this interface. Repeatable
     #[arg(short, long, value_name = "NAME")]
     pub(super) interface: Vec<String>,
 
-    /// Print one JSON object instead of the sentence
+    /// Print one JSON object instead of a sentence
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Which packets, as pcap-filter(7) says; all of them unless given
+    /// Select packets that match this pcap-filter(7) expression [default: all packets]
     #[arg(value_name = "EXPRESSION")]
     pub(super) expression: Vec<String>,
 

@@ -16,16 +16,16 @@ use self::report::RingReport;
 use super::remote::RemoteArgs;
 use crate::failure::{Failure, put, put_json};
 
-/// Show what a recorder that runs with --api is doing: on a terminal once a second until `q` or ^C,
-/// elsewhere once. With --ring-file what a ring in a file holds: how much, of what time, and
-/// whether its recorder runs.
+/// Show what a running recorder (--api) does. On a terminal, update once a second until `q` or ^C;
+/// elsewhere print once. With --ring-file, show how much traffic of what time a ring file holds,
+/// and whether its recorder runs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the ring cannot be read, 2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set
-    /// ring-memfd=true` names, and ask no recorder
+    /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the
+    /// /proc/PID/fd/N that `record --set ring-memfd=true` names
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     ring_file: Option<PathBuf>,
 
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "ring_file")]
     buckets: bool,
 
-    /// Print it once as text, on a terminal too
+    /// Print the status once as text, even on a terminal
     #[arg(long)]
     once: bool,
 
