@@ -1,5 +1,4 @@
-//! Lines to a socket that another program listens at, as Suricata's `filetype: unix_stream`: we are
-//! its client.
+//! Writes lines to a Unix socket as a client, like Suricata's `filetype: unix_stream`.
 
 use std::{
     io,
@@ -18,15 +17,15 @@ use rustix::{
 
 use super::output::{LineOutput, Trouble, wait_for_room};
 
-/// Between two attempts to connect again.
+/// Minimum time between two attempts to connect.
 const CONNECT_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection, which is made again when its reader has gone.
+/// A connection that is reopened after its reader has left.
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
     stream: Option<OwnedFd>,
-    /// When it was tried to connect last.
+    /// Time of the last attempt to connect.
     tried: Instant,
 }
 
@@ -78,8 +77,8 @@ impl LineOutput for Socket {
     }
 }
 
-/// A connection that never waits, also not to be made: a listener with too many others waiting
-/// refuses it.
+/// Opens a non-blocking connection. Connecting does not block either: a listener with a full
+/// backlog refuses the connection.
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

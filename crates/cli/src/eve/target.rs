@@ -1,17 +1,17 @@
-//! Where lines go, as users write it.
+//! The destination of EVE lines, as users write it.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use rustix::net::SocketAddrUnix;
 
-/// Where lines go.
+/// The destination of EVE lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EveTarget {
     /// `-`.
     Stdout,
-    /// A file, to which they are appended.
+    /// A file to which lines are appended.
     File(PathBuf),
-    /// `unix:PATH`, a stream socket that another program listens at.
+    /// `unix:PATH`, a stream socket at which another program listens.
     Unix(PathBuf),
 }
 

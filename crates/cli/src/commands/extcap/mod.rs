@@ -1,11 +1,11 @@
-//! `retroscope extcap`: a recorder as an interface of Wireshark, tshark and dumpcap: extcap(4), and
-//! "Extcap: Developer Guide" in the Wireshark Developer's Guide.
+//! `retroscope extcap`: offers a recorder as an interface of Wireshark, tshark and dumpcap. See
+//! extcap(4), and "Extcap: Developer Guide" in the Wireshark Developer's Guide.
 //!
-//! Wireshark runs what lies in its folder for extcap, without our subcommand: [`arguments`] puts it
-//! there. What is asked for then is `retroscope query` into a pipe that Wireshark made.
+//! Wireshark runs the programs in its extcap folder without a subcommand; [`arguments`] adds ours.
+//! A capture then is a `retroscope query` whose output goes into a pipe that Wireshark made.
 //!
-//! - `capture`: the packets, until Wireshark has enough,
-//! - `install`: the link in Wireshark's folder.
+//! - `capture`: copies packets into the pipe until Wireshark stops the capture,
+//! - `install`: manages the link in Wireshark's folder.
 
 mod capture;
 mod install;
@@ -22,11 +22,11 @@ use crate::failure::{Failure, put};
 
 /// The name of the interface, of the link in Wireshark's folder, and of the group of preferences.
 const NAME: &str = "retroscope";
-/// The argument that is an expression, also where it is empty.
+/// Wireshark's option for the capture filter. Unlike other options its empty value has a meaning.
 const CAPTURE_FILTER: &str = "--extcap-capture-filter";
-/// How much of the past comes unless something else is asked for.
+/// Default of `--past`.
 const PAST: &str = "30s";
-/// What asks for all of the past.
+/// Value of `--past` that selects everything that is still recorded.
 const ALL: &str = "all";
 
 /// Offer a recorder as an interface in Wireshark and tshark: `tshark -i retroscope -f 'udp port
@@ -89,10 +89,10 @@ pub(crate) struct Args {
     asked: WiresharkArgs,
 }
 
-/// Above the options in the help.
+/// Heading of the packet options in the help.
 const OPTIONS: &str = "Packets of the interface";
 
-/// What Wireshark asks for, by its own options.
+/// Options that Wireshark passes by the extcap protocol.
 #[derive(Debug, clap::Args)]
 struct WiresharkArgs {
     #[arg(long, hide = true)]
@@ -109,15 +109,15 @@ struct WiresharkArgs {
     extcap_capture_filter: Option<String>,
     #[arg(long, hide = true)]
     fifo: Option<PathBuf>,
-    /// Wireshark's own.
+    /// Wireshark's version, which Wireshark passes and we ignore.
     #[arg(long, hide = true)]
     extcap_version: Option<String>,
-    /// Nothing of ours is reloaded.
+    /// Request to reload the values of an option. Ignored, because no option has reloadable values.
     #[arg(long, hide = true)]
     extcap_reload_option: Option<String>,
 }
 
-/// How much of the past comes.
+/// How much recorded traffic a capture starts with.
 #[derive(Debug, Clone)]
 enum Past {
     All,
@@ -132,8 +132,9 @@ fn past(text: &str) -> Result<Past, String> {
     Ok(Past::Last(last))
 }
 
-/// The arguments of this program as clap is to see them: what Wireshark says gets the subcommand
-/// that it leaves out, and loses the options that were left empty in a dialog.
+/// Adds the subcommand to the arguments of a call by Wireshark. Removes the options that the user
+/// left empty in Wireshark's dialog, because clap would reject their empty values. Other arguments
+/// stay as they are.
 pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let all: Vec<OsString> = all.collect();
     let text = |at: usize| all.get(at).and_then(|word| word.to_str()).unwrap_or("-");
@@ -155,8 +156,8 @@ pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     told
 }
 
-/// Has Wireshark not wait for packets where it named an option that is none, and something was said
-/// about it.
+/// After clap refused the arguments of a capture: releases the pipe, so that Wireshark does not
+/// wait for packets.
 pub(crate) fn refused(arguments: &[OsString]) {
     let is = |word: &OsString, what: &str| word == what;
     let is_capture = arguments.iter().any(|word| is(word, "--capture"));
@@ -219,7 +220,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// What is asked of the recorder, into a pipe.
+    /// The query that fills Wireshark's pipe.
     fn query(self, fifo: PathBuf) -> Result<Query, Failure> {
         let last = match self.past {
             Past::Last(last) if self.from.is_none() && self.to.is_none() => Some(last),
@@ -244,7 +245,8 @@ impl Args {
     }
 }
 
-/// Which interfaces there are. Nobody is asked: this is called whenever Wireshark starts.
+/// The list of interfaces. Contacts no recorder, because Wireshark asks for the list at every
+/// start.
 fn interfaces() -> String {
     format!(
         "extcap {{version={}}}{{display=Retroscope}}{{help={}}}\n\
@@ -254,13 +256,13 @@ fn interfaces() -> String {
     )
 }
 
-/// Link types, of which Wireshark wants one to begin with. The capture says for each of its
-/// interfaces which one it has.
+/// Link types of the interface. Wireshark demands one in advance; the capture file then declares
+/// the real link type of each of its interfaces.
 const DLTS: &str = "dlt {number=1}{name=EN10MB}{display=Ethernet, or what the capture says}\n";
 
-/// What may be configured, of which Wireshark makes a dialog and preferences.
+/// The configurable options, from which Wireshark builds a dialog and preferences.
 fn configuration() -> String {
-    // Option, name, what it is, type and default, tab.
+    // Option, display name, tooltip, type with default, tab of the dialog.
     let all = [
         (
             "past",
@@ -355,7 +357,7 @@ fn configuration() -> String {
     all.into_iter().enumerate().map(line).collect()
 }
 
-/// What is wrong with an expression, in one line; nothing: it is one.
+/// Error of a capture filter in one line, or an empty text for a valid filter.
 fn verified(expression: &str) -> String {
     let wrong = filter::check(expression).err();
     wrong.map_or_else(String::new, |error| {
@@ -414,7 +416,7 @@ mod tests {
             let is_told =
                 default.is_none_or(|(_, value)| line.contains(&format!("{{default={value}}}")));
             assert!(is_told, "{line}");
-            // Nothing but the braces of its own: the grammar has no way to quote them.
+            // Texts contain no braces, because the extcap grammar cannot quote braces.
             assert_eq!(line.matches('{').count(), line.matches('}').count());
             let value = match option {
                 "--follow" => "false",
