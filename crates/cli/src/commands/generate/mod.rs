@@ -1,10 +1,10 @@
-//! `retroscope generate`: FlowScope's experiment traffic, into a file, out of a live interface, or
-//! both.
+//! `retroscope generate`: writes FlowScope's experiment traffic to a file, sends it on a live
+//! interface, or both.
 //!
-//! A file is a function of the arguments: its first packet is always stamped [`FILE_START_NS`].
-//! Live, the generator's queue does the pacing; with `-w` beside `-i` the file holds what was sent,
-//! stamped with the real-time clock as read just before the system call that sent it,
-//! [`SEND_FRAMES`] packets to a call at most.
+//! A file depends only on the arguments: its first packet always has the time [`FILE_START_NS`].
+//! When sending, the generator's queue sets the pace. With `-w` and `-i`, the file contains the
+//! sent packets with the real-time clock read just before their system call, which sends at most
+//! [`SEND_FRAMES`] packets.
 
 mod generated;
 mod output;
@@ -40,13 +40,13 @@ use crate::{
     units::{self, counted},
 };
 
-/// Stamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
+/// Timestamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
 const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
-/// Rate of a file if none is asked for.
+/// Default rate of a file.
 const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
-/// Packets that share a stamp at most when they are sent: what one system call takes.
+/// Packets that one system call sends, and that therefore may share a timestamp.
 const SEND_FRAMES: usize = 64;
-/// How long `main` waits for a frame before it looks at the stop flag again.
+/// Time for which `main` waits for a frame before it checks the stop flag.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
 
 /// Generate test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
@@ -113,7 +113,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         say(&generated.line(args.interface.as_deref(), args.trigger_after));
     }
     if args.json {
-        // Whoever closed stdout does not want it.
+        // Ignore errors: the reader of stdout may have left.
         let _ = writeln!(
             io::stdout(),
             "{}",
@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks what the arguments mean together.
+/// Checks the arguments against each other.
 fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
     let to_file_only = args.interface.is_none();
     if args.write.is_none() && to_file_only {
@@ -160,7 +160,7 @@ fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
     Ok(config)
 }
 
-/// Set by INT and TERM; the second of them ends the program at once.
+/// Flag that INT and TERM set. A second signal ends the program at once.
 fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -189,7 +189,7 @@ fn write(
     output.finish()
 }
 
-/// Sends the schedule out of an interface as time passes.
+/// Sends the schedule on an interface in real time.
 fn send(
     args: &Args,
     config: &GeneratorConfig,

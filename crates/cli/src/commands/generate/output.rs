@@ -1,4 +1,4 @@
-//! The capture file that generated packets go to.
+//! Writes generated packets to a capture file.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::{
     failure::Failure,
 };
 
-/// Why generating ended early.
+/// The reason why generating ended early.
 #[derive(Debug)]
 pub(super) enum GenerateEnd {
-    /// Whoever read our output has seen enough: no failure.
+    /// The reader of our output left, which is no failure.
     ReaderGone,
     Failure(Failure),
 }
@@ -47,7 +47,7 @@ pub(super) struct GenerateOutput<'t> {
 }
 
 impl<'t> GenerateOutput<'t> {
-    /// Opens what `-w` names, `-` being stdout; pcapng calls the interface `interface`.
+    /// Opens the file of `-w`; `-` is stdout. `interface` is the interface name in pcapng.
     pub(super) fn open(
         path: Option<&Path>,
         interface: &str,
@@ -79,7 +79,7 @@ impl<'t> GenerateOutput<'t> {
         Ok(Self { generated, file })
     }
 
-    /// Takes one whole frame; the time is in ns since the UNIX epoch.
+    /// Counts and writes one whole frame. `time_ns` is in ns since the UNIX epoch.
     pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), GenerateEnd> {
         self.generated.add(time_ns, frame);
         let Some((target, capture)) = &mut self.file else {
@@ -100,7 +100,7 @@ impl<'t> GenerateOutput<'t> {
         Ok(written.map_err(|error| cannot_write(target, error))?)
     }
 
-    /// Writes what is still buffered.
+    /// Flushes the buffer.
     pub(super) fn finish(self) -> Result<(), GenerateEnd> {
         let Some((target, capture)) = self.file else {
             return Ok(());

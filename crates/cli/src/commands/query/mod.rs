@@ -1,5 +1,5 @@
-//! `retroscope query`: packets of the past as a capture file with a verdict, of a recorder that is
-//! asked over HTTP, or of a ring in a file, whose recorder runs or was killed, and is not asked.
+//! `retroscope query`: writes recorded packets to a capture file with a verdict. The packets come
+//! from a recorder over HTTP, or directly from a ring file, whose recorder may be running or dead.
 
 mod blocks;
 mod remote;
@@ -104,12 +104,12 @@ pub(crate) struct Args {
     pub(super) remote: RemoteArgs,
 }
 
-/// What became of a query.
+/// Result of a query.
 #[derive(Debug)]
 pub(super) enum QueryOutcome {
-    /// An object with the `report` and the verdict in words, `reasons`.
+    /// The `report`, and the verdict in words as `reasons`.
     Answered(Value),
-    /// Who read the packets did not want them all.
+    /// The reader of the packets left early.
     ReaderLeft,
 }
 
@@ -118,7 +118,7 @@ impl Args {
         self.write.clone().map(OutputTarget::new)
     }
 
-    /// As a ring is asked.
+    /// The query for a ring file.
     fn query(&self) -> Result<Query, Failure> {
         let [from_ns, to_ns, last_ns] = self.stretch.ns()?;
         Ok(Query {
@@ -138,7 +138,7 @@ impl Args {
         })
     }
 
-    /// As the API is asked.
+    /// The query parameters for the API.
     fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
         let mut all = self.stretch.parameters()?;
         let list = |items: Vec<String>| (!items.is_empty()).then(|| items.join(","));
@@ -189,7 +189,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// As [`run`] asks a recorder, for who opens the file and tells the verdict itself.
+/// Sends the query to a recorder like [`run`]. The caller opens the file and prints the verdict.
 pub(super) fn ask(
     args: &Args,
     cancel: &Cancel,
@@ -203,7 +203,7 @@ fn open(target: &OutputTarget) -> Result<File, Failure> {
     opened.map_err(|error| Failure::failed(format_args!("{error:#}")))
 }
 
-/// From now on ^C ends a follow, which then has a verdict.
+/// Makes ^C cancel a follow, which then ends with a verdict.
 fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     let signals = Signals::new([SIGINT, SIGTERM]);
     let mut signals =
@@ -212,7 +212,7 @@ fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if cancel.is_cancelled() {
-                // Asked again.
+                // A second signal has its default effect.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
             cancel.cancel();
@@ -221,12 +221,12 @@ fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a ring in a file.
+/// Reads a ring file.
 fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failure> {
     let query = args.query()?;
     let attached = Attached::open(path).map_err(Failure::failed)?;
     let target = args.target();
-    // The ring is evidence, and opening a file for writing empties it.
+    // Opening the ring file for writing would truncate it and destroy the evidence.
     let is_ring =
         |target: &&OutputTarget| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
     if let Some(target) = target.as_ref().filter(is_ring) {
@@ -248,7 +248,7 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failu
         Some(target) => answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, open(&target)?)),
     };
     let report = match report {
-        // Whoever read the answer has left.
+        // The reader of the answer left.
         Err(QueryError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
             return Ok(QueryOutcome::ReaderLeft);
         }
@@ -260,7 +260,7 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failu
     ))
 }
 
-/// Tells the verdict, and gives the exit code.
+/// Prints the verdict and returns the exit code.
 fn tell(args: &Args, target: Option<&OutputTarget>, told: &Value) -> Result<ExitCode, Failure> {
     let report = &told["report"];
     for note in report["notes"].as_array().into_iter().flatten() {

@@ -1,6 +1,6 @@
-//! A query of a recorder that runs, over HTTP.
+//! Queries a running recorder over HTTP.
 //!
-//! ^C asks the recorder to end a follow, whose answer then comes to its end with a verdict.
+//! ^C asks the recorder to end a follow. The answer then ends with a verdict.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
 };
 
-/// Asks, and writes the packets to what `open` opens.
+/// Sends the query and writes the packets to the file that `open` returns.
 pub(super) fn run(
     args: &Args,
     cancel: &Cancel,
@@ -30,12 +30,12 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = Ask::get(target(&["v1", "query"], &parameters));
-    // A follow says something every second.
+    // A follow sends data every second, so the short time-out applies.
     let request = match args.follow {
         true => request,
         false => request.patient(),
     };
-    // A refusal comes before the file is made.
+    // The recorder refuses a query before `open` creates the file.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
         return Ok(QueryOutcome::Answered(record(
@@ -51,7 +51,7 @@ pub(super) fn run(
         Ok(()) => {}
         Err(TransferError::Answer(error)) => return Err(failure(error)),
         Err(TransferError::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
-            // Whoever read the answer has left.
+            // The reader of the answer left.
             return Ok(QueryOutcome::ReaderLeft);
         }
         Err(TransferError::File(error)) if error.kind() == ErrorKind::InvalidData => {
@@ -68,13 +68,13 @@ pub(super) fn run(
     verdict(&client, place.as_deref(), in_file).map(QueryOutcome::Answered)
 }
 
-/// Why a copy ended.
+/// The reason why copying ended early.
 enum TransferError {
     Answer(ClientError),
     File(io::Error),
 }
 
-/// Writes the answer as it arrives. Once the copy is cancelled it calls `end`.
+/// Writes the answer as it arrives. If the copy is cancelled, calls `end`.
 fn copy(
     mut answer: Answer<'_>,
     mut file: impl Write,
@@ -96,8 +96,8 @@ fn copy(
     file.flush().map_err(TransferError::File)
 }
 
-/// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict
-/// in the file.
+/// Fetches the verdict from `Location`. If the recorder has ended or no longer keeps the verdict,
+/// returns the verdict in the file.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
     match asked {
@@ -114,7 +114,7 @@ fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Resu
     }
 }
 
-/// An answer that is JSON: a report, or a record of it.
+/// Normalizes a JSON answer, which is a report or an object that contains a report.
 fn record(answer: Value) -> Value {
     if answer["report"].is_object() {
         answer

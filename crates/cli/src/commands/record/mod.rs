@@ -1,4 +1,4 @@
-//! `retroscope record`: arguments to a running recorder, and what a person sees of it.
+//! `retroscope record`: starts a recorder from arguments and shows its state to the user.
 
 mod alerts;
 mod api_args;
@@ -62,10 +62,10 @@ use crate::{
 };
 use rustix::thread::CapabilitySet;
 
-/// How long `main` waits for an event before it looks at the signals and the screen.
+/// Time for which `main` waits for an event before it checks signals and the screen.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
 
-/// How long a second signal lets threads end by themselves.
+/// After a second stop signal, time for threads to end.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs the command.
@@ -93,7 +93,7 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
     let settings = &loaded.settings;
     let (mut config, notes) = loaded.resolve()?;
     if let Some(post) = &mut config.post {
-        // Without `post-user` they are who the recorder becomes.
+        // Without `post-user` the commands run as the user of the recorder.
         let (option, user) = match &settings.post_user {
             Some(user) => ("post-user", Some(user)),
             None => ("-Z", settings.relinquish_privileges.as_ref()),
@@ -115,20 +115,20 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What is to be done.
+/// Description of a recording.
 #[derive(Debug)]
 pub(crate) struct RecordTask<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) config: &'a Config,
-    /// Where flows and events are written.
+    /// Destination of flow and event lines.
     pub(crate) eve: Option<(EveTarget, Options)>,
-    /// What is shown of flows.
+    /// Options of the table of the largest flows.
     pub(crate) top: Option<TopArgs>,
-    /// Where the options come from, if that can be read again.
+    /// Source of the options, if the recorder can reload them.
     pub(crate) loaded: Option<&'a Loaded>,
 }
 
-/// Records until the packets end, or somebody ends it.
+/// Records until the sources end or somebody stops the recording.
 pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     let (settings, config) = (task.settings, task.config);
     let directory = config.directory.as_deref();
@@ -230,11 +230,11 @@ fn start(
         &mut opened,
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
-        // Who reads the summary of a damaged file gets one, with nothing in it.
+        // A damaged file still gets a summary, without content.
         summary::print_json(&RecorderSummary::default(), None)?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
-    // Whoever reads that it records may send a signal at once.
+    // Connect first: a program that reads the start message may send a signal at once.
     signals.connect(recorder.handle(), config.directory.is_some());
     screen.started(&names(args), &engine(args), recorder.ring());
     service.recording();
@@ -253,7 +253,8 @@ fn start(
     Ok(recorder)
 }
 
-/// DPDK keeps a thread for interrupts, which is as old as the sources. It writes no dumps.
+/// Drops the privileges of DPDK's interrupt thread, which exists since the sources were opened.
+/// That thread writes no dumps.
 #[cfg(feature = "dpdk")]
 fn give_up_on_dpdks_thread(
     privileges: &Privileges,
@@ -265,8 +266,8 @@ fn give_up_on_dpdks_thread(
     Ok(())
 }
 
-/// What no machine could do with these arguments is a usage error; what this machine does not have
-/// or let, or has in the way (a ring file of somebody else's), could not be done.
+/// Arguments that no machine can satisfy are a usage error. If only this machine lacks something,
+/// forbids something or has another user's ring file in the way, the exit code is 1.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(
@@ -289,7 +290,7 @@ fn refused(error: &StartError) -> Failure {
     }
 }
 
-/// Follows the recorder until its threads are done.
+/// Prints the recorder's events until its threads have ended.
 fn watch(
     recorder: Recorder,
     args: &Settings,
@@ -308,7 +309,7 @@ fn watch(
         if signals.aborted() {
             let since = *aborted_at.get_or_insert_with(Instant::now);
             if since.elapsed() > ABORT_WAIT {
-                // A thread hangs in the system, on a dead disk for example. It ends with the
+                // A thread hangs in the system, for example on a dead disk, and ends with the
                 // process.
                 let ring = recorder.ring().clone();
                 drop(top);
@@ -321,7 +322,7 @@ fn watch(
         if let Some(eve) = &eve
             && eve.has_left()
         {
-            // As with any program whose reader leaves, and no fault.
+            // The reader of stdout left, which ends the recording without an error.
             recorder.handle().stop();
         }
         if signals.take_reload() {
@@ -330,7 +331,7 @@ fn watch(
             }
             let refreshes = api.is_some_and(Server::refresh);
             match &reload {
-                // One that waits reads the file as it is now, too.
+                // A reload that is already queued will read the current file too.
                 Some(reload) => _ = reload.try_send(()),
                 None if eve.is_none() && !refreshes => {
                     screen.line("SIGHUP: there is no --config to read again, nor --tokens, api.tls-cert or --eve; the recording goes on");
@@ -338,7 +339,7 @@ fn watch(
                 None => {}
             }
             if reload.is_none() {
-                // The manager waits for both.
+                // The service manager waits for both messages.
                 service.notify().reloading();
                 service.notify().ready();
             }
@@ -371,14 +372,14 @@ fn watch(
     summary::finish(args, &summary, &ring, (eve, signals.aborted()))
 }
 
-/// What is recorded, in words.
+/// Names of the recorded sources.
 fn names(args: &Settings) -> String {
     let files = args.read.iter().map(|path| path.display().to_string());
     let names = args.interface.iter().cloned().chain(files);
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// What delivers the packets, in words.
+/// Name of the engine or source kind.
 fn engine(args: &Settings) -> String {
     if !args.read.is_empty() {
         return "file".to_owned();
@@ -396,12 +397,12 @@ fn is_generator(name: &str) -> bool {
     name == "generate" || name.starts_with("generate:")
 }
 
-/// Whether an engine captures from it: neither made up nor a stream.
+/// Whether an engine captures this source. Generators and streams need no engine.
 fn has_engine(name: &str) -> bool {
     !is_generator(name) && !is_address(name)
 }
 
-/// All sources. `cpus` outlives them: what is opened again keeps its CPUs.
+/// Opens all sources. `cpus` outlives the sources, so that a reopened source keeps its CPUs.
 fn open_sources(
     args: &Settings,
     cpus: &CpuTurns,
