@@ -1,4 +1,5 @@
-//! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
+//! The `retroscope` program: parses arguments and returns an exit code. Each command is a module of
+//! `commands`.
 
 mod commands;
 #[cfg(test)]

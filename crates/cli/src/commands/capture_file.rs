@@ -1,5 +1,4 @@
-//! A capture file that is written: a copy in the format of the one that is read, or made-up
-//! traffic.
+//! Writes a capture file: a copy in the format of the input, or generated traffic.
 
 use std::{fs::File, io::BufWriter};
 
@@ -11,15 +10,15 @@ use retroscope_recorder::PROGRAM;
 
 use super::target::OutputTarget;
 
-/// Bytes gathered before they are written.
+/// Size of the write buffer in bytes.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
-/// A capture file under construction.
+/// A capture file that is being written.
 #[derive(Debug)]
 pub(super) struct Capture {
     writer: CaptureWriter,
-    /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the
-    /// writer counts.
+    /// Packets after the year 2262, whose time was clamped on reading. The writer counts packets
+    /// before 1970.
     times_beyond: u64,
 }
 
@@ -28,8 +27,8 @@ enum CaptureWriter {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
-        /// Interfaces written. Their indices are those of the input, whatever section they stood
-        /// in.
+        /// Number of written interfaces. Indices are equal to those of the input, across all of its
+        /// sections.
         interfaces: usize,
     },
 }
@@ -69,7 +68,7 @@ impl Capture {
         })
     }
 
-    /// Describes interfaces that are not in the file yet; there is no place for that in pcap.
+    /// Writes interfaces that are not in the file yet. pcap has no interface descriptions.
     pub(super) fn add_interfaces(&mut self, all: &[FileInterface]) -> Result<(), WriteError> {
         if let CaptureWriter::PcapNg { writer, interfaces } = &mut self.writer {
             for interface in &all[*interfaces..] {
@@ -80,7 +79,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes a packet: bytes, wire length, flags as they were.
+    /// Writes a packet with its captured bytes, wire length and flags unchanged.
     #[inline]
     pub(super) fn packet(&mut self, record: &RecordMeta, data: &[u8]) -> Result<(), WriteError> {
         self.times_beyond += u64::from(record.time_ns == i64::MAX);
@@ -99,7 +98,7 @@ impl Capture {
         }
     }
 
-    /// Writes what is in the buffer. Returns how many packets have another time than in the input.
+    /// Flushes the buffer. Returns the number of packets whose time differs from the input.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
         let (times_clamped, finished) = match self.writer {
             CaptureWriter::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
@@ -112,7 +111,7 @@ impl Capture {
     }
 }
 
-/// Leaves out how far the file got: the user asked for all of it.
+/// Omits the position in the file, because the user asked for the whole file.
 pub(super) fn cannot_write(target: &OutputTarget, error: WriteError) -> anyhow::Error {
     let cause = match error {
         WriteError::Io { error, .. } => anyhow::Error::new(error),

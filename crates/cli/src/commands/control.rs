@@ -1,5 +1,5 @@
-//! `retroscope events`, `when-full`, `reload`, `stop`: what happens in a recorder that runs, and
-//! what it is told beside triggers, rules and pins.
+//! `retroscope events`, `when-full`, `reload`, `stop`: commands that watch or control a running
+//! recorder.
 
 use std::process::ExitCode;
 
@@ -59,7 +59,7 @@ pub(crate) struct StopArgs {
     remote: RemoteArgs,
 }
 
-/// What a full ring does.
+/// Behavior of a full ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum WhenFullMode {
     /// Keep recording: new packets overwrite the oldest dump or pin, which loses its unwritten
@@ -107,7 +107,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     let mut lines = EventLines::default();
     while let Some(piece) = answer.piece().map_err(failure)? {
         let text = lines.push(&piece);
-        // Whoever reads them may leave.
+        // The reader of stdout may leave.
         if !text.is_empty() && !put_all(&text)? {
             break;
         }
@@ -115,7 +115,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// False: whoever read stdout has left.
+/// Writes to stdout. Returns `false` if the reader of stdout left.
 fn put_all(text: &str) -> Result<bool, Failure> {
     use std::io::{ErrorKind, Write as _, stdout};
     let mut out = stdout().lock();
@@ -128,10 +128,10 @@ fn put_all(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Server-sent events, as lines of JSON: HTML, section 9.2.6.
+/// Converts server-sent events to lines of JSON: HTML, section 9.2.6.
 #[derive(Debug, Default)]
 struct EventLines {
-    /// The beginning of a line.
+    /// The start of an incomplete line.
     pending: Vec<u8>,
     kind: String,
     data: String,
@@ -139,7 +139,7 @@ struct EventLines {
 }
 
 impl EventLines {
-    /// The events that are whole now.
+    /// Appends received bytes. Returns the lines of the completed events.
     fn push(&mut self, piece: &[u8]) -> String {
         self.pending.extend_from_slice(piece);
         let mut told = String::new();
@@ -163,7 +163,7 @@ impl EventLines {
         told
     }
 
-    /// The event that is over, if it has data.
+    /// The completed event, if it has data.
     fn event(&mut self) -> Option<String> {
         let (kind, data) = (
             std::mem::take(&mut self.kind),

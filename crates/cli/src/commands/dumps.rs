@@ -1,4 +1,4 @@
-//! `retroscope dumps`: what a recorder that runs has written, and writes.
+//! `retroscope dumps`: finished and open dumps of a running recorder.
 
 use std::{
     io::{ErrorKind, Write},
@@ -108,7 +108,7 @@ fn told(
     put(&format!("dump {} {what}\n", printable(dump)))
 }
 
-/// Copies the file as it comes.
+/// Copies the file as it arrives.
 fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failure> {
     let out = OutputTarget::new(wanted.write.clone());
     if json && out == OutputTarget::Stdout {
@@ -118,14 +118,14 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
     }
     let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
     let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
-    // A refusal comes before the file is made.
+    // The recorder refuses the request before the file is created.
     let mut answer = client.send(Ask::get(path)).map_err(failure)?;
     let mut file = out
         .open()
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
     while let Some(piece) = answer.piece().map_err(failure)? {
         match file.write_all(&piece) {
-            // Whoever read the file has left.
+            // The reader of the file left.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
             written => written
                 .map_err(|error| Failure::failed(format_args!("cannot write {out}: {error}")))?,
@@ -173,7 +173,7 @@ fn table(dumps: &[Value]) -> String {
     columns(&rows, &[3])
 }
 
-/// Name, rule, time of the trigger, packets, verdict, and what became of the files.
+/// Name, rule, trigger time, packets, verdict, and state of the files.
 fn row(dump: &Value) -> [String; 6] {
     let stored = &dump["stored"];
     let of = |name: &str| match &dump["report"][name] {

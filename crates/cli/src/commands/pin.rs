@@ -1,4 +1,4 @@
-//! `retroscope pin`, `retroscope unpin`: packets of some time that the ring keeps.
+//! `retroscope pin`, `retroscope unpin`: keep the packets of a time range in the ring.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A recorder that is asked over HTTP: which one, and as whom.
+//! Options that select a recorder and authenticate to its HTTP API.
 
 use std::{env, fs, path::PathBuf};
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Names the file of a token where no option does.
+/// Environment variable with the path of a token file, used without --token-file.
 const TOKEN_FILE: &str = "RETROSCOPE_TOKEN_FILE";
-/// Bytes of such a file.
+/// Maximum size of a token file in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// Which recorder is asked, and as whom.
+/// The recorder to contact, and the credentials.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Recorder")]
 pub(crate) struct RemoteArgs {
@@ -60,14 +60,15 @@ impl RemoteArgs {
         }
     }
 
-    /// Whom it asks, for a person.
+    /// The endpoint as text.
     pub(crate) fn shown(&self) -> String {
         self.endpoint().to_string()
     }
 
-    /// Who asks. Nothing is connected to yet.
+    /// A client for the API. This does not connect yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        // Not by clap: one may stand before a subcommand, and the other behind it.
+        // Clap cannot check this, because one option may be before a subcommand and the other after
+        // it.
         let of_url = [&self.token_file, &self.ca, &self.client_cert];
         let token = match self.url {
             Some(_) => self.token()?,
@@ -107,8 +108,7 @@ impl RemoteArgs {
     }
 }
 
-/// What an error means for the exit code: what is said wrongly is a usage error, wherever it is
-/// found out.
+/// Maps an error to an exit code. A wrong argument is a usage error even if the recorder finds it.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Refused {
@@ -118,12 +118,12 @@ pub(crate) fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// Asks, and reads the answer, a JSON value.
+/// Sends a request and reads the JSON answer.
 pub(crate) fn ask(client: &Client, ask: Ask) -> Result<Value, Failure> {
     client.send(ask).and_then(Answer::json).map_err(failure)
 }
 
-/// Text from the network, which may go to a terminal: control characters do nothing.
+/// Text from the network for a terminal: replaces control characters.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

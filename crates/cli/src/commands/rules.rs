@@ -1,4 +1,4 @@
-//! `retroscope rules`: the trigger rules of a recorder that runs.
+//! `retroscope rules`: trigger rules of a running recorder.
 
 use std::process::ExitCode;
 
@@ -53,7 +53,7 @@ enum RulesCommand {
     Test(TestArgs),
 }
 
-/// A rule that is tried.
+/// Arguments of a rule test.
 #[derive(Debug, clap::Args)]
 struct TestArgs {
     #[command(flatten)]
@@ -68,7 +68,7 @@ struct TestArgs {
     expression: Vec<String>,
 }
 
-/// A rule.
+/// Arguments of a rule.
 #[derive(Debug, clap::Args)]
 struct RuleArgs {
     /// Name of the rule
@@ -145,7 +145,7 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     put(&tried(&tested))
 }
 
-/// What a rule would have done, in words.
+/// The result of a rule test in words.
 fn tried(tested: &Value) -> String {
     let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let scan = &tested["scan"];
@@ -199,7 +199,7 @@ fn body(rule: &RuleArgs) -> Value {
     body.into()
 }
 
-/// What of a rule is set, and not counted.
+/// The settings of a rule without its counts.
 fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {
@@ -222,7 +222,7 @@ fn table(rules: &Value) -> String {
     columns(&rows, &[1])
 }
 
-/// Name, hits, expression, and what it asks for of its own.
+/// Name, hits, expression, and the overrides of a rule.
 fn row(rule: &Value) -> [String; 4] {
     let text = |name: &str| rule[name].as_str().map(printable).unwrap_or_default();
     let hits = match rule["hits"].as_u64() {

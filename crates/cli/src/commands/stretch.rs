@@ -1,4 +1,4 @@
-//! A stretch of time as arguments.
+//! A time range as arguments.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{failure::Failure, units::duration};
 
-/// A stretch of time.
+/// A time range.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StretchArgs {
     /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
@@ -36,7 +36,7 @@ pub(super) struct WithText<T> {
 }
 
 impl<T> WithText<T> {
-    /// Reads a text.
+    /// Parses a text.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -50,27 +50,27 @@ impl<T> WithText<T> {
     }
 }
 
-/// A time.
+/// Parses a time.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
+/// A message that says what to write instead.
 pub(super) fn time(text: &str) -> Result<WithText<i64>, String> {
     WithText::read(text, parse_time)
 }
 
-/// A length of time.
+/// Parses a duration.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
+/// A message that says what to write instead.
 pub(super) fn length(text: &str) -> Result<WithText<Duration>, String> {
     WithText::read(text, duration)
 }
 
 impl StretchArgs {
-    /// From and to, ns since the epoch, and length, ns.
+    /// Start and end in ns since the epoch, and duration in ns.
     ///
     /// # Errors
-    /// It ends before it begins.
+    /// The range ends before it begins.
     pub(crate) fn ns(&self) -> Result<[Option<i64>; 3], Failure> {
         let at = |given: &Option<WithText<i64>>| given.as_ref().map(|given| given.value);
         let (from, to) = (at(&self.from), at(&self.to));
@@ -85,10 +85,10 @@ impl StretchArgs {
         ])
     }
 
-    /// Those that are given, by the API's names.
+    /// The given arguments, by their names in the API.
     ///
     /// # Errors
-    /// As [`Self::ns`].
+    /// The errors of [`Self::ns`].
     pub(crate) fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
         self.ns()?;
         let text = |given: &Option<WithText<i64>>| given.as_ref().map(|given| given.text.clone());

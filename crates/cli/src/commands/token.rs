@@ -1,4 +1,4 @@
-//! `retroscope token`: makes a token for `record --api`.
+//! `retroscope token`: creates a token for `record --api`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         line.append_to(&args.tokens).map_err(Failure::failed)?;
         return put(&format!("{token}\n"));
     };
-    // The secret is on disk before its hash: a failure in between takes no name.
+    // Write the secret before its hash: a failure in between leaves the name unused.
     write_secret(path, &token)?;
     line.append_to(&args.tokens).map_err(|why| {
         let _ = fs::remove_file(path);
@@ -107,7 +107,7 @@ fn write_secret(path: &Path, token: &str) -> Result<(), Failure> {
     })
 }
 
-/// A time, or one so long from now.
+/// Parses a point in time, or a duration from now.
 fn end(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse() {
         return Ok(time);
@@ -117,7 +117,7 @@ fn end(text: &str) -> Result<Timestamp, String> {
             "{text:?} is neither a duration, as 12h or 90d, nor a time, as 2027-01-01T00:00:00Z"
         )
     };
-    // A number alone is a year that was meant as a time, rather than seconds.
+    // A number without a unit is probably a year, not a number of seconds.
     let has_unit = !quantity::split(text).1.is_empty();
     let after = duration(text).ok().filter(|_| has_unit).ok_or_else(wrong)?;
     let now = Timestamp::from_nanosecond(SystemClock.now().wall_ns.into());

@@ -1,4 +1,4 @@
-//! The terms of a trigger or a rule, as arguments and for the API.
+//! Window, limits and output of a trigger or a rule, as arguments and for the API.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::units::size_or_none;
 
-/// The terms of a trigger or a rule. If a term is left out, the option of `record` applies.
+/// Options of a trigger or a rule. Without an argument the option of `record` applies.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct WindowArgs {
     /// Dump packets up to TIME before the trigger

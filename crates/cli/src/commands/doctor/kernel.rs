@@ -1,10 +1,9 @@
-//! What the kernel does with packets before any capture sees them: its input queues, and its filter
-//! programs.
+//! The kernel's processing before a capture sees packets: its input queues and its filter programs.
 //!
 //! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line
-//! for each CPU: packets taken, dropped for want of room in the input queue, and rounds that ended
-//! for want of time, in hexadecimal, since the system started (`softnet_seq_show` of
-//! `net/core/net-procfs.c`).
+//! for each CPU with counts since the system started, in hexadecimal: processed packets, packets
+//! dropped because the input queue was full, and rounds that used up their time or budget
+//! (`softnet_seq_show` of `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
 use crate::units::counted;
@@ -21,7 +20,7 @@ struct SoftnetStat {
     squeezed: u64,
 }
 
-/// What `softnet_stat` and the settings say; nothing of what cannot be read.
+/// Findings from `softnet_stat` and the settings. Unreadable files give no finding.
 pub(super) fn findings() -> Vec<Finding> {
     let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
     let input = read("/proc/net/softnet_stat").and_then(|text| SoftnetStat::parse(&text));
@@ -31,7 +30,7 @@ pub(super) fn findings() -> Vec<Finding> {
             time(input, setting("netdev_budget")),
         ]
     });
-    // Only root may read this one on some kernels.
+    // On some kernels only root may read this setting.
     let filters = setting("bpf_jit_enable").map(filters);
     input.into_iter().flatten().chain(filters).collect()
 }
@@ -47,7 +46,7 @@ fn filters(compiles: u64) -> Finding {
     )
 }
 
-/// Twice what there is, or a command to see it.
+/// A command that doubles a setting, or that shows an unknown setting.
 fn doubled(name: &str, value: Option<u64>) -> String {
     match value {
         Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
@@ -55,7 +54,7 @@ fn doubled(name: &str, value: Option<u64>) -> String {
     }
 }
 
-/// `backlog`: packets a CPU.
+/// `backlog`: packets for each CPU.
 fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     let dropped = match input.dropped {
         0 => "nothing".to_owned(),
@@ -68,11 +67,12 @@ fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     Finding::warn(CHECK_BACKLOG, what, doubled("netdev_max_backlog", backlog))
 }
 
-/// `budget`: packets a round.
+/// `budget`: packets for each round.
 fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
     let times = counted(input.squeezed, "time");
     let what = format!("receiving ran out of its budget {times}");
-    // A thousandth of the packets, each round taking many: the NIC is often not emptied.
+    // A round processes many packets, so one exhausted round in 1000 packets means that the NIC is
+    // often not emptied.
     if input.squeezed > 0 && input.squeezed >= input.taken / 1000 {
         let what = format!("{what} since the system started");
         return Finding::note(CHECK_BUDGET, what, doubled("netdev_budget", budget));
@@ -82,7 +82,7 @@ fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
 }
 
 impl SoftnetStat {
-    /// The sums of the lines of `softnet_stat`; `None` if they are none.
+    /// Adds up the lines of `softnet_stat`. `None`: a line cannot be parsed.
     fn parse(text: &str) -> Option<Self> {
         let mut sum = Self::default();
         for line in text.lines() {

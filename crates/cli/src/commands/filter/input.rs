@@ -1,4 +1,4 @@
-//! The capture file that is read.
+//! The input capture file.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct InputFile {
     pub(super) file: File,
-    /// Its name for messages.
+    /// Name for messages.
     pub(super) name: String,
 }
 
@@ -33,8 +33,7 @@ impl InputFile {
         }
     }
 
-    /// Whether `target` is this very file, under whatever name. Pipes and devices are never the
-    /// same.
+    /// Whether `target` is the same file, under any name. Pipes and devices are never the same.
     pub(super) fn is_same_file(&self, target: &OutputTarget) -> bool {
         self.file
             .metadata()

@@ -12,11 +12,11 @@ use retroscope_pcapfile::{FileInterface, RecordMeta};
 
 use crate::commands::capture_file::BUFFER_BYTES;
 
-/// One line a packet.
+/// Prints one line for each packet.
 #[derive(Debug)]
 pub(super) struct PacketLines {
     out: BufWriter<File>,
-    /// Someone is watching: lines do not wait.
+    /// Output goes to a terminal, so lines are flushed after each burst.
     is_terminal: bool,
     stamp: TimestampText,
 }
@@ -42,7 +42,7 @@ impl PacketLines {
         writeln!(self.out, "{second}.{nanosecond:09}Z {summary}")
     }
 
-    /// The input may be silent for a while now.
+    /// Flushes lines on a terminal, because the input may pause now.
     pub(super) fn burst_end(&mut self) -> io::Result<()> {
         if self.is_terminal {
             self.out.flush()?;
@@ -50,13 +50,14 @@ impl PacketLines {
         Ok(())
     }
 
-    /// Writes what is in the buffer.
+    /// Flushes the buffer.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// Times as text: the whole seconds are kept, since most packets share them with the one before.
+/// Formats times. Caches the text of the last second, because most packets share it with the
+/// previous packet.
 #[derive(Debug, Default)]
 struct TimestampText {
     second: Option<i64>,
@@ -64,7 +65,7 @@ struct TimestampText {
 }
 
 impl TimestampText {
-    /// RFC 3339 in UTC up to the seconds, and the nanoseconds.
+    /// RFC 3339 in UTC down to the second, and the nanoseconds.
     fn parts(&mut self, time_ns: i64) -> (&str, i64) {
         let second = time_ns.div_euclid(1_000_000_000);
         if self.second != Some(second) {

@@ -1,13 +1,13 @@
-//! `retroscope filter`: the packets of a capture file that an expression takes, counted, shown or
-//! copied.
+//! `retroscope filter`: counts, shows or copies the packets of a capture file that match an
+//! expression.
 //!
 //! - `input`: the file or stdin,
-//! - `search`: reader, filter and output joined; decides when an expression is refused,
+//! - `search`: connects reader, filter and output, and decides when an expression is refused,
 //! - `output`: a count, `lines`, or a capture file,
 //! - `program`: `-d`, the compiled expression as text,
-//! - `explain`: `dev filter-explain`, what became of it,
-//! - `speed`: `dev filter-bench`, how fast it is on `packets` of a file,
-//! - `link_type`: the names that `-y` takes.
+//! - `explain`: `dev filter-explain`, the compilation in detail,
+//! - `speed`: `dev filter-bench`, the speed on `packets` of a file,
+//! - `link_type`: the link type names of `-y`.
 
 mod explain;
 mod input;
@@ -149,8 +149,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     speed::print(filter, &args.read)
 }
 
-/// Opens the input as a capture and searches it. One that is damaged before its first packet has
-/// none.
+/// Opens the input as a capture and searches it. Input that is damaged before its first packet
+/// counts as a capture without packets.
 fn search_input(
     input: File,
     filter: Filter,
@@ -171,7 +171,7 @@ fn search_input(
     }
 }
 
-/// What is left to say when all packets were dealt with.
+/// Reports problems after all packets were processed.
 fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     if let Some((_, error)) = found.unsupported.first() {
         let link_types = found.unsupported.iter().map(|one| link_type::name(one.0));
@@ -194,17 +194,17 @@ fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     Ok(Code::Failed.into())
 }
 
-/// Whether an expression can be used, for Ethernet.
+/// Checks that an expression compiles for Ethernet.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error of the expression.
 pub(crate) fn check(expression: &str) -> Result<(), FilterError> {
     let mut filter = Filter::plain(expression)?;
     let context = program::context_alone(&filter, None);
     filter.prepare(context)
 }
 
-/// An expression that cannot be used.
+/// The failure for an expression that does not compile.
 fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())
 }
@@ -212,15 +212,15 @@ fn refused(error: &FilterError) -> Failure {
 /// A filter, compiled for the link types of a file.
 struct Prepared {
     filter: Filter,
-    /// What it compiled for, at least one, and how long that took.
+    /// Contexts for which the filter compiled, at least one, and the compile times.
     links: Vec<(LinkContext, Duration)>,
-    /// Link types for which it does not compile.
+    /// Link types for which the filter does not compile.
     refused: Vec<(LinkType, FilterError)>,
 }
 
 impl Prepared {
     /// # Errors
-    /// [`Failure`], exit 2: it compiles for none of `contexts`.
+    /// [`Failure`], exit 2: the filter compiles for none of `contexts`.
     fn new(mut filter: Filter, contexts: &[LinkContext]) -> Result<Self, Failure> {
         let (mut links, mut errors) = (Vec::new(), Vec::new());
         for context in contexts {
@@ -241,7 +241,7 @@ impl Prepared {
     }
 }
 
-/// Says for which link types it does not compile, though it does for others.
+/// Reports the link types for which the expression does not compile, if it compiles for others too.
 fn say_refused(errors: &[(LinkType, FilterError)]) {
     for (link_type, error) in errors {
         let name = link_type::name(*link_type);

@@ -1,4 +1,4 @@
-//! What becomes of the packets that match.
+//! Output of the matching packets.
 
 use std::io::Write;
 
@@ -11,8 +11,8 @@ use crate::commands::{
     target::OutputTarget,
 };
 
-/// Takes the matching packets. Nothing is opened before the first call of
-/// [`MatchOutput::interfaces`] or a `finish`.
+/// Receives the matching packets. The first call of [`MatchOutput::interfaces`] or `finish` opens
+/// the target.
 #[derive(Debug)]
 pub(super) struct MatchOutput {
     target: OutputTarget,
@@ -22,11 +22,11 @@ pub(super) struct MatchOutput {
 
 #[derive(Debug)]
 pub(super) enum Sink {
-    /// Nothing but their number and a newline at the end.
+    /// Only the number of packets and a newline, at the end.
     Count,
-    /// A line each, once it is opened.
+    /// One line for each packet. `None` until it is opened.
     Lines(Option<PacketLines>),
-    /// A capture file in the format of the input, once it is opened.
+    /// A capture file in the format of the input. `None` until it is opened.
     Capture(Option<Capture>),
 }
 
@@ -39,8 +39,8 @@ impl MatchOutput {
         }
     }
 
-    /// Takes note of all interfaces known so far, in file order, before packets of new ones are
-    /// given. The first call opens the target.
+    /// Registers all interfaces known so far, in file order. Call this before passing packets of
+    /// new interfaces. The first call opens the target.
     ///
     /// # Errors
     /// The target cannot be opened or written.
@@ -70,7 +70,7 @@ impl MatchOutput {
         Ok(())
     }
 
-    /// Takes a packet of an interface that was noted. `data` is what was captured.
+    /// Receives a packet of a registered interface. `data` contains the captured bytes.
     ///
     /// # Errors
     /// The target cannot be written.
@@ -94,7 +94,7 @@ impl MatchOutput {
         }
     }
 
-    /// The input may be silent for a while now.
+    /// Flushes lines on a terminal, because the input may pause now.
     ///
     /// # Errors
     /// The target cannot be written.
@@ -107,9 +107,9 @@ impl MatchOutput {
         }
     }
 
-    /// Writes what is left, and the number if that is all there is to say; a target that was not
-    /// opened before, because the input's format could not be read, is not made. Returns how many
-    /// packets were written with another time than they have, because the file cannot hold it.
+    /// Flushes the output, and writes the number for a count. Does not create a target that was
+    /// never opened because the input's format was unreadable. Returns the number of packets whose
+    /// time was changed because the format cannot store it.
     ///
     /// # Errors
     /// The target cannot be written.

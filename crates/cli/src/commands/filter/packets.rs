@@ -1,4 +1,4 @@
-//! The packets of a file, in memory.
+//! The packets of a file in memory.
 
 use std::{ops::Range, path::Path};
 
@@ -9,21 +9,21 @@ use retroscope_pcapfile::CaptureReader;
 use super::{input::InputFile, program::contexts_of};
 use crate::failure::Failure;
 
-/// Captured bytes that are kept of a file.
+/// Maximum of captured bytes that are kept.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Captured bytes of packets, and what goes with each.
+/// Captured bytes and metadata of packets.
 #[derive(Debug, Default)]
 pub(super) struct FilePackets {
-    /// Captured bytes of all.
+    /// Captured bytes of all packets.
     pub(super) bytes: Vec<u8>,
-    /// The packets, at least one.
+    /// Byte range and metadata of each packet, at least one.
     pub(super) packets: Vec<PacketRange>,
-    /// Link types by the number of the interface.
+    /// Link types by interface number.
     interfaces: Vec<LinkType>,
-    /// What a filter is compiled for: one context for each link type.
+    /// Contexts for compiling a filter, one for each link type.
     pub(super) contexts: Vec<LinkContext>,
-    /// The file has more.
+    /// The file contains more packets.
     pub(super) is_part: bool,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct PacketRange {
     interface: u16,
 }
 
-/// Packets of one interface in a row, at most 64.
+/// Up to 64 consecutive packets of one interface.
 #[derive(Debug)]
 pub(super) struct PacketRun<'p> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     pub(super) frames: Vec<FilterFrame<'p>>,
-    /// Number of the first of them in the file, from 0.
+    /// Number of the first packet in the file, from 0.
     pub(super) first: u64,
 }
 
 impl FilePackets {
-    /// Reads a file, of a large one the start.
+    /// Reads a file, or the start of a large file.
     ///
     /// # Errors
-    /// [`Failure`], exit 1: it cannot be read or has no packets.
+    /// [`Failure`], exit 1: the file cannot be read or has no packets.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let InputFile { file, name } = InputFile::open(path)?;
         let failed = |error| Failure::failed(format_args!("{name}: {error}"));
@@ -80,7 +80,7 @@ impl FilePackets {
         Ok(packets)
     }
 
-    /// All packets in their order.
+    /// All packets in order, grouped in runs.
     pub(super) fn runs(&self) -> Vec<PacketRun<'_>> {
         let mut first = 0;
         let of_one_interface = self.packets.chunk_by(|a, b| a.interface == b.interface);

@@ -1,4 +1,4 @@
-//! What can be said of a configuration before a source is opened.
+//! Checks a configuration before a source is opened.
 
 use std::{fs, ops::Range, path::Path, sync::Arc};
 
@@ -11,18 +11,18 @@ use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 use super::{Loaded, What, keys_in, text::ConfigFault};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
-/// How much is checked.
+/// Scope of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// What may change while the recording runs, without a look at files.
+    /// Keys that may change during a recording, without checks of files.
     Reload,
-    /// What the start does not tell of itself, with its place.
+    /// Everything that the start itself would not report with its place in the file.
     Start,
-    /// And scripts too, which are run once, but for those that are trusted with anything.
+    /// Also scripts. Scripts are loaded once, except trusted scripts with full access.
     Whole,
 }
 
-/// All that is wrong.
+/// All errors.
 pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     let mut faults = numbers(loaded);
     faults.extend(expressions(loaded));
@@ -44,16 +44,16 @@ pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     faults
 }
 
-/// An expression, and what takes it.
+/// An expression with the option that contains it.
 pub(crate) struct Expression<'a> {
-    /// The option, and the number of its value.
+    /// The option, and the index of its value.
     pub(crate) option: (&'static str, usize),
     pub(crate) text: &'a str,
-    /// Filled in by trigger packets.
+    /// A trigger packet fills in names of the expression.
     pub(crate) is_template: bool,
 }
 
-/// Rules that are called like a trigger of the options.
+/// Rules whose name is the number of a trigger of the options.
 fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
@@ -106,7 +106,7 @@ fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// The error of an expression, with its own picture of the place.
+/// The error of an expression, with the filter's own marking of the place.
 fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> ConfigFault {
     let rendered = error.render();
     let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
@@ -160,7 +160,7 @@ fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// Scripts that do not load.
+/// Scripts that fail to load.
 fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;
@@ -201,7 +201,7 @@ fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// What does not fit together, or makes no source.
+/// Keys that contradict each other, or that describe no usable source.
 fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     let args = &loaded.settings;
     let mut faults = Vec::new();
@@ -231,7 +231,7 @@ fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// A sentence about options, at the place of the first of them that the file has.
+/// An error message about options, at the place of its first option that is in the file.
 fn mentioned(loaded: &Loaded, message: &str) -> ConfigFault {
     let mut spans = keys_in(message).filter_map(|key| loaded.spans_of(&key).first().cloned());
     let span = spans.next();

@@ -3,11 +3,11 @@
 //! - `settings`: all keys, as structs that serde reads; `values` has their types, `key` their help,
 //! - `flags`: the keys that have a flag, and `--set`,
 //! - `layers`: assignments of flags and `--set` on top of the file,
-//! - `check`: what is wrong in a configuration, at its place in the file,
+//! - `check`: errors of a configuration, each with its place in the file,
 //! - `print`: `--print-config`,
-//! - `reload`: the file is read again.
+//! - `reload`: reads the file again during a recording.
 //!
-//! Defaults are lowest, then the file, then flags and `--set` in their order.
+//! The file overrides defaults. Flags and `--set` override the file, in their order.
 
 mod check;
 mod flags;
@@ -60,7 +60,7 @@ use crate::{
 /// Errors that are reported for one file.
 const FAULTS_MAX: usize = 100;
 
-/// Keys of which the file or the command line has one at most.
+/// Pairs of keys that exclude each other, in the file and on the command line.
 const EXCLUSIVE: [[&str; 2]; 4] = [
     ["interface", "read"],
     ["filter", "filter-file"],
@@ -73,7 +73,7 @@ const EXCLUSIVE: [[&str; 2]; 4] = [
 enum ValueOrigin {
     File {
         key: Range<usize>,
-        /// The value, or the values of a list.
+        /// Place of the value, or of each value of a list.
         values: Vec<Range<usize>>,
     },
     /// An option of the command line.
@@ -89,11 +89,11 @@ pub(crate) struct Loaded {
     rules: Vec<FileRule>,
     text: ConfigText,
     origins: BTreeMap<String, ValueOrigin>,
-    /// The given values as TOML.
+    /// The given values in TOML notation.
     written: BTreeMap<String, String>,
 }
 
-/// Why a file and a command line are no configuration: sentences, each with its place in the file.
+/// Errors of a file and a command line, each with its place in the file.
 #[derive(Debug)]
 pub(crate) struct RefusedConfig {
     faults: Vec<String>,
@@ -101,7 +101,7 @@ pub(crate) struct RefusedConfig {
 }
 
 impl RefusedConfig {
-    /// Tells the user, and makes the end of it.
+    /// Prints the errors and returns the failure of the command.
     pub(crate) fn failure(self) -> Failure {
         if !self.has_file {
             return Failure::usage(self.text());
@@ -111,17 +111,17 @@ impl RefusedConfig {
         Failure::usage(format!("--config: {errors}, nothing was started"))
     }
 
-    /// All of it, in lines.
+    /// All errors, one or more lines each.
     pub(crate) fn text(&self) -> String {
         self.faults.join("\n")
     }
 }
 
 impl Loaded {
-    /// Reads a file, if there is one, and puts the command line on top.
+    /// Reads the file, if one is given, and applies the command line.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All errors.
     pub(crate) fn new(path: Option<&Path>, flags: &[Assignment]) -> Result<Self, RefusedConfig> {
         let text = match path {
             Some(path) => ConfigText::read(path).map_err(|why| RefusedConfig {
@@ -160,10 +160,10 @@ impl Loaded {
         self.path.is_some()
     }
 
-    /// Checks all that can be checked without opening a source.
+    /// Checks everything that can be checked without opening a source.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All errors.
     pub(crate) fn check(&self, depth: Depth) -> Result<(), RefusedConfig> {
         let faults = check::check(self, depth);
         if faults.is_empty() {
@@ -172,10 +172,10 @@ impl Loaded {
         Err(refused(&self.text, faults))
     }
 
-    /// `--check-config`.
+    /// Runs `--check-config`.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All errors.
     pub(crate) fn check_only(&self) -> Result<(), RefusedConfig> {
         self.check(Depth::Whole)?;
         if !self.settings.quiet {
@@ -184,7 +184,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// The places of a key's values in the file, if the file's values count.
+    /// Places of a key's values in the file. Empty if the command line overrides the file.
     fn spans_of(&self, key: &str) -> &[Range<usize>] {
         match self.origins.get(key) {
             Some(ValueOrigin::File { values, .. }) => values,
@@ -193,7 +193,7 @@ impl Loaded {
     }
 }
 
-/// What is read from a file and a command line.
+/// The layers while a file and a command line are read.
 #[derive(Debug, Default)]
 struct Layers {
     origins: BTreeMap<String, ValueOrigin>,
@@ -203,7 +203,7 @@ struct Layers {
 }
 
 impl Layers {
-    /// Returns the settings, and what is given as TOML; `None` if something is wrong.
+    /// Returns the settings and the given values in TOML notation. `None`: there are errors.
     fn read(
         &mut self,
         text: &ConfigText,
@@ -254,7 +254,7 @@ impl Layers {
         }
     }
 
-    /// Looks at each key of a table of the file by itself, so that all errors are found.
+    /// Checks each key of a table on its own, so that all errors are found.
     fn file(&mut self, keys: &'static [Key], table: &DeTable<'_>, prefix: &str) {
         for (name, value) in table {
             let key = match known(keys, name.get_ref(), prefix) {
@@ -323,7 +323,7 @@ impl Layers {
             .insert("rule".to_owned(), ValueOrigin::File { key, values });
     }
 
-    /// Puts an assignment of the command line on top.
+    /// Applies an assignment of the command line.
     fn put<'a>(&mut self, table: &mut DeTable<'a>, flag: &'a Assignment) {
         let wrong = |why: &str| ConfigFault::nowhere(format!("{}: {why}", flag.option));
         let key = flag.key();
@@ -348,7 +348,7 @@ impl Layers {
         if let Err(why) = flag.put(table, adds) {
             self.faults.push(wrong(&why));
         }
-        // Rules of the file keep their places.
+        // Rules of the file keep their places, unless the whole list of rules is replaced.
         if flag.path.len() == 1 && key == "rule" {
             self.rules.clear();
         }
@@ -363,7 +363,7 @@ fn written(value: &Spanned<DeValue<'_>>) -> String {
     value.map_or_else(|error| error.to_string(), |value| value.to_string())
 }
 
-/// What is wrong with a key of a table, if anything.
+/// The error of a key of a table, if any.
 fn entry<T: DeserializeOwned>(
     name: &Spanned<toml::de::DeString<'_>>,
     value: &Spanned<DeValue<'_>>,
@@ -387,7 +387,7 @@ fn of_toml(error: &toml::de::Error, key: &str) -> ConfigFault {
     }
 }
 
-/// Faults for a person, in the order of the file.
+/// Formats errors in the order of the file.
 fn refused(text: &ConfigText, mut faults: Vec<ConfigFault>) -> RefusedConfig {
     faults.sort_by_key(|fault| fault.span.as_ref().map(|span| span.start));
     faults.dedup();
@@ -403,7 +403,7 @@ fn refused(text: &ConfigText, mut faults: Vec<ConfigFault>) -> RefusedConfig {
     }
 }
 
-/// The keys that a sentence mentions: its first word, and options.
+/// Keys that a message mentions: its first word, and options.
 fn keys_in(sentence: &str) -> impl Iterator<Item = String> {
     let first = sentence.split([':', ' ']).next();
     let words = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || "-.".contains(c)));

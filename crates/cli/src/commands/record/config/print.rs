@@ -1,4 +1,4 @@
-//! `--print-config`: all values that count, as a file, each with its origin.
+//! `--print-config`: prints all effective values as a file, each with its origin.
 
 use super::{
     Loaded, ValueOrigin,
@@ -16,7 +16,7 @@ pub(crate) fn schema() -> String {
 }
 
 impl Loaded {
-    /// A configuration file with the values that count. A comment says where each comes from.
+    /// A configuration file with the effective values. A comment names the origin of each value.
     pub(crate) fn printed(&self) -> String {
         let mut lines = Vec::new();
         self.print(Settings::KEYS, "", &mut lines);

@@ -1,5 +1,5 @@
-//! Reading the file of `--config` again while the recording runs: all of it is taken over, or
-//! nothing.
+//! Reloads the file of `--config` during a recording. If the file has an error, no
+//! change applies.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,8 @@ use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
 use crate::{commands::record::service::Notify, failure::say};
 
-/// Options that may change while the recording runs; of rules those that are expressions may.
+/// Keys that may change during a recording. This includes only
+/// rules with an expression.
 pub(super) const RELOADED: [&str; 14] = [
     "trigger",
     "rule",
@@ -35,7 +36,7 @@ pub(super) const RELOADED: [&str; 14] = [
     "cutoff",
 ];
 
-/// Reads the file again, for whoever asks: SIGHUP, a command, the API.
+/// Reloads the file on request: by SIGHUP, a command, or the API.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     path: PathBuf,
@@ -45,7 +46,7 @@ pub(crate) struct Reloader {
     followed: Mutex<FollowedConfig>,
 }
 
-/// What the recording goes by.
+/// The configuration that the recording currently uses.
 #[derive(Debug)]
 struct FollowedConfig {
     settings: Settings,
@@ -54,8 +55,8 @@ struct FollowedConfig {
 }
 
 impl Reloader {
-    /// For a recording that was started with this. `notify` hears when the file is read, and when
-    /// that is over. `None`: there is no file.
+    /// A reloader for a recording that started with this configuration. `notify` receives a message
+    /// when a reload starts and when it ends. `None`: there is no file.
     pub(crate) fn new(
         loaded: &Loaded,
         config: Config,
@@ -77,12 +78,12 @@ impl Reloader {
         })
     }
 
-    /// Reads the file and makes the recording follow it. Returns what that changed, in words, and
-    /// whether it changed anything. One call at a time; may take as long as the compilation of
-    /// rules, and as looking up names.
+    /// Reads the file and applies the changes to the recording. Returns the changes in words, and
+    /// whether anything changed. Concurrent calls wait for each other. A call may take as long as
+    /// compiling the rules and looking up names.
     ///
     /// # Errors
-    /// All that is wrong, in lines; the recording goes on as it was.
+    /// All errors, in lines. The recording continues unchanged.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         self.notify.reloading();
@@ -117,14 +118,14 @@ impl Reloader {
         Ok((format!("{name}: {told}"), !told.is_empty()))
     }
 
-    /// Starts a thread that reloads whenever it is asked to, and says what came of it. Returns how
-    /// to ask: what is asked while it is busy is done once.
+    /// Starts a thread that reloads on request and prints the result. Returns the request channel.
+    /// Requests during a reload become a single reload.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     pub(crate) fn serve(self: Arc<Self>) -> io::Result<SyncSender<()>> {
         let (ask, asked) = sync_channel(1);
-        // It ends with the process, or with who asks.
+        // The thread ends with the process, or when the request channel closes.
         Builder::new().name("reload".to_owned()).spawn(move || {
             while asked.recv().is_ok() {
                 let reloaded = self.reload();
@@ -146,7 +147,7 @@ impl Reloader {
     }
 }
 
-/// What differs that cannot change.
+/// Changed keys that cannot change during a recording.
 fn fixed(loaded: &Loaded, followed: &FollowedConfig) -> BTreeSet<String> {
     let mut names = Vec::new();
     loaded

@@ -1,5 +1,5 @@
-//! The types of values in the configuration. A text is the form that all of them have, because
-//! flags and `--set` give texts.
+//! The types of values in the configuration. Every type can be parsed from a text, because flags
+//! and `--set` give texts.
 
 use std::{
     fmt, marker::PhantomData, num::NonZeroUsize, ops::Deref, path::PathBuf, str::FromStr,
@@ -21,11 +21,11 @@ use serde_json::{Value as Json, json};
 use super::key::{Setting, Shape};
 use crate::{commands::record::alerts::AlertSource, eve::EveTarget, units};
 
-/// A type that is read from a text.
+/// A type that is parsed from a text.
 pub(crate) trait FromText: Sized + PartialEq {
     /// The form of the text, as a pattern of the JSON schema; empty: any text.
     const PATTERN: &'static str = "";
-    /// Whether a number may stand for the text.
+    /// Whether the file may contain a number instead of a text.
     const TAKES_NUMBERS: bool = false;
 
     /// # Errors
@@ -33,7 +33,7 @@ pub(crate) trait FromText: Sized + PartialEq {
     fn from_text(text: &str) -> Result<Self, String>;
 
     /// # Errors
-    /// As above.
+    /// A message that says what to write instead.
     fn from_bool(_: bool) -> Result<Self, String> {
         Err("it takes a value, neither true nor false".to_owned())
     }
@@ -93,7 +93,7 @@ impl<T: FromText> Visitor<'_> for TextVisitor<T> {
 
 impl<T: FromText> Setting for Parsed<T> {
     /// # Panics
-    /// A default is wrong, which a test finds.
+    /// The default is invalid. A test checks all defaults.
     fn unset(text: &str) -> Self {
         match T::from_text(text) {
             Ok(value) => Self(value),
@@ -117,7 +117,7 @@ impl<T: FromText> Setting for Parsed<T> {
 
 impl<T: Setting> Setting for Option<T> {
     const SHAPE: Shape = match T::SHAPE {
-        // The default is neither true nor false.
+        // An optional switch has a third state, so it takes a value.
         Shape::Switch => Shape::One,
         shape => shape,
     };
@@ -271,7 +271,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 impl FromText for Size {
     const PATTERN: &'static str = "^[0-9.]+ *[kKmMgGtT][iI]?[bB]?$";
-    // A number has no unit, which the error says.
+    // Numbers are rejected, because a size needs a unit.
     fn from_text(text: &str) -> Result<Self, String> {
         units::size(text).map(Self)
     }
@@ -299,7 +299,7 @@ impl FromText for Duration {
     }
 }
 
-/// `ted`: the least number of packets that flows keep, if it is on.
+/// `ted`: the minimum number of packets that each flow keeps, if tail early drop is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TailDrop(pub(crate) Option<u32>);
 
@@ -319,8 +319,8 @@ impl FromText for TailDrop {
     }
 }
 
-/// After this time without a packet a flow is kept from its beginning again, if `cutoff` names no
-/// time.
+/// Default time of `cutoff`: after this time without a packet, a flow is kept from its beginning
+/// again.
 const REFILL: Duration = Duration::from_secs(60);
 
 impl FromText for ClassCutoff {
@@ -384,7 +384,7 @@ pub(crate) fn keep(text: &str) -> Result<Keep, String> {
                 ));
             }
             (Ok(bytes), Err(_)) => keep.bytes.replace(bytes).is_some(),
-            // A plain number is neither: of what?
+            // A number without a unit is neither a size nor an age.
             (Err(_), Ok(age)) if part.ends_with(char::is_alphabetic) => {
                 keep.age.replace(age).is_some()
             }
@@ -454,7 +454,7 @@ macro_rules! choices {
             const CHOICES: &'static [&'static str] = &[$($text),*];
 
             /// # Panics
-            /// A default is wrong, which a test finds.
+            /// The default is invalid. A test checks all defaults.
             fn unset(text: &str) -> Self {
                 match text {
                     $($text => Self::$variant,)*
