@@ -1,4 +1,4 @@
-//! The API of a recorder, as tests ask it.
+//! A client of a recorder's API for tests.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,7 +9,7 @@ use std::{
 use retroscope_api::client::{Answer, Ask, Client, ClientConfig, ClientError, Endpoint, Method};
 use serde_json::Value;
 
-/// Who asks at a unix socket.
+/// A client of a Unix socket.
 pub(crate) struct Api(Client);
 
 impl Api {
@@ -23,7 +23,7 @@ impl Api {
         Self(Client::new(config).unwrap())
     }
 
-    /// What is answered, as JSON, or why not.
+    /// Sends a request. Returns the JSON answer, or the error.
     pub(crate) fn ask(
         &self,
         method: &str,
@@ -38,7 +38,7 @@ impl Api {
         self.0.send(ask).and_then(Answer::json)
     }
 
-    /// The same; it must be carried out.
+    /// Sends a request that must succeed.
     pub(crate) fn done(&self, method: &str, target: &str, body: Option<Value>) -> Value {
         let answer = self.ask(method, target, body);
         answer.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
@@ -52,14 +52,14 @@ impl Api {
         self.done("POST", "/v1/stop", None);
     }
 
-    /// All packets that are there: bytes of a file.
+    /// Queries all packets. Returns the bytes of the capture file.
     pub(crate) fn query(&self) -> Vec<u8> {
         let answer = self.0.send(Ask::get("/v1/query")).and_then(Answer::bytes);
         answer.unwrap()
     }
 }
 
-/// `retroscope events`, which is told all that is kept, and what is to come.
+/// A running `retroscope events`, which prints all kept events and all later events.
 pub(crate) struct Events {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -76,7 +76,7 @@ impl Events {
         Self { child, lines }
     }
 
-    /// The next event that is such.
+    /// Reads up to the next event that fulfills a condition.
     pub(crate) fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let mut line = String::new();
@@ -91,7 +91,7 @@ impl Events {
         }
     }
 
-    /// Its exit code, once the recording has ended.
+    /// Waits for the end of the recording. Returns the exit code.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.until(|event| event["event"] == "end");
         self.child.wait().unwrap().code()

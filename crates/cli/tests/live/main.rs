@@ -59,20 +59,20 @@ mod windows;
 use retroscope_recorder::PacketId;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Few tests may share the machine, a measurement may not.
+/// Other tests may share the machine, measurements may not.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Held by a test that runs beside others.
+/// Lock of a test that runs in parallel with other tests.
 fn shared() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that needs the machine to itself.
+/// Lock of a test that needs the machine to itself.
 fn quiet() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the long variants with the tighter limits were asked for.
+/// Whether the long variants with tighter limits are requested.
 fn soak() -> bool {
     std::env::var_os("RETROSCOPE_SOAK").is_some()
 }

@@ -32,15 +32,15 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 40);
 
-/// The program's end of a tun device. The device goes away with it.
+/// The program's end of a tun device. Dropping it removes the device.
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
 }
 
 impl Tun {
-    /// Makes the device, up, with an address. Says so and returns `None` where there are no such
-    /// devices.
+    /// Creates the device, up, with an address. If the kernel has no tun devices, prints a message
+    /// and returns `None`.
     pub(crate) fn new(namespace: &Namespace, name: &str, address: &str) -> Option<Self> {
         let mut request = Request {
             name: [0; 16],
@@ -75,7 +75,7 @@ impl Tun {
         }
     }
 
-    /// Lets the interface receive an IP packet.
+    /// Makes the interface receive an IP packet.
     pub(crate) fn receive(&mut self, packet: &[u8]) {
         self.file.write_all(packet).unwrap();
     }

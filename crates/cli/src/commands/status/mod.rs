@@ -1,8 +1,8 @@
-//! `retroscope status`: what a recorder is doing, asked over HTTP; or what the ring of another
-//! process holds, running or killed.
+//! `retroscope status`: shows the state of a recorder over HTTP, or the contents of another
+//! process's ring, even after that process was killed.
 //!
-//! The latter only reads, and only a ring in a file or memfd: `record --ring-file` or `ring-memfd`
-//! makes one. The recorder is not asked and not slowed down.
+//! The ring must be in a file or memfd (`record --ring-file` or `ring-memfd`) and is only read.
+//! Reading contacts no recorder and does not slow it down.
 
 mod remote;
 mod report;

@@ -1,5 +1,5 @@
-//! What a recorder is doing, as it tells over HTTP: on a terminal a screen that is drawn again each
-//! second, elsewhere once as text.
+//! Shows the state of a recorder over HTTP: on a terminal as a screen that is redrawn each second,
+//! elsewhere once as text.
 
 use std::{
     process::ExitCode,
@@ -28,9 +28,9 @@ use crate::{
     terminal::{self, ScreenLine, Terminal},
 };
 
-/// Between two questions.
+/// Interval between two requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long the screen waits for news before it looks at keys and the terminal's size.
+/// Time for which the screen waits for a sample before it checks keys and the terminal's size.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -65,16 +65,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let ended = screen.run(client);
     terminal::leave();
-    // The last one stays on the terminal.
+    // Leave the last screen visible on the terminal.
     let printed = put(&text(&screen.lines()));
     failure::release();
     ended.and(printed)
 }
 
-/// Asks for all that is shown.
+/// Requests everything that the screen shows.
 fn sample(client: &Client) -> Result<Sample, Failure> {
     let status = ask(client, Ask::get("/v1/status"))?;
-    // A token that sees a part of the packets may not see rules.
+    // A token that sees only part of the packets may not see the rules.
     let rules = ask(client, Ask::get("/v1/rules")).ok();
     let taken = Instant::now();
     Ok(Sample {
@@ -96,12 +96,12 @@ struct StatusScreen {
     terminal: Terminal,
     before: Option<Sample>,
     now: Sample,
-    /// Why there is no news.
+    /// Error of the last request.
     trouble: Option<String>,
 }
 
 impl StatusScreen {
-    /// Until somebody quits.
+    /// Shows the screen until the user quits.
     fn run(&mut self, client: Client) -> Result<(), Failure> {
         let failed = |error| Failure::failed(format_args!("cannot watch a recorder: {error}"));
         let is_over = Arc::<AtomicBool>::default();
@@ -109,7 +109,7 @@ impl StatusScreen {
             flag::register(signal, Arc::clone(&is_over)).map_err(failed)?;
         }
         let (telling, news) = sync_channel(0);
-        // It may wait for the network, which keys do not.
+        // A separate thread, because requests may wait for the network and keys must not.
         let asking = Builder::new().name("status".to_owned());
         let asked = asking.spawn(move || keep_asking(&client, &telling));
         asked.map_err(failed)?;
@@ -132,7 +132,7 @@ impl StatusScreen {
         Ok(())
     }
 
-    /// Takes the news, if there is some soon.
+    /// Waits up to [`KEY_WAIT`] for a sample and stores it.
     fn wait(&mut self, news: &Receiver<Result<Sample, Failure>>) -> bool {
         match news.recv_timeout(KEY_WAIT) {
             Ok(Ok(sample)) => {
@@ -162,7 +162,7 @@ impl StatusScreen {
     }
 }
 
-/// Asks until nobody listens.
+/// Requests samples until the receiver is gone.
 fn keep_asking(client: &Client, telling: &SyncSender<Result<Sample, Failure>>) {
     let mut due = Instant::now() + ASK_EVERY;
     loop {

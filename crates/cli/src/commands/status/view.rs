@@ -1,4 +1,4 @@
-//! What a recorder is doing, as lines of text. Pure.
+//! Formats the state of a recorder as lines of text, without side effects.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -10,17 +10,17 @@ use crate::{
     units::show_size,
 };
 
-/// What a recorder told at one time.
+/// The answers of a recorder at one time.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// `GET /v1/status`.
+    /// Answer of `GET /v1/status`.
     pub(super) status: Value,
-    /// `GET /v1/rules`; `None`: whoever asks may not see them.
+    /// Answer of `GET /v1/rules`. `None`: the token may not see rules.
     pub(super) rules: Option<Value>,
     pub(super) taken: Instant,
 }
 
-/// At most as many lines as the height, none longer than the width. Rates are those since `before`.
+/// Formats at most `height` lines, none wider than `width`. Rates are since `before`.
 pub(super) fn view(
     title: &str,
     now: &Sample,
@@ -61,7 +61,7 @@ pub(super) fn view(
     }
     told.pins();
     if trouble.is_none() && height == usize::MAX {
-        // Text has no keys.
+        // Plain text has no keys, so omit the hint about `q`.
         told.lines[0] = ScreenLine::new(title, LineStyle::Heading, width);
     }
     told.lines.truncate(height);
@@ -72,7 +72,7 @@ struct StatusView<'a> {
     lines: Vec<ScreenLine>,
     width: usize,
     now: &'a Value,
-    /// What was told before, and how many seconds ago.
+    /// The previous status, and its age in seconds.
     before: Option<(&'a Value, f64)>,
 }
 
@@ -81,7 +81,7 @@ impl StatusView<'_> {
         self.lines.push(ScreenLine::new(&text, look, self.width));
     }
 
-    /// How fast a counter moves, in a second; `None`: it is not known yet.
+    /// Growth of a counter per second. `None`: there is no previous value.
     fn rate(&self, of: impl Fn(&Value) -> Option<u64>) -> Option<f64> {
         let (before, seconds) = self.before?;
         Some(of(self.now)?.saturating_sub(of(before)?) as f64 / seconds)
@@ -223,7 +223,7 @@ impl StatusView<'_> {
         }
     }
 
-    /// What became of alerts, where there may be any, and how late they are.
+    /// Counts and delay of alerts, if alerts are possible.
     fn alerts(&mut self) {
         let alerts = &self.now["alerts"];
         let lines = |kind: &str| alerts["lines"][kind].as_u64().unwrap_or(0);
@@ -341,7 +341,7 @@ impl StatusView<'_> {
         }
     }
 
-    /// Rows below a heading.
+    /// Adds a heading and rows.
     fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
         for (at, text) in columns(rows, right).lines().enumerate() {
             let look = if at == 0 {
