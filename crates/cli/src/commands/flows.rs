@@ -1,4 +1,4 @@
-//! `retroscope flows`: packets to flows.
+//! `retroscope flows`: counts the flows of packets.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,8 @@ use crate::{
     failure::{Failure, say},
 };
 
-/// The ring of a command that dumps nothing: what may wait while another thread looks at packets.
+/// Ring size of a command without dumps. The ring only buffers packets that the analyzer thread has
+/// not inspected yet.
 const RING_BYTES: u64 = 256 << 20;
 
 /// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// The keys that the arguments give.
+    /// The settings that result from the arguments.
     fn settings(&self) -> Result<Settings, Failure> {
         let mut flags = self.flags.0.clone();
         if !self.expression.is_empty() {
@@ -80,7 +81,7 @@ impl Args {
     }
 }
 
-/// Says what has no meaning beside --top.
+/// Refuses options that contradict --top.
 fn refuse_with_top(settings: &Settings) -> Result<(), Failure> {
     if !settings.read.is_empty() {
         return Err(Failure::usage(

@@ -68,7 +68,7 @@ fn a_file_is_checked_and_nothing_is_started() {
         stderr(&output).contains("cannot read none.toml"),
         "{output:?}"
     );
-    // Options that the command line requires may be in the file, if there is a file.
+    // An option may depend on a key of the file, and is refused without that key.
     let eve = "interface = 'generate:flows=1,rate=1kpps'\neve = 'e'\n";
     assert_eq!(check(eve, &["--set", "vlans=apart"]).0, 0);
     assert_eq!(check(good, &["--set", "vlans=apart"]).0, 2);

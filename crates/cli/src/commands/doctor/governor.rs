@@ -8,9 +8,8 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "governor";
 
-/// A finding, if the CPUs have governors. Most virtual machines have no
-/// governors. `sys` is the mount point
-/// of sysfs.
+/// A finding, if the CPUs have governors. Most virtual machines have no governors. `sys` is the
+/// mount point of sysfs.
 pub(super) fn finding(sys: &Path) -> Option<Finding> {
     let cpus = fs::read_dir(sys.join("devices/system/cpu")).ok()?;
     let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));

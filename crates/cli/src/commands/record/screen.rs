@@ -314,7 +314,7 @@ impl RecordScreen {
         say(&status_text(status, None));
     }
 
-    /// Draws or prints the status if the time has come. If a service manager shows the status
+    /// Draws or prints the status when it is due. If a service manager shows the status
     /// (`is_shown`), status lines do not fill the log.
     pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let since = self.lines.since;

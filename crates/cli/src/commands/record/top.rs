@@ -94,7 +94,7 @@ impl Top {
         })
     }
 
-    /// Handles keys and shows a table if the time has come. Returns `false` if the user quits.
+    /// Handles keys, and shows a table each [`DRAW_EVERY`]. Returns `false` if the user quits.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         let mut news = 0;
         for slice in self.slices.try_iter() {

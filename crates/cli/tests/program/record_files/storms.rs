@@ -226,8 +226,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     };
     let (json, files) = run("32MiB", "");
     assert_eq!(hits(&json), 20);
-    // The first dump has 300 packets, the next about 610. More than 1 MiB of the 8 MiB follow the
-    // end of the second dump.
+    // The first dump has 300 packets, the next about 610. Together they exceed the limit of 1 MiB,
+    // in a file of 8 MiB.
     assert_eq!(json["triggers"], 2, "{json}");
     assert_eq!(json["suppressed_by"]["bytes-per-hour"], 18, "{json}");
     for (ring, round) in [("32MiB", "again"), ("64MiB", ""), ("512MiB", "")] {

@@ -175,7 +175,7 @@ fn value_parser(flag: &'static Flag) -> impl TypedValueParser<Value = String> {
     }
 }
 
-/// Rejects a text that is no number of GiB.
+/// Rejects a text that is not a number of GiB.
 fn size_parser(text: &str) -> Result<String, String> {
     let assignment = Assignment::new("", "ring", format!("{text}GiB"));
     assignment.check().map(|()| text.to_owned())

@@ -1,5 +1,4 @@
-//! Reloads the file of `--config` during a recording. If the file has an error, no
-//! change applies.
+//! Reloads the file of `--config` during a recording. If the file has an error, no change applies.
 
 use std::{
     collections::BTreeSet,
@@ -17,8 +16,7 @@ use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
 use crate::{commands::record::service::Notify, failure::say};
 
-/// Keys that may change during a recording. This includes only
-/// rules with an expression.
+/// Keys that may change during a recording. With `rule`, only rules with an expression may change.
 pub(super) const RELOADED: [&str; 14] = [
     "trigger",
     "rule",
