@@ -48,7 +48,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The lines of stderr so far.
+/// The lines that arrived on stderr.
 #[derive(Debug, Default)]
 struct Words {
     heard: Mutex<Heard>,

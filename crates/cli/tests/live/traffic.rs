@@ -86,7 +86,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Opens it.
+    /// Opens the socket on an interface.
     pub(crate) fn new(namespace: &Namespace, interface: &str) -> Self {
         let open = || LiveSender::open(interface, Path::new("retroscope")).unwrap();
         Self {

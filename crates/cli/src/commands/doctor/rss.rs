@@ -27,7 +27,7 @@ pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Find
     }
 }
 
-/// `settings`: `None` if the driver does not report them.
+/// `settings`: `None` if the driver does not report its settings.
 fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
     let Some(settings) = settings else {
         return vec![Finding::note(

@@ -18,7 +18,7 @@ pub(super) struct SearchSummary {
     /// Link types of the file for which the expression does not compile, although it compiles for
     /// other link types.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
-    /// Packets whose time was changed because the output format cannot store it.
+    /// Packets whose time was changed because the output format cannot store the original time.
     pub(super) times_changed: u64,
 }
 

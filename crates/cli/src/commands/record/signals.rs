@@ -90,7 +90,7 @@ struct ActiveRecording {
     handle: RecorderHandle,
     /// A dump directory exists, so USR1 can trigger.
     dumps: bool,
-    /// Number of stop signals so far.
+    /// Number of stop signals that arrived.
     stops: u32,
 }
 

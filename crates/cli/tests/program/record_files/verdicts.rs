@@ -25,7 +25,7 @@ fn udp(port: u8) -> Vec<u8> {
     packet
 }
 
-/// Records one dump of all packets around a packet to port 9, which must be incomplete. Returns it.
+/// Records one dump of all packets around a packet to port 9, which must be incomplete.
 fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     let question = question(&["udp port 9"], "", 5 * S, 5 * S);
     let args = args(&[capture], &question, out);

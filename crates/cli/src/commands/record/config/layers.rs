@@ -15,7 +15,7 @@ use crate::commands::removed;
 /// An assignment by a flag or `--set`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
-    /// The option as the user wrote it.
+    /// The option in the user's spelling.
     pub(crate) option: String,
     /// Tables and key. For a rule: `rule`, the name of the rule, and the key.
     pub(crate) path: Vec<String>,

@@ -33,7 +33,7 @@ fn texts(lines: &[ScreenLine]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
-/// The sample of two seconds before gives rates; what was lost stands out.
+/// Rates are relative to the sample two seconds earlier, and losses are highlighted.
 #[test]
 fn a_screen_tells_history_rates_losses_dumps_and_rules() {
     let start = Instant::now();
