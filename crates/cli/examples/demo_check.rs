@@ -1,16 +1,20 @@
-//! Compares a dump with what the generator sent: `demo_check RECORD.json SENT.json FLOW.pcap [schedule]`.
+//! Compares a dump with the packets that the generator sent: `demo_check RECORD.json SENT.json
+//! FLOW.pcap [schedule]`.
 //!
-//! `RECORD.json` ends with the line that `record --json` printed, for a run with one trigger; `SENT.json` is what
-//! `generate --json` printed; `FLOW.pcap` holds those of the packets sent that the dump filter takes. Packets are matched by
-//! their sequence numbers. The dump must hold, byte for byte, one unbroken stretch of the flow, and nothing of the window may
-//! lie outside it.
+//! - `RECORD.json` ends with the line that `record --json` printed, for a run with one trigger.
+//! - `SENT.json` is the output of `generate --json`.
+//! - `FLOW.pcap` contains the sent packets that match the dump filter.
 //!
-//! A packet is captured a little after it was sent, so one sent just before either end of the window may be captured on
-//! the other side of it. Which side is known for packets in the dump, from their stamps. For the packet after the last
-//! one it is decided by the longest delay seen: missing is what was sent earlier than that before the end.
+//! Packets are matched by their sequence numbers. The dump must contain, byte for byte, one
+//! contiguous part of the flow. No packet of the window may be missing from the dump.
 //!
-//! With `schedule`, the generator ran inside the recorder: stamps differ by the start of the run only, which the trigger
-//! packet tells, and there are no delays.
+//! A packet is captured a little after it was sent, so a packet that was sent just before either
+//! end of the window may be captured after that end. Timestamps in the dump decide this for dumped
+//! packets. For the first packet after the dump, the longest observed delay decides: the packet is
+//! missing if it was sent earlier than this delay before the end of the window.
+//!
+//! With `schedule`, the generator ran inside the recorder. Then the timestamps differ only by the
+//! start of the run, which the trigger packet shows, and there are no delays.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -22,9 +26,9 @@ use std::{error::Error, fs, path::Path, process::ExitCode};
 use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
-/// Where the trigger packet goes, and nothing else.
+/// UDP port of the trigger packet and of no other packet.
 const TRIGGER_PORT: [u8; 2] = 60_000_u16.to_be_bytes();
-/// A delay on the way that is possible even if none was seen, ns.
+/// Delay in ns that is possible even if no such delay was observed.
 const DELAY_MIN_NS: i64 = 200_000;
 
 /// A packet of the generator: Ethernet, IPv4 without options, UDP, a sequence number.
@@ -83,22 +87,22 @@ fn check(arguments: &[String]) -> Result<String> {
     ))
 }
 
-/// The stretch of time that the dump covers, on the clock of its stamps.
+/// The time range of the dump, on the clock of the dump's timestamps.
 struct Window {
     from_ns: i64,
     trigger_ns: i64,
     to_ns: i64,
 }
 
-/// Sent stamps on the clock of the dump, and how much later each packet was captured.
+/// Offset from sent timestamps to the clock of the dump, and the capture delay of each packet.
 struct Delays {
-    /// What to add to a sent stamp.
+    /// Value to add to a sent timestamp.
     shift_ns: i64,
-    /// Sorted.
+    /// Sorted delays.
     delays_ns: Vec<i64>,
 }
 
-/// The recorder received what was sent, and lost none of it.
+/// Checks that the recorder received all sent packets without loss.
 fn check_ledger(record: &Value, sent: &Value) -> Result<()> {
     let [source] = record["sources"].as_array().map_or(&[][..], Vec::as_slice) else {
         return Err("expected one source".into());
@@ -125,7 +129,8 @@ fn check_ledger(record: &Value, sent: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Finds the dump in the flow. Returns the index of its first packet there, and the delays.
+/// Finds the dump in the flow. Returns the index of the dump's first packet in the flow, and the
+/// delays.
 fn matched(
     dumped: &[Packet],
     flow: &[Packet],
@@ -174,7 +179,8 @@ fn matched(
     ))
 }
 
-/// Checks that no packet of the window is outside the dump, and returns how many packets the window holds.
+/// Checks that the dump contains all packets of the window. Returns the number of packets in the
+/// window.
 fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) -> Result<usize> {
     let sent_ns = |packet: &Packet| packet.time_ns + delays.shift_ns;
     let after = first + delays.delays_ns.len();
@@ -184,7 +190,7 @@ fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) 
         return Err(format!("packet {} of the window is missing", before.sequence).into());
     }
     let delay_ns = match delays.delays_ns.last() {
-        // The schedule is exact.
+        // A schedule is exact.
         Some(0) => 0,
         Some(longest) => (*longest).max(DELAY_MIN_NS),
         None => 0,
@@ -194,7 +200,8 @@ fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) 
     {
         return Err(format!("packet {} of the window is missing", next.sequence).into());
     }
-    // By the time they were sent, corrected by those known to have crossed an end of the window on their way.
+    // Count by sent time. Correct the count by packets that are known to have crossed an end of the
+    // window in transit.
     let inside = |packet: &&Packet| (window.from_ns..=window.to_ns).contains(&sent_ns(packet));
     let sent_inside = flow.iter().filter(inside).count();
     let came_in = flow[first..after]
@@ -228,14 +235,14 @@ fn describe(dumped: &[Packet], delays: &Delays, window: &Window, schedule: bool)
     }
 }
 
-/// The last line of a file as JSON.
+/// Parses the last line of a file as JSON.
 fn last_line(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path)?;
     let line = text.lines().last().ok_or("no JSON was printed")?;
     Ok(serde_json::from_str(line)?)
 }
 
-/// A time of RFC 3339 in ns since the epoch.
+/// Parses an RFC 3339 time to ns since the epoch.
 fn time(text: &Value) -> Result<i64> {
     let text = text.as_str().ok_or("a time is missing")?;
     let time: jiff::Timestamp = text.parse()?;

@@ -1,5 +1,5 @@
-//! Every `retroscope …` command line in the documentation, the examples, the packaging files and the
-//! comments of this workspace is parsed by the program's own parser.
+//! Every `retroscope …` command line in the documentation, the examples, the packaging files and
+//! the comments of this workspace is parsed by the program's own parser.
 //!
 //! A command line is code: a line of a `console` or `sh` block, a code span between backticks, a
 //! line of a shell script, the value of `ExecStart=`, or a comment line that begins with the
@@ -37,8 +37,8 @@ const CHECKED: [&str; 6] = [
 /// Rust sources whose comments and messages name commands in code spans.
 const SOURCES: [&str; 2] = ["crates/api/src", "crates/cli/src"];
 
-/// The least number of whole command lines and of code spans. Fewer mean that the extraction misses
-/// some: the workspace had 59 and 146 when this test was written.
+/// Minimum number of whole command lines and of code spans. Lower numbers mean that the extraction
+/// misses commands: the workspace had 59 and 146 when this test was written.
 const WHOLE_MIN: usize = 50;
 const SPANS_MIN: usize = 125;
 
@@ -48,7 +48,7 @@ const WRAPPERS: [&str; 7] = ["chrt", "env", "exec", "nice", "numactl", "sudo", "
 /// The program's commands and options.
 static CLI: LazyLock<Command> = LazyLock::new(Cli::command);
 
-/// How the paths end of folders that have this program.
+/// Path endings of folders that contain this program.
 const PROGRAM_FOLDERS: [&str; 3] = ["bin", "debug", "release"];
 
 /// A piece of code in a document.
@@ -104,7 +104,7 @@ fn the_program_takes_every_command_that_is_documented() {
     );
 }
 
-/// The workspace.
+/// Root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -134,13 +134,14 @@ fn files(paths: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Whether a command has a name, and no option alone.
+/// Whether the command line names a command, rather than only an option.
 fn is_named(command: &Documented) -> bool {
     let first = command.words.first();
     first.is_some_and(|it| it.starts_with(|letter: char| letter.is_ascii_lowercase()))
 }
 
-/// How often a text has the program's name before another word, as a command line has it.
+/// Number of places where the text contains the program's name before another word, like a command
+/// line.
 fn mentions(text: &str) -> usize {
     let follows = |(at, name): &(usize, &str)| {
         let before = text[..*at].chars().next_back();
@@ -214,12 +215,13 @@ fn of_block(language: &str, lines: &str) -> Vec<Code> {
         "sh" => vec![whole(lines.to_owned())],
         "toml" | "yaml" => of_commented(lines, "#"),
         "lua" => of_commented(lines, "--"),
-        // Output and data.
+        // Blocks of output and data.
         _ => Vec::new(),
     }
 }
 
-/// Code of a file with comments: its lines, comment lines that are a command, and the code spans of the comments.
+/// Code of a file with comments: its lines, comment lines that are a command, and the code spans of
+/// the comments.
 fn of_commented(text: &str, marker: &str) -> Vec<Code> {
     let mut code = Vec::new();
     let mut prose = String::new();
@@ -235,7 +237,7 @@ fn of_commented(text: &str, marker: &str) -> Vec<Code> {
         };
         prose.push('\n');
         if let Some(command) = command {
-            // `ExecStart=`, and the like.
+            // `ExecStart=` and similar keys.
             let value = command.split_once('=').filter(|(key, _)| {
                 let mut letters = key.bytes();
                 !key.starts_with("retroscope ")
@@ -253,7 +255,7 @@ fn of_commented(text: &str, marker: &str) -> Vec<Code> {
     code
 }
 
-/// Rust without the markers of its comments; code stands apart from comments.
+/// Rust without the comment markers. An empty line separates code from comments.
 fn without_markers(text: &str) -> String {
     let lines = text.lines().map(str::trim_start).map(|line| {
         let comment = line.strip_prefix("//");
@@ -287,14 +289,14 @@ fn of_code(code: &Code) -> Vec<Documented> {
             }));
         }
         match arguments(&words) {
-            // The program's name alone.
+            // Only the program's name.
             Some([]) => {}
             Some(arguments) => found.push(Documented {
                 words: arguments.to_vec(),
                 is_span: code.is_span,
                 is_explicit: true,
             }),
-            // A code span may leave the program's name out: `record --api`, `rules add`.
+            // A code span may omit the program's name: `record --api`, `rules add`.
             None if code.is_span => {
                 let first = &words[0];
                 let command = CLI.find_subcommand(first);
@@ -323,7 +325,7 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         _ => word == "retroscope",
     };
     let at = words.iter().position(is_program)?;
-    // Only wrappers stand before it, with their options and the values of these, and variables.
+    // Only wrappers, with their options and option values, and variables may precede the program.
     let is_skipped = |(at, word): (usize, &String)| {
         let is_number = word.parse::<u32>().is_ok();
         let is_value = at > 0 && words[at - 1].starts_with('-');
@@ -334,8 +336,8 @@ fn arguments(words: &[String]) -> Option<&[String]> {
     (at == 0 || !words[0].starts_with('-') && before.all(is_skipped)).then(|| &words[at + 1..])
 }
 
-/// Splits code as a shell does, into simple commands without their redirections. A quote that stays open ends with the
-/// text.
+/// Splits code as a shell does, into simple commands without their redirections. A quote that stays
+/// open ends with the text.
 #[derive(Debug, Default)]
 struct Splitter {
     commands: Vec<Vec<String>>,
@@ -411,7 +413,7 @@ fn parse(command: &Documented) -> Result<(), String> {
     let is_left_out = |word: &&String| ["…", "..."].contains(&word.as_str());
     let mut words = command.words.clone();
     words.retain(|word| !is_left_out(&word));
-    // `record --config` finds in the file what the command line lacks.
+    // With `record --config`, the file may contain keys that the command line lacks.
     let has_file = words.iter().any(|word| word == "--config");
     let may_lack = command.is_span || has_file || command.words.iter().any(|it| is_left_out(&it));
     if words.first().is_some_and(|word| word == "COMMAND") {
@@ -462,7 +464,8 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
     }
 }
 
-/// A command whose arguments of these names, as errors have them (`--duration <TIME>`), take any value.
+/// A command whose arguments of these names, as errors have them (`--duration <TIME>`), take any
+/// value.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),
@@ -510,7 +513,7 @@ fn a_wrong_command_is_found_wherever_it_is_written() {
             (1, 1),
         ),
         ("a.md", "```sh\nssh a 'retroscope quer'\n```", (1, 1)),
-        // Required arguments, which a whole command line has to have.
+        // A whole command line must have its required arguments.
         (
             "a.md",
             "```sh\nretroscope token\n```\n`retroscope token`",
@@ -518,7 +521,7 @@ fn a_wrong_command_is_found_wherever_it_is_written() {
         ),
         ("a.md", "```sh\nretroscope token …\n```", (1, 0)),
         ("a.md", "```toml\n# `retroscope ctl`\n```", (1, 1)),
-        // Values: only a placeholder may be none.
+        // Values must be valid, except placeholders.
         (
             "a.md",
             "`record --duration 5x`, `record --duration TIME --past x`",

@@ -1,4 +1,4 @@
-//! Exit codes and the one sentence that goes with them.
+//! Exit codes and the message of each.
 
 use std::{
     fmt,
@@ -9,17 +9,18 @@ use std::{
 
 use crate::commands::removed;
 
-/// Messages that are kept while they would disturb what is on the terminal.
+/// Maximum number of messages that are deferred while the terminal shows a screen.
 const HELD_MAX: usize = 1000;
 
-/// What is kept; `None`: messages are printed at once.
+/// Deferred messages. `None`: messages are printed at once.
 static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
+/// missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Something that the user asked for could not be done.
+    /// A requested action failed.
     Failed = 1,
     /// The arguments are wrong.
     Usage = 2,
@@ -33,7 +34,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Why a command ends early: an exit code and what to tell the user.
+/// The reason why a command ends early: an exit code and a message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -47,7 +48,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Something could not be done: exit 1.
+    /// An action failed: exit 1.
     pub(crate) fn failed(message: impl fmt::Display) -> Self {
         Self {
             code: Code::Failed,
@@ -63,24 +64,24 @@ impl Failure {
         }
     }
 
-    /// What it is, in words.
+    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Tells the user and gives the exit code.
+    /// Prints the message and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         say(&self.message);
         self.code.into()
     }
 }
 
-/// What clap has to say: help and version as they are, a wrong argument as one sentence and exit 2.
+/// Prints a clap error: help and version unchanged, a wrong argument as one sentence with exit 2.
 pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let whole = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == whole {
-        // Printing fails only if nobody listens.
+        // Printing fails only if the reader of stdout left.
         let _ = error.print();
         let code = u8::try_from(error.exit_code()).unwrap_or(Code::Usage as u8);
         return ExitCode::from(code);
@@ -109,7 +110,7 @@ pub(crate) fn print_line(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A message for the user, on stderr, with the program's name. Several lines stay together.
+/// Prints a message on stderr with the program's name. Several lines stay together.
 pub(crate) fn say(message: &str) {
     match &mut *held() {
         Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),
@@ -122,18 +123,19 @@ fn held() -> MutexGuard<'static, Option<Vec<String>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on messages wait, the first [`HELD_MAX`], if they would go to a terminal.
+/// Defers messages that would go to a terminal, up to [`HELD_MAX`].
 pub(crate) fn hold() {
     *held() = io::stderr().is_terminal().then(Vec::new);
 }
 
-/// Prints those that waited.
+/// Prints the deferred messages.
 pub(crate) fn release() {
     let messages = held().take();
     messages.iter().flatten().for_each(|message| say(message));
 }
 
-/// Writes stdout, for a command that has nothing else to do. Whoever reads it may leave early: that is no error.
+/// Writes to stdout, for a command whose only task is this output. A reader that leaves early is no
+/// error.
 ///
 /// # Errors
 /// [`Failure`], exit 1.
@@ -148,7 +150,7 @@ pub(crate) fn put(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// As [`put()`], of an object in one line.
+/// Writes an object in one line, like [`put()`].
 ///
 /// # Errors
 /// [`Failure`], exit 1.

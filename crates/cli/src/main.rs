@@ -1,4 +1,5 @@
-//! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
+//! The `retroscope` program: parses arguments and returns an exit code. Each command is a module of
+//! `commands`.
 
 mod commands;
 #[cfg(test)]
@@ -16,8 +17,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// An oscilloscope for network traffic: records every packet into memory and writes what happened before and after a
-/// trigger to a capture file.
+/// An oscilloscope for network traffic: records every packet into memory and writes what happened
+/// before and after a trigger to a capture file.
 #[derive(Debug, Parser)]
 #[command(name = "retroscope", version, max_term_width = 110)]
 struct Cli {

@@ -1,4 +1,4 @@
-//! How much memory a ring may take.
+//! Memory that a ring may use.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use crate::system_file::{read, read_number};
 /// The default ring where there is plenty of memory.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Bytes that can still be used: what the kernel calls available, or what the control group leaves, if less.
+/// Free bytes: the kernel's available memory, or the rest of the control group's limit if that is
+/// less.
 pub(crate) fn available() -> Option<u64> {
     let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
     [available, cgroup_left()].into_iter().flatten().min()
@@ -18,7 +19,7 @@ pub(crate) fn default_ring(available: Option<u64>) -> u64 {
     available.map_or(DEFAULT_BYTES, |bytes| DEFAULT_BYTES.min(bytes / 4))
 }
 
-/// The largest ring that leaves the rest of the system a tenth of what is available.
+/// The largest ring that leaves a tenth of the available memory free.
 pub(crate) fn largest_ring(available: u64) -> u64 {
     let bytes = available / 10 * 9;
     bytes - bytes % (2 << 20)
@@ -30,7 +31,8 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least that any control group above this process leaves: cgroup v2's `memory.max`, or v1's limit.
+/// The smallest remainder of all control groups above this process: `memory.max` of cgroup v2, or
+/// the limit of v1.
 fn cgroup_left() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
     let mut least: Option<u64> = None;

@@ -1,6 +1,7 @@
-//! On which NUMA nodes the interfaces are: a ring is best on the node of the NIC that fills it.
+//! NUMA nodes of the interfaces. A ring is fastest on the node of the NIC that fills it.
 //!
-//! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device, testing/sysfs-bus-pci.
+//! See the kernel's Documentation/ABI/stable/sysfs-devices-node and, for `numa_node` of a device,
+//! testing/sysfs-bus-pci.
 
 use std::path::Path;
 
@@ -13,18 +14,19 @@ use crate::system_file::read;
 pub(crate) struct Topology {
     /// Nodes that are online, at least 1.
     pub(crate) nodes: usize,
-    /// Interfaces and their node; `None`: the interface has none (a virtual one), or the kernel does not know.
+    /// Interfaces with their node. `None`: a virtual interface has no node, or the kernel does not
+    /// know the node.
     pub(crate) interfaces: Vec<(String, Option<u32>)>,
 }
 
 impl Topology {
-    /// Reads them from sysfs, mounted at `sys`.
+    /// Reads the topology from sysfs, mounted at `sys`.
     pub(crate) fn read<'a>(sys: &Path, interfaces: impl Iterator<Item = &'a str>) -> Self {
-        // Written as lists of CPUs are.
+        // The list of nodes has the format of CPU lists.
         let online = read(sys.join("devices/system/node/online"));
         let nodes: Option<CpuList> = online.and_then(|list| list.parse().ok());
         let node_of = |name: &str| {
-            // A name with a slash would lead elsewhere.
+            // A name with a slash would lead to another directory.
             let name = Some(name).filter(|name| !name.contains('/'))?;
             let path = sys.join("class/net").join(name).join("device/numa_node");
             read(path)?.parse::<u32>().ok() // -1: unknown
@@ -37,7 +39,7 @@ impl Topology {
         }
     }
 
-    /// The node that every interface is on, where there is a choice of nodes.
+    /// The node that all interfaces share, if there are several nodes.
     pub(crate) fn common_node(&self) -> Option<u32> {
         let (_, first) = self.interfaces.first()?;
         let same = self.interfaces.iter().all(|(_, node)| node == first);

@@ -1,7 +1,9 @@
-//! Giving up privileges once everything is open, before the first packet is looked at: capabilities(7), credentials(7).
+//! Drops privileges after everything is open, before the recorder parses the first packet:
+//! capabilities(7), credentials(7).
 //!
-//! Identity and capabilities belong to threads here: the thread that opened the sources gives up its own, and those that it
-//! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts, and is waited for.
+//! On Linux, identity and capabilities belong to threads. The thread that opened the sources drops
+//! its own, and threads that it starts later inherit none. The signal thread is older: it drops its
+//! own when it starts, and the main thread waits for that.
 
 use std::{
     ffi::CString,
@@ -22,12 +24,12 @@ use rustix::{
     },
 };
 
-/// What to be after the start.
+/// The user and rights of the process after the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Privileges {
-    /// Become this user; `None`: stay who it is.
+    /// User to become. `None`: keep the current user.
     user: Option<User>,
-    /// Where dumps go; `None`: there are none.
+    /// Directory for dumps. `None`: no dumps are written.
     directory: Option<PathBuf>,
 }
 
@@ -39,18 +41,19 @@ struct User {
     name: String,
     uid: u32,
     gid: u32,
-    /// Supplementary groups. Those of a named user contain `gid`, as getgrouplist(3) returns it.
+    /// Supplementary groups. The groups of a named user include `gid`, as getgrouplist(3) returns
+    /// them.
     groups: Vec<u32>,
 }
 
 impl Privileges {
     /// Looks up a user: a name that the Name Service Switch knows (nsswitch.conf(5): files, LDAP,
     /// sssd), or `UID:GID`. `option` is the option that gives the user. Call this before threads
-    /// start and before privileges are given up: a module of the Name Service Switch may need
-    /// files and sockets that the user of `-Z` cannot open.
+    /// start and before privileges are dropped: a module of the Name Service Switch may need files
+    /// and sockets that the user of `-Z` cannot open.
     ///
     /// # Errors
-    /// The user does not exist, or the look-up failed.
+    /// The user does not exist, or the lookup failed.
     pub(crate) fn new(
         option: &'static str,
         user: Option<&str>,
@@ -64,12 +67,12 @@ impl Privileges {
         })
     }
 
-    /// Makes the directory for dumps and the missing directories above, and gives all of these to
-    /// the user who writes dumps.
+    /// Creates the directory for dumps with its missing parents, and makes the dump-writing user
+    /// the owner of the created directories.
     ///
     /// # Errors
-    /// The system's, with the directory's name. Another user may have made a link in the path, and
-    /// so have chosen where the directories are.
+    /// The system's error with the directory's name, or a link in the path that another user can
+    /// change, and with which that user could choose where the directories are created.
     pub(crate) fn prepare_directory(&self) -> anyhow::Result<()> {
         let (Some(user), Some(directory)) = (&self.user, &self.directory) else {
             return Ok(());
@@ -79,17 +82,17 @@ impl Privileges {
             .map_err(|error| anyhow!("cannot make {}: {error}", directory.display()))
     }
 
-    /// The user and group of files that are made before the process becomes that user.
+    /// User and group of files that are created before the process becomes that user.
     pub(crate) fn owner(&self) -> Owner {
         self.user.as_ref().map_or((None, None), User::owner)
     }
 
-    /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
-    /// `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write to without it, and CAP_CHOWN under sudo,
-    /// whose caller owns the dumps.
+    /// Drops the calling thread's privileges for good. Returns the capabilities that root without
+    /// `-Z` keeps: CAP_DAC_OVERRIDE if root could not write to the dump directory otherwise, and
+    /// CAP_CHOWN under sudo, because the caller of sudo owns the dumps.
     ///
     /// # Errors
-    /// The user may not write dumps, or a system call failed: then nothing is to be recorded.
+    /// The user may not write dumps, or a system call failed. Nothing may be recorded then.
     pub(crate) fn give_up(&self) -> anyhow::Result<CapabilitySet> {
         let Some(user) = &self.user else {
             let left = self.needed();
@@ -104,7 +107,7 @@ impl Privileges {
         Ok(CapabilitySet::empty())
     }
 
-    /// Gives up everything of a thread that neither opens nor writes anything.
+    /// Drops all privileges of a thread that neither opens nor writes files.
     ///
     /// # Errors
     /// A system call failed.
@@ -115,7 +118,8 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// Gives up what [`Self::give_up`] left to the thread that started the calling one.
+    /// Drops the capabilities that [`Self::give_up`] left to the parent thread of the calling
+    /// thread.
     ///
     /// # Errors
     /// A system call failed.
@@ -123,12 +127,13 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// What writing dumps takes. The directory is tried without capabilities, which the thread keeps the right to until then.
+    /// Capabilities that are needed to write dumps. The check runs without effective capabilities;
+    /// the thread keeps the permitted ones until after the check.
     fn needed(&self) -> CapabilitySet {
         let Ok(sets) = capabilities(None) else {
             return CapabilitySet::empty();
         };
-        // Under sudo dumps are given to whoever called it.
+        // Under sudo the caller of sudo owns the dumps.
         let giving = if std::env::var_os("SUDO_UID").is_some() {
             sets.permitted & CapabilitySet::CHOWN
         } else {
@@ -149,14 +154,15 @@ impl Privileges {
     }
 }
 
-/// Takes all capabilities but these from the calling thread, and those of programs that it may start.
+/// Removes all capabilities except `left` from the calling thread and from programs that it may
+/// start.
 fn keep_only(left: CapabilitySet) -> anyhow::Result<()> {
     clear_ambient_capability_set().map_err(failed("prctl(PR_CAP_AMBIENT)"))?;
     set_capabilities(None, only(left)).map_err(failed("capset"))?;
     set_no_new_privs(true).map_err(failed("prctl(PR_SET_NO_NEW_PRIVS)"))
 }
 
-/// The error of a system call.
+/// Wraps the error of a system call.
 fn failed(call: &str) -> impl FnOnce(Errno) -> anyhow::Error {
     move |error| anyhow!("cannot give up privileges: {call}: {error}")
 }
@@ -169,7 +175,7 @@ fn only(set: CapabilitySet) -> CapabilitySets {
     }
 }
 
-/// Whether this thread, with what it has now, can make files in a directory.
+/// Whether this thread can currently create files in a directory.
 fn may_write(directory: &Path) -> bool {
     let access = Access::WRITE_OK | Access::EXEC_OK;
     accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
@@ -182,7 +188,7 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// A user by name, or `UID:GID` as it is.
+    /// Finds a user by name, or takes `UID:GID` without a lookup.
     fn find(option: &'static str, text: &str) -> anyhow::Result<Self> {
         let (uid, gid, groups) = match text.split_once(':') {
             Some(ids) => numbers(ids).context("is no UID:GID")?,
@@ -225,12 +231,12 @@ fn numbers((uid, gid): (&str, &str)) -> Option<(u32, u32, Vec<u32>)> {
     Some((uid.parse().ok()?, gid.parse().ok()?, Vec::new()))
 }
 
-/// The number, group and supplementary groups of a user of this name.
+/// User ID, group ID and supplementary groups of a named user.
 fn named(name: &str) -> anyhow::Result<(u32, u32, Vec<u32>)> {
     use nix::errno::Errno;
     let user = match unistd::User::from_name(name) {
         Ok(user) => user,
-        // getpwnam_r(3): where no database has an answer.
+        // getpwnam_r(3) may return these if no database knows the user.
         Err(Errno::ENOENT | Errno::ESRCH) => None,
         Err(error) => bail!("this user cannot be looked up: {error}"),
     };
@@ -267,7 +273,7 @@ mod tests {
     #[test]
     fn nobody_but_root_becomes_somebody_else() {
         let user = User::find("post-user", "12345:12345").unwrap();
-        // A thread of its own: it ends with what it gave up.
+        // A separate thread, because dropping privileges cannot be undone.
         let refused = std::thread::scope(|scope| {
             let try_it = || {
                 set_capabilities(None, only(CapabilitySet::empty())).unwrap();
@@ -284,7 +290,7 @@ mod tests {
     fn nothing_is_left_but_what_dumps_need() {
         let folder = tempfile::tempdir().unwrap();
         let privileges = Privileges::new("-Z", None, Some(folder.path())).unwrap();
-        // A thread of its own: it ends with what it gave up.
+        // A separate thread, because dropping privileges cannot be undone.
         let left = std::thread::scope(|scope| {
             let give_up = || {
                 let left = privileges.give_up().unwrap();
@@ -298,7 +304,8 @@ mod tests {
         assert_eq!(left, CapabilitySet::empty(), "the folder is its own");
     }
 
-    /// The user of `-Z` makes a link. The link must not choose which directory root gives away.
+    /// The user of `-Z` makes a link. The link must not choose a directory whose owner root
+    /// changes.
     #[test]
     fn a_directory_that_the_users_link_leads_to_is_not_given_away() {
         if !rustix::process::geteuid().is_root() {
@@ -353,7 +360,7 @@ mod tests {
             in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(folder.path())).unwrap());
         let refused = left.unwrap_err().to_string();
         assert!(refused.contains("this user cannot write to"), "{refused}");
-        // The folder above is root's own; that user may not even look into it.
+        // The parent directory belongs to root, and the user may not enter it.
         chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
         let left =
             in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(&theirs)).unwrap()).unwrap();

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// The text of a small file under `/proc` or `/sys`, without blanks around it; `None` if it is not there.
+/// The text of a small file under `/proc` or `/sys`, without blanks around it; `None` if it is not
+/// there.
 pub(crate) fn read(path: impl AsRef<Path>) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())

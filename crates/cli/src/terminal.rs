@@ -1,5 +1,5 @@
-//! The terminal while a screen is on it: another screen without a cursor, and keys that come at once. However the program ends, a panic
-//! included, it is then as it was before.
+//! The terminal while it shows a screen: the alternate screen without a cursor, and keys without
+//! line buffering. The terminal is restored however the program ends, also after a panic.
 
 use std::{
     env,
@@ -21,15 +21,15 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
-/// The other screen (xterm's private modes), without a cursor.
+/// Enters the alternate screen (xterm's private modes) and hides the cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
-/// All that the other way round.
+/// Reverses [`ENTER`].
 const LEAVE: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1049l";
 
-/// What the terminal was like before it was ours; `None`: it is not.
+/// The terminal's modes before we changed them. `None`: the terminal is unchanged.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// See the module. Its signals are rare: SeqCst.
+/// Control of the terminal. The flags use SeqCst, because signals are rare.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     stops: Arc<AtomicBool>,
@@ -40,23 +40,24 @@ pub(crate) struct Terminal {
 
 /// A line of a screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct ScreenLine {
     pub(crate) text: String,
-    pub(crate) look: Look,
+    pub(crate) look: LineStyle,
 }
 
-/// How a line stands out.
+/// Style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum LineStyle {
     Plain,
     Heading,
-    /// Red, or bold where no colors are wanted: no-color.org.
+    /// Red, or bold if the user disabled colors: no-color.org.
     Alarm,
 }
 
-impl Line {
-    /// As much as fits; what comes from the network does nothing to a terminal.
-    pub(crate) fn new(text: &str, look: Look, width: usize) -> Self {
+impl ScreenLine {
+    /// Truncates the text to the width. Replaces control characters, because text from the network
+    /// must not control the terminal.
+    pub(crate) fn new(text: &str, look: LineStyle, width: usize) -> Self {
         let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let text = text.chars().map(printable).take(width).collect();
         Self { text, look }
@@ -64,7 +65,7 @@ impl Line {
 }
 
 impl Terminal {
-    /// That of stdout; `None`: it is none.
+    /// Takes over the terminal of stdout. `None`: stdout is no terminal.
     pub(crate) fn take() -> io::Result<Option<Self>> {
         if !stdout().is_terminal() {
             return Ok(None);
@@ -86,38 +87,39 @@ impl Terminal {
         }))
     }
 
-    /// What was typed since the last call, up to the first escape sequence.
+    /// The keys typed since the last call, up to the first escape sequence.
     pub(crate) fn keys(&self) -> Vec<u8> {
         if before().is_none() {
-            // It was given back in a panic, and reading would wait for a line.
+            // A panic restored the terminal, and a read would wait for a whole line.
             return Vec::new();
         }
         let mut typed = [0; 64];
-        // A terminal is open for reading too, as a rule.
+        // A terminal at stdout is usually open for reading too.
         let len = rustix::io::read(stdout(), &mut typed).unwrap_or(0);
         let keys = typed[..len].iter().copied();
         keys.take_while(|key| *key != 0x1b).collect()
     }
 
-    /// Whether its size has changed since the last call, or it is ours again. Stops the process where it is asked to, as ^Z does.
+    /// Whether the size changed since the last call, or the terminal was taken over again. Stops
+    /// the process if ^Z requested that.
     pub(crate) fn is_changed(&mut self) -> bool {
         let size = self.size();
         let mut is_changed = std::mem::replace(&mut self.drawn, size) != size;
         if self.stops.swap(false, SeqCst) {
             leave();
-            // Returns when the process goes on.
+            // Returns when the process continues.
             let _ = emulate_default_handler(SIGTSTP);
             self.goes_on.store(true, SeqCst);
         }
         if self.goes_on.swap(false, SeqCst) {
-            // After SIGSTOP the shell has changed its modes.
+            // After SIGSTOP the shell has changed the terminal's modes.
             enter();
             is_changed = true;
         }
         is_changed
     }
 
-    /// Width and height in characters; 80 by 24 where it does not know.
+    /// Width and height in characters. 80 by 24 if the terminal does not report its size.
     pub(crate) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -127,16 +129,16 @@ impl Terminal {
         }
     }
 
-    /// Draws lines that fit, over what is there.
-    pub(crate) fn draw(&self, lines: &[Line]) {
+    /// Draws lines that fit, over the previous lines.
+    pub(crate) fn draw(&self, lines: &[ScreenLine]) {
         let (width, height) = self.size();
         let mut text = String::new();
-        for (at, Line { text: line, look }) in lines.iter().enumerate() {
+        for (at, ScreenLine { text: line, look }) in lines.iter().enumerate() {
             let [begin, end] = match look {
-                Look::Plain => [""; 2],
-                Look::Heading => ["\x1b[7m", "\x1b[m"],
-                Look::Alarm if self.has_colors => ["\x1b[1;31m", "\x1b[m"],
-                Look::Alarm => ["\x1b[1m", "\x1b[m"],
+                LineStyle::Plain => [""; 2],
+                LineStyle::Heading => ["\x1b[7m", "\x1b[m"],
+                LineStyle::Alarm if self.has_colors => ["\x1b[1;31m", "\x1b[m"],
+                LineStyle::Alarm => ["\x1b[1m", "\x1b[m"],
             };
             text += &format!("\x1b[{}H{begin}{line:<width$}{end}", at + 1);
         }
@@ -153,7 +155,7 @@ fn before() -> MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A terminal that hangs up is no error: SIGHUP tells it.
+/// Ignores errors: SIGHUP reports a terminal that hung up.
 fn write(bytes: &[u8]) {
     let mut out = stdout().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());
@@ -167,7 +169,8 @@ fn enter() {
     *before = Some(modes.clone());
     let mut ours = modes;
     ours.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-    // ^S would stop the table until ^Q, and ^\ end the program with the terminal as it is.
+    // ^S would freeze the table until ^Q, and ^\ would end the program without restoring the
+    // terminal.
     ours.input_modes -= InputModes::IXON;
     for (code, value) in [
         (SpecialCodeIndex::VQUIT, 0),
@@ -180,7 +183,7 @@ fn enter() {
     write(ENTER);
 }
 
-/// Gives it back, if it is ours.
+/// Restores the terminal, if we changed it.
 pub(crate) fn leave() {
     if let Some(modes) = before().take() {
         let _ = tcsetattr(stdout(), OptionalActions::Now, &modes);

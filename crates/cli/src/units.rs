@@ -1,4 +1,4 @@
-//! Sizes and durations as users write them, and numbers as they read them.
+//! Parses sizes and durations, and formats numbers for people.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.map(|bytes| bytes as u64).ok_or_else(wrong)
 }
 
-/// As [`size`], or `0`: without limit.
+/// Parses a size like [`size`], or `0` for no limit.
 ///
 /// # Errors
 /// A sentence that says what to write instead.

@@ -1,4 +1,4 @@
-//! A capture file that is written: a copy in the format of the one that is read, or made-up traffic.
+//! Writes a capture file: a copy in the format of the input, or generated traffic.
 
 use std::{fs::File, io::BufWriter};
 
@@ -8,25 +8,27 @@ use retroscope_pcapfile::{
 };
 use retroscope_recorder::PROGRAM;
 
-use super::target::Target;
+use super::target::OutputTarget;
 
-/// Bytes gathered before they are written.
+/// Size of the write buffer in bytes.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
-/// A capture file under construction.
+/// A capture file that is being written.
 #[derive(Debug)]
 pub(super) struct Capture {
-    writer: Writer,
-    /// Packets whose time was clamped on reading, since it is after 2262. Those before 1970 the writer counts.
+    writer: CaptureWriter,
+    /// Packets after the year 2262, whose time was clamped on reading. The writer counts packets
+    /// before 1970.
     times_beyond: u64,
 }
 
 #[derive(Debug)]
-enum Writer {
+enum CaptureWriter {
     Pcap(PcapWriter<BufWriter<File>>),
     PcapNg {
         writer: PcapNgWriter<BufWriter<File>>,
-        /// Interfaces written. Their indices are those of the input, whatever section they stood in.
+        /// Number of written interfaces. Indices are equal to those of the input, across all of its
+        /// sections.
         interfaces: usize,
     },
 }
@@ -44,7 +46,7 @@ impl Capture {
     pub(super) fn pcap(file: File, options: PcapOptions) -> Result<Self, WriteError> {
         let writer = PcapWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file), options)?;
         Ok(Self {
-            writer: Writer::Pcap(writer),
+            writer: CaptureWriter::Pcap(writer),
             times_beyond: 0,
         })
     }
@@ -58,7 +60,7 @@ impl Capture {
         };
         let out = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(Self {
-            writer: Writer::PcapNg {
+            writer: CaptureWriter::PcapNg {
                 writer: PcapNgWriter::new(out, &options)?,
                 interfaces: 0,
             },
@@ -66,9 +68,9 @@ impl Capture {
         })
     }
 
-    /// Describes interfaces that are not in the file yet; there is no place for that in pcap.
+    /// Writes interfaces that are not in the file yet. pcap has no interface descriptions.
     pub(super) fn add_interfaces(&mut self, all: &[FileInterface]) -> Result<(), WriteError> {
-        if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
+        if let CaptureWriter::PcapNg { writer, interfaces } = &mut self.writer {
             for interface in &all[*interfaces..] {
                 writer.add_interface(interface)?;
                 *interfaces += 1;
@@ -77,13 +79,13 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes a packet: bytes, wire length, flags as they were.
+    /// Writes a packet with its captured bytes, wire length and flags unchanged.
     #[inline]
     pub(super) fn packet(&mut self, record: &RecordMeta, data: &[u8]) -> Result<(), WriteError> {
         self.times_beyond += u64::from(record.time_ns == i64::MAX);
         match &mut self.writer {
-            Writer::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
-            Writer::PcapNg { writer, .. } => writer.packet(
+            CaptureWriter::Pcap(writer) => writer.record(record.time_ns, record.wire_len, data),
+            CaptureWriter::PcapNg { writer, .. } => writer.packet(
                 u32::from(record.interface),
                 record.time_ns,
                 record.wire_len,
@@ -96,19 +98,21 @@ impl Capture {
         }
     }
 
-    /// Writes what is in the buffer. Returns how many packets have another time than in the input.
+    /// Flushes the buffer. Returns the number of packets whose time differs from the input.
     pub(super) fn finish(self) -> Result<u64, WriteError> {
         let (times_clamped, finished) = match self.writer {
-            Writer::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
-            Writer::PcapNg { writer, .. } => (writer.times_clamped(), writer.finish().map(drop)),
+            CaptureWriter::Pcap(writer) => (writer.times_clamped(), writer.finish().map(drop)),
+            CaptureWriter::PcapNg { writer, .. } => {
+                (writer.times_clamped(), writer.finish().map(drop))
+            }
         };
         finished?;
         Ok(times_clamped + self.times_beyond)
     }
 }
 
-/// Leaves out how far the file got: the user asked for all of it.
-pub(super) fn cannot_write(target: &Target, error: WriteError) -> anyhow::Error {
+/// Omits the position in the file, because the user asked for the whole file.
+pub(super) fn cannot_write(target: &OutputTarget, error: WriteError) -> anyhow::Error {
     let cause = match error {
         WriteError::Io { error, .. } => anyhow::Error::new(error),
         error => anyhow::Error::new(error),

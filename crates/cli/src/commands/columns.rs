@@ -1,6 +1,7 @@
-//! Text in columns.
+//! Formats text in columns.
 
-/// Rows of cells, each as wide as the widest of its column, those of `right` flush right. No row ends with blanks.
+/// Formats rows. Each column is as wide as its widest cell; the columns in `right` are
+/// right-aligned. Rows have no trailing blanks.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,4 +1,5 @@
-//! `retroscope completions SHELL` and `retroscope man DIR`: what the commands and options are, for shells and for man(1). Both are made of clap's definitions.
+//! `retroscope completions SHELL` and `retroscope man DIR`: generate shell completions and man
+//! pages from clap's definitions.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -7,13 +8,14 @@ use clap_complete::{Shell, generate};
 
 use crate::failure::{Failure, put};
 
-/// Print what lets a shell complete commands and options
+/// Print a completion script for a shell
 ///
-/// For bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; for zsh a file `_retroscope` in a directory of $fpath; for fish
+/// bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; zsh: write the file
+/// `_retroscope` in a directory of $fpath; fish:
 /// ~/.config/fish/completions/retroscope.fish.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// Print the script for this shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -21,7 +23,8 @@ pub(crate) struct CompletionArgs {
 /// Write man pages: retroscope.1, and one for each command
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// Where to, as /usr/local/share/man/man1; made if missing. Pages that are there are replaced
+    /// Write to this directory, like /usr/local/share/man/man1. Create a missing directory,
+    /// overwrite existing pages
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -61,7 +64,7 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// The commands, each with the words that lead to it.
+    /// All commands, each with its path of subcommand names.
     fn commands(program: &Command) -> Vec<(Vec<String>, Command)> {
         let mut all = vec![(vec![program.get_name().to_owned()], program.clone())];
         for inner in program.get_subcommands() {
@@ -101,7 +104,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("c");
         fs::write(&script, completion(Shell::Bash, Cli::command())).unwrap();
-        // What it says to `retroscope record --hist`.
+        // The completions of `retroscope record --hist`.
         let ask = format!(
             "source {} && COMP_WORDS=(retroscope record --hist) COMP_CWORD=2 && _retroscope retroscope --hist record && echo ${{COMPREPLY[@]}}",
             script.display()
@@ -127,7 +130,7 @@ mod tests {
         for (words, command) in all {
             let page = directory.join(words.join("-") + ".1");
             let page = fs::read_to_string(&page).unwrap();
-            // A hyphen that is no minus sign is written so.
+            // roff escapes a hyphen that is no minus sign.
             let page = page.replace("\\-", "-");
             for option in options(&command) {
                 assert!(

@@ -1,4 +1,5 @@
-//! `retroscope events`, `when-full`, `reload`, `stop`: what happens in a recorder that runs, and what it is told beside triggers, rules and pins.
+//! `retroscope events`, `when-full`, `reload`, `stop`: commands that watch or control a running
+//! recorder.
 
 use std::process::ExitCode;
 
@@ -8,13 +9,14 @@ use serde_json::{Value, json};
 use super::remote::{RemoteArgs, ask, failure, printable};
 use crate::failure::{Failure, put, put_json};
 
-/// Print what happens in a recorder that runs with --api, as it happens: one JSON object a line.
+/// Print the events of a running recorder (--api) as they happen, one JSON object a line.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 the recording ended, or nobody reads any more, 1 no recorder there, or the connection was lost, 2 wrong arguments."
 )]
 pub(crate) struct EventsArgs {
-    /// From the event of this number on, which is an earlier `next`, as far as they are kept; 0: all that are kept
+    /// Start with the event of this number, the `next` of an earlier event, if the recorder still
+    /// keeps that event; 0: all kept events
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
 
@@ -22,24 +24,24 @@ pub(crate) struct EventsArgs {
     remote: RemoteArgs,
 }
 
-/// Say what happens when the ring is full of what dumps and pins want.
+/// Choose what happens when dumps and pins need all packets in the ring.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 done, 1 refused, or no recorder there, 2 wrong arguments.")]
 pub(crate) struct WhenFullArgs {
     #[arg(value_enum)]
-    mode: WhenFull,
+    mode: WhenFullMode,
 
     #[command(flatten)]
     remote: RemoteArgs,
 }
 
-/// Read the file of `record --config` again, as SIGHUP does: all of it is taken over, or nothing.
+/// Reload the file of `record --config`, like SIGHUP. If the file has an error, nothing changes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 refused, and nothing changed, or no recorder there, 2 wrong arguments."
 )]
 pub(crate) struct ReloadArgs {
-    /// Print one JSON object instead of the sentence
+    /// Print one JSON object instead of a sentence
     #[arg(long)]
     json: bool,
 
@@ -47,7 +49,7 @@ pub(crate) struct ReloadArgs {
     remote: RemoteArgs,
 }
 
-/// End a recording, as SIGINT does: open dumps are finished.
+/// Stop a recording, like SIGINT. Open dumps are finished.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 it ends, 1 refused, or no recorder there, 2 wrong arguments."
@@ -57,20 +59,21 @@ pub(crate) struct StopArgs {
     remote: RemoteArgs,
 }
 
-/// What a full ring does.
+/// Behavior of a full ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum WhenFull {
-    /// New packets go on: the oldest dump or pin in their way loses what it has not written
+enum WhenFullMode {
+    /// Keep recording: new packets overwrite the oldest dump or pin, which loses its unwritten
+    /// packets
     Record,
-    /// Dumps and pins keep what they want: new packets without a place are lost, and counted
+    /// Keep the packets of dumps and pins: new packets without room are dropped and counted
     Protect,
 }
 
 /// Runs `when-full`.
 pub(crate) fn when_full(args: &WhenFullArgs) -> Result<ExitCode, Failure> {
     let mode = match args.mode {
-        WhenFull::Record => "record",
-        WhenFull::Protect => "protect",
+        WhenFullMode::Record => "record",
+        WhenFullMode::Protect => "protect",
     };
     let request = ApiRequest::new(Method::PUT, "/v1/when-full").json(json!({ "mode": mode }));
     ask(&args.remote.client()?, request)?;
@@ -107,10 +110,10 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     let mut answer = client
         .send(ApiRequest::get(target(&["v1", "events"], &parameters)))
         .map_err(failure)?;
-    let mut lines = Lines::default();
+    let mut lines = EventLines::default();
     while let Some(piece) = answer.piece().map_err(failure)? {
         let text = lines.push(&piece);
-        // Whoever reads them may leave.
+        // The reader of stdout may leave.
         if !text.is_empty() && !put_all(&text)? {
             break;
         }
@@ -118,7 +121,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// False: whoever read stdout has left.
+/// Writes to stdout. Returns `false` if the reader of stdout left.
 fn put_all(text: &str) -> Result<bool, Failure> {
     use std::io::{ErrorKind, Write as _, stdout};
     let mut out = stdout().lock();
@@ -131,18 +134,18 @@ fn put_all(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Server-sent events, as lines of JSON: HTML, section 9.2.6.
+/// Converts server-sent events to lines of JSON: HTML, section 9.2.6.
 #[derive(Debug, Default)]
-struct Lines {
-    /// The beginning of a line.
+struct EventLines {
+    /// The start of an incomplete line.
     pending: Vec<u8>,
     kind: String,
     data: String,
     next: Option<u64>,
 }
 
-impl Lines {
-    /// The events that are whole now.
+impl EventLines {
+    /// Appends received bytes. Returns the lines of the completed events.
     fn push(&mut self, piece: &[u8]) -> String {
         self.pending.extend_from_slice(piece);
         let mut told = String::new();
@@ -166,7 +169,7 @@ impl Lines {
         told
     }
 
-    /// The event that is over, if it has data.
+    /// The completed event, if it has data.
     fn event(&mut self) -> Option<String> {
         let (kind, data) = (
             std::mem::take(&mut self.kind),
@@ -190,7 +193,7 @@ mod tests {
         let expected =
             "{\"event\":\"notice\",\"next\":4,\"text\":\"ü\"}\n{\"event\":\"end\",\"next\":5}\n";
         for cut in 0..=stream.len() {
-            let mut lines = Lines::default();
+            let mut lines = EventLines::default();
             let first = lines.push(&stream.as_bytes()[..cut]);
             let told = first + &lines.push(&stream.as_bytes()[cut..]);
             assert_eq!(told, expected, "cut at {cut}");

@@ -1,4 +1,4 @@
-//! `retroscope dumps`: what a recorder that runs has written, and writes.
+//! `retroscope dumps`: finished and open dumps of a running recorder.
 
 use std::{
     io::{ErrorKind, Write},
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use super::{
     columns::columns,
     remote::{RemoteArgs, ask, failure, printable},
-    target::Target,
+    target::OutputTarget,
 };
 use crate::{
     failure::{Failure, put, put_json, say},
     units::show_size,
 };
 
-/// List, get, hold or delete the dumps of a recorder that runs with --api.
+/// List, fetch, protect or delete the dumps of a running recorder (--api).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A dump is named by its number, or by its ID, which its files' names begin with.\n\n\
@@ -27,9 +27,9 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<DumpsCommand>,
 
-    /// Print JSON objects, as the API gives them
+    /// Print JSON objects of the API
     #[arg(long, global = true)]
     json: bool,
 
@@ -38,29 +38,30 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// List them, which is the default
+enum DumpsCommand {
+    /// List the dumps (default)
     List,
-    /// Write a dump's capture file; of one that is open what is there, and then what comes until it is finished
+    /// Copy the capture file of a dump. If the dump is open, keep copying until the dump is
+    /// finished
     Get(GetArgs),
-    /// Keep one, whatever limit there is, or whoever wants to delete it
+    /// Protect a dump from deletion, by limits and by users
     Hold { dump: String },
-    /// Keep one no longer than limits let it be
+    /// Remove the protection of a dump
     Release { dump: String },
-    /// Delete the files of one that is finished and not held
+    /// Delete the files of a dump that is finished and not protected
     Delete { dump: String },
 }
 
 #[derive(Debug, clap::Args)]
 struct GetArgs {
-    /// Its number, or its ID
+    /// Copy the dump with this number or ID
     dump: String,
 
-    /// The file, made anew; - is stdout
+    /// Write to FILE and overwrite an existing FILE; - is stdout
     #[arg(short, value_name = "FILE")]
     write: PathBuf,
 
-    /// Where the dump has several files: which, by its name; the first unless given
+    /// Copy the file of this name, if the dump has several files [default: the first]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -69,24 +70,24 @@ struct GetArgs {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let client = args.remote.client()?;
     let hold = |dump: &str| target(&["v1", "dumps", dump, "hold"], &[]);
-    match args.command.unwrap_or(Command::List) {
-        Command::List => {
+    match args.command.unwrap_or(DumpsCommand::List) {
+        DumpsCommand::List => {
             let dumps = list(&client)?;
             if args.json {
                 return put_json(&json!({ "dumps": dumps }));
             }
             put(&table(&dumps))
         }
-        Command::Get(wanted) => get(&client, &wanted, args.json),
-        Command::Hold { dump } => {
+        DumpsCommand::Get(wanted) => get(&client, &wanted, args.json),
+        DumpsCommand::Hold { dump } => {
             let answer = ask(&client, ApiRequest::new(Method::PUT, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is held", "was held"])
         }
-        Command::Release { dump } => {
+        DumpsCommand::Release { dump } => {
             let answer = ask(&client, ApiRequest::new(Method::DELETE, hold(&dump)))?;
             told(&dump, &answer, args.json, ["is released", "was not held"])
         }
-        Command::Delete { dump } => {
+        DumpsCommand::Delete { dump } => {
             let path = target(&["v1", "dumps", &dump], &[]);
             let answer = ask(&client, ApiRequest::new(Method::DELETE, path))?;
             told(&dump, &answer, args.json, ["is deleted"; 2])
@@ -107,24 +108,24 @@ fn told(
     put(&format!("dump {} {what}\n", printable(dump)))
 }
 
-/// Copies the file as it comes.
+/// Copies the file as it arrives.
 fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failure> {
-    let out = Target::new(wanted.write.clone());
-    if json && out == Target::Stdout {
+    let out = OutputTarget::new(wanted.write.clone());
+    if json && out == OutputTarget::Stdout {
         return Err(Failure::usage(
             "--json and -w - both write to stdout: name a file",
         ));
     }
     let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
     let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
-    // A refusal comes before the file is made.
+    // The recorder refuses the request before the file is created.
     let mut answer = client.send(ApiRequest::get(path)).map_err(failure)?;
     let mut file = out
         .open()
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
     while let Some(piece) = answer.piece().map_err(failure)? {
         match file.write_all(&piece) {
-            // Whoever read the file has left.
+            // The reader of the file left.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
             written => written
                 .map_err(|error| Failure::failed(format_args!("cannot write {out}: {error}")))?,
@@ -175,7 +176,7 @@ fn table(dumps: &[Value]) -> String {
     columns(&rows, &[3])
 }
 
-/// Name, rule, time of the trigger, packets, verdict, and what became of the files.
+/// Name, rule, trigger time, packets, verdict, and state of the files.
 fn row(dump: &Value) -> [String; 6] {
     let stored = &dump["stored"];
     let of = |name: &str| match &dump["report"][name] {

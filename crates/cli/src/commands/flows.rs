@@ -1,4 +1,4 @@
-//! `retroscope flows`: packets to flows.
+//! `retroscope flows`: counts the flows of packets.
 
 use std::process::ExitCode;
 
@@ -7,19 +7,23 @@ use retroscope_recorder::Config;
 
 use crate::{
     commands::record::{
-        Assignment, FlowsFlags, Loaded, Refused, Settings, TOP_FLOWS_MAX, Task, TopArgs, record,
+        Assignment, FlowsFlags, Loaded, RecordTask, RefusedConfig, Settings, TOP_FLOWS_MAX,
+        TopArgs, record,
     },
-    eve::Target,
+    eve::EveTarget,
     failure::{Failure, say},
 };
 
-/// The ring of a command that dumps nothing: what may wait while another thread looks at packets.
+/// Ring size of a command without dumps. The ring only buffers packets that the analyzer thread has
+/// not inspected yet.
 const RING_BYTES: u64 = 256 << 20;
 
-/// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it ends.
+/// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it
+/// ends.
 ///
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but flows or lines were lost. SIGINT or SIGTERM end all flows and stop, a second one
-/// stops at once; SIGUSR2 prints statistics; SIGHUP opens the file of --eve again, and stops where stdin or stderr is a terminal.
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but flows or lines were lost. SIGINT or SIGTERM
+/// end all flows and stop, a second one stops at once; SIGUSR2 prints statistics; SIGHUP opens the
+/// file of --eve again, and stops where stdin or stderr is a terminal.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -53,8 +57,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         ..input
     };
     let target = settings.eve.clone().map(|target| target.0);
-    let target = target.or((!has_top).then_some(Target::Stdout));
-    let task = Task {
+    let target = target.or((!has_top).then_some(EveTarget::Stdout));
+    let task = RecordTask {
         settings: &settings,
         config: &config,
         eve: target.map(|target| (target, settings.eve_options(config.offline))),
@@ -65,26 +69,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// The keys that the arguments give.
+    /// The settings that result from the arguments.
     fn settings(&self) -> Result<Settings, Failure> {
         let mut flags = self.flags.0.clone();
         if !self.expression.is_empty() {
             let text = self.expression.join(" ");
             flags.push(Assignment::new("EXPR", "filter", text));
         }
-        let loaded = Loaded::new(None, &flags).map_err(Refused::failure)?;
+        let loaded = Loaded::new(None, &flags).map_err(RefusedConfig::failure)?;
         Ok(loaded.settings)
     }
 }
 
-/// Says what has no meaning beside --top.
+/// Refuses options that contradict --top.
 fn refuse_with_top(settings: &Settings) -> Result<(), Failure> {
     if !settings.read.is_empty() {
         return Err(Failure::usage(
             "--top shows live traffic, of -i IFACE: for -r FILE leave it out, and sort the lines",
         ));
     }
-    if settings.eve.as_deref() == Some(&Target::Stdout) {
+    if settings.eve.as_deref() == Some(&EveTarget::Stdout) {
         return Err(Failure::usage(
             "--top and --eve - both write stdout: say --eve FILE",
         ));

@@ -1,4 +1,4 @@
-//! One module a command.
+//! One module for each command.
 
 mod capture_file;
 mod columns;
@@ -30,7 +30,7 @@ use retroscope_capture::{SourceError, af_packet::interfaces};
 
 use crate::failure::Failure;
 
-/// The interfaces that there are, for a message.
+/// Names of all interfaces, for a message.
 pub(crate) fn interface_names() -> String {
     let all = interfaces().unwrap_or_default();
     let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
@@ -40,12 +40,12 @@ pub(crate) fn interface_names() -> String {
     names.join(", ")
 }
 
-/// The file that this program runs from.
+/// Path of the running executable.
 pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("retroscope"))
 }
 
-/// A source that cannot be opened: an argument that says nothing useful is a usage error.
+/// Maps the error of a source. An argument that no machine can satisfy is a usage error.
 pub(crate) fn source_failure(error: &SourceError) -> Failure {
     match error {
         SourceError::Usage(_) => Failure::usage(error),

@@ -1,4 +1,4 @@
-//! `retroscope pin`, `retroscope unpin`: packets of some time that the ring keeps.
+//! `retroscope pin`, `retroscope unpin`: keep the packets of a time range in the ring.
 
 use std::process::ExitCode;
 
@@ -14,13 +14,13 @@ use crate::{
     units::counted,
 };
 
-/// Keep packets of some time in the ring: of all that is there up to now, unless told otherwise.
+/// Keep the packets of a time range in the ring [default: all packets up to now].
 ///
 /// `retroscope status` lists the pins.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 done, 1 refused, or no recorder there, 2 wrong arguments.")]
 pub(crate) struct Args {
-    /// The pin's name, by which it is given up again
+    /// Name the pin, for `retroscope unpin`
     name: String,
 
     #[command(flatten)]
@@ -34,13 +34,13 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 }
 
-/// Keep the packets of a pin no more.
+/// Remove a pin, so that its packets can be overwritten.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 refused, no such pin, or no recorder there, 2 wrong arguments."
 )]
 pub(crate) struct UnpinArgs {
-    /// The pin's name
+    /// Remove the pin of this name
     name: String,
 
     #[command(flatten)]

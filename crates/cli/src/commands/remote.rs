@@ -1,4 +1,4 @@
-//! A recorder that is asked over HTTP: which one, and as whom.
+//! Options that select a recorder and authenticate to its HTTP API.
 
 use std::{env, fs, path::PathBuf};
 
@@ -9,42 +9,45 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Names the file of a token where no option does.
+/// Environment variable with the path of a token file, used without --token-file.
 const TOKEN_FILE: &str = "RETROSCOPE_TOKEN_FILE";
-/// Bytes of such a file.
+/// Maximum size of a token file in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// Which recorder is asked, and as whom.
+/// The recorder to contact, and the credentials.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "The recorder that is asked")]
+#[command(next_help_heading = "Recorder")]
 pub(crate) struct RemoteArgs {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "url", help = socket_help())]
     socket: Option<PathBuf>,
 
-    /// The address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT on this machine
+    /// Connect to the address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT
+    /// on this machine
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Url>,
 
-    /// The file with the token for --url, which `retroscope token` printed [default: what $RETROSCOPE_TOKEN_FILE names]
+    /// Read the token for --url from FILE, as printed by `retroscope token` [default:
+    /// $RETROSCOPE_TOKEN_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Certificates of the authorities of --url (PEM), in the place of the system's
+    /// Trust these certificate authorities for --url (PEM) instead of the system's
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Our own certificate for --url (PEM), where the recorder asks for one (api.tls-client-ca)
+    /// Present this client certificate to --url (PEM), if the recorder demands one
+    /// (api.tls-client-ca)
     #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
 
-    /// The key of --client-cert (PEM)
+    /// Use this private key of --client-cert (PEM)
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
 fn socket_help() -> String {
     format!(
-        "The socket of `record --api unix:PATH` [default: {SOCKET}, or where that is missing $XDG_RUNTIME_DIR/retroscope.sock]"
+        "Connect to the socket of `record --api unix:PATH` [default: {SOCKET}, or $XDG_RUNTIME_DIR/retroscope.sock if that is missing]"
     )
 }
 
@@ -57,14 +60,15 @@ impl RemoteArgs {
         }
     }
 
-    /// Whom it asks, for a person.
+    /// The endpoint as text.
     pub(crate) fn shown(&self) -> String {
         self.endpoint().to_string()
     }
 
-    /// Who asks. Nothing is connected to yet.
+    /// A client for the API. This does not connect yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        // Not by clap: one may stand before a subcommand, and the other behind it.
+        // Clap cannot check this, because one option may be before a subcommand and the other after
+        // it.
         let of_url = [&self.token_file, &self.ca, &self.client_cert];
         let token = match self.url {
             Some(_) => self.token()?,
@@ -104,7 +108,7 @@ impl RemoteArgs {
     }
 }
 
-/// What an error means for the exit code: what is said wrongly is a usage error, wherever it is found out.
+/// Maps an error to an exit code. A wrong argument is a usage error even if the recorder finds it.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Refused {
@@ -114,12 +118,12 @@ pub(crate) fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// Asks, and reads the answer, a JSON value.
+/// Sends a request and reads the JSON answer.
 pub(crate) fn ask(client: &Client, ask: ApiRequest) -> Result<Value, Failure> {
     client.send(ask).and_then(ApiAnswer::json).map_err(failure)
 }
 
-/// Text from the network, which may go to a terminal: control characters do nothing.
+/// Text from the network for a terminal: replaces control characters.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

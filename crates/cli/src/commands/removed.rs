@@ -1,4 +1,4 @@
-//! Options and keys of earlier versions, and what is written now. CHANGELOG.md has the same table.
+//! Options and keys of earlier versions, with their replacements. CHANGELOG.md has the same table.
 
 use clap::{
     Error,
@@ -7,7 +7,7 @@ use clap::{
 
 use super::record::key_of;
 
-/// Options of `record` and `flows`, which were keys too, and the key that takes their place.
+/// Former options of `record` and `flows`, which were keys too, and the keys that replace them.
 pub(crate) const KEYS: &[(&str, &str)] = &[
     ("alerts-budget", "alerts.budget"),
     ("alerts-delay", "alerts.delay"),
@@ -34,19 +34,19 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("trigger-keep", "rule.NAME.keep"),
 ];
 
-/// Other options, and the command that takes their place.
+/// Other former options, and the commands that replace them.
 const COMMANDS: &[(&str, &str)] = &[
     ("bench", "retroscope dev filter-bench"),
     ("explain", "retroscope dev filter-explain"),
 ];
 
-/// The key that took the place of a key.
+/// The key that replaces a former key.
 pub(crate) fn of_key(name: &str) -> Option<&'static str> {
     let (_, new) = KEYS.iter().find(|(old, _)| *old == name)?;
     Some(new)
 }
 
-/// What is written instead of the option that the program does not know.
+/// The replacement of the unknown option in a clap error.
 pub(crate) fn instead(error: &Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;

@@ -1,4 +1,4 @@
-//! `retroscope rules`: the trigger rules of a recorder that runs.
+//! `retroscope rules`: trigger rules of a running recorder.
 
 use std::process::ExitCode;
 
@@ -16,16 +16,16 @@ use crate::{
     units::{counted, show_size},
 };
 
-/// List or change the trigger rules of a recorder that runs with --api.
+/// List or change the trigger rules of a running recorder (--api).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 refused, no such rule, or no recorder there, 2 wrong arguments or expression."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    change: Option<Command>,
+    change: Option<RulesCommand>,
 
-    /// Print JSON objects, as the API gives them
+    /// Print JSON objects of the API
     #[arg(long, global = true)]
     json: bool,
 
@@ -34,41 +34,44 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// List them, which is the default
+enum RulesCommand {
+    /// List the rules (default)
     List,
-    /// Add a rule under a name; its dumps are as the recorder was started for, unless told otherwise
+    /// Add a rule. The recorder's options apply unless the arguments replace them
     Add(RuleArgs),
-    /// Give a rule another expression, dump expression, window and limits, all of them, between two packets; its dumps go on as they are
+    /// Replace the expression, dump expression, window and limits of a rule between two packets.
+    /// Running dumps continue unchanged
     Change(RuleArgs),
-    /// Remove one; its dumps go on
+    /// Delete a rule. Running dumps continue
     Remove { name: String },
-    /// Let its matches start dumps again
+    /// Enable a rule
     Enable { name: String },
-    /// Let its matches start none
+    /// Disable a rule: its matches start no dumps
     Disable { name: String },
-    /// Tell how often a rule would have fired in the past, and at which packets; nothing is changed
+    /// Report how often a rule would have fired on recorded packets, and on which packets. Changes
+    /// nothing
     Test(TestArgs),
 }
 
-/// A rule that is tried.
+/// Arguments of a rule test.
 #[derive(Debug, clap::Args)]
 struct TestArgs {
     #[command(flatten)]
     stretch: StretchArgs,
 
-    /// So many of the first packets are listed, 1000 at most
+    /// List the first N matching packets, at most 1000
     #[arg(long, value_name = "N", default_value_t = 10)]
     list: u64,
 
-    /// Packets that would trigger, as pcap-filter(7) says
+    /// Test this pcap-filter(7) expression
     #[arg(value_name = "EXPRESSION", required = true)]
     expression: Vec<String>,
 }
 
-/// A rule.
+/// Arguments of a rule.
 #[derive(Debug, clap::Args)]
 struct RuleArgs {
+    /// Name of the rule
     name: String,
 
     #[command(flatten)]
@@ -77,7 +80,7 @@ struct RuleArgs {
     #[command(flatten)]
     limits: LimitsArgs,
 
-    /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then none do
+    /// Trigger on packets that match this pcap-filter(7) expression. Optional with --alert-dump
     #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
     expression: Vec<String>,
 }
@@ -86,15 +89,15 @@ struct RuleArgs {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let client = args.remote.client()?;
     let path = |name: &str| target(&["v1", "rules", name], &[]);
-    match args.change.unwrap_or(Command::List) {
-        Command::List => {
+    match args.change.unwrap_or(RulesCommand::List) {
+        RulesCommand::List => {
             let rules = ask(&client, ApiRequest::get("/v1/rules"))?;
             if args.json {
                 return put_json(&rules);
             }
             put(&table(&rules))
         }
-        Command::Add(rule) => {
+        RulesCommand::Add(rule) => {
             let request =
                 ApiRequest::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
             let (answer, what) = match client.send(request.json(body(&rule))) {
@@ -112,7 +115,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             };
             told(&rule.name, &answer, args.json, what)
         }
-        Command::Change(rule) => {
+        RulesCommand::Change(rule) => {
             let path = path(&rule.name);
             let before = client.send(ApiRequest::get(&path)).map_err(failure)?;
             let tag = before.header("etag").unwrap_or_default().to_owned();
@@ -124,13 +127,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let what = if changed { "is changed" } else { "was so" };
             told(&rule.name, &after, args.json, what)
         }
-        Command::Remove { name } => {
+        RulesCommand::Remove { name } => {
             ask(&client, ApiRequest::new(Method::DELETE, path(&name)))?;
             told(&name, &json!({ "name": name }), args.json, "is removed")
         }
-        Command::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
-        Command::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
-        Command::Test(rule) => test(&client, &rule, args.json),
+        RulesCommand::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
+        RulesCommand::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
+        RulesCommand::Test(rule) => test(&client, &rule, args.json),
     }
 }
 
@@ -149,7 +152,7 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     put(&tried(&tested))
 }
 
-/// What a rule would have done, in words.
+/// The result of a rule test in words.
 fn tried(tested: &Value) -> String {
     let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let scan = &tested["scan"];
@@ -203,7 +206,7 @@ fn body(rule: &RuleArgs) -> Value {
     body.into()
 }
 
-/// What of a rule is set, and not counted.
+/// The settings of a rule without its counts.
 fn without_hits(rule: &Value) -> Value {
     let mut rule = rule.clone();
     if let Some(fields) = rule.as_object_mut() {
@@ -226,7 +229,7 @@ fn table(rules: &Value) -> String {
     columns(&rows, &[1])
 }
 
-/// Name, hits, expression, and what it asks for of its own.
+/// Name, hits, expression, and the overrides of a rule.
 fn row(rule: &Value) -> [String; 4] {
     let text = |name: &str| rule[name].as_str().map(printable).unwrap_or_default();
     let hits = match rule["hits"].as_u64() {

@@ -1,4 +1,4 @@
-//! A stretch of time as arguments.
+//! A time range as arguments.
 
 use std::time::Duration;
 
@@ -7,34 +7,36 @@ use serde::Serialize;
 
 use crate::{failure::Failure, units::duration};
 
-/// A stretch of time.
+/// A time range.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StretchArgs {
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
+    /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
+    /// since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
-    pub(super) from: Option<Given<i64>>,
+    pub(super) from: Option<WithText<i64>>,
 
-    /// Packets up to this time, included
+    /// Select packets up to this time, inclusive
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
-    pub(super) to: Option<Given<i64>>,
+    pub(super) to: Option<WithText<i64>>,
 
-    /// Packets of this long, up to the last that the recorder knew of: while it runs, up to now but for some tens of milliseconds
+    /// Select the packets of the last DURATION. While the recorder runs, the range ends some tens
+    /// of milliseconds ago
     #[arg(long, value_name = "DURATION", value_parser = length)]
-    pub(super) last: Option<Given<Duration>>,
+    pub(super) last: Option<WithText<Duration>>,
 }
 
 /// A value, and the text that the user wrote. Requests to a recorder carry the text, so no
 /// conversion changes the value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
-pub(super) struct Given<T> {
+pub(super) struct WithText<T> {
     text: String,
     #[serde(skip)]
     pub(super) value: T,
 }
 
-impl<T> Given<T> {
-    /// Reads a text.
+impl<T> WithText<T> {
+    /// Parses a text.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -48,29 +50,29 @@ impl<T> Given<T> {
     }
 }
 
-/// A time.
+/// Parses a time.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
-pub(super) fn time(text: &str) -> Result<Given<i64>, String> {
-    Given::read(text, parse_time)
+/// A message that says what to write instead.
+pub(super) fn time(text: &str) -> Result<WithText<i64>, String> {
+    WithText::read(text, parse_time)
 }
 
-/// A length of time.
+/// Parses a duration.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
-pub(super) fn length(text: &str) -> Result<Given<Duration>, String> {
-    Given::read(text, duration)
+/// A message that says what to write instead.
+pub(super) fn length(text: &str) -> Result<WithText<Duration>, String> {
+    WithText::read(text, duration)
 }
 
 impl StretchArgs {
-    /// From and to, ns since the epoch, and length, ns.
+    /// Start and end in ns since the epoch, and duration in ns.
     ///
     /// # Errors
-    /// It ends before it begins.
+    /// The range ends before it begins.
     pub(crate) fn ns(&self) -> Result<[Option<i64>; 3], Failure> {
-        let at = |given: &Option<Given<i64>>| given.as_ref().map(|given| given.value);
+        let at = |given: &Option<WithText<i64>>| given.as_ref().map(|given| given.value);
         let (from, to) = (at(&self.from), at(&self.to));
         if from.zip(to).is_some_and(|(from, to)| from > to) {
             return Err(Failure::usage("--to is before --from"));
@@ -83,13 +85,13 @@ impl StretchArgs {
         ])
     }
 
-    /// Those that are given, by the API's names.
+    /// The given arguments, by their names in the API.
     ///
     /// # Errors
-    /// As [`Self::ns`].
+    /// The errors of [`Self::ns`].
     pub(crate) fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
         self.ns()?;
-        let text = |given: &Option<Given<i64>>| given.as_ref().map(|given| given.text.clone());
+        let text = |given: &Option<WithText<i64>>| given.as_ref().map(|given| given.text.clone());
         let last = self.last.as_ref().map(|last| last.text.clone());
         let all = [
             ("from", text(&self.from)),

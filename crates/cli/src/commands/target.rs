@@ -1,4 +1,4 @@
-//! The place where output goes: a file or stdout.
+//! The destination of output: a file or stdout.
 
 use std::{
     fmt,
@@ -13,16 +13,16 @@ use std::{
 
 use anyhow::Context;
 
-/// Where output goes.
+/// The destination of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum OutputTarget {
     /// Stdout.
     Stdout,
-    /// A file, which is made anew.
+    /// A file. An existing file is overwritten.
     File(PathBuf),
 }
 
-impl Target {
+impl OutputTarget {
     /// `-` is stdout.
     pub(super) fn new(path: PathBuf) -> Self {
         if is_standard_stream(&path) {
@@ -32,10 +32,11 @@ impl Target {
         }
     }
 
-    /// Opens it for writing, without a buffer. A file that is not there yet holds traffic, and is not for everybody (0640).
+    /// Opens the destination for writing, without a buffer. A new file has mode 0640, because it
+    /// contains traffic.
     ///
     /// # Errors
-    /// What the system said, with the name.
+    /// The system's error, with the name.
     pub(super) fn open(&self) -> anyhow::Result<File> {
         let opened = match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
@@ -48,7 +49,8 @@ impl Target {
         opened.with_context(|| format!("cannot write {self}"))
     }
 
-    /// Whether it is this very file, under whatever name, before it is opened. Pipes and devices are never the same.
+    /// Whether the destination is the same file as `other`, under any name, before it is opened.
+    /// Pipes and devices are never the same.
     pub(super) fn is_file(&self, other: &Metadata) -> bool {
         let metadata = match self {
             Self::Stdout => {
@@ -62,7 +64,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for OutputTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdout => f.write_str("stdout"),
@@ -71,7 +73,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Whether whoever read the output has left.
+/// Whether the error means that the reader of the output left.
 pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -79,7 +81,7 @@ pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Whether `-` was given: stdin or stdout.
+/// Whether `path` is `-`, which means stdin or stdout.
 pub(super) fn is_standard_stream(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -1,4 +1,4 @@
-//! `retroscope token`: makes a token for `record --api`.
+//! `retroscope token`: creates a token for `record --api`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -19,7 +19,7 @@ use crate::{
     units::duration,
 };
 
-/// Make a token for a client of `record --api` over TCP.
+/// Create an access token for the HTTP API (`record --api` over TCP).
 ///
 /// Print the token, or write it to the file of --out. Append a line with its hash to the file that
 /// `record --tokens` names. The recorder refuses a token after its line is removed.
@@ -28,31 +28,35 @@ use crate::{
     after_help = "Exit codes: 0 done, 1 a file cannot be read or written, 2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// The file of tokens, made if it is missing
+    /// Append the token's hash to this token file, and create a missing file
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
 
-    /// Write the token to this new file (mode 0600) instead of stdout. Refuse an existing file or link
+    /// Write the token to this new file (mode 0600) instead of stdout. Refuse an existing file or
+    /// link
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Who has it: in audit events, and in the reports of dumps that it triggers
+    /// Name the owner, for audit events and for the reports of dumps that the token triggers
     #[arg(long, value_name = "NAME")]
     name: String,
 
-    /// What it is for: metrics, view (and metrics), packets (and view), trigger (and view), or admin (all); repeat for several
+    /// Allow metrics, view (includes metrics), packets (includes view), trigger (includes view), or
+    /// admin (everything). Repeatable
     #[arg(long = "role", value_name = "ROLE", required = true)]
     roles: Vec<Role>,
 
-    /// Show the token only packets that match this pcap-filter(7) expression, which has no names
+    /// Show the token only packets that match this pcap-filter(7) expression. Write addresses and
+    /// numbers instead of names
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
 
-    /// Let it see no more than the first BYTES of each packet
+    /// Show the token only the first BYTES of each packet
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     snaplen: Option<u32>,
 
-    /// Refuse it after this long, as 12h or 90d, or from this time on, as 2027-01-01T00:00:00Z
+    /// Refuse the token after this time, like 12h or 90d, or from this date on, like
+    /// 2027-01-01T00:00:00Z
     #[arg(long, value_name = "TIME", value_parser = end)]
     expires: Option<Timestamp>,
 }
@@ -72,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         line.append_to(&args.tokens).map_err(Failure::failed)?;
         return put(&format!("{token}\n"));
     };
-    // The secret is on disk before its hash: a failure in between takes no name.
+    // Write the secret before its hash: a failure in between leaves the name unused.
     write_secret(path, &token)?;
     line.append_to(&args.tokens).map_err(|why| {
         let _ = fs::remove_file(path);
@@ -103,7 +107,7 @@ fn write_secret(path: &Path, token: &str) -> Result<(), Failure> {
     })
 }
 
-/// A time, or one so long from now.
+/// Parses a point in time, or a duration from now.
 fn end(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse() {
         return Ok(time);
@@ -113,7 +117,7 @@ fn end(text: &str) -> Result<Timestamp, String> {
             "{text:?} is neither a duration, as 12h or 90d, nor a time, as 2027-01-01T00:00:00Z"
         )
     };
-    // A number alone is a year that was meant as a time, rather than seconds.
+    // A number without a unit is probably a year, not a number of seconds.
     let has_unit = !quantity::split(text).1.is_empty();
     let after = duration(text).ok().filter(|_| has_unit).ok_or_else(wrong)?;
     let now = Timestamp::from_nanosecond(SystemClock.now().wall_ns.into());

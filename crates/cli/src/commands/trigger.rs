@@ -10,24 +10,25 @@ use super::{
 };
 use crate::failure::{Failure, put, put_json};
 
-/// Start a dump, as SIGUSR1 does, of the packets and the window that the recorder was started with unless told otherwise.
+/// Start a dump, like SIGUSR1. The recorder's options apply unless the arguments replace them.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, the dump is open; 1 refused, or no recorder there; 2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// A name for this trigger: asked again with it, the recorder starts no second dump
+    /// Name this trigger. If the request is repeated with the same NAME, the recorder starts no
+    /// second dump
     #[arg(long, value_name = "NAME")]
     key: Option<String>,
 
     #[command(flatten)]
     window: WindowArgs,
 
-    /// Print one JSON object instead of the sentence
+    /// Print one JSON object instead of a sentence
     #[arg(long)]
     json: bool,
 
-    /// What is dumped, in the place of --dump; '' is everything
+    /// Dump the packets that match this expression, like --dump; '' selects all packets
     #[arg(value_name = "EXPRESSION", conflicts_with = "dump")]
     expression: Vec<String>,
 

@@ -1,4 +1,4 @@
-//! The terms of a trigger or a rule, as arguments and for the API.
+//! Window, limits and output of a trigger or a rule, as arguments and for the API.
 
 use std::time::Duration;
 
@@ -8,39 +8,41 @@ use serde_json::{Map, Value};
 
 use super::{
     record::keep,
-    stretch::{Given, length},
+    stretch::{WithText, length},
 };
 use crate::units::size_or_none;
 
-/// The terms of a trigger or a rule. If a term is left out, the option of `record` applies.
+/// Options of a trigger or a rule. Without an argument the option of `record` applies.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct WindowArgs {
-    /// Time before the trigger
+    /// Dump packets up to TIME before the trigger
     #[arg(long, value_name = "TIME", value_parser = length)]
-    past: Option<Given<Duration>>,
+    past: Option<WithText<Duration>>,
 
-    /// Time after the trigger
+    /// Dump packets up to TIME after the trigger
     #[arg(long, value_name = "TIME", value_parser = length)]
-    future: Option<Given<Duration>>,
+    future: Option<WithText<Duration>>,
 
-    /// End the dump when it has N packets; 0: no limit
+    /// Stop the dump after N packets; 0: no limit
     #[arg(long, value_name = "N")]
     packets: Option<u64>,
 
-    /// End the dump with the packet by which it has SIZE captured bytes, like 100MiB; 0: no limit
+    /// Stop the dump after SIZE of captured data, like 100MiB; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     bytes: Option<u64>,
 
-    /// Dump the packets that match EXPRESSION, as in `record --dump`. A trigger by hand has no
-    /// trigger packet, so its EXPRESSION has no names like $flow
+    /// Dump the packets that match EXPRESSION, like --dump of `record`. A trigger without a trigger
+    /// packet cannot use names like $flow
     #[arg(long, value_name = "EXPRESSION")]
     dump: Option<String>,
 
-    /// Where its files go: a directory of this name below that of the dumps, made if missing
+    /// Write the files to this subdirectory of the dump directory, and create a missing
+    /// subdirectory
     #[arg(long, value_name = "NAME", value_parser = directory)]
-    into: Option<Given<SubDirectory>>,
+    into: Option<WithText<SubDirectory>>,
 
-    /// Name of the user or program that asks, for the report and the sidecar: at most 256 bytes
+    /// Name the user or program that requests the dump, for the report and the sidecar (at most 256
+    /// bytes)
     #[arg(long, value_name = "TEXT")]
     asked_by: Option<String>,
 }
@@ -56,7 +58,7 @@ pub(crate) struct LimitsArgs {
     /// Start no new dump of the rule for the same filled-in dump expression until TIME after the
     /// previous dump's window [default: as --hold-off of record]
     #[arg(long, value_name = "TIME", value_parser = length)]
-    hold_off: Option<Given<Duration>>,
+    hold_off: Option<WithText<Duration>>,
 
     /// Keep at most N dumps of the rule open at once, within --max-dumps of record; 0: only
     /// --max-dumps limits the rule
@@ -80,8 +82,8 @@ pub(crate) struct LimitsArgs {
     keep: Option<RetentionLimit>,
 }
 
-fn directory(text: &str) -> Result<Given<SubDirectory>, String> {
-    Given::read(text, SubDirectory::new)
+fn directory(text: &str) -> Result<WithText<SubDirectory>, String> {
+    WithText::read(text, SubDirectory::new)
 }
 
 /// The fields that the user gave, in the form of the API.

@@ -10,7 +10,7 @@ use std::{
 
 use retroscope_unix::{Owner, open_to_append};
 
-use super::output::{Output, Trouble};
+use super::output::{LineOutput, Trouble};
 
 /// A file that lines are appended to.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl File {
     }
 }
 
-impl Output for File {
+impl LineOutput for File {
     fn write(&mut self, bytes: &[u8], _patience: &mut Option<Duration>) -> Result<usize, Trouble> {
         loop {
             match self.file.write(bytes) {
@@ -48,10 +48,10 @@ impl Output for File {
     }
 }
 
-/// Opens a file to append to, or makes it: 0640, of this owner.
-/// The file begins with a whole line: a line that another program did not end is ended.
+/// Opens a file for appending, or creates the file with mode 0640 and this owner. If the last line
+/// of the file has no line end, this appends one, so that our first line is whole.
 fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
-    // For the message alone. The kind of the file that was opened is checked below.
+    // This check only gives a better message. The kind of the opened file is checked below.
     if let Ok(found) = fs::metadata(path) {
         check_kind(found.file_type())?;
     }
@@ -60,13 +60,13 @@ fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
     let found = file.metadata().map_err(failed)?;
     check_kind(found.file_type())?;
     if found.is_file() && ends_mid_line(&file, found.len()).unwrap_or(false) {
-        // On a full disk the first line of ours follows the torn line directly.
+        // If the disk is full, our first line directly follows the torn line.
         let _ = file.write_all(b"\n");
     }
     Ok(file)
 }
 
-/// Refuses what is no file, and says what to write instead.
+/// Refuses other kinds of files, with a message that says what to write instead.
 fn check_kind(kind: fs::FileType) -> Result<(), String> {
     let refused = |what: &str, instead: &str| Err(format!("it is {what}: {instead}"));
     if kind.is_dir() {

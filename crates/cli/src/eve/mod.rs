@@ -1,8 +1,9 @@
-//! Lines of EVE JSON on their way out: to a file, stdout, or a socket that another program listens at.
+//! Writes lines of EVE JSON to a file, to stdout, or to a socket at which another program listens.
 //!
-//! Lines are collected, and go out whole. An output may take a part of a line and no more for now, a full disk or a slow reader: then the
-//! rest of that line goes first when there is room again, and lines that found none are lost and counted. Where an output begins anew, a reader that comes back
-//! or a file that is opened again, it begins with a whole line. What Suricata does otherwise: it drops silently, and may tear lines.
+//! Lines are collected and written together. A full disk or a slow reader may accept only a part of
+//! a line. The rest of that line goes out first when there is room again. Meanwhile, complete lines
+//! that find no room are lost and counted. A new connection or a reopened file always begins with a
+//! whole line. Suricata in contrast drops lines silently and may tear lines.
 
 mod file;
 mod output;
@@ -22,22 +23,22 @@ use retroscope_flow::EndedFlow;
 use retroscope_unix::Owner;
 use serde::Serialize;
 
-use output::{Output, Trouble};
-pub(crate) use target::Target;
+use output::{LineOutput, Trouble};
+pub(crate) use target::EveTarget;
 
-/// Bytes of lines that are collected before they go out by themselves.
+/// Collected bytes that start a write.
 const COLLECTED_BYTES: usize = 64 * 1024;
-/// Between two sentences about lost lines.
+/// Minimum time between two messages about lost lines.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// How lines are written.
+/// Options of the writer.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Seed of Community IDs.
     pub(crate) community_id_seed: u16,
-    /// How long lines may wait for a slow reader, each time that they go out; live 100 ms. `None`: as long as it takes.
+    /// Time for which each write waits for a slow reader: 100 ms live. `None`: without limit.
     pub(crate) patience: Option<Duration>,
-    /// The user and group of a new file: see [`crate::privileges::Privileges::owner`].
+    /// User and group of a new file, from [`crate::privileges::Privileges::owner`].
     pub(crate) owner: Owner,
 }
 
@@ -51,64 +52,65 @@ impl Default for Options {
     }
 }
 
-/// What became of lines.
+/// Counts of written and lost lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Counters {
-    /// Lines that the output took.
+    /// Lines that were written completely.
     pub(crate) lines: u64,
-    /// Lines that it had no room for, or that had no output.
+    /// Lines without room or without an output.
     pub(crate) lost: u64,
-    /// Flows that are not IP, which have no line.
+    /// Flows that are not IP. EVE has no line for such flows.
     pub(crate) not_ip: u64,
 }
 
-/// Writes lines. For one thread at a time; whoever calls it waits as long as [`Options::patience`] says, and for disks.
+/// Writes lines. The calls block for at most [`Options::patience`], and for disk writes.
 pub(crate) struct EveWriter {
-    target: Target,
+    target: EveTarget,
     options: Options,
-    output: Box<dyn Output>,
+    output: Box<dyn LineOutput>,
     /// Names of live interfaces by their numbers.
     interfaces: HashMap<u16, String>,
-    /// Whole lines, …
+    /// Lines that are not completely written yet.
     collected: Vec<u8>,
-    /// … of which the output has so many bytes, of the first line only between two calls.
+    /// Bytes of `collected` that are written. Between two calls these are bytes of the first line
+    /// only.
     sent: usize,
-    /// The output took less than all when it was tried last.
+    /// The last write accepted less than all lines.
     is_stalled: bool,
     has_left: bool,
     counters: Counters,
-    /// Who is told that lines are lost.
+    /// Receives the messages about lost lines.
     tell: Box<dyn FnMut(&str) + Send>,
-    told: Option<Told>,
+    told: Option<ReportedLosses>,
 }
 
-/// What was said about lost lines.
+/// State of the messages about lost lines.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct ReportedLosses {
     at: Instant,
-    /// Lines that were lost before.
+    /// Lost lines before the first line that the current message counts.
     lost_before: u64,
-    /// Lines go out again, and that was said.
+    /// The message that lines are written again was sent.
     is_over: bool,
 }
 
 impl EveWriter {
-    /// Opens the output; this is before privileges are given up. `tell` gets a sentence when lines begin to be lost and when they go out again, at
-    /// most once a minute.
+    /// Opens the output. Call this before privileges are dropped. `tell` receives a message when
+    /// lines begin to be lost, and when lines are written again, at most once a minute.
     ///
     /// # Errors
-    /// A sentence: there is no such output, or it may not be written.
+    /// A message: the output does not exist, or may not be written.
     pub(crate) fn open(
-        target: Target,
+        target: EveTarget,
         options: Options,
         tell: Box<dyn FnMut(&str) + Send>,
     ) -> Result<Self, String> {
-        let output: Result<Box<dyn Output>, String> = match &target {
-            Target::Stdout => stdout::Stdout::open().map(|output| Box::new(output) as _),
-            Target::File(path) => {
+        let output: Result<Box<dyn LineOutput>, String> = match &target {
+            EveTarget::Stdout => stdout::Stdout::open().map(|output| Box::new(output) as _),
+            EveTarget::File(path) => {
                 file::File::open(path, options.owner).map(|output| Box::new(output) as _)
             }
-            Target::Unix(path) => {
+            EveTarget::Unix(path) => {
                 socket::Socket::open(path, Instant::now()).map(|output| Box::new(output) as _)
             }
         };
@@ -117,9 +119,9 @@ impl EveWriter {
     }
 
     fn new(
-        target: Target,
+        target: EveTarget,
         options: Options,
-        output: Box<dyn Output>,
+        output: Box<dyn LineOutput>,
         tell: Box<dyn FnMut(&str) + Send>,
     ) -> Self {
         Self {
@@ -137,12 +139,12 @@ impl EveWriter {
         }
     }
 
-    /// Flows of this number came by this live interface: lines name it from now on.
+    /// Sets the name of a live interface, for all later lines with this interface number.
     pub(crate) fn interface(&mut self, number: u16, name: &str) {
         self.interfaces.insert(number, name.to_owned());
     }
 
-    /// Writes flows. Some lines may wait for [`Self::flush`].
+    /// Collects the lines of flows. Some lines may stay in memory until [`Self::flush`].
     pub(crate) fn flows(&mut self, ended: &[EndedFlow]) {
         for ended in ended {
             let interface = self.interfaces.get(&ended.flow.interface());
@@ -157,7 +159,8 @@ impl EveWriter {
         }
     }
 
-    /// Writes an event of ours: see [`retroscope_eve::event`]. One that is no JSON is lost. It may wait for [`Self::flush`].
+    /// Collects the line of a recorder event, see [`retroscope_eve::event`]. The line may stay in
+    /// memory until [`Self::flush`]. An event that cannot be serialized counts as lost.
     pub(crate) fn event(&mut self, time_ns: i64, kind: &str, fields: &impl Serialize) {
         if retroscope_eve::event(&mut self.collected, time_ns, kind, fields).is_err() {
             self.counters.lost += 1;
@@ -165,12 +168,12 @@ impl EveWriter {
         self.flush_if_full();
     }
 
-    /// Opens a file again by its name, which another program may have renamed: SIGHUP. Other outputs go on. Where it cannot be opened, lines go on
-    /// into the one that was open.
+    /// Reopens a file by its name after another program renamed the file (SIGHUP). Other outputs
+    /// ignore this. If the file cannot be opened, lines continue in the old file.
     pub(crate) fn rotate(&mut self) {
         self.flush();
         match self.output.reopen() {
-            // Begins with a whole line.
+            // The new file begins with a whole line.
             Ok(true) => (self.sent, self.is_stalled) = (0, false),
             Ok(false) => {}
             Err(why) => {
@@ -182,23 +185,23 @@ impl EveWriter {
         }
     }
 
-    /// Lets all lines go out.
+    /// Writes all collected lines.
     pub(crate) fn flush(&mut self) {
         self.deliver(Instant::now());
     }
 
-    /// What became of lines so far. Those that wait for [`Self::flush`] are not counted.
+    /// Counts so far, without lines that wait for [`Self::flush`].
     #[cfg(test)]
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether nobody reads stdout any more: all further lines are lost, which is no fault.
+    /// Whether the reader of stdout left. All further lines are then lost, which is no error.
     pub(crate) fn has_left(&self) -> bool {
         self.has_left
     }
 
-    /// Lets all lines go out, and counts those lost that could not.
+    /// Writes the collected lines and counts the rest as lost.
     pub(crate) fn close(mut self) -> Counters {
         self.flush();
         self.counters.lost += lines(&self.collected);
@@ -211,9 +214,9 @@ impl EveWriter {
         }
     }
 
-    /// As [`Self::flush`], at a time of a monotonic clock.
+    /// Does the work of [`Self::flush`] at `now`, a time of a monotonic clock.
     fn deliver(&mut self, now: Instant) {
-        // Who did not read in time is not waited for again until it reads.
+        // Wait for a slow reader only once, until the reader accepts bytes again.
         let stalled = Some(Duration::ZERO).filter(|_| self.is_stalled);
         let mut patience = match self.options.patience {
             None => None,
@@ -237,7 +240,7 @@ impl EveWriter {
                     break Some(why);
                 }
                 Err(Trouble::Gone(why)) => {
-                    // Who comes next has seen nothing of the line.
+                    // A new reader has not seen the start of this line, so repeat the line.
                     self.sent = line_start(&self.collected, self.sent);
                     if !self.output.renew(now) {
                         self.lose_all();
@@ -258,14 +261,14 @@ impl EveWriter {
         }
     }
 
-    /// Loses all lines that did not go out.
+    /// Discards all lines that are not written.
     fn lose_all(&mut self) {
         self.counters.lost += lines(&self.collected[self.sent..]);
         self.collected.clear();
         self.sent = 0;
     }
 
-    /// Loses all lines but the one that the output has a part of.
+    /// Discards all lines except the partly written line.
     fn keep_torn_line(&mut self) {
         let start = line_start(&self.collected, self.sent);
         let mut end = start;
@@ -289,7 +292,7 @@ impl EveWriter {
         }
         match &mut self.told {
             Some(told) if !told.is_over => return,
-            // Said too often it helps nobody: the next sentence counts these, too.
+            // Messages are rare on purpose. The next message counts these lines too.
             Some(told) if now.saturating_duration_since(told.at) < TELL_EVERY => return,
             _ => {}
         }
@@ -297,7 +300,7 @@ impl EveWriter {
             Some(told) => told.lost_before,
             None => lost_before,
         };
-        self.told = Some(Told {
+        self.told = Some(ReportedLosses {
             at: now,
             lost_before,
             is_over: false,
@@ -319,12 +322,12 @@ impl EveWriter {
     }
 }
 
-/// How many lines end in these bytes.
+/// Counts the line ends in `bytes`.
 fn lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Where the line begins that the byte at `at` is of.
+/// Start of the line that contains the byte at `at`.
 fn line_start(bytes: &[u8], at: usize) -> usize {
     let newline = bytes[..at].iter().rposition(|byte| *byte == b'\n');
     newline.map_or(0, |newline| newline + 1)

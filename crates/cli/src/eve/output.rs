@@ -1,4 +1,4 @@
-//! What lines go out to.
+//! The interface of the outputs of EVE lines.
 
 use std::{
     os::fd::BorrowedFd,
@@ -10,41 +10,43 @@ use rustix::{
     io::Errno,
 };
 
-/// What lines go out to.
-pub(super) trait Output: Send {
-    /// Takes at least one byte, at most all. Waits no longer than `patience`, of which it takes what it waited; `None`: as long as it takes.
+/// An output of EVE lines.
+pub(super) trait LineOutput: Send {
+    /// Writes at least one byte and at most all bytes. Waits at most `patience`, and subtracts the
+    /// waited time from `patience`. `None`: without limit.
     ///
     /// # Errors
-    /// Nothing was taken: see [`Trouble`].
+    /// Nothing was written, for the reason in [`Trouble`].
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble>;
 
-    /// After [`Trouble::Gone`]: whether there is something new to write to. `now` is of a monotonic clock.
+    /// Called after [`Trouble::Gone`]: returns whether the output is connected again. `now` is a
+    /// time of a monotonic clock.
     fn renew(&mut self, now: Instant) -> bool {
         let _ = now;
         false
     }
 
-    /// Opens a file again by its name: whether this is one.
+    /// Reopens a file by its name. Returns `false` for outputs that are no files.
     ///
     /// # Errors
-    /// What the system said. The old file is still open.
+    /// The system's error. The old file stays open.
     fn reopen(&mut self) -> Result<bool, String> {
         Ok(false)
     }
 }
 
-/// Why an output takes nothing.
+/// The reason why an output accepts no bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// It has no room for now. A line of which it has a part goes on later.
+    /// No room at present. A partly written line continues later.
     Full(String),
-    /// What it wrote to is gone.
+    /// The reader of the socket is gone.
     Gone(String),
-    /// Nobody reads stdout any more, who may.
+    /// The reader of stdout is gone, which is no error.
     Left,
 }
 
-/// Waits until there is room; `false`: the patience is at its end.
+/// Waits until there is room. Returns `false` if `patience` is used up.
 pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>) -> bool {
     let begun = Instant::now();
     let time_out = patience.map(|patience| {
@@ -60,7 +62,7 @@ pub(super) fn wait_for_room(fd: BorrowedFd<'_>, patience: &mut Option<Duration>)
     }
     match ready {
         Ok(0) => false,
-        // What is wrong is what the next write says.
+        // The next write returns the error, if poll(2) reported an error.
         Ok(_) => true,
         Err(Errno::INTR) => *patience != Some(Duration::ZERO),
         Err(_) => false,

@@ -1,4 +1,4 @@
-//! Lines to a socket that another program listens at, as Suricata's `filetype: unix_stream`: we are its client.
+//! Writes lines to a Unix socket as a client, like Suricata's `filetype: unix_stream`.
 
 use std::{
     io,
@@ -15,17 +15,17 @@ use rustix::{
     },
 };
 
-use super::output::{Output, Trouble, wait_for_room};
+use super::output::{LineOutput, Trouble, wait_for_room};
 
-/// Between two attempts to connect again.
+/// Minimum time between two attempts to connect.
 const CONNECT_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection, which is made again when its reader has gone.
+/// A connection that is reopened after its reader has left.
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
     stream: Option<OwnedFd>,
-    /// When it was tried to connect last.
+    /// Time of the last attempt to connect.
     tried: Instant,
 }
 
@@ -44,7 +44,7 @@ impl Socket {
     }
 }
 
-impl Output for Socket {
+impl LineOutput for Socket {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
         let Some(stream) = &self.stream else {
             return Err(Trouble::Gone("nobody listens there".to_owned()));
@@ -77,7 +77,8 @@ impl Output for Socket {
     }
 }
 
-/// A connection that never waits, also not to be made: a listener with too many others waiting refuses it.
+/// Opens a non-blocking connection. Connecting does not block either: a listener with a full
+/// backlog refuses the connection.
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -8,12 +8,12 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::output::{Output, Trouble, wait_for_room};
+use super::output::{LineOutput, Trouble, wait_for_room};
 
-/// What a pipe that has room takes at once: `PIPE_BUF` of pipe(7).
+/// Bytes that a write to a pipe with room accepts at once: `PIPE_BUF` of pipe(7).
 const SURE_BYTES: usize = 4096;
 
-/// Stdout, or what stands for it.
+/// Stdout, or a pipe in tests.
 #[derive(Debug)]
 pub(super) struct Stdout(pub(super) OwnedFd);
 
@@ -24,9 +24,10 @@ impl Stdout {
     }
 }
 
-impl Output for Stdout {
+impl LineOutput for Stdout {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
-        // Whether stdout blocks is not ours to say: others have it, too.
+        // The blocking mode of stdout is shared with other processes, so we cannot make stdout
+        // non-blocking.
         let bytes = match patience {
             Some(_) => &bytes[..bytes.len().min(SURE_BYTES)],
             None => bytes,

@@ -1,21 +1,21 @@
-//! Where lines go, as users write it.
+//! The destination of EVE lines, as users write it.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use rustix::net::SocketAddrUnix;
 
-/// Where lines go.
+/// The destination of EVE lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum EveTarget {
     /// `-`.
     Stdout,
-    /// A file, to which they are appended.
+    /// A file to which lines are appended.
     File(PathBuf),
-    /// `unix:PATH`, a stream socket that another program listens at.
+    /// `unix:PATH`, a stream socket at which another program listens.
     Unix(PathBuf),
 }
 
-impl FromStr for Target {
+impl FromStr for EveTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for EveTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stdout => f.write_str("stdout"),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What a writer said.
+/// The messages of a writer.
 #[derive(Debug, Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -30,7 +30,7 @@ impl Said {
     }
 }
 
-/// Without waiting for slow readers.
+/// Options that do not wait for slow readers.
 fn at_once() -> Options {
     Options {
         patience: Some(Duration::ZERO),
@@ -46,7 +46,7 @@ fn file(path: &Path, options: Options, said: &Said) -> EveWriter {
     open(path.to_str().unwrap(), options, said).unwrap()
 }
 
-/// An event with a number. All those of a test are equally long.
+/// Writes an event with a number. All events of a test have the same length.
 fn put(writer: &mut EveWriter, number: u64) {
     writer.event(0, "notice", &json!({"number": 1_000_000 + number}));
 }
@@ -71,10 +71,10 @@ fn counters(lines: u64, lost: u64) -> Counters {
 
 #[test]
 fn targets_are_files_stdout_and_sockets() {
-    let target = |text: &str| text.parse::<Target>();
-    assert_eq!(target("-"), Ok(Target::Stdout));
-    assert_eq!(target("./unix:s"), Ok(Target::File("./unix:s".into())));
-    assert_eq!(target("unix:/run/s"), Ok(Target::Unix("/run/s".into())));
+    let target = |text: &str| text.parse::<EveTarget>();
+    assert_eq!(target("-"), Ok(EveTarget::Stdout));
+    assert_eq!(target("./unix:s"), Ok(EveTarget::File("./unix:s".into())));
+    assert_eq!(target("unix:/run/s"), Ok(EveTarget::Unix("/run/s".into())));
     let longest = format!("unix:{}", "s".repeat(108));
     assert_eq!(target(&longest).unwrap().to_string(), longest);
     for (wrong, what) in [
@@ -139,7 +139,7 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(said.take(), Vec::<String>::new());
 }
 
-/// Another user puts a link to a file of root, or its second name, where root is to write.
+/// Another user plants a link or a second name of root's file at a path that root appends to.
 #[test]
 fn a_file_that_another_user_names_is_not_appended_to() {
     if !rustix::process::geteuid().is_root() {
@@ -278,7 +278,7 @@ fn a_full_disk_is_told_once_and_lines_go_on_when_there_is_room() {
 fn trouble_is_told_once_a_minute() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
@@ -299,26 +299,26 @@ fn trouble_is_told_once_a_minute() {
     script.0.lock().unwrap().room = 1000;
     put(&mut writer, 1);
     writer.deliver(begun + Duration::from_secs(62));
-    // Those of the time when nothing was said, too.
+    // The count includes lines that were lost while messages were suppressed.
     assert!(said.take()[0].ends_with("3 lines lost"));
     assert_eq!(writer.close(), counters(3, 4));
 }
 
-/// An output that does what a test wants.
+/// An output that a test controls.
 #[derive(Debug, Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
 #[derive(Debug, Default)]
 struct Script {
-    /// It takes so many bytes, and then no more.
+    /// Bytes that the output still accepts.
     room: usize,
-    /// What it wrote to has gone.
+    /// The reader is gone.
     is_gone: bool,
-    /// What was written, to one thing after the other.
+    /// Written bytes, one text for each connection.
     written: Vec<String>,
 }
 
-impl Output for Scripted {
+impl LineOutput for Scripted {
     fn write(&mut self, bytes: &[u8], _: &mut Option<Duration>) -> Result<usize, Trouble> {
         let mut script = self.0.lock().unwrap();
         if script.is_gone {
@@ -349,14 +349,14 @@ impl Output for Scripted {
 fn the_rest_of_a_line_goes_first() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
     );
     put(&mut writer, 0);
     let line = writer.collected.len();
-    // After each number of bytes, with others behind it.
+    // Break off after each number of bytes of a line, while other lines follow.
     for part in 0..=line {
         let script = || script.0.lock().unwrap();
         (1..3).for_each(|number| put(&mut writer, number));
@@ -387,7 +387,7 @@ fn the_rest_of_a_line_goes_first() {
 fn who_comes_next_begins_with_a_whole_line() {
     let (said, script) = (Said::default(), Scripted::default());
     let mut writer = EveWriter::new(
-        Target::Stdout,
+        EveTarget::Stdout,
         at_once(),
         Box::new(script.clone()),
         said.tell(),
@@ -408,7 +408,7 @@ fn who_comes_next_begins_with_a_whole_line() {
     assert_eq!(writer.close(), counters(3, 2));
 }
 
-/// A writer to a listener, and its connection.
+/// A writer, its listener and the accepted connection.
 fn connection(path: &Path, said: &Said) -> (EveWriter, UnixListener, UnixStream) {
     let listener = UnixListener::bind(path).unwrap();
     let writer = open(&format!("unix:{}", path.display()), at_once(), said).unwrap();
@@ -427,7 +427,7 @@ fn a_slow_reader_gets_whole_lines_and_the_others_are_counted() {
         number += 1;
         assert!(number < 1_000_000, "it takes all");
     }
-    // It reads again, and gets the rest of the line first.
+    // The reader reads again, and receives the rest of the line first.
     let mut text = String::new();
     stream.set_nonblocking(true).unwrap();
     let wait = stream.read_to_string(&mut text).unwrap_err();
@@ -485,11 +485,11 @@ fn a_reader_that_comes_back_is_found_once_a_second() {
     assert!(said[1].ends_with("2 lines lost"), "{said:?}");
 }
 
-/// As stdout, to the end of a pipe.
+/// A writer whose stdout is a pipe.
 fn to_pipe(options: Options) -> (EveWriter, io::PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     let output = Box::new(stdout::Stdout(writer.into()));
-    let writer = EveWriter::new(Target::Stdout, options, output, Said::default().tell());
+    let writer = EveWriter::new(EveTarget::Stdout, options, output, Said::default().tell());
     (writer, reader)
 }
 
@@ -507,7 +507,7 @@ fn a_slow_reader_of_stdout_is_not_waited_for() {
         reader.read_to_string(&mut text).unwrap();
         text
     });
-    // As long as it takes: it reads now.
+    // Without a limit: the reader reads now.
     writer.options.patience = None;
     let counted = writer.close();
     let numbers = numbers(&read.join().unwrap());

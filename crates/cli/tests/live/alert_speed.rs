@@ -1,9 +1,12 @@
-//! How soon an alert's packets are in its file while a busy link is recorded: a measurement, for a release build.
+//! Time from an alert until its packets are in the dump file, while a busy link is recorded: a
+//! measurement for a release build.
 //!
 //! `cargo test --release -p retroscope-cli --test live alert_speed -- --ignored --nocapture`
 //!
-//! Alerts are about flows of the traffic, of a packet of 20 ms before; beside each alert 20 lines of other kinds come, as an IDS writes them. The time goes from
-//! the call that writes an alert's line into the socket to when its dump's file has a packet, which inotify(7) tells: in the file, not past a power failure.
+//! Alerts are about flows of the traffic, and about a packet that is 20 ms old. With each alert
+//! come 20 lines of other kinds, as an IDS writes them. The time runs from the write of an alert's
+//! line into the socket until the dump's file contains a packet, which inotify(7) reports. The
+//! packet then is in the file, but not yet safe from a power failure.
 
 use std::{
     collections::HashMap,
@@ -34,16 +37,16 @@ use crate::{
 };
 
 const FLOWS: u32 = 10_000;
-/// Alerts of a measurement.
+/// Number of alerts of a measurement.
 const ALERTS: u32 = 2000;
-/// The goal: 99 of 100 alerts have their first packet in the file so soon.
+/// Goal: 99 of 100 alerts have their first packet in the file within this time.
 const GOAL_MS: f64 = 200.0;
-/// Lines of other kinds to each.
+/// Lines of other kinds for each alert.
 const OTHERS: usize = 20;
-/// How old the packet is that an alert is about.
+/// Age of the packet that an alert is about.
 const LAG_US: i64 = 20_000;
 
-/// A program beside the recorder, killed when the value is dropped.
+/// A program that runs next to the recorder. It is killed when the value is dropped.
 struct Beside(Child);
 
 impl Drop for Beside {
@@ -87,10 +90,11 @@ fn stamp(us: i64) -> String {
     format!("{}+0000", &rfc3339(us * 1000)[..26])
 }
 
-/// Writes alerts at their rate. By the time of the trigger, as it stands in a file's name: when each was written. Lines that found no room.
+/// Writes alerts at a rate. Returns the time of each write by the trigger time in the dump's file
+/// name, and the number of lines that found no room.
 fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, Instant>, u64) {
     let mut stream = UnixStream::connect(socket).unwrap();
-    // As Suricata does.
+    // Suricata also writes without blocking.
     stream.set_nonblocking(true).unwrap();
     let mut refused = 0;
     let mut write = |line: String| match stream.write(format!("{line}\n").as_bytes()) {
@@ -113,7 +117,7 @@ fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, In
         }
         (0..OTHERS).for_each(|_| _ = write(other.clone()));
         let us = now_us() - LAG_US;
-        // No flow twice, so that each alert has a dump of its own.
+        // Use no flow twice, so that each alert has its own dump.
         let mut line = flows[number as usize * 3 % flows.len()].clone();
         line["timestamp"] = json!(stamp(us));
         line["event_type"] = json!("alert");
@@ -130,7 +134,8 @@ fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, In
     (written, refused)
 }
 
-/// When files of the directory had a packet for the first time, by the time in their names: until all have, or none has for a while.
+/// Times when files of the directory first contained a packet, by the time in their names. Ends
+/// when all files have a packet, or when no file gets one for a while.
 fn watch(directory: &Path) -> HashMap<String, Instant> {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     inotify::add_watch(&watch, directory, inotify::WatchFlags::MODIFY).unwrap();
@@ -163,7 +168,7 @@ fn watch(directory: &Path) -> HashMap<String, Instant> {
     seen
 }
 
-/// Whether an unfinished file has a packet: the blocks that are whole.
+/// Whether an unfinished file contains a packet in its complete blocks.
 fn has_packet(path: &Path) -> bool {
     let bytes = fs::read(path).unwrap_or_default();
     let mut at = 0;
@@ -178,7 +183,7 @@ fn has_packet(path: &Path) -> bool {
     false
 }
 
-/// Prints what there was of each rate of packets, with pasts of one and ten seconds.
+/// Prints the results for each packet rate, with pasts of one and ten seconds.
 #[test]
 #[ignore = "a measurement: takes minutes of an idle machine"]
 fn alerts_are_answered_while_a_busy_link_is_recorded() {
@@ -207,8 +212,8 @@ fn alerts_are_answered_while_a_busy_link_is_recorded() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// The 99th percentile of the times to the first packet, ms, where an alert without packets counts
-/// as infinite, and the lines that found no room in the socket.
+/// The 99th percentile of the times to the first packet in ms, where an alert without packets
+/// counts as infinite, and the number of lines that found no room in the socket.
 fn measure(
     namespace: &Namespace,
     kpps: &str,
@@ -238,7 +243,7 @@ fn measure(
     generate.stdout(Stdio::piped()).stderr(Stdio::null());
     let start = Instant::now();
     let mut generate = Beside(namespace.enter(|| generate.spawn()).unwrap());
-    // The past is to be there.
+    // The ring must contain the whole past.
     let warm = Duration::from_secs(past.parse::<u64>().unwrap() + 2);
     while start.elapsed() < warm {
         std::thread::park_timeout(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Dumps read back: by our own reader, and by other programs where they are installed.
+//! Reads dumps with our own reader, and with other installed programs.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,7 +27,7 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// Its UDP destination port; Ethernet, untagged.
+    /// UDP destination port of an untagged Ethernet frame.
     pub(crate) fn to_port(&self) -> u16 {
         u16::from_be_bytes(self.data[36..38].try_into().unwrap())
     }
@@ -38,8 +38,8 @@ pub(crate) fn path(dump: &Value) -> PathBuf {
     PathBuf::from(dump["file"].as_str().unwrap())
 }
 
-/// Reads a complete dump and checks what holds for every one: name and sidecar, order of time, the window, the count in
-/// the summary, and that other readers agree.
+/// Reads a complete dump and checks the properties of every dump: name and sidecar, time order,
+/// window, and the count in the summary. Other readers must agree.
 pub(crate) fn read(dump: &Value) -> Capture {
     let path = path(dump);
     assert!(path.extension().is_some_and(|e| e == "pcapng"), "{dump}");
@@ -81,7 +81,7 @@ pub(crate) fn read_file(path: &Path) -> Capture {
     }
 }
 
-/// How many packets can be read from a capture whose end may be missing.
+/// Number of packets that can be read from a capture whose end may be missing.
 pub(crate) fn readable(path: &Path) -> u64 {
     let mut reader = CaptureReader::open(path).unwrap();
     while let Ok(Some(_)) = reader.next() {}
@@ -104,7 +104,7 @@ pub(crate) fn numbers_to(capture: &Capture, port: u16) -> Vec<u64> {
         .collect()
 }
 
-/// tcpdump, capinfos and tshark count the same packets and have nothing to complain about.
+/// Checks that tcpdump, capinfos and tshark count the same packets and report no problem.
 fn others_agree(path: &Path, packets: usize) {
     let link_types: std::collections::BTreeSet<u16> = read_file(path)
         .interfaces
@@ -126,7 +126,7 @@ fn others_agree(path: &Path, packets: usize) {
             .map(|n| n.trim().to_owned());
         assert_eq!(count, Some(packets.to_string()), "capinfos: {text} {words}");
     }
-    // Slow: it takes the packets apart.
+    // tshark is slow, because it dissects the packets.
     if packets <= 10_000
         && let Some((text, words)) = other(
             "tshark",

@@ -1,4 +1,4 @@
-//! The API of a recorder, as tests ask it.
+//! A client of a recorder's API for tests.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,7 +11,7 @@ use retroscope_api::client::{
 };
 use serde_json::Value;
 
-/// Who asks at a unix socket.
+/// A client of a Unix socket.
 pub(crate) struct Api(Client);
 
 impl Api {
@@ -25,7 +25,7 @@ impl Api {
         Self(Client::new(config).unwrap())
     }
 
-    /// What is answered, as JSON, or why not.
+    /// Sends a request. Returns the JSON answer, or the error.
     pub(crate) fn ask(
         &self,
         method: &str,
@@ -40,7 +40,7 @@ impl Api {
         self.0.send(ask).and_then(ApiAnswer::json)
     }
 
-    /// The same; it must be carried out.
+    /// Sends a request that must succeed.
     pub(crate) fn done(&self, method: &str, target: &str, body: Option<Value>) -> Value {
         let answer = self.ask(method, target, body);
         answer.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
@@ -54,7 +54,7 @@ impl Api {
         self.done("POST", "/v1/stop", None);
     }
 
-    /// All packets that are there: bytes of a file.
+    /// Queries all packets. Returns the bytes of the capture file.
     pub(crate) fn query(&self) -> Vec<u8> {
         let answer = self
             .0
@@ -64,7 +64,7 @@ impl Api {
     }
 }
 
-/// `retroscope events`, which is told all that is kept, and what is to come.
+/// A running `retroscope events`, which prints all kept events and all later events.
 pub(crate) struct Events {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -81,7 +81,7 @@ impl Events {
         Self { child, lines }
     }
 
-    /// The next event that is such.
+    /// Reads up to the next event that fulfills a condition.
     pub(crate) fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let mut line = String::new();
@@ -96,7 +96,7 @@ impl Events {
         }
     }
 
-    /// Its exit code, once the recording has ended.
+    /// Waits for the end of the recording. Returns the exit code.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.until(|event| event["event"] == "end");
         self.child.wait().unwrap().code()

@@ -1,4 +1,4 @@
-//! A recorder on live interfaces that is asked by a unix socket.
+//! Controls a recorder of live interfaces through its Unix socket.
 
 use std::{
     fs::{self, Permissions},
@@ -27,7 +27,7 @@ use crate::{
     traffic::{self, Sender, udp},
 };
 
-/// A folder that anyone may look into, and a socket's path there.
+/// A folder that every user may enter, and the path of a socket in it.
 pub(crate) fn socket() -> (TempDir, PathBuf) {
     let folder = TempDir::with_prefix("retroscope-api-").unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
@@ -35,8 +35,9 @@ pub(crate) fn socket() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A rule that is added while inserters look for another: the next packet that it takes is dumped, with the past; one that is removed
-/// takes none. Packets of the ring are asked for under traffic, and none is lost.
+/// A rule is added while inserters match another rule: the next matching packet is dumped with its
+/// past. A removed rule matches no packet. Queries of the ring run under traffic, and no packet is
+/// lost.
 #[test]
 fn rules_change_under_traffic() {
     let _machine = shared();
@@ -67,7 +68,7 @@ fn rules_change_under_traffic() {
     sender.flood(5000, None, traffic::number, |_, _| {});
     let answered = api.query();
     recorder.settle(10_003);
-    // The rule that was there from the start goes on.
+    // The rule of the start stays active.
     sender.send(&udp(1, 1000, 1, &[0; 8]));
     recorder.dumps(2);
     events.until(|event| event["report"]["rule"] == "udp dst port 1");
@@ -94,8 +95,8 @@ fn rules_change_under_traffic() {
     assert!(!path.exists());
 }
 
-/// The socket belongs to the user that the recorder becomes. Who is neither that user, nor root, nor of the group gets no answer, even where
-/// the file lets anyone in.
+/// The socket belongs to the user that the recorder becomes. A client that is neither that user,
+/// nor root, nor in the group gets no answer, even if the file mode permits access.
 #[test]
 fn only_its_own_may_control_it() {
     let _machine = shared();
@@ -119,7 +120,7 @@ fn only_its_own_may_control_it() {
     let nobody = 65_534;
     let asked_by = |uid, gid, groups: &[u32]| {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-        // A thread's identity is its own, and goes with it.
+        // The identity belongs to this thread and ends with it.
         std::thread::scope(|scope| {
             let ask = || {
                 set_thread_groups(&groups).unwrap();
@@ -155,7 +156,8 @@ fn only_its_own_may_control_it() {
     recorder.stop().expect_code(0);
 }
 
-/// Two queries of everything, a rule change, dumps by hand: at some hundred thousand packets a second nothing is lost.
+/// Two queries of all packets, a rule change and manual dumps run at some hundred thousand packets
+/// a second, and no packet is lost.
 #[test]
 fn commands_lose_no_packet() {
     let _machine = crate::quiet();
@@ -189,7 +191,7 @@ fn commands_lose_no_packet() {
                 let rule = format!("/v1/rules/{name}");
                 let expression = format!("host 10.9.{}.1", changes % 250);
                 api.done("PUT", &rule, Some(json!({ "expression": expression })));
-                // Refused where too many dumps are open.
+                // The recorder refuses the trigger if too many dumps are open.
                 let _ = api.ask("POST", "/v1/triggers", Some(json!({})));
                 api.done("DELETE", &rule, None);
                 let status = api.status();

@@ -1,6 +1,7 @@
-//! Disks that fill up or turn read-only lose dumps, say so, and never stop the recording.
+//! A disk that fills up or turns read-only fails dumps, is reported, and never stops the recording.
 //!
-//! The dump directory is a tmpfs in a mount namespace of the recorder's own; it is reached through `/proc/PID/root`.
+//! The dump directory is a tmpfs in the recorder's own mount namespace. The test reaches it through
+//! `/proc/PID/root`.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +24,7 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// What makes a packet of any flow the one that triggers: the first byte of its payload.
+/// Trigger of the tests: the first payload byte of a packet of any flow.
 const TRIGGER: &str = "udp[8] = 1";
 
 /// A packet of a host's only flow.
@@ -31,11 +32,12 @@ fn packet(host: u8, triggers: bool) -> Vec<u8> {
     udp(host, 1000, 60000, &[u8::from(triggers); 958])
 }
 
-/// Starts a recorder whose dump directory is a file system of so many KiB, with more arguments, those [of a line](words).
+/// Starts a recorder whose dump directory is a file system of `size_kib` KiB. `more` are further
+/// arguments, split by [`words`].
 fn start(namespace: &Namespace, size_kib: u32, more: &str) -> Option<Recorder> {
     let mount =
         format!(r#"mkdir -p "$0" && mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@""#);
-    // Not the default propagation of unshare(1) is relied on: nothing gets out.
+    // Set the propagation explicitly, so that no mount leaves the namespace.
     let wrapper = [
         "unshare",
         "--mount",
@@ -66,7 +68,7 @@ fn start(namespace: &Namespace, size_kib: u32, more: &str) -> Option<Recorder> {
     Some(Recorder::start_wrapped(namespace, &wrapper, &words(&line)))
 }
 
-/// The recorder's path of a file or directory, seen from here.
+/// Path of the recorder's file or directory, as seen by the test.
 fn seen(recorder: &Recorder, name: &str) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", recorder.pid().as_raw_nonzero()));
     root.join(recorder.directory().strip_prefix("/").unwrap())
@@ -83,7 +85,8 @@ fn names(recorder: &Recorder) -> Vec<String> {
     names
 }
 
-/// Removes a file and frees its bytes at once: a process that another test is starting may hold it open for an instant.
+/// Truncates a file and removes it. Truncating frees the space at once, even if a process that
+/// another test is starting holds the file open.
 fn remove(path: &Path) {
     File::options()
         .write(true)
@@ -102,7 +105,8 @@ fn verdicts(outcome: &Outcome) -> Vec<&Value> {
         .collect()
 }
 
-/// A dump does not fit: it failed, its `.part` stays and is named. Space is made: the next dump succeeds.
+/// A dump does not fit and fails. Its `.part` file stays and is named. After space is freed, the
+/// next dump succeeds.
 #[test]
 fn a_full_disk_fails_one_dump() {
     let _machine = shared();
@@ -148,7 +152,7 @@ fn a_full_disk_fails_one_dump() {
     );
     let missing = &failed["missing"][0];
     assert_eq!(missing["cause"], "disk");
-    // What the file kept and what the disk refused is all there was.
+    // The packets in the file and the refused packets are all packets of the dump.
     assert_eq!(failed["packets"], readable);
     assert_eq!(missing["packets"], 400 - readable);
     assert!(
@@ -158,7 +162,7 @@ fn a_full_disk_fails_one_dump() {
     );
 }
 
-/// The file system turns read-only and back.
+/// The file system becomes read-only and writable again.
 #[test]
 fn a_read_only_disk_fails_one_dump() {
     let _machine = shared();
@@ -197,7 +201,7 @@ fn a_read_only_disk_fails_one_dump() {
     assert_eq!(outcome.source().stored, 2);
 }
 
-/// Says so to another thread when it is dropped, also by a test that fails.
+/// Sets a flag for another thread when dropped, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -206,7 +210,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Writes a file until there is no room, and frees some of it, again and again at points that are made up, until it is told to end.
+/// Fills a file until the disk has no room, then frees part of it, repeatedly at random points,
+/// until the flag is set.
 fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     let open = File::options().append(true).create(true).open(path);
     let mut file = open.unwrap();
@@ -227,17 +232,17 @@ fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     remove(path);
 }
 
-/// What events say of dumps, by their names without an end.
+/// Facts from events about dumps, by file names without extension.
 #[derive(Debug, Default)]
 struct Noted {
     deleted: BTreeSet<String>,
-    /// For their sidecars there is no room.
+    /// Dumps whose sidecar found no room.
     without_sidecar: BTreeSet<String>,
-    /// For so many there was none at first.
+    /// Number of sidecars that found no room at first.
     late_sidecars: usize,
 }
 
-/// What the next event is, noted; no dump is deleted twice.
+/// Reads and notes the next event. No dump may be deleted twice.
 fn told(events: &mut Events, noted: &mut Noted) -> String {
     let event = events.until(|_| true);
     if event["event"] == "deleted" {
@@ -267,8 +272,9 @@ fn finished(events: &mut Events, noted: &mut Noted) {
     while told(events, noted) != "finished" {}
 }
 
-/// Another writer fills the disk and frees it again while dumps are written, and old ones are deleted for them. What a dump lost by that its verdict
-/// tells; who has the disk alone is complete; nothing is lost before it, and nothing is deleted that is held, or without an event.
+/// Another writer repeatedly fills the disk and frees it again, while dumps are written and old
+/// dumps are deleted. The verdict of a dump reports its losses; a dump without a competing writer
+/// is complete. No data is lost earlier, and no dump is deleted that is held, or without an event.
 #[test]
 fn another_writer_fills_the_disk() {
     const ROUNDS: usize = 24;
@@ -305,7 +311,7 @@ fn another_writer_fills_the_disk() {
             sender.send(&packet(host, true));
             finished(&mut events, &mut noted);
         });
-        // There is room for them now.
+        // The missing sidecars now find room.
         while !noted.without_sidecar.is_empty() {
             told(&mut events, &mut noted);
         }
@@ -315,7 +321,7 @@ fn another_writer_fills_the_disk() {
         if held.len() < 3 && random.u8(..3) == 0 {
             let number = 2 * round + 2;
             let target = format!("/v1/dumps/{number}");
-            // It may be deleted at once.
+            // The dump may already be deleted.
             if api.ask("PUT", &format!("{target}/hold"), None).is_ok() {
                 let id = api.done("GET", &target, None)["stored"]["id"].clone();
                 held.insert(id.as_str().unwrap().to_owned());
@@ -369,7 +375,7 @@ fn another_writer_fills_the_disk() {
         }
         let sidecar = format!("{id}.json");
         let is_there = left.contains(name) && left.contains(&sidecar);
-        // There was no room for one that failed.
+        // A failed dump may not have found room for any file.
         let never_was = dump["verdict"] == "failed" && !left.contains(name);
         assert!(is_there || deleted.contains(id) || never_was, "{dump}");
         expected.extend([name.to_owned(), sidecar]);

@@ -1,4 +1,4 @@
-//! DPDK in the whole program: its names, its privileges, what it leaves behind.
+//! DPDK in the whole program: device names, privileges, and traces after the end.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// A device beside an interface of the kernel, captured by two engines; the thread that DPDK keeps becomes the user too.
+/// Two engines capture a DPDK device and a kernel interface together. DPDK's own thread also
+/// becomes the user.
 #[test]
 fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     let _machine = shared();
@@ -44,8 +45,9 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// A root without `-Z` keeps what writing to the directory takes; DPDK's threads write nothing, and the one that would keep
-/// everything is not started, wherever the memory comes from.
+/// Root without `-Z` keeps the capability to write to the directory. DPDK's threads write nothing
+/// and keep no capability. The thread that would keep all capabilities is not started, whatever
+/// kind of memory is used.
 #[test]
 fn no_thread_of_dpdk_keeps_anything() {
     let _machine = shared();

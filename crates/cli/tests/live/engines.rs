@@ -19,7 +19,8 @@ use crate::{
     traffic::{self, HEADERS, Sender, tagged, udp},
 };
 
-/// libpcap delivers tags in their place, so that the filter means what it means on the wire; what it refuses is counted.
+/// libpcap delivers VLAN tags in their place, so a filter has the same meaning as on the wire.
+/// Rejected packets are counted.
 #[test]
 fn libpcap_records_what_the_filter_takes() {
     let _machine = shared();
@@ -52,8 +53,8 @@ fn libpcap_records_what_the_filter_takes() {
     assert_eq!(came, [&inside(2000), &inside(3000)]);
 }
 
-/// AF_XDP in the whole program: what is sent is in the dump, the host keeps its interface while the program is refused it, and
-/// kill -9 leaves nothing behind.
+/// AF_XDP in the whole program: the dump contains the sent packets, the host keeps its interface
+/// while the program is refused, and kill -9 leaves no traces.
 #[test]
 fn af_xdp_takes_the_interface_and_gives_it_back() {
     let _machine = shared();
@@ -127,8 +128,8 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
-/// A frame that does not fit any more because the MTU was raised: it is told, counted, and missing from the dump by name. The mode is in
-/// `--json`.
+/// A raised MTU makes frames too long. Such a frame is reported, counted, and listed as missing in
+/// the dump. `--json` names the mode.
 #[test]
 fn a_raised_mtu_is_in_the_verdict() {
     let _machine = shared();
@@ -172,7 +173,8 @@ fn a_raised_mtu_is_in_the_verdict() {
     assert_eq!(capture::read(dump).packets.len(), 2);
 }
 
-/// `--cpus` means the same with every engine: a CPU for each thread of an interface, and none of them for made-up traffic.
+/// `--cpus` has the same meaning for every engine: one CPU for each thread of an interface, and
+/// none for generators.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();
@@ -211,7 +213,7 @@ fn capture_threads_run_where_they_are_told() {
         assert_eq!(code, 0, "{words}");
         let recorder = Recorder::start_with(&namespace, &arguments);
         let deadline = Instant::now() + DEADLINE;
-        // Each sets out from where the others run.
+        // A new thread starts on the CPUs of its parent and moves later.
         loop {
             let threads = of_threads(&recorder, "Cpus_allowed_list");
             let named = |name: &&(String, String)| name.0.starts_with("inserter-");
@@ -229,7 +231,7 @@ fn capture_threads_run_where_they_are_told() {
     }
 }
 
-/// The kernel undoes with a packet socket what it did for it, however the program ends.
+/// The kernel resets promiscuous mode together with the packet socket, however the program ends.
 #[test]
 fn kill_9_leaves_no_promiscuous_interface() {
     let _machine = shared();
@@ -304,7 +306,7 @@ fn what_an_engine_cannot_do_is_refused() {
     assert!(words.contains("--engine pcap"), "{words}");
 }
 
-/// Where `/proc` tells nothing, a route is seen all the same.
+/// Routes are found even if `/proc` shows nothing.
 #[test]
 fn a_closed_proc_hides_no_route() {
     let _machine = shared();
@@ -326,13 +328,14 @@ fn a_closed_proc_hides_no_route() {
     assert!(words.contains("route"), "{words}");
 }
 
-/// Runs `record` with arguments that do not let it start.
+/// Runs `record` with arguments that it must refuse.
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (i32, String) {
     let line = [&[PROGRAM, "record"], arguments].concat();
     run(namespace, &[], &line)
 }
 
-/// The tail of a large flow is dropped by the XDP program: all of it is counted and told, and the beginnings of all flows are there.
+/// The XDP program drops the tail of a large flow. All dropped packets are counted and reported,
+/// and the starts of all flows are recorded.
 #[test]
 fn tails_are_dropped_in_the_kernel() {
     let _machine = quiet();
@@ -345,7 +348,7 @@ fn tails_are_dropped_in_the_kernel() {
     arguments.extend(["udp port 9", "--dump", ""]);
     let recorder = Recorder::start_with(&namespace, &arguments);
     let mut sender = Sender::new(&namespace, "v0");
-    // Each hundredth packet is a flow of its own.
+    // Each hundredth packet belongs to a separate flow.
     let port = |number: u64| match number % 100 {
         99 => 1000 + u16::try_from(number / 100).unwrap(),
         _ => 999,
@@ -370,7 +373,8 @@ fn tails_are_dropped_in_the_kernel() {
     }
     let ledger = outcome.source();
     assert_eq!(ledger.received, sender.sent());
-    // A packet of each small flow, and the trigger; of the large one, what begins before 4 KiB.
+    // The dump has one packet of each small flow, the trigger, and the first 4 KiB of the large
+    // flow.
     let large = kept.remove(&999).unwrap();
     let beginning: BTreeSet<u64> = (0..)
         .filter(|number| port(*number) == 999)
@@ -380,7 +384,8 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(ledger.stored, 1001 + beginning.len() as u64);
     let payload = capture::read(dump).packets[0].data.len() - 42;
     assert_eq!(large.len(), 4096_usize.div_ceil(payload));
-    // What the program dropped and what the inserter shed, which stood behind it: at first, and one packet each 100 ms.
+    // The XDP program dropped most packets. The inserter after it shed the first ones, and then one
+    // packet each 100 ms.
     let missing = dump["missing"].as_array().unwrap();
     let counts: Vec<u64> = missing
         .iter()
@@ -402,7 +407,8 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(missing[0]["by"], json!({ "cutoff": dropped }));
 }
 
-/// Connections are opened again with the same ports in the burst that takes them beyond their cutoff: the program has seen their SYN before it was told to drop them.
+/// Connections with the same ports reopen in the same burst that exceeds their cutoff. The XDP
+/// program saw their SYN before it received the order to drop them.
 #[test]
 fn connections_that_are_opened_again_are_not_dropped() {
     const FLOWS: u16 = 50;
@@ -445,12 +451,14 @@ fn connections_that_are_opened_again_are_not_dropped() {
             syn,
         ]
     });
-    // A queue of veth has room for 256 frames and drops the others before the interface has them.
+    // A veth queue has room for 256 frames, and drops further frames before the interface counts
+    // them.
     for frames in burst.collect::<Vec<_>>().chunks(60) {
         frames.iter().for_each(|frame| sender.send(frame));
         recorder.settle(sender.sent());
     }
-    // What the inserter said to the program in the step that counted it is said when it has counted the next packet.
+    // The inserter passes its orders for a packet to the XDP program when it has counted the next
+    // packet.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

@@ -23,7 +23,7 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// By Community ID: the client's port, packets and bytes both ways.
+/// Client port, packets and bytes of both directions, by Community ID.
 fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
     let lines = text.lines();
     let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -45,7 +45,7 @@ fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
         .collect()
 }
 
-/// What the other end answers.
+/// The reply of the other endpoint.
 fn answer(request: &[u8]) -> Vec<u8> {
     let mut frame = request.to_vec();
     for (to, from, len) in [(26, 30, 4), (30, 26, 4), (34, 36, 2), (36, 34, 2)] {
@@ -54,7 +54,7 @@ fn answer(request: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What `retroscope flows` tells of a file.
+/// Output of `retroscope flows` for a file.
 fn of_file(path: &Path) -> String {
     let output = Command::new(PROGRAM)
         .args(["flows", "-q", "--idle-timeout", "0", "-r"])
@@ -65,7 +65,8 @@ fn of_file(path: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Requests come by one interface and answers by another, with two threads to look at them: the flows are those of a file that has both.
+/// Requests arrive on one interface and replies on another, and two threads inspect packets. The
+/// flows equal those of a file with both directions.
 #[test]
 fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     let _machine = shared();
@@ -117,7 +118,8 @@ fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     assert_eq!(live.len(), expected.len());
 }
 
-/// The kernel takes tags out of frames: flows under them are told apart all the same. What a trigger took is exempt once it was looked at, wherever that is.
+/// The kernel removes VLAN tags from frames, but flows with different tags stay distinct. A flow
+/// that triggered is exempt from the cutoff once its trigger packet was inspected, in any thread.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     for analyzers in ["inline", "1"] {
@@ -130,7 +132,7 @@ fn flows_are_cut_off_but_those_that_trigger() {
         );
         let recorder = Recorder::start(&namespace, &line);
         let mut sender = Sender::new(&namespace, "v0");
-        // 5 of 500 bytes begin before 2 KiB.
+        // 5 packets of 500 bytes begin before 2 KiB.
         let frames = [
             udp(1, 4000, 53, &[1; 500]),
             tagged(&udp(1, 4000, 53, &[1; 500]), &[(0x8100, 7)]),
@@ -156,7 +158,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// A dump is opened of flows that are beyond their cutoff: what comes of them is kept as soon as that is seen, with a packet of them in its window, or without.
+/// A dump of flows beyond their cutoff opens. Further packets of these flows are kept as soon as
+/// the dump is noticed, whether or not the window contains an earlier packet of them.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for past in ["20s", "0s"] {
@@ -204,11 +207,12 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// Four times the load and back: the ring reaches back for the goal nearly always, flows keep their beginnings, and all of them afterwards.
+/// The load quadruples and drops again. The ring reaches back to the goal nearly always. Flows keep
+/// their first packets, and keep all packets after the overload.
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
     const GOAL_S: u64 = 3;
-    /// Half of what the ring holds comes within the goal.
+    /// Half of the ring's capacity arrives within the goal.
     const RATE: u64 = 30_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("goal") else {
@@ -223,7 +227,8 @@ fn the_ring_reaches_back_for_the_goal() {
     let recorder = Recorder::start(&namespace, &line);
     let api = Api::at(&socket);
     let mut sender = Sender::new(&namespace, "v0");
-    // A tenth of the packets are of small flows, of ten packets each; the others of four large ones.
+    // A tenth of the packets belong to small flows of ten packets each, the rest to four large
+    // flows.
     let fill = |number: u64, frame: &mut [u8]| {
         let port = match number % 10 {
             0 => 2000 + u16::try_from(number / 100 % 60_000).unwrap(),

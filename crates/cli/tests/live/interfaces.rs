@@ -15,7 +15,7 @@ use crate::{
     tun::Tun,
 };
 
-/// Ethernet and bare IP in one file, each under its name.
+/// One file contains Ethernet and bare IP, each with its interface name.
 #[test]
 fn a_veth_and_a_tun_go_into_one_file() {
     let _machine = shared();
@@ -36,7 +36,7 @@ fn a_veth_and_a_tun_go_into_one_file() {
         tun.receive(&frame[14..50]);
     }
     recorder.settle_all(2, 20);
-    // What this host sends is seen too.
+    // Packets that this host sends are captured too.
     let socket = namespace.enter(|| UdpSocket::bind("10.9.0.1:5000").unwrap());
     socket.send_to(b"trigger!", "10.9.0.2:60000").unwrap();
     recorder.dumps(1);
@@ -66,7 +66,7 @@ fn a_veth_and_a_tun_go_into_one_file() {
     );
 }
 
-/// The kernel shows a packet on `lo` going out and coming in: once is enough.
+/// The kernel shows a packet on `lo` twice, outgoing and incoming. It must be recorded once.
 #[test]
 fn loopback_shows_each_packet_once() {
     let _machine = shared();
@@ -95,7 +95,7 @@ fn loopback_shows_each_packet_once() {
     assert!(numbers_to(&capture, 60000).into_iter().eq(0..100));
 }
 
-/// An interface that goes down says so, and goes on when it comes up.
+/// An interface that goes down is reported, and is recorded again when it comes up.
 #[test]
 fn an_interface_goes_down_and_up() {
     let _machine = shared();
@@ -119,7 +119,7 @@ fn an_interface_goes_down_and_up() {
     assert_eq!(outcome.source().stored, 2);
     assert_eq!(outcome.json["sources"][0]["gaps"], 1);
     assert_away(&outcome.dumps()[0], "v1");
-    // Once, although each thread has a socket of its own.
+    // Reported once, although each thread has its own socket.
     let went_down = outcome
         .words
         .iter()
@@ -127,7 +127,8 @@ fn an_interface_goes_down_and_up() {
     assert_eq!(went_down.count(), 1, "{:#?}", outcome.words);
 }
 
-/// A dump misses what passed while an interface was away, and nothing else: nobody knows how much.
+/// The dump misses an unknown number of packets of the time when an interface was away, and nothing
+/// else.
 fn assert_away(dump: &Value, source: &str) {
     let [missing] = &dump["missing"].as_array().unwrap()[..] else {
         panic!("{dump}")
@@ -145,7 +146,8 @@ fn assert_away(dump: &Value, source: &str) {
     assert!(from < to, "{missing}");
 }
 
-/// One interface is removed; the other is recorded on, dumps end on time, the end is clean.
+/// One interface is removed. The other interface is still recorded, dumps end on time, and the
+/// recording ends without error.
 #[test]
 fn an_interface_is_removed() {
     let _machine = shared();
@@ -177,8 +179,9 @@ fn an_interface_is_removed() {
     assert_eq!(capture.packets.len(), 2);
 }
 
-/// The only interface is removed and made again, with one thread and with several, and as a user without rights: the recording goes on,
-/// dumps before and behind the gap are complete, one across it is not.
+/// The only interface is removed and created again: with one thread, with several, and without
+/// privileges. The recording continues. Dumps before and after the gap are complete, and a dump
+/// across the gap is incomplete.
 #[test]
 fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
@@ -213,14 +216,14 @@ fn comes_back(tag: &str, engine: &[&str]) {
     ];
     let recorder = Recorder::start_with(&namespace, &[&arguments[..], engine].concat());
     if engine.contains(&"af-xdp") {
-        // Until its thread runs packets go on to the host.
+        // Until the capture thread runs, packets still go to the host.
         recorder.line("what it takes", |line| line.contains("1 receive queue, "));
     }
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
     namespace.ip("link del v0");
     recorder.line("gone", |line| line.contains("v1: the interface is gone"));
-    // A window that ends while it is away knows of the gap too.
+    // A window that ends while the interface is away also includes the gap.
     recorder.signal(Signal::USR1);
     recorder.dumps(2);
     namespace.add_veth("v0", "v1");
@@ -252,7 +255,7 @@ fn comes_back(tag: &str, engine: &[&str]) {
     assert_away(outcome.dump_of("manual"), "v1");
 }
 
-/// Waits until `count` packet sockets are bound to an interface as it is now, under its present number.
+/// Waits until `count` packet sockets are bound to the present interface, by its present index.
 fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     let deadline = Instant::now() + DEADLINE;
     namespace.enter(|| {
@@ -272,8 +275,8 @@ fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     });
 }
 
-/// An interface that is removed too often is away to the end, although its own threads have ended: the other one is recorded on, and
-/// every later dump is incomplete.
+/// An interface that is removed too often stays away, although its own threads have ended. The
+/// other interface is still recorded, and every later dump is incomplete.
 #[test]
 fn an_interface_is_away_for_good() {
     let _machine = shared();
@@ -294,7 +297,8 @@ fn an_interface_is_away_for_good() {
         recorder.lines(times, "back", |line| {
             line.contains("v1: the interface is up")
         });
-        // One thread tells it. Each must have seen it, and taken a socket, before it is gone again.
+        // Only one thread reports the removal. Each thread must have bound a new socket before the
+        // next removal.
         wait_for_sockets(&namespace, "v1", 2);
     }
     namespace.ip("link del v0");
@@ -318,7 +322,7 @@ fn an_interface_is_away_for_good() {
         v1["gap_seconds"].as_f64().unwrap() > away.as_secs_f64(),
         "{v1}"
     );
-    // The thread that ends first leaves the other one for an instant.
+    // For a moment, the thread that ends first leaves the other thread alone.
     let told = outcome
         .words
         .iter()
@@ -331,7 +335,7 @@ fn an_interface_is_away_for_good() {
     );
 }
 
-/// Whether the kernel has AF_XDP; says so if not.
+/// Whether the kernel has AF_XDP. Prints a message if not.
 fn has_af_xdp(namespace: &Namespace) -> bool {
     let line = [
         PROGRAM,
@@ -343,7 +347,7 @@ fn has_af_xdp(namespace: &Namespace) -> bool {
         "--trigger",
         "ip",
     ];
-    // An interface that it cannot record from, so that it always ends.
+    // AF_XDP cannot record this interface, so the program always ends.
     let (_, words) = run(namespace, &[], &line);
     let has = !words.contains("no AF_XDP");
     if !has {
@@ -352,7 +356,7 @@ fn has_af_xdp(namespace: &Namespace) -> bool {
     has
 }
 
-/// AF_XDP's program goes with the process also when it is attached to an interface that came back.
+/// The XDP program ends with the process even if it is attached to an interface that was recreated.
 #[test]
 fn kill_9_leaves_no_program_on_an_interface_that_came_back() {
     let _machine = shared();

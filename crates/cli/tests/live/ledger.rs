@@ -1,4 +1,5 @@
-//! Every packet is accounted for: at speed, in overload, over several threads; and what a dump holds is exactly what was sent.
+//! Every packet is accounted for: at high speed, under overload, and with several threads. A dump
+//! contains exactly the sent packets.
 
 use std::{collections::BTreeSet, fs, time::Instant};
 
@@ -19,15 +20,17 @@ const RATE: u64 = 500_000;
 /// Port of the numbered frames.
 const BACKGROUND: u16 = 2000;
 
-/// The host whose packets a trigger packet asks for.
+/// The host whose packets a trigger packet requests.
 const HOST: u8 = 7;
 
-/// 500 kpps of 64-byte frames: nothing is lost, and dumps in the middle of it hold exactly their windows.
+/// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly their
+/// windows.
 ///
-/// Three trigger packets in turn dump one host, and SIGUSR1 dumps everything. The windows of the first and the third dump
-/// together cover the second, so the second's edges are known to the packet. A busy machine may send slower than asked;
-/// what it sends must be there all the same. One that holds the recorder up for longer than a window waits, or the sender
-/// between two triggers, gets two more tries.
+/// Three consecutive trigger packets dump one host, and SIGUSR1 dumps everything. The windows of
+/// the first and the third dump together cover the second window, so the edges of the second dump
+/// are known to the packet. A busy machine may send more slowly, but all sent packets must be
+/// recorded. If the machine delays the recorder beyond a window's wait, or the sender between two
+/// triggers, the test tries up to two more times.
 #[test]
 fn half_a_million_packets_a_second_are_all_there() {
     let _machine = quiet();
@@ -44,11 +47,11 @@ fn half_a_million_packets_a_second_are_all_there() {
     panic!("{held_up:#?}");
 }
 
-/// Records, and looks at the dumps.
+/// Records and checks the dumps.
 ///
 /// # Errors
-/// What the recorder told of packets that it got too late or not at all because it was held up, or that the triggers were
-/// too far apart. What is wrong besides panics.
+/// The recorder's report of late or lost packets because the machine delayed it, or that the
+/// triggers were too far apart. Other faults panic.
 fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     let seconds = if soak() { 10 } else { 2 };
     let count = RATE * seconds;
@@ -74,7 +77,7 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         ],
     );
     let mut sender = Sender::new(namespace, "v0");
-    // So close that the windows overlap also where the machine is slow.
+    // The distance is small, so that windows overlap even on a slow machine.
     let trigger_at = |n: u64| count / 2 + n * RATE / 20;
     let mut due: Vec<(u64, u16)> = vec![
         (trigger_at(3), 60002),
@@ -93,7 +96,7 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         }
     });
     let sent = sender.sent();
-    // The windows ended before the flood did.
+    // The windows ended before the flood.
     recorder.settle(sent);
     let outcome = recorder.stop();
     eprintln!(
@@ -130,7 +133,7 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         assert!(numbers.iter().all(|n| n % 256 == u64::from(HOST)));
         assert!(numbers.windows(2).all(|two| two[1] == two[0] + 256), "gaps");
         assert_eq!(numbers_to(capture, port).len(), 1, "the trigger packet");
-        // Beside the numbered frames there are but trigger packets, all of the same host.
+        // All other packets are trigger packets of the same host.
         assert!(capture.packets.len() - numbers.len() <= 3);
     }
     let dump = outcome.dump_of("udp port 60001");
@@ -171,8 +174,8 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     Ok(())
 }
 
-/// A recorder that is held up loses packets in the kernel. They are counted to the packet, and a dump whose window touches
-/// the loss says so.
+/// A stopped recorder loses packets in the kernel. The count is exact, and a dump whose window
+/// touches the loss reports it.
 #[test]
 fn overload_is_counted_and_told() {
     let _machine = quiet();
@@ -203,8 +206,9 @@ fn overload_is_counted_and_told() {
     capture::read(dump);
 }
 
-/// A recorder that is held up while a window is open reads the window's packets after its end. The dump has them, or says
-/// how many came too late: a later dump of everything tells.
+/// A recorder that is stopped while a window is open reads the window's packets after its end. The
+/// dump contains these packets, or reports how many were late. A later dump of everything proves
+/// the count.
 #[test]
 fn a_dump_that_was_held_up_is_honest() {
     let _machine = quiet();
@@ -219,7 +223,8 @@ fn a_dump_that_was_held_up_is_honest() {
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.line("the trigger", |line| line.starts_with("trigger "));
     hold(&recorder);
-    // Half of it within the window and half after it. The kernel keeps about half a second, then it may lose some.
+    // Half of the flood is within the window, half after it. The kernel buffers about half a second
+    // and may lose packets after that.
     sender.flood(30_000, Some(100_000), traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     recorder.settle(sender.sent());
@@ -247,17 +252,18 @@ fn a_dump_that_was_held_up_is_honest() {
     assert_eq!(dump["verdict"], verdict);
 }
 
-/// Stops the process, sends more than the kernel can keep for it, and lets it go on.
+/// Stops the process, sends more than the kernel can buffer, and continues the process.
 fn stall(recorder: &Recorder, sender: &mut Sender) {
     hold(recorder);
     // 64 MiB of kernel memory hold about 500 000 small frames.
     sender.flood(1_500_000, None, traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
-    // Until it caught up, the kernel may have no room for a packet that must come.
+    // Until the recorder has caught up, the kernel may have no room for a packet that the test
+    // needs.
     recorder.settle(sender.sent());
 }
 
-/// Stops the process, until SIGCONT.
+/// Stops the process until SIGCONT.
 fn hold(recorder: &Recorder) {
     recorder.signal(Signal::STOP);
     let deadline = Instant::now() + DEADLINE;
@@ -274,7 +280,7 @@ fn state(recorder: &Recorder) -> String {
     stat[stat.rfind(')').unwrap() + 2..].to_owned()
 }
 
-/// Three capture threads share the flows; the dump is one file in order of time, with every packet.
+/// Three capture threads share the flows. The dump is one file in time order, with every packet.
 #[test]
 fn several_threads_write_one_ordered_file() {
     let _machine = shared();
@@ -295,17 +301,19 @@ fn several_threads_write_one_ordered_file() {
     outcome.expect_code(0);
     let ledger = outcome.source();
     assert_eq!((ledger.received, ledger.stored), (count + 1, count + 1));
-    // 256 hosts are 256 flows: if they had all gone one way, the threads would not have shared them.
+    // 256 hosts are 256 flows. If one thread had received all flows, the threads would not have
+    // shared the load.
     let capture = capture::read(&outcome.dumps()[0]);
     let mut numbers = numbers_to(&capture, BACKGROUND);
-    // Frames of different threads may bear the same stamp: then the queue's number decides.
+    // Frames of different threads may have equal timestamps. Then the queue's number decides the
+    // order.
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..count));
     assert_eq!(capture.packets.len() as u64, count + 1);
     assert!(capture.packets.iter().all(|p| p.data.len() == SMALL));
 }
 
-/// `-c N` stores N packets, and the rest of what was received is counted as filtered.
+/// `-c N` stores N packets. Other received packets count as filtered.
 #[test]
 fn a_count_is_exact() {
     let _machine = shared();
@@ -322,7 +330,8 @@ fn a_count_is_exact() {
     assert!(outcome.said("100 packets captured"));
 }
 
-/// A capture filter keeps packets out: in the kernel where that can decide it, else counted.
+/// A capture filter rejects packets: in the kernel if the kernel can evaluate the filter, otherwise
+/// in user space, where they are counted.
 #[test]
 fn what_the_capture_filter_refuses() {
     let _machine = shared();
@@ -335,7 +344,7 @@ fn what_the_capture_filter_refuses() {
         (&["-f", "host 10.0.0.7"][..], in_kernel),
         (&["-f", "host 10.0.0.7", "-s", "60"], in_kernel),
         (&["-f", "inbound and host 10.0.0.7"], in_user_space),
-        // What comes behind the last packet is counted.
+        // Packets after the last stored packet are counted.
         (&["-f", "host 10.0.0.7", "-c", "1000"], in_user_space),
     ] {
         let arguments = [&["-i", "v1", "--ring", "128MiB"], more].concat();

@@ -1,15 +1,19 @@
-//! The whole program on live interfaces: `retroscope record -i` in network namespaces that each test makes and removes.
+//! The whole program on live interfaces: `retroscope record -i` in network namespaces that each
+//! test creates and removes.
 //!
-//! Needs root and `ip`; says `SKIP:` where they are missing. Interfaces are veth pairs, a tun device and `lo`; traffic comes
-//! from a packet socket of the test's own, so what was sent is known to the byte. Nothing waits for time to pass: a test
-//! waits for a line on the recorder's stderr, or for its end, with a deadline.
+//! The tests need root and `ip`, and print `SKIP:` without them. Interfaces are veth pairs, a tun
+//! device and `lo`. Traffic comes from the test's own packet socket, so the test knows all sent
+//! bytes. A test never waits for time to pass. It waits for a line on the recorder's stderr, or for
+//! the end of the recorder, with a deadline.
 //!
-//! Tests that put the machine under load, or measure time, run alone (`quiet`). `RETROSCOPE_SOAK=1`, which `make soak`
-//! sets, makes them longer and checks tighter time limits, which an idle machine meets.
+//! Tests that load the machine or measure time run alone (`quiet`). `RETROSCOPE_SOAK=1`, which
+//! `make soak` sets, makes these tests longer and checks tighter time limits, which an idle machine
+//! meets.
 //!
-//! Why it is a binary beside `tests/program`: `quiet` is a lock of one process, and cargo runs one test binary after the other.
-//! In one binary with them, each test of `program` would have to take the lock too, and `make soak`, which runs this binary one
-//! test at a time, would have to leave them out.
+//! These tests are a separate binary from `tests/program`, because `quiet` locks only within a
+//! process, and cargo runs test binaries one after another. In a common binary, each test of
+//! `program` would also need the lock. And `make soak` runs this binary one test at a time, so
+//! `make soak` would have to exclude the tests of `program`.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,20 +59,20 @@ mod windows;
 use retroscope_recorder::PacketId;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Few tests may share the machine, a measurement may not.
+/// Other tests may share the machine, measurements may not.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Held by a test that runs beside others.
+/// Lock of a test that runs in parallel with other tests.
 fn shared() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that needs the machine to itself.
+/// Lock of a test that needs the machine to itself.
 fn quiet() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the long variants with the tighter limits were asked for.
+/// Whether the long variants with tighter limits are requested.
 fn soak() -> bool {
     std::env::var_os("RETROSCOPE_SOAK").is_some()
 }

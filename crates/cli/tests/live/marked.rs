@@ -1,4 +1,4 @@
-//! The packets of a dump, with which of them a trigger or an alert is about.
+//! The packets of a dump, and whether a trigger or an alert marked each of them.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,8 @@ pub(crate) struct Dumped {
     pub(crate) is_marked: bool,
 }
 
-/// The packets of a pcapng file of ours, by the blocks' own form: which of them have a comment, readers do not tell.
+/// Parses the packets of our pcapng file by the block format, because the readers do not report
+/// packet comments.
 pub(crate) fn packets(path: &Path) -> Vec<Dumped> {
     let bytes = fs::read(path).unwrap();
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

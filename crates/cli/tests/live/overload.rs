@@ -1,6 +1,9 @@
-//! More than can be looked at, over a veth pair: a test, and the experiments of docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//! Overload of the inspection over a veth pair: a test, and the experiments of
+//! docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
-//! What is offered is a multiple of what the same recorder looks at while it is flooded, with plain dropping, measured in the same run. An experiment prints its table:
+//! The offered load is a multiple of the capacity: the rate at which the same recorder inspects
+//! packets during a flood, with plain dropping, measured in the same run. An experiment prints its
+//! table:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -31,25 +34,26 @@ use crate::{
     traffic::{self, Frames, HEADERS, Sender, udp},
 };
 
-/// Flows at a time, and packets of each: in turns, and each begins when another one is at another place.
+/// Number of concurrent flows, and packets of each flow. Flows send in turns, and start at
+/// different times.
 const SLOTS: u64 = 50;
 const LENGTH: u64 = 500;
-/// The first packets of a flow that count.
+/// Number of first packets of a flow that count.
 const HEAD: u64 = 10;
-/// Packets a second that no recorder with a slow script can look at.
+/// A packet rate that no recorder with a slow script can inspect.
 const FLOOD: u64 = 150_000;
 
 /// Bytes of an Ethernet header.
 const HEADER_LEN: usize = 14;
 
-/// The flow of a packet, and its place there.
+/// The flow of a packet, and the packet's position in the flow.
 fn place(number: u64) -> (u64, u64) {
     let (slot, turn) = (number % SLOTS, number / SLOTS);
     let at = turn + slot * (LENGTH / SLOTS);
     (at / LENGTH * SLOTS + slot, at % LENGTH)
 }
 
-/// Makes a frame of such a flow, whose place stands in its payload.
+/// Fills a frame of a flow. The payload contains its position.
 fn fill(number: u64, frame: &mut [u8]) {
     let (flow, at) = place(number);
     let port = 1000 + u16::try_from(flow).unwrap();
@@ -57,7 +61,7 @@ fn fill(number: u64, frame: &mut [u8]) {
     frame[HEADERS..HEADERS + 8].copy_from_slice(&at.to_be_bytes());
 }
 
-/// A trigger function that takes 40 to 80 µs a packet on a 2-core Xeon guest.
+/// A trigger function that needs 40 to 80 µs for a packet on a 2-core Xeon guest.
 fn slow_script(directory: &Path) -> PathBuf {
     let path = directory.join("slow.lua");
     let text = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
@@ -65,17 +69,17 @@ fn slow_script(directory: &Path) -> PathBuf {
     path
 }
 
-/// What became of the packets that were sent.
+/// Losses by cause.
 #[derive(Debug, Clone, Copy)]
 struct Losses {
     kernel: u64,
     shed: u64,
-    /// Overtaken in the ring: stored, and not looked at.
+    /// Stored packets that were overwritten before their inspection.
     lapped: u64,
 }
 
 impl Losses {
-    /// The ledger closes over all that was sent.
+    /// Checks that the counts add up to all sent packets.
     fn of(outcome: &Outcome, sent: u64) -> Self {
         let ledger = outcome.source();
         assert_eq!(ledger.received, sent);
@@ -88,7 +92,8 @@ impl Losses {
     }
 }
 
-/// Sends, and gives what was lost, and how long it took until the last packet was stored or lost. `line`: a recorder that looks inline.
+/// Sends packets. Returns the losses, and the time until the last packet was stored or lost.
+/// `line`: arguments of a recorder that inspects inline.
 fn losses(
     namespace: &Namespace,
     line: &str,
@@ -104,8 +109,9 @@ fn losses(
     (sent, Losses::of(&recorder.stop(), sent), took)
 }
 
-/// Packets a second that a recorder which looks inline looks at while it is flooded: the most that it bears. Tells also what it bears for four seconds without loss, by
-/// steps of a tenth.
+/// Maximum rate, in packets a second, at which a recorder with inline inspection inspects packets
+/// during a flood. Also prints the rate that it sustains for four seconds without loss, in steps of
+/// a tenth.
 fn capacity(
     namespace: &Namespace,
     line: &str,
@@ -131,7 +137,8 @@ fn capacity(
     capacity as u64
 }
 
-/// Of the flows that were sent from their beginning, those whose first packets all were stored.
+/// Flows that were sent from their start, and how many of these have all their first packets
+/// stored.
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     whole: usize,
@@ -139,7 +146,7 @@ struct Heads {
     lost: Losses,
 }
 
-/// A recorder that keeps all that it looks at.
+/// Arguments of a recorder that keeps all inspected packets.
 fn heads_line(script: &Path, options: &str) -> String {
     format!(
         "-i v1 --ring 512MiB --set analyzers=inline --set capture-buffer=1MiB {options} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
@@ -188,7 +195,8 @@ fn heads_of_flows_survive_overload() {
     assert!(with.whole * 2 >= plain.whole * 5 && with.whole > 0);
 }
 
-/// After figure 9: connections that keep all of their first ten packets, with tail early drop and with plain dropping.
+/// After figure 9: flows that keep all of their first ten packets, with tail early drop and with
+/// plain dropping.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn heads_by_overload() {
@@ -226,8 +234,9 @@ fn heads_by_overload() {
     }
 }
 
-/// 900,000 packets at 150 kpps, in 1,800 flows, to a module that can look at some 25,000 a second; half of the flows are encrypted. Gives the flows of which the
-/// module saw the first ten packets, each in its turn, and what was lost.
+/// Sends 900,000 packets at 150 kpps in 1,800 flows to a module that can inspect about 25,000 a
+/// second. Half of the flows are encrypted. Returns the number of flows whose first ten packets the
+/// module saw in order, and the losses.
 fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool) -> (u64, Losses) {
     let directory = TempDir::new().unwrap();
     let module = directory.path().join("slow.lua");
@@ -263,7 +272,8 @@ fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool
     (events, Losses::of(&outcome, sender.sent()))
 }
 
-/// After figure 12: all algorithms, one of them off, and none; the events are those of a module.
+/// After figure 12: all algorithms, each algorithm turned off, and no algorithm. The events come
+/// from a module.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn one_algorithm_off_at_a_time() {
@@ -286,8 +296,9 @@ fn one_algorithm_off_at_a_time() {
     }
 }
 
-/// After figure 5: what bursts lose, by the size of the queue. Frames of 512 bytes, at eight times what a script bears, for 0.1 to 0.4 s, and then none until the rate
-/// is three quarters of that on average.
+/// After figure 5: losses of bursts by queue size. Frames of 512 bytes arrive at eight times the
+/// capacity of a script for 0.1 to 0.4 s. Pauses reduce the average rate to three quarters of the
+/// capacity.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn bursts_by_the_size_of_the_queue() {
@@ -340,8 +351,8 @@ fn bursts_by_the_size_of_the_queue() {
     }
 }
 
-/// The frames of `large/mix-a.pcap` with a whole header, ten times, with other addresses each time,
-/// and without VLAN tags, as in the published table.
+/// The frames of `large/mix-a.pcap` with a whole header, repeated ten times with different
+/// addresses, without VLAN tags, as in the published table.
 fn mixes() -> Option<Frames> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let path = corpus.join("large/mix-a.pcap");
@@ -361,14 +372,16 @@ fn mixes() -> Option<Frames> {
     Some(frames)
 }
 
-/// The frame without VLAN tags, and with a byte changed of both addresses, but for those of groups. Nobody who gets it looks at checksums.
+/// The frame without VLAN tags, and with one byte of both addresses changed, except group
+/// addresses. Checksums stay wrong, because no receiver checks them here.
 fn changed(frame: &[u8], by: u8) -> Vec<u8> {
     let (ends, mut rest) = frame.split_at(HEADER_LEN - 2);
     while rest.starts_with(&[0x81, 0]) || rest.starts_with(&[0x88, 0xa8]) {
         rest = rest.get(4..).unwrap_or_default();
     }
     let mut frame = [ends, rest].concat();
-    // Where the first address begins behind the frame's header, the length of both, the byte that is changed, and what those of groups begin with.
+    // Offset of the first address after the frame's header, length of an address, index of the
+    // changed byte, and first byte of group addresses.
     let (first, len, at, group) = match rest {
         [8, 0, ..] => (12, 4, 1, 224),
         [0x86, 0xdd, ..] => (8, 16, 5, 255),
@@ -384,7 +397,7 @@ fn changed(frame: &[u8], by: u8) -> Vec<u8> {
     frame
 }
 
-/// How many events of each kind Suricata writes of what a command has on its standard output.
+/// Number of Suricata's events by kind for the capture on a command's stdout.
 fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
     let directory = TempDir::new().unwrap();
     let mut source = command
@@ -392,7 +405,7 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Its own rules tell of gaps, of which there are the more the less is kept.
+    // Suricata's own rules report gaps. Fewer kept packets would give more events.
     let output = Command::new("suricata")
         .args("-r /dev/stdin -k none -S /dev/null --runmode single -l".split(' '))
         .arg(directory.path())
@@ -400,7 +413,7 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Packets are missing.
+    // Exit code 3 means that packets are missing.
     assert!(matches!(source.wait().unwrap().code(), Some(0 | 3)));
     let mut events = BTreeMap::new();
     for line in fs::read_to_string(directory.path().join("eve.json"))
@@ -418,8 +431,9 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
     events
 }
 
-/// After figure 12, with a real analyzer: Suricata gets what the ring has at the end. Four times as many packets come as can be looked at, and four times as many bytes
-/// as the ring holds.
+/// After figure 12 with a real analyzer: Suricata reads the ring's contents at the end. The packet
+/// rate is four times the inspection capacity, and four times as many bytes arrive as the ring
+/// holds.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn events_of_suricata() {

@@ -1,4 +1,5 @@
-//! The past is asked for while packets come: nothing that was asked is told wrongly, and nothing is lost for it.
+//! Queries of recorded packets while packets arrive: answers are correct, and queries cause no
+//! packet loss.
 
 use std::{
     io::{Read, Write},
@@ -25,21 +26,22 @@ use crate::{
     traffic::{self, Sender, number_of, udp},
 };
 
-/// What came of an answer that goes on, over all connections.
+/// State of a followed query over all connections.
 #[derive(Debug, Default)]
 struct Followed {
     buffer: Vec<u8>,
-    /// The packet that is to come next.
+    /// Sequence number of the next expected packet.
     next: u64,
     packets: u64,
-    /// What the stream says is missing, and what it does not.
+    /// Packets that the stream reports as missing.
     dropped: u64,
     untold: u64,
     last: Option<PacketId>,
 }
 
 impl Followed {
-    /// Takes what was read. Numbers go on; where some are missing the packet behind them says how many, unless the kernel dropped them.
+    /// Parses read bytes. Sequence numbers must be consecutive. At a gap the next packet reports
+    /// the number of missing packets, unless the kernel dropped them.
     fn take(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
         let (blocks, rest) = blocks::blocks_and_rest(&self.buffer);
@@ -56,7 +58,8 @@ impl Followed {
         self.buffer.drain(..whole);
     }
 
-    /// Connects, or lets the program do it, behind the last packet. Half of a block is forgotten.
+    /// Reconnects after the last packet, directly or through the program. A partial block is
+    /// discarded.
     fn again(&mut self, socket: &Path, by_program: bool) -> Reader {
         self.buffer.clear();
         if by_program {
@@ -79,15 +82,15 @@ impl Followed {
     }
 }
 
-/// Who reads.
+/// The reading side of a query.
 enum Reader {
     Program(Child, ChildStdout),
-    /// And of a chunk that is not whole yet what is there.
+    /// A connection, with the bytes of an incomplete chunk.
     Connection(UnixStream, Vec<u8>),
 }
 
 impl Reader {
-    /// What comes next of the file. Empty: it has ended.
+    /// The next bytes of the file. Empty at its end.
     fn read(&mut self) -> Vec<u8> {
         let mut buffer = vec![0; 1 << 16];
         match self {
@@ -110,7 +113,7 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// Kills it, wherever it is.
+    /// Kills the program in any state.
     fn drop(&mut self) {
         if let Self::Program(child, _) = self {
             let _ = child.kill();
@@ -119,7 +122,7 @@ impl Drop for Reader {
     }
 }
 
-/// The first chunk (RFC 9112, section 7.1), and how long it is with its frame.
+/// The first chunk (RFC 9112, section 7.1), and its length with framing.
 fn chunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     let length = std::str::from_utf8(&bytes[..end]).unwrap();
@@ -129,7 +132,7 @@ fn chunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((chunk.to_vec(), end + 4 + length))
 }
 
-/// Asks, and reads the head of the answer; it is 200.
+/// Sends a request and reads the head of the answer, which must be 200.
 fn answer(socket: &Path, target: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     write!(stream, "GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -144,11 +147,13 @@ fn answer(socket: &Path, target: &str) -> UnixStream {
     stream
 }
 
-/// A reader is killed, or its connection is, again and again, and now and then it reads nothing until the ring has overtaken it: all packets
-/// come once, in order, but those that the stream says are missing.
+/// A reader or its connection is killed repeatedly, and sometimes reads nothing until the ring has
+/// overtaken it. All packets arrive once and in order, except those that the stream reports as
+/// missing.
 #[test]
 fn who_follows_and_is_killed_misses_only_what_it_is_told() {
-    /// Frames between two words of the sender; a pause is at least six times as long, and longer than the ring.
+    /// Frames between two messages of the sender. A pause is at least six times as long, and longer
+    /// than the ring.
     const STEP: u64 = 50_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("follow") else {
@@ -156,7 +161,7 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     };
     let (seconds, rate) = if soak() { (600, 200_000) } else { (5, 150_000) };
     let (_folder, path) = socket();
-    // It has some 200,000 frames.
+    // The ring holds about 200,000 frames.
     let recorder = Recorder::start(
         &namespace,
         &format!(
@@ -172,7 +177,7 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut followed = Followed::default();
             let (mut kills, mut pauses) = (0_u64, 0_u64);
-            // The last frame is in the ring.
+            // Ends when the last frame has arrived.
             while followed.next < count {
                 let mut reader = followed.again(path, random.bool());
                 let mut left = random.u64(1..rate * 100);
@@ -222,7 +227,8 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     );
 }
 
-/// Twenty dumps of everything are written and six clients ask, as many as one account may have, while packets come at full speed: none is lost, and each answer begins at once.
+/// Twenty dumps of everything are written, and six clients query, which is the maximum for one
+/// account, while packets arrive at full speed. No packet is lost, and each answer begins at once.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     const DUMPS: u16 = 20;
@@ -248,7 +254,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
         let asking: Vec<_> = (0..6)
             .map(|client| {
                 scope.spawn(move || {
-                    // Everything, one host in 256, and what is not there.
+                    // All packets, one host in 256, and no packets.
                     let filter = ["", "&filter=host%2010.0.0.7", "&filter=tcp"][client % 3];
                     let target = format!("/v1/query?last=1s&limit_packets=100000{filter}");
                     let mut firsts = Vec::new();
@@ -258,7 +264,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
                         let mut byte = [0];
                         stream.read_exact(&mut byte).unwrap();
                         firsts.push(start.elapsed());
-                        // To the end, which closes nothing: the last chunk is empty.
+                        // Read up to the last chunk, which is empty. The connection stays open.
                         let (mut rest, mut buffer) = (byte.to_vec(), vec![0; 1 << 16]);
                         loop {
                             match chunk(&rest) {
@@ -279,7 +285,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
         let mut sender = Sender::new(&namespace, "v0");
         let (count, mut dumps) = (seconds * rate, 0);
         let took = sender.flood(count, Some(rate), traffic::number, |sent, sender| {
-            // One behind the other in the first half.
+            // Dumps start one after another in the first half.
             if dumps < DUMPS && sent >= u64::from(dumps + 1) * count / u64::from(2 * DUMPS) {
                 dumps += 1;
                 sender.send(&udp(7, 1000, dumps, b"trigger!"));

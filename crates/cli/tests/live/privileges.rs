@@ -1,4 +1,5 @@
-//! Privileges are given up once everything is open, by every thread, and recording goes on without them.
+//! Every thread drops its privileges after everything is open, and recording continues without
+//! privileges.
 
 use std::{
     fs::{self, Permissions},
@@ -18,10 +19,10 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// nobody.
+/// User ID of nobody.
 pub(crate) const NOBODY: &str = "65534";
 
-/// Lets anyone look into the folder that holds the dump directory, then runs the rest.
+/// Lets every user enter the folder with the dump directory, then runs the remaining command.
 pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "sh",
     "-c",
@@ -35,7 +36,7 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, Strin
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let one = |thread: std::io::Result<fs::DirEntry>| {
-        // It may have ended.
+        // The thread may have ended.
         let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
         let value = |field| {
             let mut lines = status.lines();
@@ -47,7 +48,7 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, Strin
     threads.filter_map(one).collect()
 }
 
-/// The dump directory is somebody else's, and closed.
+/// The dump directory belongs to another user and is closed to others.
 pub(crate) const THEIR_FOLDER: [&str; 5] = [
     "sh",
     "-c",
@@ -56,13 +57,14 @@ pub(crate) const THEIR_FOLDER: [&str; 5] = [
     "DIR",
 ];
 
-/// No capability.
+/// An empty capability set.
 pub(crate) const NOTHING: &str = "0000000000000000";
 
 /// CAP_DAC_OVERRIDE alone.
 pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
 
-/// The name and the permitted capabilities of each thread, once all have names: a new one has that of who started it.
+/// Name and permitted capabilities of each thread. Waits until all threads are named, because a new
+/// thread first has the name of its parent.
 pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -76,7 +78,7 @@ pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     }
 }
 
-/// Every thread has lost what it had, and cannot get it back.
+/// Checks that no thread has capabilities, or can get them back.
 pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let threads = assert_all(recorder, set, NOTHING);
@@ -85,13 +87,14 @@ pub(crate) fn assert_given_up(recorder: &Recorder) {
     assert_all(recorder, "NoNewPrivs", "1");
 }
 
-/// Asserts that a field of each thread's status has a value. Whoever sees packets has it by the time that recording is told;
-/// threads that filled the ring may still be on their way out, and are waited for. Returns how many threads there are.
+/// Asserts that a field of each thread's status has a value. Threads that see packets have the
+/// value before the start is reported. Threads that filled the ring may still be ending, so this
+/// waits for them. Returns the number of threads.
 pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let threads = of_threads(recorder, field);
-        // It has its name before it gives anything up.
+        // The signal thread has its name before it drops privileges.
         assert!(threads.iter().any(|(name, _)| name == "signals"));
         let mut others = threads.iter().filter(|(_, it)| it != value).peekable();
         if others.peek().is_none() {
@@ -105,7 +108,7 @@ pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize
     }
 }
 
-/// A packet triggers, and its dump is complete.
+/// Sends a packet that triggers, and checks that the dump is complete.
 pub(crate) fn record_one(namespace: &Namespace, recorder: Recorder) -> u32 {
     Sender::new(namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
@@ -141,7 +144,8 @@ fn root_keeps_nothing() {
     assert_eq!(record_one(&namespace, recorder), 0);
 }
 
-/// A root without `-Z` keeps what writing to the directory takes, but not where packets are looked at.
+/// Root without `-Z` keeps the capability to write to the directory, except in threads that inspect
+/// packets.
 #[test]
 fn only_who_writes_may_write_anywhere() {
     let _machine = shared();
@@ -181,10 +185,11 @@ fn root_becomes_a_user() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// A copy of the program that anyone may run, wherever the checkout lies.
+/// A copy of the program that every user may run, wherever the checkout is.
 ///
-/// `cp` makes it: a process that another test starts meanwhile would inherit a descriptor that this one writes to, and nobody
-/// can run the copy (ETXTBSY) until that process runs its own program.
+/// `cp` makes the copy. If this process wrote it, a process that another test starts meanwhile
+/// would inherit the descriptor. Nobody could then run the copy (ETXTBSY) until that process
+/// executes its own program.
 pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -194,7 +199,7 @@ pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// As a user starts it after `setcap`: the file has the capability, the user has none.
+/// A user starts the program after `setcap`: the file has the capability, the user has none.
 #[test]
 fn file_capabilities_are_enough() {
     let _machine = shared();
@@ -215,7 +220,7 @@ fn file_capabilities_are_enough() {
            --inh-caps -all --bounding-set +net_raw {} "$@""#,
         program.display()
     );
-    // A file system that is mounted nosuid gives no capabilities to anybody.
+    // A file system mounted with nosuid gives no capabilities.
     let probe = [
         "setpriv",
         "--reuid",
@@ -252,7 +257,7 @@ fn file_capabilities_are_enough() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// As systemd starts a service with AmbientCapabilities=CAP_NET_RAW and a user of its own.
+/// Start like a systemd service with AmbientCapabilities=CAP_NET_RAW and its own user.
 #[test]
 fn ambient_capabilities_are_enough() {
     let _machine = shared();
@@ -264,7 +269,7 @@ fn ambient_capabilities_are_enough() {
         return;
     }
     let (_folder, program) = copy_for_anyone();
-    // The wrapper drops the program's name that comes behind it.
+    // The wrapper skips the program's name that follows.
     let run = format!(
         r#"chmod 777 "${{1%/dumps}}" && shift 2 && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
            --inh-caps +net_raw --ambient-caps +net_raw {} "$@""#,

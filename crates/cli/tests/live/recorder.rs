@@ -1,4 +1,4 @@
-//! `retroscope record` as a child process: its words, its signals, its end.
+//! `retroscope record` as a child process: its messages, signals and end.
 
 use std::{
     ffi::OsString,
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::namespace::Namespace;
 
-/// Longer than anything here takes: a test that waits so long has failed.
+/// A test that waits this long has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The program under test.
@@ -37,7 +37,7 @@ pub(crate) struct Recorder {
     _temporary: TempDir,
 }
 
-/// The words of a line: split at spaces, but for those in single quotes, as a shell does.
+/// Splits a line at spaces, except within single quotes, like a shell.
 pub(crate) fn words(line: &str) -> Vec<&str> {
     let parts = line.split('\'').enumerate();
     parts
@@ -48,7 +48,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What stderr said so far.
+/// The lines that arrived on stderr.
 #[derive(Debug, Default)]
 struct Words {
     heard: Mutex<Heard>,
@@ -70,7 +70,7 @@ pub(crate) struct Outcome {
     pub(crate) json: Value,
     /// Lines of stderr.
     pub(crate) words: Vec<String>,
-    /// From the call of `wait` or `stop` to the end of the process.
+    /// Time from the call of `wait` or `stop` to the end of the process.
     pub(crate) took: Duration,
     /// CPU time of the process, user and system.
     pub(crate) cpu: Duration,
@@ -79,18 +79,19 @@ pub(crate) struct Outcome {
 }
 
 impl Recorder {
-    /// Starts `record --json -w DIR` with more arguments, those [of a line](words), and waits until it records.
+    /// Starts `record --json -w DIR` with further arguments, split by [`words`], and waits until it
+    /// records.
     pub(crate) fn start(namespace: &Namespace, line: &str) -> Self {
         Self::start_with(namespace, &words(line))
     }
 
-    /// The same with arguments as they are.
+    /// Starts a recorder with arguments that are already split.
     pub(crate) fn start_with(namespace: &Namespace, arguments: &[&str]) -> Self {
         Self::start_wrapped(namespace, &[], arguments)
     }
 
-    /// The same run by another program: `wrapper` ends where the recorder's own command line begins. It must `exec`. An
-    /// argument `DIR` of it stands for the dump directory.
+    /// Starts a recorder through another program, which must `exec`. The recorder's command line
+    /// follows `wrapper`. The argument `DIR` in `wrapper` stands for the dump directory.
     pub(crate) fn start_wrapped(
         namespace: &Namespace,
         wrapper: &[&str],
@@ -142,12 +143,12 @@ impl Recorder {
         }
     }
 
-    /// Waits for a line on stderr and returns when it was heard, and the line.
+    /// Waits for a line on stderr. Returns the time of its arrival, and the line.
     pub(crate) fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> (Instant, String) {
         self.lines(1, what, is_it).remove(0)
     }
 
-    /// Waits for `count` such lines.
+    /// Waits for `count` matching lines.
     pub(crate) fn lines(
         &self,
         count: usize,
@@ -165,14 +166,15 @@ impl Recorder {
         })
     }
 
-    /// Waits until `count` dumps are finished, whatever their verdict.
+    /// Waits until `count` dumps are finished, with any verdict.
     pub(crate) fn dumps(&self, count: usize) -> Vec<(Instant, String)> {
         self.lines(count, "finished dumps", |line| {
             line.contains(" packet") && line.contains(&*self.directory.to_string_lossy())
         })
     }
 
-    /// Waits until a dump's file is there, unfinished: what was announced is begun by another thread.
+    /// Waits until an unfinished dump file exists. A thread creates the file some time after the
+    /// dump was reported.
     pub(crate) fn begun(&self) {
         let deadline = Instant::now() + DEADLINE;
         let is_part = |entry: io::Result<fs::DirEntry>| {
@@ -185,19 +187,20 @@ impl Recorder {
         }
     }
 
-    /// Asks for statistics until `sent` packets of the only source are accounted for: nothing is on its way any more.
+    /// Requests statistics until `sent` packets of the only source are accounted for, so that no
+    /// packet is in transit.
     pub(crate) fn settle(&self, sent: u64) {
         self.settle_all(1, sent);
     }
 
-    /// The same where `sources` together were sent so many.
+    /// Requests statistics until `sent` packets of all sources together are accounted for.
     pub(crate) fn settle_all(&self, sources: usize, sent: u64) {
         let is_statistics = |line: &str| line.contains(": received ");
         let deadline = Instant::now() + DEADLINE;
         let mut heard = 0;
         loop {
             self.signal(Signal::USR2);
-            // One line a source, all of them at a time.
+            // Statistics have one line for each source.
             let mut lines = self.lines(heard + sources, "statistics", is_statistics);
             lines.truncate(lines.len() / sources * sources);
             heard = lines.len();
@@ -219,7 +222,7 @@ impl Recorder {
         Pid::from_child(&self.child)
     }
 
-    /// Where it writes.
+    /// The dump directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -236,7 +239,7 @@ impl Recorder {
         self.words
             .wait("the end", |heard| heard.closed.then_some(()));
         let took = start.elapsed();
-        // Before it is waited for, so that its times still stand in /proc.
+        // Read the times before waiting for the process, because /proc still has them.
         let stdout = self.stdout.take().unwrap().join().unwrap();
         let cpu = cpu_time(self.pid());
         let status = self.child.wait().unwrap();
@@ -296,7 +299,7 @@ impl Words {
 }
 
 impl Outcome {
-    /// The one source's entry.
+    /// The entry of the only source.
     pub(crate) fn source(&self) -> Ledger {
         let sources = self.json["sources"].as_array().unwrap();
         assert_eq!(sources.len(), 1, "{}", self.json);
@@ -310,19 +313,19 @@ impl Outcome {
         Ledger::of(source.unwrap())
     }
 
-    /// The dumps, in the order of triggers.
+    /// The dumps in the order of their triggers.
     pub(crate) fn dumps(&self) -> &[Value] {
         self.json["dumps"].as_array().unwrap()
     }
 
-    /// The dump of a rule; there must be exactly one.
+    /// The only dump of a rule.
     pub(crate) fn dump_of(&self, rule: &str) -> &Value {
         let found: Vec<&Value> = self.dumps().iter().filter(|d| d["rule"] == rule).collect();
         assert_eq!(found.len(), 1, "{rule}: {}", self.json);
         found[0]
     }
 
-    /// Whether stderr said this.
+    /// Whether stderr contains a text.
     pub(crate) fn said(&self, text: &str) -> bool {
         self.words.iter().any(|line| line.contains(text))
     }
@@ -337,25 +340,25 @@ impl Outcome {
         names
     }
 
-    /// Asserts an exit code and shows everything otherwise.
+    /// Asserts an exit code. Prints everything otherwise.
     pub(crate) fn expect_code(&self, code: i32) {
         assert_eq!(self.code, code, "{}\n{:#?}", self.json, self.words);
     }
 }
 
-/// One source's intake ledger, closed.
+/// The packet counts of one source at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ledger {
     pub(crate) received: u64,
     pub(crate) stored: u64,
-    /// `None`: the kernel filtered.
+    /// `None`: the kernel filtered, so the count is unknown.
     pub(crate) filtered: Option<u64>,
     pub(crate) lost: u64,
     pub(crate) kernel: u64,
 }
 
 impl Ledger {
-    /// Reads it from `--json` and asserts that it closes: every test does.
+    /// Reads the counts from `--json`. Asserts that they add up, in every test.
     fn of(source: &Value) -> Self {
         let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{source}"));
         let lost = source["lost"].as_object().unwrap();
@@ -375,9 +378,10 @@ impl Ledger {
     }
 }
 
-/// The packets that a line of statistics accounts for.
+/// Number of packets that a line of statistics accounts for.
 fn accounted(line: &str) -> u64 {
-    // received, stored, filtered, cut, and losses by cause; then what was shed again.
+    // Numbers of the line: received, stored, filtered, cut, and losses by cause. The numbers of
+    // shed packets repeat some of these.
     let line = line.split("; shed by").next().unwrap();
     let numbers: Vec<u64> = line[line.find(": received ").unwrap()..]
         .split(|c: char| !c.is_ascii_digit())
@@ -386,16 +390,17 @@ fn accounted(line: &str) -> u64 {
     numbers[1] + numbers[2] + numbers[4..].iter().sum::<u64>()
 }
 
-/// User and system time of a process that may be dead but was not waited for.
+/// User and system time of a process that may have ended but was not waited for.
 pub(crate) fn cpu_time(pid: Pid) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-    // proc(5): the name may hold anything, so count from its closing parenthesis; utime and stime are fields 14 and 15.
+    // proc(5): the name may contain any character, so count from its closing parenthesis; utime and
+    // stime are fields 14 and 15.
     let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
     let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
     Duration::from_millis(ticks * 1000 / USER_HZ)
 }
 
-/// Runs the program to its end with its standard output and error caught.
+/// Runs the program to its end and captures stdout and stderr.
 pub(crate) fn run(namespace: &Namespace, wrapper: &[&str], arguments: &[&str]) -> (i32, String) {
     let line: Vec<&str> = wrapper.iter().chain(arguments).copied().collect();
     let mut command = Command::new(line[0]);

@@ -1,4 +1,5 @@
-//! What cannot be recorded is refused by one sentence that says what to do; whom the files belong to.
+//! Sources that cannot be recorded are refused by one message that says what to do. Owners of the
+//! created files.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
@@ -13,10 +14,10 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// nobody.
+/// User ID of nobody.
 const NOBODY: u32 = 65534;
 
-/// The one sentence of a refusal.
+/// The message of a refusal.
 fn refusal(namespace: &Namespace, wrapper: &[&str], arguments: &[&str], code: i32) -> String {
     let (got, words) = run(namespace, wrapper, arguments);
     assert_eq!(got, code, "{arguments:?}: {words}");
@@ -25,7 +26,7 @@ fn refusal(namespace: &Namespace, wrapper: &[&str], arguments: &[&str], code: i3
     lines[0].to_owned()
 }
 
-/// Without the capability the message names both ways to get it.
+/// Without the capability the message names both ways to get the capability.
 #[test]
 fn without_the_capability() {
     let _machine = shared();
@@ -68,7 +69,7 @@ fn without_the_capability() {
     );
 }
 
-/// Interfaces that do not exist, or whose frames have no header that we know.
+/// Interfaces that do not exist, or whose link type is unknown.
 #[test]
 fn interfaces_that_cannot_be_recorded() {
     let _machine = shared();
@@ -129,7 +130,7 @@ fn interfaces_that_cannot_be_sent_on() {
     assert!(line.contains("sudo ip link set v0 up"), "{line}");
 }
 
-/// Under sudo the dumps belong to the person who called it; nobody else can read them.
+/// Under sudo the dumps belong to the user who called sudo, and other users cannot read them.
 #[test]
 fn under_sudo_files_belong_to_the_caller() {
     let _machine = shared();

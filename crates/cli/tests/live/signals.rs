@@ -1,4 +1,4 @@
-//! Signals: by hand, statistics, the end, the end at once.
+//! Signals: manual triggers, statistics, stop, and immediate stop.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use crate::{
     traffic::{self, Sender, udp},
 };
 
-/// What an end under an open window may take: far less than the window would last, and less still where the machine and its
-/// disk are idle.
+/// Time limit for stopping with an open window. It is much shorter than the window, and shorter
+/// still on an idle machine and disk.
 pub(crate) fn prompt() -> Duration {
     Duration::from_millis(if soak() { 500 } else { 5000 })
 }
 
-/// SIGINT under an open window: the window is closed there, its file completed and called complete.
+/// SIGINT during an open window closes the window. The file is completed, and the verdict is
+/// complete.
 #[test]
 fn an_interrupt_closes_the_open_window() {
     let _machine = quiet();
@@ -58,7 +59,7 @@ fn an_interrupt_closes_the_open_window() {
     assert!(times.iter().any(|took| *took <= prompt()), "{times:?}");
 }
 
-/// TERM ends it as INT does.
+/// TERM stops the recorder like INT.
 #[test]
 fn other_signals_end_it_too() {
     let _machine = shared();
@@ -75,7 +76,8 @@ fn other_signals_end_it_too() {
 /// The tests themselves may run under nohup, whose ignore is inherited.
 const HANGUP_BY_DEFAULT: [&str; 2] = ["env", "--default-signal=HUP"];
 
-/// HUP asks a service to read its files again, of which this one has none: it says so and goes on.
+/// HUP asks a service to reload its files. Without such files the service reports that and
+/// continues.
 #[test]
 fn a_hangup_does_not_end_a_service() {
     let _machine = shared();
@@ -94,7 +96,7 @@ fn a_hangup_does_not_end_a_service() {
     recorder.stop().expect_code(0);
 }
 
-/// HUP ends a recording with a terminal, and not one that was started to ignore it.
+/// HUP ends a recording on a terminal, unless it was started with HUP ignored.
 #[test]
 fn a_hangup_ends_a_recording_at_a_terminal() {
     let _machine = shared();
@@ -125,14 +127,15 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     assert!(!outcome.said("SIGHUP"), "{:#?}", outcome.words);
 }
 
-/// A second signal ends it at once: the open dump stays a `.part`, which is named, and the exit code tells.
+/// A second signal stops at once. The open dump stays a `.part` file, which is named, and the exit
+/// code is 1.
 #[test]
 fn a_second_signal_aborts() {
     let _machine = shared();
     let Some(namespace) = Namespace::with_veth("abort") else {
         return;
     };
-    // On a busy machine the end that the first asked for may come before the second is served.
+    // On a busy machine the first signal may end the recorder before the second is handled.
     let outcome = (0..5).find_map(|_| aborted(&namespace)).expect("an abort");
     outcome.expect_code(1);
     let part = outcome.dumps()[0]["file"].as_str().unwrap();
@@ -145,7 +148,8 @@ fn a_second_signal_aborts() {
     assert_eq!(outcome.files().len(), 1, "{:?}", outcome.files());
 }
 
-/// How a recorder with an open dump ended that got two signals; `None`: the dump was completed all the same.
+/// Result of a recorder with an open dump that received two signals. `None`: the dump was completed
+/// anyway.
 fn aborted(namespace: &Namespace) -> Option<Outcome> {
     let recorder = Recorder::start_with(
         namespace,
@@ -165,7 +169,8 @@ fn aborted(namespace: &Namespace) -> Option<Outcome> {
     let mut sender = Sender::new(namespace, "v0");
     sender.send(&udp(1, 1000, 60000, &[0; 8]));
     recorder.begun();
-    // Both are pending when it goes on, so that the second comes before the first is served.
+    // Both signals are pending when the process continues, so the second arrives before the first
+    // is handled.
     recorder.signal(Signal::STOP);
     recorder.signal(Signal::INT);
     recorder.signal(Signal::TERM);
@@ -174,7 +179,8 @@ fn aborted(namespace: &Namespace) -> Option<Outcome> {
     (outcome.dumps()[0]["verdict"] != "complete").then_some(outcome)
 }
 
-/// SIGUSR1 dumps everything in the window, whatever `--dump` says; `--manual-dump` narrows it.
+/// SIGUSR1 dumps all packets in the window, regardless of `--dump`. `--manual-dump` restricts the
+/// packets.
 #[test]
 fn a_trigger_by_hand_dumps_everything() {
     let _machine = shared();

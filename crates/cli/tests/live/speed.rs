@@ -1,4 +1,4 @@
-//! How fast a link it records without loss: a measurement, for a release build.
+//! The fastest link that is recorded without loss: a measurement for a release build.
 //!
 //! `cargo test --release -p retroscope-cli --test live speed -- --ignored --nocapture`
 
@@ -9,8 +9,8 @@ use crate::{
     traffic::{self, Sender},
 };
 
-/// Raises the rate until packets are lost or the sender cannot keep up, and prints receiver CPU and losses. Whatever the
-/// rate, everything that was sent is accounted for.
+/// Raises the rate until packets are lost or the sender cannot keep up. Prints receiver CPU and
+/// losses. Every sent packet is accounted for at each rate.
 #[test]
 #[ignore = "a measurement: takes a minute of an idle machine"]
 fn the_highest_rate_without_loss() {

@@ -1,6 +1,8 @@
-//! A real Suricata beside the recorder, on the same interface: what its alerts are about is dumped.
+//! A real Suricata runs next to the recorder on the same interface, and the packets of its alerts
+//! are dumped.
 //!
-//! Needs suricata, which `scripts/suricata.sh` installs; says `SKIP:` without, but for CI (the variable `CI`), where it has to be there.
+//! Needs suricata, which `scripts/suricata.sh` installs. Without suricata the test prints `SKIP:`,
+//! except in CI (the variable `CI`), where suricata is required.
 
 use std::{
     fs,
@@ -22,8 +24,8 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// Of a kind each, by number. Content of TCP is looked for packet by packet: of a stream that goes on, Suricata looks at chunks of 2,560 bytes, and tells what is in
-/// them with whichever packet was the last.
+/// One rule of each kind, by number. TCP content is matched in each packet. In streams Suricata
+/// inspects chunks of 2,560 bytes, and attributes a match to the last packet of the chunk.
 const RULES: &str = r#"
 alert tcp-pkt any any -> any any (msg:"tcp"; flow:established; content:"retroscope over TCP"; sid:1; rev:1;)
 alert udp any any -> any any (msg:"udp"; content:"retroscope over UDP"; sid:2; rev:1;)
@@ -31,7 +33,7 @@ alert icmp any any -> any any (msg:"icmp"; itype:8; content:"retroscope over ICM
 alert udp any any -> any 4789 (msg:"vlan"; content:"retroscope in a VLAN"; sid:4; rev:1;)
 "#;
 
-/// Alerts go to the recorder, and with the packet to a file.
+/// Alerts go to the recorder, and together with the packet to a file.
 const CONFIGURATION: &str = r#"%YAML 1.1
 ---
 vars:
@@ -66,11 +68,11 @@ stream: { checksum-validation: no, midstream: no }
 unix-command: { enabled: no }
 "#;
 
-/// It runs; killed when the value is dropped.
+/// A running Suricata. It is killed when the value is dropped.
 struct Suricata(Child);
 
 impl Suricata {
-    /// Starts it and waits until it reads.
+    /// Starts Suricata and waits until it captures.
     fn start(namespace: &Namespace, folder: &Path) -> Self {
         let at = |name: &str| folder.join(name);
         let configuration = CONFIGURATION.replace("DIR", &folder.display().to_string());
@@ -96,12 +98,12 @@ impl Suricata {
                 break;
             }
         }
-        // It goes on talking.
+        // Keep reading Suricata's output.
         std::thread::spawn(move || lines.for_each(drop));
         suricata
     }
 
-    /// Ends it: flows that are open are told, and what it has to say is said.
+    /// Stops Suricata. It then reports open flows and pending events.
     fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -115,7 +117,7 @@ impl Drop for Suricata {
     }
 }
 
-/// Whether it can be asked at all.
+/// Whether Suricata is installed.
 fn is_installed() -> bool {
     let version = Command::new("suricata").arg("-V").output();
     if version.is_ok_and(|output| output.status.success()) {
@@ -129,7 +131,7 @@ fn is_installed() -> bool {
     false
 }
 
-/// An IPv4 frame between the hosts of [`udp`], of another protocol.
+/// An IPv4 frame between the hosts of [`udp`] with another protocol.
 fn ip(proto: u8, from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = udp(from, 0, 0, &vec![0; payload.len()]);
     frame.truncate(14 + 20);
@@ -157,7 +159,7 @@ fn tcp(is_back: bool, seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Vec<u8> 
     ip(6, hosts[0], hosts[1], &segment)
 }
 
-/// What is sent, no two alike.
+/// The sent frames, all different.
 fn traffic() -> Vec<Vec<u8>> {
     const SYN: u8 = 2;
     const ACK: u8 = 16;
@@ -177,7 +179,7 @@ fn traffic() -> Vec<Vec<u8>> {
         udp(3, 5000, 6000, b"the first of its flow"),
         udp(3, 5000, 6000, b"retroscope over UDP"),
         ip(1, 4, 5, &echo),
-        // Two flows that differ by their tags alone.
+        // Two flows that differ only in their tags.
         udp(6, 7000, 4789, b"no retroscope without a VLAN"),
         tagged(&udp(6, 7000, 4789, b"first in the VLAN"), &vlan),
         tagged(&udp(6, 7000, 4789, b"retroscope in a VLAN"), &vlan),
@@ -185,7 +187,7 @@ fn traffic() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The frame of what was sent, which Suricata has without the tag that the kernel took out.
+/// The sent frame of a packet in Suricata's alert, which lacks the tag that the kernel removed.
 fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     let is_it = |frame: &&Vec<u8>| {
         let plain = [&frame[..12], &frame[16..]].concat();
@@ -195,7 +197,8 @@ fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     sent.iter().find(is_it).expect("it was sent")
 }
 
-/// What Suricata alerts on is in a dump byte for byte, and marked, with the past of its flow, of that flow alone.
+/// The packets of Suricata's alerts are in dumps byte for byte and marked. A dump contains the past
+/// of its flow and of no other flow.
 #[test]
 fn the_frame_of_each_alert_is_dumped_and_marked() {
     let _machine = shared();

@@ -1,4 +1,4 @@
-//! A terminal of a test's own, and what is drawn on it.
+//! A pseudoterminal for tests, and the screens that the program draws on it.
 
 use std::{
     os::fd::OwnedFd,
@@ -13,15 +13,15 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-/// Longer than any screen takes.
+/// Time limit for a screen.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Where each screen begins.
+/// Start of each screen.
 const HOME: &str = "\x1b[1H";
 
-/// Where the terminal is given back.
+/// Sequence that leaves the alternate screen.
 pub(crate) const LEAVE: &str = "\x1b[?1049l";
 
-/// Does not outlive a test that fails.
+/// A process that is killed even if the test fails.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -31,9 +31,9 @@ impl Drop for Running {
     }
 }
 
-/// A terminal that a test brings.
+/// A pseudoterminal.
 pub(crate) struct Terminal {
-    /// The other end, which keeps it.
+    /// The other end, which keeps the terminal open.
     pub(crate) master: OwnedFd,
 }
 
@@ -64,7 +64,7 @@ impl Terminal {
         assert_eq!(write(&self.master, &[key]).unwrap(), 1);
     }
 
-    /// Reads what is drawn until `is_it`.
+    /// Reads output until a condition holds.
     pub(crate) fn wait(&self, seen: &mut String, is_it: impl Fn(&str) -> bool) {
         let until = Instant::now() + DEADLINE;
         while !is_it(seen) {
@@ -87,7 +87,7 @@ fn screen(seen: &str) -> Vec<&str> {
     screen.split("\x1b[").collect()
 }
 
-/// Whether the parts stand in the last whole screen in this order.
+/// Whether the last whole screen contains the parts in this order.
 pub(crate) fn shows(seen: &str, parts: &[&str]) -> bool {
     let mut rest = screen(seen).join("\n");
     parts.iter().all(|part| {

@@ -1,4 +1,4 @@
-//! `flows --top` on a terminal of the test's own.
+//! `flows --top` on a pseudoterminal.
 
 use std::{fs::File, process::Command};
 
@@ -15,7 +15,7 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// Rows of traffic that is known, keys, another size, ^Z, and the terminal as it was before.
+/// Rows of known traffic, keys, resizing, ^Z, and the restored terminal.
 #[test]
 fn a_table_on_a_terminal() {
     let _machine = shared();

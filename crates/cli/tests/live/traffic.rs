@@ -1,4 +1,4 @@
-//! Frames of the test's own making, and sending them at a rate.
+//! Generates test frames and sends them at a rate.
 
 use std::{
     ops::Range,
@@ -16,10 +16,11 @@ pub(crate) const HEADERS: usize = 14 + 20 + 8;
 /// Bytes of a frame that is 64 bytes on the wire: without the frame check sequence.
 pub(crate) const SMALL: usize = 60;
 
-/// Frames to a system call at most.
+/// Maximum number of frames of one system call.
 const BURST: usize = 64;
 
-/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No host has its address: nobody answers.
+/// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No
+/// host has this address, so nobody answers.
 pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(8 + payload.len()).unwrap();
     let mut ip = vec![0x45, 0];
@@ -38,7 +39,7 @@ pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec
     frame
 }
 
-/// The frame with tags behind its addresses: `(TPID, TCI)`, outer first.
+/// The frame with VLAN tags after its addresses: `(TPID, TCI)`, outermost first.
 pub(crate) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let mut out = frame[..12].to_vec();
     for (tpid, tci) in tags {
@@ -60,7 +61,7 @@ fn internet_checksum(header: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap()
 }
 
-/// Frames of any length, one behind the other.
+/// Frames of any length, stored consecutively.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub(crate) memory: Vec<u8>,
@@ -85,7 +86,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Opens it.
+    /// Opens the socket on an interface.
     pub(crate) fn new(namespace: &Namespace, interface: &str) -> Self {
         let open = || LiveSender::open(interface, Path::new("retroscope")).unwrap();
         Self {
@@ -93,7 +94,7 @@ impl Sender {
         }
     }
 
-    /// Sends one frame; it is in the receiver's hands afterwards.
+    /// Sends one frame. When this returns, the receiver has the frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frames = [meta(0, frame.len())];
         let burst = Burst {
@@ -103,9 +104,9 @@ impl Sender {
         self.socket.send(burst).unwrap();
     }
 
-    /// Sends `count` small frames at `rate` a second (`None`: as fast as it goes). `fill` makes each from its number; it
-    /// gets a frame that was used before. `on_progress` is called between bursts with the number of frames sent. Returns
-    /// how long it took.
+    /// Sends `count` small frames at `rate` a second (`None`: as fast as possible). `fill` makes
+    /// each frame from its number and receives a used frame. `on_progress` is called between bursts
+    /// with the number of sent frames. Returns the duration.
     pub(crate) fn flood(
         &mut self,
         count: u64,
@@ -128,7 +129,7 @@ impl Sender {
         })
     }
 
-    /// Sends so many frames of these, from the first on and again from there, at `rate` a second. Returns how long it took.
+    /// Sends `count` frames of `of`, in a loop, at `rate` a second. Returns the duration.
     pub(crate) fn replay(&mut self, of: &Frames, count: u64, rate: u64) -> Duration {
         let all = of.frames.len() as u64;
         self.paced(count, Some(rate), |numbers, sender| {
@@ -147,7 +148,7 @@ impl Sender {
         })
     }
 
-    /// Has the numbers below `count` sent, some at a time, so many a second.
+    /// Sends the numbers below `count` in bursts at a rate.
     fn paced(
         &mut self,
         count: u64,
@@ -172,15 +173,16 @@ impl Sender {
         start.elapsed()
     }
 
-    /// Frames that the interface took.
+    /// Frames that the interface accepted.
     pub(crate) fn sent(&self) -> u64 {
         self.socket.sent
     }
 }
 
-/// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte as sending host.
+/// Writes a sequence number into the payload of a small frame of [`udp`], and the number's low byte
+/// as the sending host.
 pub(crate) fn number(number: u64, frame: &mut [u8]) {
-    // The checksum of the IPv4 header is left as it was: nobody on the way looks at it.
+    // The checksum of the IPv4 header stays wrong, because no receiver checks it.
     frame[29] = number.to_be_bytes()[7];
     frame[HEADERS..HEADERS + 8].copy_from_slice(&number.to_be_bytes());
 }

@@ -32,14 +32,15 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 40);
 
-/// The program's end of a tun device. The device goes away with it.
+/// The program's end of a tun device. Dropping it removes the device.
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
 }
 
 impl Tun {
-    /// Makes the device, up, with an address. Says so and returns `None` where there are no such devices.
+    /// Creates the device, up, with an address. If the kernel has no tun devices, prints a message
+    /// and returns `None`.
     pub(crate) fn new(namespace: &Namespace, name: &str, address: &str) -> Option<Self> {
         let mut request = Request {
             name: [0; 16],
@@ -55,7 +56,8 @@ impl Tun {
                 .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO))?;
             // SAFETY: `TUNSETIFF` reads a `struct ifreq`, for which `Request` stands with its size.
             let request = unsafe { Setter::<TUNSETIFF, Request>::new(request) };
-            // SAFETY: as above; the kernel writes the device's name back into the request, which is 40 bytes long.
+            // SAFETY: as above; the kernel writes the device's name back into the request, which is
+            // 40 bytes long.
             unsafe { ioctl(&file, request) }?;
             Ok(file)
         });
@@ -73,7 +75,7 @@ impl Tun {
         }
     }
 
-    /// Lets the interface receive an IP packet.
+    /// Makes the interface receive an IP packet.
     pub(crate) fn receive(&mut self, packet: &[u8]) {
         self.file.write_all(packet).unwrap();
     }

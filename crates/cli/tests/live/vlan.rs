@@ -1,4 +1,5 @@
-//! VLAN tags: the kernel takes them out of the frames, the dump has them where they were on the wire.
+//! VLAN tags: the kernel removes them from frames, and the dump has them at their place on the
+//! wire.
 
 use crate::{
     capture,
@@ -12,7 +13,7 @@ use crate::{
 const DOT1Q: u16 = 0x8100;
 const DOT1AD: u16 = 0x88a8;
 
-/// A tagged frame triggers by its tag, and everything comes back byte for byte.
+/// The tag of a frame triggers, and all frames are dumped byte for byte.
 #[test]
 fn tags_round_trip() {
     let _machine = shared();
@@ -42,7 +43,7 @@ fn tags_round_trip() {
     assert_eq!(came, sent.iter().collect::<Vec<_>>());
 }
 
-/// `$flow` knows the flow under any tags, both ways, and no other flow.
+/// `$flow` selects the flow with any tags in both directions, and no other flow.
 #[test]
 fn a_flow_is_the_same_under_tags() {
     let _machine = shared();
@@ -55,7 +56,7 @@ fn a_flow_is_the_same_under_tags() {
     );
     let frame = udp(1, 1000, 60000, &[0; 8]);
     let mut back = frame.clone();
-    // The addresses and the ports change places: 10.1.0.1 answers 10.0.0.1.
+    // Swap addresses and ports: 10.1.0.1 answers 10.0.0.1.
     back[26..30].copy_from_slice(&frame[30..34]);
     back[30..34].copy_from_slice(&frame[26..30]);
     back[34..36].copy_from_slice(&frame[36..38]);
@@ -82,7 +83,7 @@ fn a_flow_is_the_same_under_tags() {
     assert_eq!(came, flow.iter().collect::<Vec<_>>());
 }
 
-/// A trigger that never matched because all its packets were tagged comes with advice.
+/// A trigger that never matched because all its packets were tagged gets advice.
 #[test]
 fn a_trigger_that_misses_tagged_packets_is_told() {
     let _machine = shared();

@@ -1,4 +1,4 @@
-//! What takes time: a dump of a lone packet, `--duration`, an idle recorder.
+//! Time limits: a dump of a single packet, `--duration`, and an idle recorder.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,16 @@ use crate::{
 
 const FUTURE: Duration = Duration::from_millis(200);
 
-/// `--duration` of the recording that ends by itself.
+/// `--duration` of the recording.
 const DURATION: Duration = Duration::from_secs(1);
 
-/// What a dump may take beyond its window.
+/// Time that a dump may take after the end of its window.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// A lone packet on an idle link triggers, and its dump is complete on disk `--future` + 100 ms later, although nothing ever
-/// follows it. Machines that run other things miss it now and then, so the best of five counts, and the median in the long
-/// variant, for which the machine and its disk are idle.
+/// A single packet on an idle link triggers. Its dump is complete on disk `--future` + 100 ms
+/// later, although no packet follows. Other load on the machine sometimes delays the dump, so the
+/// best of five tries counts. The long variant needs an idle machine and disk, and counts the
+/// median.
 #[test]
 fn a_lone_packet_is_dumped_on_time() {
     let _machine = quiet();
@@ -58,8 +59,8 @@ fn a_lone_packet_is_dumped_on_time() {
     }
 }
 
-/// `--duration` ends the recording by itself, soon after; the open window is cut by it and complete. Where a busy machine sends
-/// the packet too late, or holds the end up, another recording is made.
+/// `--duration` ends the recording shortly after that time. The open window is cut and complete. If
+/// a busy machine sends the packet too late or delays the end, the test records again.
 #[test]
 fn a_duration_ends_the_recording() {
     let _machine = shared();
@@ -74,7 +75,7 @@ fn a_duration_ends_the_recording() {
             "-i v1 --ring 128MiB --duration 1s --past 0 --future 60 --trigger 'udp port 60000'",
         );
         sender.send(&udp(1, 1000, 60000, &[0; 8]));
-        // Sooner than the window would end.
+        // Before the end of the window.
         let outcome = recorder.wait();
         outcome.expect_code(0);
         let received = outcome.source().received;
@@ -91,11 +92,11 @@ fn a_duration_ends_the_recording() {
     );
 }
 
-/// What an idle recorder may take of a core. This test measured 0.3 to 0.7: processor time is counted in hundredths of a second, of which
-/// two seconds have 200.
+/// Maximum CPU use of an idle recorder. This test measured 0.3 to 0.7: processor time is counted in
+/// hundredths of a second, of which two seconds have 200.
 const IDLE_PERCENT_MAX: f64 = 2.0;
 
-/// A recorder with nothing to do needs next to no CPU.
+/// An idle recorder uses almost no CPU.
 #[test]
 fn an_idle_recorder_rests() {
     let _machine = quiet();
@@ -104,7 +105,7 @@ fn an_idle_recorder_rests() {
     };
     let seconds = if soak() { 10 } else { 2 };
     let mut percents = Vec::new();
-    // A processor that a hypervisor takes away meanwhile is charged to the thread that it takes it from.
+    // CPU time that a hypervisor takes away is charged to the running thread.
     for _ in 0..3 {
         let recorder = Recorder::start_with(
             &namespace,

@@ -1,4 +1,4 @@
-//! Alerts that come while packets are recorded: by sockets and from files that grow.
+//! Alerts that arrive during a recording, through sockets and growing files.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::recording::{DEADLINE, Recording};
 
-/// The first packet of a dump that is there: its stamp, µs, and its headers.
+/// The first packet of a finished dump: its timestamp in µs, and its headers.
 fn first_packet(path: &Path) -> (i64, retroscope_packet::Parsed) {
     let mut reader = CaptureReader::new(File::open(path).unwrap()).unwrap();
     let record = reader.next().unwrap().expect("it has a packet");
@@ -25,7 +25,7 @@ fn first_packet(path: &Path) -> (i64, retroscope_packet::Parsed) {
     )
 }
 
-/// Sidecars in the directory, as soon as so many are there.
+/// Waits for `count` sidecars in the directory.
 fn sidecars(recording: &Recording, count: usize) -> Vec<(PathBuf, Value)> {
     let since = Instant::now();
     loop {
@@ -58,7 +58,8 @@ fn alert(number: u64, us: i64, packet: &retroscope_packet::Parsed) -> String {
     alert.to_string()
 }
 
-/// Each way that an alert may come: its dump is there when it ends, with the frame marked though it was recorded before.
+/// Each source of alerts. The dump exists when it is reported as finished, and the alert's frame is
+/// marked although it was recorded before the alert.
 #[test]
 fn alerts_come_by_sockets_and_from_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,13 +75,13 @@ fn alerts_come_by_sockets_and_from_files() {
     from.iter()
         .for_each(|from| arguments.extend(["--alerts", from]));
     let recording = Recording::start_in(folder, &arguments);
-    // Any packet of the traffic.
+    // Take any packet of the traffic for the alerts.
     recording.told(&["trigger", "udp", "--past", "1s", "--future", "0s"]);
     let (path, _) = sidecars(&recording, 1).remove(0);
     let (us, packet) = first_packet(&path.with_extension("pcapng"));
 
     let mut client = UnixStream::connect(&stream).unwrap();
-    // A torn line, one that is none, and one in two pieces.
+    // A torn line, a line that is no alert, and an alert in two pieces.
     let text = alert(1, us, &packet);
     write!(client, "{0}\n{{\"event_type\":\"flow\"}}\n{0}", &text[..40]).unwrap();
     writeln!(client, "{}", &text[40..]).unwrap();
@@ -93,7 +94,7 @@ fn alerts_come_by_sockets_and_from_files() {
     let mut file = File::options().append(true).open(&log).unwrap();
     writeln!(file, "{}", alert(3, us, &packet)).unwrap();
     sidecars(&recording, 4);
-    // Rotated.
+    // The log is rotated.
     fs::rename(&log, log.with_extension("1")).unwrap();
     fs::write(&log, alert(4, us, &packet) + "\n").unwrap();
     let all = sidecars(&recording, 5);

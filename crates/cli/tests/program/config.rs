@@ -1,4 +1,4 @@
-//! `record --config`: what a file does from the start on, and what it does when it is read again.
+//! `record --config`: effects of a file at the start and after a reload.
 
 use std::{
     fs,
@@ -56,7 +56,7 @@ fn a_file_is_checked_and_nothing_is_started() {
         code == 2 && said.contains("c.toml:4:10: rule 'a': syntax error"),
         "{said}"
     );
-    // So does a start; of what opens nothing in the way.
+    // A start reports the same error, and opens nothing first.
     let output = record(&["--config", "c.toml"], folder.path());
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("c.toml:4:10: "), "{output:?}");
@@ -68,7 +68,7 @@ fn a_file_is_checked_and_nothing_is_started() {
         stderr(&output).contains("cannot read none.toml"),
         "{output:?}"
     );
-    // What the command line lacks may be in the file, and only then.
+    // An option may depend on a key of the file, and is refused without that key.
     let eve = "interface = 'generate:flows=1,rate=1kpps'\neve = 'e'\n";
     assert_eq!(check(eve, &["--set", "vlans=apart"]).0, 0);
     assert_eq!(check(good, &["--set", "vlans=apart"]).0, 2);
@@ -76,17 +76,17 @@ fn a_file_is_checked_and_nothing_is_started() {
         check("", &["-i", "generate:flows=1,rate=1kpps", "--past", "x"]).0,
         2
     );
-    // A pair of files, one read and one named.
+    // The check created no file.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// A recording that follows a file, with what it says line by line.
+/// A recording with a configuration file, and its log line by line.
 struct Following {
     recording: Recording,
     said: Lines,
 }
 
-/// A rule of its own traffic, of which nothing is dumped but what is asked for here.
+/// A rule for the recording's own traffic. It dumps nothing except what a test requests.
 const RULE: &str =
     "[[rule]]\nname = 'all'\nfilter = 'udp'\npast = 0\nfuture = '1h'\ndump = 'udp port 1'\n";
 
@@ -106,7 +106,7 @@ impl Following {
     }
 
     fn write(&self, text: &str) {
-        // As editors do it: never half a file.
+        // Replace the file like an editor, so that it is never half written.
         let file = self.recording.folder.path().join("c.toml");
         let new = file.with_extension("new");
         fs::write(&new, text).unwrap();
@@ -118,12 +118,12 @@ impl Following {
         kill_process(pid, Signal::HUP).unwrap();
     }
 
-    /// Waits for a line that has this.
+    /// Waits for a line that contains `part`.
     fn line(&self, part: &str) -> String {
         self.said.line(part)
     }
 
-    /// Names of the rules and whether they are the file's.
+    /// Names of the rules, and whether each comes from the file.
     fn rules(&self) -> Value {
         let rules = self.recording.asked(&["rules"]);
         let rules = rules["rules"].as_array().unwrap().iter();
@@ -146,7 +146,7 @@ impl Following {
         }
     }
 
-    /// Stops it. Nothing was lost, and all was looked at.
+    /// Stops the recording. Asserts that nothing was lost and all packets were inspected.
     fn end(self) -> Value {
         self.recording.told(&["stop"]);
         let (status, json) = self.recording.end();
@@ -162,7 +162,8 @@ impl Following {
 fn a_hangup_reloads_the_rules_while_traffic_runs() {
     let following = Following::start(RULE, &[]);
     following.wait_for_hits("all", 0);
-    // The first rule goes while its dump is open, another one comes, and one of a command stays.
+    // The first rule is removed while its dump is open, another rule is added, and a client's rule
+    // stays.
     let ctl = &following.recording;
     ctl.asked(&["rules", "add", "mine", "udp port 2", "--past", "1s"]);
     let second = "past = '2s'\n[[rule]]\nname = 'other'\nfilter = 'ip'\nfuture = '1h'\ndump = 'udp port 1'\n";
@@ -179,7 +180,7 @@ fn a_hangup_reloads_the_rules_while_traffic_runs() {
     );
     following.wait_for_hits("other", 0);
     assert_eq!(following.recording.status()["dumps_open"], 2);
-    // Again, and nothing is other; by a command this time.
+    // A second reload, by a command, changes nothing.
     let again = following.recording.asked(&["reload"]);
     assert_eq!(again["changed"], false);
     assert!(
@@ -192,7 +193,7 @@ fn a_hangup_reloads_the_rules_while_traffic_runs() {
     following.line(": nothing changed");
     let json = following.end();
     let dumps = json["dumps"].as_array().unwrap();
-    // Each dump has the window that its rule asked for.
+    // Each dump has the window of its rule.
     let told: Vec<_> = dumps
         .iter()
         .map(|it| (it["rule"].as_str().unwrap(), &it["verdict"]))
@@ -212,7 +213,7 @@ fn a_reload_is_all_or_nothing() {
     let rules = following.rules();
     let goes_on = "[[rule]]\nname = 'new'\nfilter = 'tcp'\n";
     for (text, why) in [
-        // What needs a restart, by name, and all of it.
+        // All keys that need a restart are named.
         (
             format!("snaplen = 200\nring = '32MiB'\nmax-flows = 3\n{RULE}{goes_on}"),
             "max-flows, snaplen cannot change while the recording runs",
@@ -259,7 +260,7 @@ fn a_reload_is_all_or_nothing() {
         let hits = following.hits("all");
         following.wait_for_hits("all", hits);
     }
-    // What the command line gives is passed by, whatever the file says of it.
+    // The command line overrides the file, so changes of these keys in the file have no effect.
     following.write(&format!("hold-off = '9s'\nring = '32MiB'\n{text}"));
     assert_eq!(following.recording.asked(&["reload"])["changed"], false);
     fs::remove_file(following.recording.folder.path().join("c.toml")).unwrap();
@@ -270,7 +271,7 @@ fn a_reload_is_all_or_nothing() {
     drop(folder);
 }
 
-/// A file that is wrong is reported, and the file of EVE is opened again all the same.
+/// An invalid file is reported, and the EVE file is reopened anyway.
 #[test]
 fn a_hangup_with_a_wrong_file_reopens_the_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -311,7 +312,7 @@ fn a_storm_of_hangups_changes_nothing_else() {
         following.hang_up();
     }
     following.write(&format!("past = '1h'\n{RULE}"));
-    // One that waits may be read before this was written.
+    // A queued reload may read the file before this write.
     let deadline = Instant::now() + DEADLINE;
     while following.recording.asked(&["reload"])["changed"] == true {
         assert!(Instant::now() < deadline);
@@ -330,7 +331,7 @@ fn a_storm_of_hangups_changes_nothing_else() {
     );
 }
 
-/// Flows that are known follow another cutoff, down and up again.
+/// Known flows get a lower cutoff, then a higher cutoff.
 #[test]
 fn a_cutoff_changes_while_traffic_runs() {
     let of =
@@ -363,7 +364,7 @@ fn a_cutoff_changes_while_traffic_runs() {
     wait(&|(_, shed)| shed > 1000);
     following.write(&of("1TiB/30s"));
     following.recording.asked(&["reload"]);
-    // What was taken up is seen by the next packets.
+    // The next packets use the new cutoff.
     let (before, _) = counted();
     wait(&|(stored, _)| stored > before + 1000);
     let (before, shed) = counted();
@@ -376,7 +377,8 @@ fn a_cutoff_changes_while_traffic_runs() {
     assert_eq!(following.recording.end().0.code(), Some(0));
 }
 
-/// The file is read as the user of -Z: what that one may not read is told, and the recording goes on.
+/// The user of -Z reads the file. If that user may not read the file, this is reported and the
+/// recording continues.
 #[test]
 fn a_file_that_the_user_may_not_read_is_told() {
     if !geteuid().is_root() {
@@ -396,12 +398,12 @@ fn a_file_that_the_user_may_not_read_is_told() {
     following.end();
 }
 
-/// Rules of a file, tried on a capture: each with its own window, place and limits.
+/// Rules of a file are tested on a capture. Each rule has its own window, directory and limits.
 #[test]
 fn rules_of_a_file_are_tried_on_a_capture() {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("in.pcap");
-    // One packet each 10 ms, to ports 0 to 99 in turns.
+    // One packet each 10 ms, to ports 0 to 99 in turn.
     crate::record_files::write_capture(&capture, 2000, 100, 10_000_000, None);
     let text = "interface = 'eth0'\npast = '100ms'\nfuture = '100ms'\nwrite = 'dumps'\ndump = ''\n\
         [[rule]]\nname = 'plain'\nfilter = 'udp port 13'\n\
@@ -420,7 +422,7 @@ fn rules_of_a_file_are_tried_on_a_capture() {
             .filter(|dump| dump["rule"] == rule)
             .collect::<Vec<_>>()
     };
-    // 20 s, in which each port comes each second.
+    // 20 s, with one packet a second to each port.
     assert_eq!(of("udp port 13").len(), 20);
     assert_eq!(of("udp port 13")[5]["packets"], 21, "100 ms on both sides");
     assert_eq!(of("udp port 14").len(), 3);

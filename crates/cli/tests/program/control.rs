@@ -1,4 +1,4 @@
-//! `record --api unix:PATH` and the commands that ask it, as users type them.
+//! `record --api unix:PATH` and the commands that control it, as users type them.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(mode & 0o777, 0o660);
     let mut listener = recording.events();
 
-    // A trigger with a key may be asked for again.
+    // A trigger with a key may be repeated.
     let first = recording.asked(&["trigger", "--key", "a"]);
     assert_eq!(first, json!({ "dump": 1, "existed": false }));
     let finished = listener.until(|event| event["event"] == "finished");
@@ -53,7 +53,7 @@ fn a_recording_is_controlled_while_it_runs() {
     );
     assert_eq!(recording.told(&["trigger"]), "dump 2 is open\n");
 
-    // Rules come and go.
+    // Rules are added and removed.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "configured": true, "hits": 0,
         "hold_off": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past": null, "future": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age": null, "asked_by": null, "caller": null, "alert_dump": null });
@@ -153,7 +153,7 @@ fn a_recording_is_controlled_while_it_runs() {
     recording.told(&["when-full", "record"]);
     assert_eq!(recording.status()["when_full"], "record");
 
-    // A second recorder does not take the socket away.
+    // A second recorder does not take over the socket.
     let second = record(recording.folder.path(), &["-c", "1"])
         .output()
         .unwrap();
@@ -176,7 +176,8 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(summary["dumps"][0]["verdict"], "complete");
 }
 
-/// Triggers and rules dump what they say, and a wrong expression is refused with the place.
+/// Triggers and rules dump the packets of their expression. An invalid expression is refused with
+/// its place.
 #[test]
 fn a_trigger_brings_its_dump_expression() {
     let arguments = [
@@ -266,7 +267,7 @@ fn a_trigger_brings_its_dump_expression() {
         "what was refused changed nothing"
     );
     assert_eq!(dumps(&recording)[1], "less 9000");
-    // Without one it is that of the start again.
+    // Without a dump expression, the recorder's expression applies again.
     recording.told(&["rules", "change", "a", "udp"]);
     assert_eq!(dumps(&recording)[1], Value::Null);
     while finished(&mut listener, "udp").0 != "tcp" {}
@@ -274,7 +275,7 @@ fn a_trigger_brings_its_dump_expression() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Who says stop and does not hear the answer has said it.
+/// A stop request counts even if the client does not read the answer.
 #[test]
 fn a_client_that_does_not_listen_ends_the_recording_too() {
     let recording = Recording::start(&[]);
@@ -293,7 +294,7 @@ fn a_client_that_does_not_listen_ends_the_recording_too() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Pins and dumps against new packets on a full ring.
+/// Pins and dumps compete with new packets for a full ring.
 #[test]
 fn a_full_ring_keeps_what_it_was_told_to() {
     let arguments = [
@@ -326,7 +327,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
                 text.is_some_and(|text| text.contains("pin 'all' fell"))
             });
         } else {
-            // Nothing was overwritten meanwhile, and new packets come in again.
+            // No packet was overwritten meanwhile, and new packets are stored again.
             assert_eq!(status["ring"]["evicted"], 0);
             recording.told(&["when-full", "record"]);
             let stored = || recording.status()["ring"]["evicted"].as_u64() > Some(0);
@@ -339,7 +340,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
     }
 }
 
-/// A recording from files is asked and stopped, and not changed.
+/// A recording from files can be queried and stopped, but not changed.
 #[test]
 fn from_files_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -362,7 +363,8 @@ fn from_files_nothing_is_changed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A file that goes on; it is read in pieces, so there must be some packets for the recorder to begin.
+    // A file that is still being written. The recorder reads it in pieces, so it starts only after
+    // several packets.
     let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
     let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut stdin = child.stdin.take().unwrap();
@@ -400,13 +402,13 @@ fn from_files_nothing_is_changed() {
     drop(stdin);
 }
 
-/// `record 2>&1 | head` ends what it prints to; the packets stay.
+/// `record 2>&1 | head` closes stderr; recording continues.
 #[test]
 fn a_recording_goes_on_without_the_reader_of_its_messages() {
     let mut recording = Recording::start(&[]);
     drop(recording.words.take());
     for name in ["a", "b", "c"] {
-        // Each change is a message.
+        // Each change prints a message.
         recording.told(&["rules", "add", name, "tcp port 9"]);
     }
     assert_eq!(

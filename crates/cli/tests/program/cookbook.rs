@@ -111,7 +111,7 @@ fn traffic() -> Vec<Traffic> {
             )
         })
         .collect();
-    // One request of each connection is no retransmission.
+    // Each connection sends a single request, because a second would be a retransmission.
     flood.dedup();
     let bgp = |kind| [&[0xff; 16][..], &[0, 21, kind, 6, 2]].concat();
     let sip = |status: &str| {
@@ -222,13 +222,13 @@ fn traffic() -> Vec<Traffic> {
         .collect()
 }
 
-/// Frames 10 µs apart within a recipe, which begins at an even second.
+/// Writes frames 10 µs apart within a recipe. Each recipe begins at an even second.
 fn write(path: &Path, traffic: &[Traffic]) {
     let file = fs::File::create(path).unwrap();
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
     for (number, traffic) in traffic.iter().enumerate() {
         for (index, frame) in traffic.frames.iter().enumerate() {
-            // A burst takes less than a millisecond, everything else may take longer.
+            // A microburst lasts less than a millisecond. Other recipes may last longer.
             let step = if traffic.recipe == "A microburst" {
                 1_000
             } else {

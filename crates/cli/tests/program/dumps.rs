@@ -10,7 +10,7 @@ use crate::{
     support::PROGRAM,
 };
 
-/// Listed, got, held, released and deleted.
+/// Lists, copies, holds, releases and deletes dumps.
 #[test]
 fn dumps_are_got_held_and_deleted() {
     let recording = Recording::start(&["--past", "1s", "--future", "50ms", "--trigger", "port 9"]);
@@ -69,7 +69,7 @@ fn dumps_are_got_held_and_deleted() {
         "a refusal touches no file"
     );
 
-    // One that is open comes while it grows, to its end with the recording.
+    // An open dump is copied while it grows, until the recording ends.
     recording.told(&["trigger", "--future", "1h"]);
     let child = Command::new(PROGRAM)
         .args(["dumps", "get", "2", "-w", path, "--socket"])
@@ -88,7 +88,7 @@ fn dumps_are_got_held_and_deleted() {
     assert!(packets(CaptureReader::open(&file).unwrap()) >= 10_000);
 }
 
-/// Of a file that may be cut.
+/// Packets of a file that may be truncated.
 fn packets_so_far<R: std::io::Read>(mut capture: CaptureReader<R>) -> u64 {
     let mut count = 0;
     while let Ok(Some(_)) = capture.next() {
@@ -97,7 +97,7 @@ fn packets_so_far<R: std::io::Read>(mut capture: CaptureReader<R>) -> u64 {
     count
 }
 
-/// How often a rule would have fired.
+/// The number of times a rule would have fired.
 #[test]
 fn a_rule_is_tried_before_it_is_added() {
     let recording = Recording::start(&["--trigger", "port 9"]);

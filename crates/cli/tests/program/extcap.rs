@@ -1,4 +1,5 @@
-//! A recorder as an interface of Wireshark: what extcap(4) asks for, and what tshark and dumpcap make of it.
+//! A recorder as an interface of Wireshark: the calls of extcap(4), and captures by tshark and
+//! dumpcap.
 
 use std::{
     fs::{self, File},
@@ -19,19 +20,19 @@ use crate::{
     support::{PROGRAM, skip, stderr, stdout},
 };
 
-/// No test looks at the clock to the second: the machine may be busy.
+/// Time limit of the tests. It is generous because the machine may be busy.
 const SOON: Duration = Duration::from_secs(10);
 
 fn retroscope(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// As Wireshark runs it, of an interface.
+/// Runs the program like Wireshark does for an interface.
 fn asked(arguments: &[&str]) -> Output {
     retroscope(&[arguments, &["--extcap-interface", "retroscope"]].concat())
 }
 
-/// A capture into a pipe, as Wireshark starts it.
+/// A capture into a pipe, started like Wireshark starts it.
 struct Capture {
     pipe: PathBuf,
     child: Child,
@@ -87,7 +88,7 @@ fn wireshark_is_told_what_it_asks() {
     assert!(stdout(&dlts).starts_with("dlt {number=1}{name=EN10MB}"));
     let configuration = asked(&["--extcap-config"]);
     assert!(stdout(&configuration).starts_with("arg {number=0}{call=--past}"));
-    // A word on stdout is a refusal.
+    // Text on stdout means that the filter is refused.
     for right in ["", "udp port 53", "payload contains \"x\""] {
         let output = asked(&["--extcap-capture-filter", right]);
         assert!(
@@ -115,7 +116,7 @@ fn wireshark_is_told_what_it_asks() {
     }
 }
 
-/// By a signal, by the end of who reads, and by itself.
+/// A capture ends by a signal, by the end of its reader, and by itself.
 #[test]
 fn a_capture_ends_at_once_and_says_nothing() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -123,7 +124,7 @@ fn a_capture_ends_at_once_and_says_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let start = |arguments: &[&str]| Capture::start(folder.path(), &recording.socket(), arguments);
 
-    // The verdict stands behind the packets where the pipe is still read.
+    // If the pipe is still read, the verdict follows the packets.
     let capture = start(&["--extcap-capture-filter", "udp"]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     let mut read = vec![0; 100_000];
@@ -137,7 +138,7 @@ fn a_capture_ends_at_once_and_says_nothing() {
     );
     assert!(verdict_in(&read), "no verdict");
 
-    // Where nothing comes, too.
+    // The same without matching packets.
     let capture = start(&["--extcap-capture-filter", "less 1"]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     read.clear();
@@ -156,14 +157,14 @@ fn a_capture_ends_at_once_and_says_nothing() {
         "{output:?}"
     );
 
-    // Who neither reads nor leaves does not keep it.
+    // A reader that neither reads nor closes the pipe does not block the end.
     let capture = start(&[]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     pipe.read_exact(&mut [0; 20]).unwrap();
     capture.signal();
     assert!(capture.end().status.success());
 
-    // Nor who never comes.
+    // A reader that never opens the pipe does not block it either.
     let capture = start(&[]);
     capture.signal();
     capture.end();
@@ -178,7 +179,8 @@ fn a_capture_ends_at_once_and_says_nothing() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Who started it ended before it could look who that was: another process is its parent from its first instruction on.
+/// The parent ended before the program could read its process ID, so another process is the parent
+/// from the first instruction on.
 #[test]
 fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -203,7 +205,7 @@ fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     assert!(starter.wait().unwrap().success());
     fs::write(&gate, "\n").unwrap();
     let mut read = File::open(&pipe).unwrap();
-    // It has begun, and nothing of what it records is asked for.
+    // The capture has started, and no recorded packet matches.
     read.read_exact(&mut [0; 20]).unwrap();
     drop(starter.stderr.take());
     read.read_to_end(&mut Vec::new()).unwrap();
@@ -215,7 +217,7 @@ fn verdict_in(capture: &[u8]) -> bool {
     text.contains(r#""verdict":"complete""#)
 }
 
-/// A reader of the pipe finds its end, and stderr has one sentence.
+/// The reader of the pipe sees its end, and stderr has one sentence.
 #[test]
 fn a_capture_that_cannot_begin_says_why() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -246,13 +248,13 @@ fn a_capture_that_cannot_begin_says_why() {
     }
 }
 
-/// tshark as a user has it, with a home of its own.
+/// tshark of a user with a separate home directory.
 struct User {
     home: TempDir,
 }
 
 impl User {
-    /// `None`, and a loud line, where there is no tshark.
+    /// `None`, with a message, if tshark is missing.
     fn new() -> Option<Self> {
         let home = tempfile::tempdir().unwrap();
         let user = Self { home };
@@ -265,7 +267,7 @@ impl User {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        // Temporary files, and the pipe.
+        // Location of temporary files and of the pipe.
         command
             .env("HOME", self.home.path())
             .env("TMPDIR", self.home.path());
@@ -290,7 +292,7 @@ impl User {
         output
     }
 
-    /// Whether tshark has the interface.
+    /// Whether tshark lists the interface.
     fn is_listed(&self) -> bool {
         let output = self.command("tshark").arg("-D").output().unwrap();
         stdout(&output).contains(" retroscope (Retroscope recorder)")
@@ -304,7 +306,7 @@ impl User {
         command
     }
 
-    /// Packets, as a file and as they stand in it.
+    /// Captured packets as the bytes of the file, and as time and data of each packet.
     fn captured(&self, socket: &Path, arguments: &[&str]) -> (Vec<u8>, Vec<(i64, Vec<u8>)>) {
         let file = self.home.path().join("captured.pcapng");
         let mut command = self.capture(socket, arguments);
@@ -315,7 +317,7 @@ impl User {
         (fs::read(&file).unwrap(), packets(&file))
     }
 
-    /// No process, and no pipe.
+    /// Checks that no process and no pipe is left.
     fn leaves_nothing(&self, socket: &Path) {
         no_process(socket);
         let mut left = fs::read_dir(self.home.path()).unwrap().flatten();
@@ -323,7 +325,7 @@ impl User {
     }
 }
 
-/// No process that captures was told of the socket, soon.
+/// Waits until no capturing process has this socket in its arguments.
 fn no_process(socket: &Path) {
     let begin = Instant::now();
     let told = format!("--socket\0{}\0", socket.display());
@@ -361,7 +363,7 @@ fn it_is_installed_and_removed() {
         "{told:?}"
     );
     assert!(user.is_listed());
-    // Once more, and over a link to a program that is not there any more.
+    // A second installation, then an installation over a dangling link.
     user.retroscope(0, &["extcap", "--install"]);
     let (link, _) = stdout(&told).split_once(" leads to ").unwrap();
     assert!(link.starts_with(home.to_str().unwrap()));
@@ -377,7 +379,7 @@ fn it_is_installed_and_removed() {
     let told = user.retroscope(0, &["extcap", "--uninstall"]);
     assert!(stdout(&told).contains("is not there"));
 
-    // What is another's stays.
+    // Files of others stay.
     fs::write(link, "#!/bin/sh\n").unwrap();
     for command in ["--install", "--uninstall"] {
         user.retroscope(1, &["extcap", command]);
@@ -388,7 +390,7 @@ fn it_is_installed_and_removed() {
     user.retroscope(1, &["extcap", "--install"]);
     assert_eq!(fs::read_link(link).unwrap(), Path::new("/bin/true"));
 
-    // A folder that Wireshark does not look into.
+    // A folder that Wireshark does not search.
     let other = home.join("other");
     let told = user.retroscope(
         1,
@@ -412,12 +414,12 @@ fn tshark_has_the_packets_of_a_query() {
     let file = user.home.path().join("asked.pcapng");
     let path = file.to_str().unwrap();
 
-    // The past first. tshark ends it.
+    // The past comes first. tshark ends the capture.
     recording.asked(&["query", "-w", path, "-c", "500", "udp"]);
     let past = ["-o", "extcap.retroscope.past:1h", "-f", "udp", "-c", "500"];
     assert_eq!(user.captured(&socket, &past).1, packets(&file));
 
-    // A window, which ends by itself, with a verdict.
+    // A time range ends by itself, with a verdict.
     let report = recording.asked(&["query", "-w", path, "-c", "5000"]);
     let at = |name: &str| report[name].as_str().unwrap().to_owned();
     let window = [
@@ -438,12 +440,12 @@ fn tshark_has_the_packets_of_a_query() {
     assert_eq!(captured, packets(&file));
     assert!(verdict_in(&bytes), "no verdict");
 
-    // What comes, for so long; filters know the payload.
+    // New packets for a limited time. The filter inspects the payload.
     let now = option("past", "0s");
     let filter = "udp and payload matches /./";
     let (_, captured) = user.captured(&socket, &["-o", &now, "-a", "duration:1", "-f", filter]);
     assert!(!captured.is_empty());
-    // Nothing comes for so long.
+    // No packet arrives within the limit.
     let (_, captured) = user.captured(&socket, &["-a", "duration:1", "-f", "less 1"]);
     assert!(captured.is_empty());
     let (_, captured) = user.captured(&socket, &["-o", &option("follow", "false")]);
@@ -477,7 +479,7 @@ fn tshark_is_interrupted() {
         assert_eq!(packets(&file).is_empty(), filter == "less 1");
     }
 
-    // Killed, while nothing comes. It leaves its pipe.
+    // tshark is killed while no packet arrives. It leaves its pipe behind.
     let file = user.home.path().join("killed.pcapng");
     let mut command = user.capture(&socket, &["-f", "less 1", "-w"]);
     let mut child = command.arg(&file).spawn().unwrap();
@@ -492,7 +494,7 @@ fn tshark_is_interrupted() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// tshark ends, and shows our sentence.
+/// tshark ends and shows the program's message.
 #[test]
 fn tshark_shows_what_is_wrong() {
     let Some(user) = User::new() else { return };
@@ -509,7 +511,7 @@ fn tshark_shows_what_is_wrong() {
     let url = format!("extcap.retroscope.url:{}", recording.url());
     let socket = recording.socket();
     let missing = user.home.path().join("none");
-    // The last one counts; an empty one is none.
+    // The last of repeated options counts, and an empty option counts as missing.
     let remote = ["-o", "extcap.retroscope.socket:", "-o", &url];
     let with = |token| [&remote[..], &["-o", token, "-c", "5"]].concat();
     assert_eq!(user.captured(&missing, &with(&right)).1.len(), 5);

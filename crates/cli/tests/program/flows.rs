@@ -33,7 +33,7 @@ fn run(directory: &Path, arguments: &str) -> Output {
     command(directory, arguments).output().unwrap()
 }
 
-/// A folder with `in.pcap`: 2,000 packets of 50 flows within 20 s, and one packet of another.
+/// A folder with `in.pcap`: 2,000 packets of 50 flows within 20 s, and one packet of another flow.
 fn capture() -> TempDir {
     let directory = TempDir::new().unwrap();
     let arguments =
@@ -57,7 +57,7 @@ fn of_type<'l>(lines: &'l [Value], event_type: &str) -> Vec<&'l Value> {
         .collect()
 }
 
-/// Each packet is in one line, and whoever counts them, the lines are the same.
+/// Each packet counts in one line. The lines are the same for any number of threads.
 #[test]
 fn a_file_has_the_same_lines_in_every_run() {
     let directory = capture();
@@ -83,8 +83,8 @@ fn a_file_has_the_same_lines_in_every_run() {
     assert!(!open.is_empty());
 }
 
-/// Each conversation of a made-up capture has one line, with the packets and bytes of both
-/// directions, the ends in the order of its first packet, and the time of that packet.
+/// Each conversation of a generated capture has one line. The line has the packets and bytes of
+/// both directions, the endpoints in the order of its first packet, and the time of that packet.
 #[test]
 fn lines_count_the_packets_of_a_made_capture() {
     let directory = TempDir::new().unwrap();
@@ -142,7 +142,7 @@ fn of_reason(lines: &[Value], reason: &str) -> usize {
         .count()
 }
 
-/// 0 never splits a flow; an expression says which packets count.
+/// An idle time-out of 0 never splits a flow. An expression selects the packets that count.
 #[test]
 fn one_line_a_key_where_flows_do_not_end() {
     let directory = capture();
@@ -166,7 +166,7 @@ fn one_line_a_key_where_flows_do_not_end() {
     );
 }
 
-/// Beside dumps: triggers and dumps have lines too.
+/// With dumps, triggers and dumps have lines too.
 #[test]
 fn record_tells_flows_and_dumps() {
     let directory = capture();
@@ -189,7 +189,7 @@ fn record_tells_flows_and_dumps() {
     assert_eq!(events[1]["retroscope"]["report"]["packets"], 1);
 }
 
-/// Who listens at a socket gets whole lines.
+/// A socket listener receives whole lines.
 #[test]
 fn a_socket_gets_all_lines() {
     let directory = capture();
@@ -206,7 +206,7 @@ fn a_socket_gets_all_lines() {
     assert_eq!(lines(&reader.join().unwrap()).len(), 51);
 }
 
-/// A reader that leaves is no fault.
+/// A reader that leaves is no error.
 #[test]
 fn it_ends_when_the_reader_of_stdout_leaves() {
     let directory = TempDir::new().unwrap();
@@ -225,7 +225,8 @@ fn it_ends_when_the_reader_of_stdout_leaves() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// Without a terminal --top is text, one table after the other; beside it flows are lines of a file.
+/// Without a terminal, --top prints one text table after another. With --eve, flows are also lines
+/// of a file.
 #[test]
 fn the_largest_flows_are_text_where_there_is_no_terminal() {
     let directory = TempDir::new().unwrap();
@@ -261,7 +262,7 @@ fn the_largest_flows_are_text_where_there_is_no_terminal() {
     assert_eq!(of_type(&self::lines(&eve), "flow").len(), 4);
 }
 
-/// One sentence, and nothing is begun.
+/// Wrong arguments give one sentence, and nothing starts.
 #[test]
 fn wrong_arguments_are_a_sentence() {
     let directory = capture();

@@ -27,14 +27,14 @@ fn generate(directory: &Path, arguments: &str) -> Output {
         .unwrap()
 }
 
-/// The same, where it must succeed; returns what it wrote to the file.
+/// Runs a command that must succeed. Returns the contents of the file.
 fn generated(directory: &Path, arguments: &str, file: &str) -> Vec<u8> {
     let output = generate(directory, &format!("{arguments} -w {file}"));
     assert!(output.status.success(), "{arguments}: {output:?}");
     fs::read(directory.join(file)).unwrap()
 }
 
-/// Stamps and frames of a capture.
+/// Timestamps and frames of a capture.
 fn packets(bytes: &[u8]) -> Vec<(i64, Vec<u8>)> {
     let mut reader = CaptureReader::new(bytes).unwrap();
     let mut packets = Vec::new();
@@ -166,7 +166,7 @@ fn mistakes_are_named_in_one_line() {
         ("-w a.pcap", 2, "--duration"),
         ("-i lo -w a.pcap", 2, "--duration"),
         ("-w - -c 1 --json", 2, "--json and -w -"),
-        // Out of range, and no end before the trigger: the library's own tests have the rest.
+        // Out of range, or ending before the trigger. The library tests the other cases.
         ("-w a.pcap -c 5 --flows 0", 2, "flows=0"),
         ("-w no/such/a.pcap -c 5", 1, "no/such/a.pcap: "),
         ("-w /dev/full -c 5", 1, "/dev/full: "),
@@ -186,7 +186,8 @@ fn mistakes_are_named_in_one_line() {
     assert!(!directory.path().join("a.pcap").exists());
 }
 
-/// Runs a shell script in a network namespace with a veth pair `v0`, `v1` and `lo`, up and silent; `None`: not possible here.
+/// Runs a shell script in a network namespace in which a veth pair `v0`, `v1` and `lo` are up and
+/// silent. `None`: the system does not permit it.
 fn in_namespace(directory: &Path, tag: &str, script: &str) -> Option<Output> {
     let namespace = Namespace::with_veth(tag)?;
     namespace.ip("link set lo up");
@@ -259,7 +260,7 @@ fn live_it_sends_what_it_says_and_writes_what_it_sent() {
 #[test]
 fn an_interrupt_ends_it_with_a_summary() {
     let directory = TempDir::new().unwrap();
-    // The first interrupt is sent when the file shows that packets flow.
+    // The first interrupt is sent when the file shows that packets are sent.
     let script = "$PROGRAM generate -i v0 --rate 100kpps --duration 1h -w sent.pcap --json > json &
         process=$!
         trap 'kill -KILL $process 2>/dev/null || :' EXIT
@@ -279,8 +280,8 @@ fn an_interrupt_ends_it_with_a_summary() {
 #[test]
 fn a_real_network_asks_for_yes() {
     let directory = TempDir::new().unwrap();
-    // In the namespace that this test itself runs in, an interface is real unless somebody made the namespace: then the
-    // program goes on and finds that there is none of that name.
+    // In the test's own namespace an interface is real, unless somebody created the namespace. In a
+    // created namespace the program continues, and reports that no interface has this name.
     let output = generate(directory.path(), "-i no-such-if -c 1");
     let words = String::from_utf8(output.stderr).unwrap();
     match output.status.code() {

@@ -1,4 +1,5 @@
-//! Clients that mean no good: what they cost the recorder's memory. What they are answered is tested in `api/tests/integration/hostile.rs`.
+//! Memory use of a recorder under hostile clients. `api/tests/integration/hostile.rs` tests the
+//! answers.
 
 use std::{
     fs,
@@ -12,17 +13,18 @@ use serde_json::Value;
 
 use crate::{recording::Recording, remote::token};
 
-/// Connections that say half of a head.
+/// Number of connections that send half of a request head.
 const IDLE: usize = 10_000;
-/// Of such a head: nearly all that one may have.
+/// Size of a half head, close to the maximum size of a head.
 const HEAD_BYTES: usize = 31 << 10;
-/// Bodies without an end in sight, and what is said of each.
+/// Number of endless request bodies, and the declared size of each.
 const BODIES: usize = 8;
 const BODY_BYTES: usize = 100_000_000;
-/// What all of them may cost, by docs/api.md ("What clients cost"): 12 queries of some 8 MiB and 256 connections of some 100 KiB, and a quarter more.
+/// Maximum memory for all clients by docs/api.md ("What clients cost"): 12 queries of 8 MiB and 256
+/// connections of 100 KiB, plus a quarter.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
-/// The most memory that the process had so far, KiB: `VmHWM` of proc_pid_status(5).
+/// Peak memory of the process in KiB: `VmHWM` of proc_pid_status(5).
 fn peak_kib(recording: &Recording) -> u64 {
     let told = fs::read_to_string(format!("/proc/{}/status", recording.child.id())).unwrap();
     let line = told.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -39,7 +41,8 @@ fn source(recording: &Recording) -> Value {
     status["sources"][0].clone()
 }
 
-/// Thousands of connections, bodies of 100 MB and readers that do not read: memory has a bound, and nothing is lost.
+/// Thousands of connections, bodies of 100 MB and readers that never read: memory stays bounded,
+/// and no packet is lost.
 #[test]
 fn hostile_clients_cost_little_memory() {
     let limit = getrlimit(Resource::Nofile);
@@ -60,7 +63,7 @@ fn hostile_clients_cost_little_memory() {
         let token = token.trim();
         format!("{request} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n")
     };
-    // More than what sockets hold.
+    // More packets than the socket buffers hold.
     recording.wait_for_packets(60_000);
     let (before_kib, before) = (peak_kib(&recording), source(&recording));
 
@@ -108,7 +111,7 @@ fn hostile_clients_cost_little_memory() {
     let idle: Vec<TcpStream> = (0..idle)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            // It may be thrown out for others.
+            // The recorder may close the connection in favor of others.
             let _ = stream.write_all(half.as_bytes());
             stream
         })

@@ -23,7 +23,7 @@ fn program(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// 20,000 packets of 50 flows in a second, and a trigger packet after half of it.
+/// 20,000 packets of 50 flows in a second, and a trigger packet after half a second.
 fn capture(directory: &TempDir) -> String {
     let file = path(directory, "traffic.pcap");
     let arguments = "generate --flows 50 --rate 20kpps --duration 1s --trigger-after 500ms -w";
@@ -43,21 +43,23 @@ fn example(name: &str) -> String {
     path.display().to_string()
 }
 
-/// A script in a file of its own.
+/// Writes a script file.
 fn script(directory: &TempDir, name: &str, text: &str) -> String {
     let file = path(directory, name);
     fs::write(&file, text).unwrap();
     file
 }
 
-/// Runs `record` on a capture with a window of 0.1 s on both sides, and returns its exit code, words and summary.
+/// Runs `record` on a capture with a window of 0.1 s before and after the trigger. Returns exit
+/// code, messages and summary.
 fn record(capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let output = tempfile::tempdir().unwrap();
     record_into(output.path(), capture, arguments)
 }
 
-/// Writes dumps to a directory that is empty. A script's call may take half a second of time, also if its thread is kept from the
-/// processor: where that happened to one that does not hang by itself, all is done again.
+/// Writes dumps to an empty directory. A script's call may take half a second of real time, which
+/// includes time without a CPU. If a script that cannot hang exceeds that limit, the run is
+/// repeated.
 fn record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let is_held_up = |line: &str| {
         line.contains(": stopped, ")
@@ -107,7 +109,7 @@ fn try_record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32,
     )
 }
 
-/// The packets of all dumps of a run that must succeed, and their verdicts.
+/// The packets and verdicts of all dumps of a run that must succeed.
 fn dumps(capture: &str, arguments: &[&str]) -> Vec<(Vec<Packet>, String)> {
     let directory = tempfile::tempdir().unwrap();
     let (code, words, json) = record_into(directory.path(), capture, arguments);
@@ -139,7 +141,7 @@ fn packets(file: &Path) -> Vec<Packet> {
     packets
 }
 
-/// What a script says in Lua and what filters say in their language give the same dumps.
+/// Scripts give the same dumps as the equivalent filters.
 #[test]
 fn scripts_do_what_filters_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -170,7 +172,7 @@ fn scripts_do_what_filters_do() {
     ] {
         assert!(dumps(&capture, &arguments) == expected, "{arguments:?}");
     }
-    // What a trigger says of its own stands in the place of what a script says.
+    // A trigger's own dump expression replaces the result of the dump script.
     let nothing = script(&directory, "nothing.lua", "return function(trigger) end");
     let arguments = ["--trigger-lua", &by_port, "--dump-lua", &nothing];
     assert!(dumps(&capture, &arguments).is_empty());
@@ -190,7 +192,7 @@ fn scripts_do_what_filters_do() {
     assert!(of_net[0].0.len() >= expected[0].0.len() && of_net[0].0.len() <= all[0].0.len());
 }
 
-/// From files the result depends on the packets alone, also for scripts that remember.
+/// With files, the result depends only on the packets, even for scripts with state.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let directory = tempfile::tempdir().unwrap();
@@ -314,7 +316,7 @@ fn wrong_scripts_are_refused_at_their_line() {
     assert!(code == 2 && words.contains("--trigger"), "{code}, {words}");
 }
 
-/// `--lua-trusted` gives FFI and the rest of Lua; what is printed becomes words.
+/// `--lua-trusted` enables FFI and all of Lua. Output of `print` becomes messages.
 #[test]
 fn trusted_scripts_see_memory() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! `record --module`: the examples on real captures, and what becomes of wrong modules, the program as a user runs it.
+//! `record --module` as a user runs it: the example modules on real captures, and errors of wrong
+//! modules.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::PROGRAM;
 
-/// How a run ended: exit code, words, summary, and the packets of each dump.
+/// Result of a run: exit code, messages, summary, and the packets of each dump.
 #[derive(Debug)]
 struct Run {
     code: i32,
@@ -62,7 +63,7 @@ fn examples() -> PathBuf {
         .collect()
 }
 
-/// A real capture; `None`, loudly: they are not here.
+/// Path of a real capture. `None`, with a message, if the captures are missing.
 fn real(name: &str) -> Option<PathBuf> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../../shared/traces", name]
         .iter()
@@ -74,7 +75,7 @@ fn real(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A module in a file of its own, shown a capture of 1,000 packets of 10 flows.
+/// Runs a module text on a capture of 1,000 packets of 10 flows.
 fn run_text(text: &str, arguments: &[&str]) -> Run {
     let directory = tempfile::tempdir().unwrap();
     let (capture, module) = (
@@ -110,7 +111,7 @@ fn every_example_is_run_here() {
         "shunt-tls.lua",
         "sip-rtp.lua",
         "ttl.lua",
-        // The test of docs/cookbook.md runs this module.
+        // docs/cookbook.md has this module, and the test of the cookbook runs it.
         "unanswered-syn.lua",
     ];
     assert_eq!(names, run_here);
@@ -129,7 +130,8 @@ fn noop_sees_all_packets() {
     assert_eq!(numbers, [112, 0, 4, numbers[3], 0], "{module}");
 }
 
-/// A call by way of a registrar: the signalling goes to port 5060, and the sound between the ports that it names.
+/// A call through a registrar. The signalling goes to port 5060, and the media use the ports that
+/// the signalling names.
 #[test]
 fn sip_rtp_dumps_the_media_that_sdp_names() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -145,13 +147,13 @@ fn sip_rtp_dumps_the_media_that_sdp_names() {
     for packet in run.dumps.iter().flatten() {
         *seen.entry(ports(packet)).or_insert(0) += 1;
     }
-    // Signalling, RTP and RTCP.
+    // Ports of signalling, RTP and RTCP.
     for pair in [[5060, 5060], [30_000, 40_392], [30_001, 40_393]] {
         assert!(seen.get(&pair).is_some_and(|count| *count > 0), "{seen:?}");
     }
 }
 
-/// What is no address does not become part of a filter, also where it looks like one, and later streams are found all the same.
+/// Text that is no valid address never becomes part of a filter, and later streams are still found.
 #[test]
 fn sip_rtp_takes_addresses_only() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -170,13 +172,13 @@ fn sip_rtp_takes_addresses_only() {
         let changed = directory.path().join("changed.pcap");
         fs::write(&changed, bytes).unwrap();
         let run = record(&changed, &examples().join("sip-rtp.lua"), &[]);
-        // The packet is sent again, unchanged here.
+        // The capture also contains an unchanged retransmission of the packet.
         assert_eq!((run.code, run.dumps.len()), (0, 3), "{wrong}: {run:?}");
         assert_eq!(run.json["unfilled"], 0, "{wrong}: {}", run.json);
     }
 }
 
-/// Google's STUN server answers one request from another machine, further away.
+/// Google's STUN server answers one request from another machine at a greater distance.
 #[test]
 fn ttl_finds_packets_that_came_another_way() {
     let Some(capture) = real("apps/nd-stun.pcap") else {
@@ -204,8 +206,8 @@ fn ttl_finds_packets_that_came_another_way() {
     );
 }
 
-/// Real QUIC, in which nobody moves; then with the client's port changed in the later half of its packets, as by a router that gives its
-/// address another place.
+/// Real QUIC traffic without migration. Then the client's port is changed in the second half of its
+/// packets, as if a NAT rebinds the client.
 #[test]
 fn quic_migration_finds_a_client_that_moves() {
     let Some(capture) = real("apps/zk-zerortt.pcap") else {
@@ -216,7 +218,7 @@ fn quic_migration_finds_a_client_that_moves() {
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
-    // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
+    // Positions in the file of the client's packets with its most frequent connection ID.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
     let mut reader = CaptureReader::open(&capture).unwrap();
     let mut places = Vec::new();
@@ -257,7 +259,7 @@ fn quic_migration_finds_a_client_that_moves() {
     );
 }
 
-/// A registration, and later a call beside it. Of many messages that come together the first ones are shown.
+/// A registration and a later call. Of many simultaneous messages, the first are printed.
 #[test]
 fn live_statistician_tells_flows_by_interval() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -286,7 +288,7 @@ fn live_statistician_tells_flows_by_interval() {
     );
 }
 
-/// What became of a source: received, stored, shed.
+/// Received, stored and shed packets of a source.
 fn intake(run: &Run) -> [u64; 3] {
     let source = &run.json["sources"][0];
     let counts = [
@@ -299,7 +301,8 @@ fn intake(run: &Run) -> [u64; 3] {
     counts
 }
 
-/// Of each flow the packets up to the one that shunts it, whoever looks at packets; but a flow that triggers is exempt.
+/// Each flow keeps its packets up to the packet that shunts the flow, for any number of analyzers.
+/// A flow that triggers is exempt.
 #[test]
 fn shunted_flows_end_with_the_packet_that_shunts_them() {
     let module = "
@@ -321,7 +324,7 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
         let window = ["--past", "1h", "--future", "1h", "--single"];
         let run = run_text(module, &[&all[..2], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 50, 950]), "{run:?}");
-        // All flows trigger: by their first packets.
+        // The first packet of every flow triggers.
         let run = run_text(module, &[&all[..], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 1000, 0]), "{run:?}");
         let by_port = ["--trigger", "port 9739", "--dump", ""];
@@ -337,7 +340,8 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
     }
 }
 
-/// What is shed of TLS: neither a handshake that can be read, nor what begins and ends connections, nor anything of other protocols.
+/// The module sheds TLS data, but keeps readable handshakes, packets that open or close
+/// connections, and all packets of other protocols.
 #[test]
 fn shunt_tls_keeps_handshakes() {
     let Some(capture) = real("large/mix-a.pcap") else {
@@ -353,9 +357,9 @@ fn shunt_tls_keeps_handshakes() {
     let [received, stored, shed] = intake(&run);
     assert!(shed > received / 10 && run.code == 3, "{:?}", run.json);
     assert_eq!(run.dumps[0].len() as u64, stored);
-    // By flow, and by direction: whether a handshake came, and whether data did.
+    // By flow and direction: whether a handshake and whether data were seen.
     let mut seen = BTreeMap::<[u16; 2], [[bool; 2]; 2]>::new();
-    // All packets, and whether they may be shed.
+    // All packets, and whether the module may shed each.
     let mut all = Vec::new();
     let mut reader = CaptureReader::open(&capture).unwrap();
     while let Some(record) = reader.next().unwrap() {
@@ -365,7 +369,7 @@ fn shunt_tls_keeps_handshakes() {
             let pair = [ends.src.min(ends.dst), ends.src.max(ends.dst)];
             let flow = seen.entry(pair).or_default();
             let is_tail = *flow == [[true; 2]; 2];
-            // Also behind other records of the segment.
+            // The record may follow other records in the segment.
             let side = &mut flow[usize::from(ends.src > ends.dst)];
             for (of, record) in side.iter_mut().zip([[22, 3], [23, 3]]) {
                 *of |= payload.windows(2).any(|two| two == record);
@@ -374,7 +378,7 @@ fn shunt_tls_keeps_handshakes() {
         });
         all.push((record.meta.time_ns, record.data.to_vec(), may_be_shed));
     }
-    // As in the dump.
+    // Sort like the dump.
     all.sort_by_key(|(time_ns, ..)| *time_ns);
     let mut kept = run.dumps[0].iter().peekable();
     all.retain(|(_, data, _)| kept.next_if(|packet| *packet == data).is_none());
@@ -411,7 +415,7 @@ fn ndpi_names_protocols() {
     );
 }
 
-/// Exit code 2, with the line that is wrong, and nothing recorded.
+/// Exit code 2, a message with the wrong line, and no recording.
 #[test]
 fn wrong_modules_are_refused_with_their_line() {
     let head = "local m = {}\nfunction m.handlePacket() end\n";
@@ -466,13 +470,13 @@ fn a_module_that_fails_is_told_and_the_recording_goes_on() {
         assert_eq!(number("packets") + number("lost"), 1000, "{module}");
         assert_eq!(number("lost") > 0, faults > 0);
         assert_eq!(run.words.contains("own.lua:4: at 500"), faults > 0);
-        // Rules and dumps are as ever.
+        // Rules and dumps work as usual.
         assert!(!run.dumps.is_empty());
         assert_eq!(run.json["analyzers"]["analyzed"], 1000);
     }
 }
 
-/// Each flow asks for a dump of its own, of which two may be open.
+/// Each flow requests a separate dump, and two dumps may be open.
 #[test]
 fn dumps_are_limited_by_the_module() {
     let text = "return {
@@ -490,7 +494,7 @@ fn dumps_are_limited_by_the_module() {
     assert_eq!(packets, 1000);
 }
 
-/// What a module makes of a packet is checked as any dump expression, and refused with its name.
+/// A filter that a module builds is checked like any dump expression. A refusal names the module.
 #[test]
 fn wrong_filters_are_refused() {
     let text = "return {

@@ -1,4 +1,4 @@
-//! `query` of a recorder that is asked over HTTP.
+//! `query` of a recorder over HTTP.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ use crate::{
     support::PROGRAM,
 };
 
-/// Into a file and a pipe, with a verdict; what a refusal says, and that it touches no file.
+/// Queries into a file and a pipe, with a verdict. A refusal has a message and changes no file.
 #[test]
 fn packets_of_the_past_come_with_a_verdict() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -86,7 +86,7 @@ fn a_query_may_want_less_than_all() {
         assert_eq!(packet.data.len(), 20);
     }
 
-    // Resuming goes on behind what was given.
+    // A resumed query continues after the last packet.
     let ids = first["after"].as_array().unwrap();
     let after: Vec<&str> = ids.iter().map(|id| id.as_str().unwrap()).collect();
     let mut arguments = vec!["-c", "100"];
@@ -106,7 +106,7 @@ fn a_query_may_want_less_than_all() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// What comes is written until ^C, and the file is whole then, with a verdict.
+/// New packets are written until ^C. The file is then complete and has a verdict.
 #[test]
 fn a_follow_goes_on_until_it_is_interrupted() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -145,7 +145,7 @@ fn a_follow_goes_on_until_it_is_interrupted() {
     };
     assert!(whole(output, &file, "cancelled") > 0);
 
-    // Before anything was told of it, and at the end of the recording.
+    // An interrupt before the first report, and the end of the recording.
     let folder = tempfile::tempdir().unwrap();
     let begun = |name: &str| {
         let file = folder.path().join(name);
@@ -164,7 +164,7 @@ fn a_follow_goes_on_until_it_is_interrupted() {
     assert!(whole(child.wait_with_output().unwrap(), &file, "end") > 0);
 }
 
-/// Who reads a part only does no harm, and no error is told.
+/// A reader that stops early causes no error and no message.
 #[test]
 fn a_broken_pipe_is_a_success() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -186,7 +186,7 @@ fn a_broken_pipe_is_a_success() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// A ring too small for what was asked: exit 3, and what is missing.
+/// The ring is too small for the query: exit code 3, and a report of the missing packets.
 #[test]
 fn what_was_overwritten_is_missing() {
     let traffic = ["-i", "generate:flows=5,size=1500,rate=40kpps"];

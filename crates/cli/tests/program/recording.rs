@@ -1,4 +1,4 @@
-//! A recorder that runs with an API, and the commands that ask it.
+//! A recorder with an API, and the commands that use the API.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -14,15 +14,15 @@ use tempfile::TempDir;
 
 use crate::{client::Events, support::PROGRAM};
 
-/// Made-up traffic needs no privilege.
+/// Generated traffic, which needs no privilege.
 pub(crate) const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A recorder with a socket, killed at the end of a test that fails.
+/// A recorder with a socket. It is killed if the test fails.
 pub(crate) struct Recording {
     pub(crate) child: Child,
     pub(crate) folder: TempDir,
-    /// What it said before it recorded.
+    /// Messages before the start of the recording.
     pub(crate) first_words: String,
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
@@ -65,21 +65,21 @@ impl Recording {
         run(&self.socket(), arguments)
     }
 
-    /// The one line that a command prints.
+    /// Runs a command. Returns its line of JSON.
     pub(crate) fn asked(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// The sentence that a command prints.
+    /// Runs a command. Returns its message.
     pub(crate) fn told(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a refused command says: one sentence.
+    /// Runs a command that must fail. Returns its message.
     pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(
@@ -96,7 +96,7 @@ impl Recording {
         said
     }
 
-    /// The address in the line `HTTP at URL`, which follows.
+    /// The address in the next line `HTTP at URL`.
     pub(crate) fn url(&mut self) -> String {
         let mut line = String::new();
         let words = self.words.as_mut().unwrap();
@@ -109,7 +109,7 @@ impl Recording {
         panic!("it never said where it serves");
     }
 
-    /// The rest of its log.
+    /// The rest of the log.
     pub(crate) fn lines(&mut self) -> Lines {
         let (sender, said) = channel();
         let words = self.words.take().unwrap();
@@ -120,7 +120,7 @@ impl Recording {
         Lines(said)
     }
 
-    /// Waits until so many packets are stored.
+    /// Waits until `count` packets are stored.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.status()["ring"]["stored"].as_u64() < Some(count) {
@@ -132,7 +132,7 @@ impl Recording {
         Events::of(PROGRAM, &self.socket())
     }
 
-    /// The status, whose ledger closes.
+    /// The status. Checks that its packet counts add up.
     pub(crate) fn status(&self) -> Value {
         let status = self.asked(&["status"]);
         let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
@@ -141,7 +141,7 @@ impl Recording {
         status
     }
 
-    /// Waits for the end. The exit code, and the object of `--json`.
+    /// Waits for the end. Returns the exit code and the object of `--json`.
     pub(crate) fn end(mut self) -> (ExitStatus, Value) {
         let mut text = String::new();
         self.child
@@ -157,7 +157,7 @@ impl Recording {
 }
 
 impl Lines {
-    /// Waits for a line that has this.
+    /// Waits for a line that contains `part`.
     pub(crate) fn line(&self, part: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -184,7 +184,7 @@ impl Drop for Recording {
 }
 
 pub(crate) fn record(folder: &Path, arguments: &[&str]) -> Command {
-    // Who runs tests may ignore SIGHUP, which is inherited.
+    // The test runner may ignore SIGHUP, which children inherit.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", PROGRAM]);
     command.args(["record", "-i", TRAFFIC, "--ring", "64MiB", "--json", "-w"]);

@@ -1,4 +1,4 @@
-//! Who is asked, as whom, and what is told where that does not work.
+//! Selecting a recorder, authentication, and error messages.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::{
     support::{PROGRAM, skip},
 };
 
-/// The sentence of a command that fails.
+/// The message of a failed command.
 fn failed(code: i32, output: &Output) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     let said = String::from_utf8(output.stderr.clone()).unwrap();
@@ -70,7 +70,7 @@ fn where_no_recorder_is_it_is_said() {
             .output()
             .unwrap()
     };
-    // Where nothing is named: the system's, or the user's.
+    // Without an option, the default is the system's socket or the user's socket.
     let said = failed(1, &asked(&[]));
     assert!(said.contains("/retroscope.sock: No such file"), "{said}");
     let said = failed(1, &asked(&["--url", "http://127.0.0.1:1"]));
@@ -89,7 +89,7 @@ fn where_no_recorder_is_it_is_said() {
     }
 }
 
-/// What a server says that is no recorder, or one that dies in the middle of an answer.
+/// Answers of a server that is no recorder, and of a server that dies during an answer.
 #[test]
 fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
         });
         assert!(said.contains(told), "{said}");
     }
-    // What is in the file is whole blocks.
+    // The file contains only whole blocks.
     assert_eq!(
         fs::metadata(&file).unwrap().len(),
         0,
@@ -153,7 +153,8 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     );
 }
 
-/// Which dumps gave to an answer is said on stderr, a line each, and why one of them did not. Text of others does nothing to a terminal.
+/// stderr names each dump that contributed to an answer, and why a dump did not contribute. Text
+/// from the network cannot control a terminal.
 #[test]
 fn dumps_of_an_answer_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +194,8 @@ fn dumps_of_an_answer_are_named() {
     }
 }
 
-/// Tokens over TCP: none, a wrong one, one of another role, the right one, by option and environment.
+/// Tokens over TCP: no token, a wrong token, a token of another role, and the right token, by
+/// option and environment.
 #[test]
 fn over_tcp_a_token_says_who_asks() {
     let folder = tempfile::tempdir().unwrap();
@@ -286,7 +288,7 @@ fn the_file_of_a_token_is_for_its_owner_only() {
     assert_eq!(fs::read_to_string(&tokens).unwrap().lines().count(), 1);
 }
 
-/// One program succeeds if two make a token of the same name at once. The file stays readable.
+/// If two programs create a token of the same name at once, one succeeds. The file stays readable.
 #[test]
 fn two_at_once_cannot_have_one_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +307,7 @@ fn two_at_once_cannot_have_one_name() {
     }
 }
 
-/// TLS: an authority that is not known, one that is, a name that is another, a client's own certificate.
+/// TLS: an unknown authority, a known authority, a wrong name, and a client certificate.
 #[test]
 fn over_tls_the_authority_has_to_be_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -445,7 +447,8 @@ fn a_hangup_reads_tokens_and_certificates_again() {
     assert_eq!(is_served(old.to_str().unwrap()).code(), Some(1));
 }
 
-/// A recorder that became another user says what it can no longer read, and serves on.
+/// A recorder that became another user reports files that it can no longer read, and continues to
+/// serve.
 #[test]
 fn files_that_the_recorders_user_may_not_read_are_reported() {
     if !rustix::process::geteuid().is_root() {
@@ -470,7 +473,7 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     let mut recording = Recording::start(&[&arguments[..], &tls].concat());
     let url = recording.url();
     let said = recording.lines();
-    // As at a renewal: the files have other stamps.
+    // A renewal changes the files' timestamps.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let pem = fs::read(&certificate).unwrap();
     fs::write(&certificate, pem).unwrap();
@@ -483,7 +486,7 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     assert!(status.status.success(), "{status:?}");
 }
 
-/// At the address of `--metrics` there are metrics for who has a token, and nothing else.
+/// The address of `--metrics` serves only metrics, and requires a token.
 #[test]
 fn metrics_are_served_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -520,7 +523,7 @@ fn metrics_are_served_alone() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// A token of a role, in a file of its own.
+/// Creates a token with a role in a separate file.
 pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
     let path = folder.join(name);
     let mut command = Command::new(PROGRAM);
@@ -530,7 +533,7 @@ pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// A certificate for 127.0.0.1 that is its own authority, and its key.
+/// A self-signed certificate for 127.0.0.1, and its key.
 fn certified(folder: &TempDir, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let parameters = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

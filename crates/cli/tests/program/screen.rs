@@ -10,7 +10,8 @@ use crate::{
     terminal::{LEAVE, Running, Terminal, shows},
 };
 
-/// Rates, rules with counts, another size, colors or none, a recorder that ends; the terminal as it was before.
+/// Rates, rules with counts, resizing, colors or no colors, the end of a recorder, and the restored
+/// terminal.
 #[test]
 fn what_a_recorder_does_is_seen_on_a_terminal() {
     let recording = Recording::start(&["--trigger", "tcp port 9", "--set", "max-dumps=1"]);
@@ -33,7 +34,7 @@ fn what_a_recorder_does_is_seen_on_a_terminal() {
     };
     let mut child = start("1");
     let mut seen = String::new();
-    // With the second answer there are rates.
+    // Rates appear with the second answer.
     let rates = [
         "(q quits)",
         "history   ",
@@ -66,7 +67,7 @@ fn what_a_recorder_does_is_seen_on_a_terminal() {
     assert!(!seen.contains("[1;31m"), "no colors were wanted");
     assert_eq!(modes(), before);
 
-    // A recorder that ends is told of above what it told before; ^C gives the terminal back.
+    // The end of a recorder is shown above the last status. ^C restores the terminal.
     let mut child = start("");
     let mut seen = String::new();
     terminal.wait(&mut seen, |seen| shows(seen, &["(q quits)", "tcp port 9"]));
@@ -84,7 +85,7 @@ fn what_a_recorder_does_is_seen_on_a_terminal() {
     assert_eq!(modes(), before);
 }
 
-/// Elsewhere it is text, once.
+/// Without a terminal the status is printed once as text.
 #[test]
 fn what_a_recorder_does_is_told_as_text() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);

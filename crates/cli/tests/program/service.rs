@@ -1,4 +1,5 @@
-//! `record` as a service: what its manager is told, heard at a socket of the test's own. sd_notify(3).
+//! `record` as a service: messages to the service manager, received at the test's own socket.
+//! sd_notify(3).
 
 use std::{
     fs,
@@ -20,10 +21,10 @@ use crate::{
     support::{PROGRAM, skip},
 };
 
-/// A service manager, as far as it listens.
+/// The receiving side of a service manager.
 struct Manager {
     socket: UnixDatagram,
-    /// What NOTIFY_SOCKET says.
+    /// Value of NOTIFY_SOCKET.
     name: String,
 }
 
@@ -41,14 +42,14 @@ impl Manager {
         Self { socket, name }
     }
 
-    /// The next message.
+    /// Receives the next message.
     fn hear(&self) -> String {
         let mut bytes = [0; 4096];
         let count = self.socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..count].to_vec()).unwrap()
     }
 
-    /// All messages to the first one that has this line, or one that begins so.
+    /// Receives messages up to the first message that has a line with this start.
     fn hear_until(&self, begin: &str) -> Vec<String> {
         let deadline = Instant::now() + DEADLINE;
         let mut heard = Vec::new();
@@ -102,7 +103,7 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     command.arg(format!("unix:{}", folder.path().join("api").display()));
     command.env("WATCHDOG_USEC", "500000").stdin(Stdio::null());
     let recording = manager.spawn(folder, &mut command);
-    // It gets time while the memory is filled, and is ready only then.
+    // The recorder extends its start while memory is filled, and is ready only after that.
     let first = manager.hear();
     let (time, status) = first.split_once('\n').unwrap();
     assert_eq!(time, "EXTEND_TIMEOUT_USEC=30000000");
@@ -112,7 +113,7 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     assert_eq!(ready, "READY=1\nSTATUS=recording");
     let is_time = |message: &String| message.starts_with("EXTEND_TIMEOUT_USEC=");
     assert!(before.iter().all(is_time), "{before:?}");
-    // The state, and that it goes on.
+    // The state, and the watchdog message.
     let mut heard = manager.hear_until("STATUS=");
     let state = heard.last().unwrap().clone();
     for part in ["pps ", "history ", " · lost 0 · triggers 0"] {
@@ -120,7 +121,7 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     }
     heard.extend(manager.hear_until("STATUS="));
     assert!(has(&heard, "WATCHDOG=1"), "{heard:?}");
-    // A configuration that is read again, also one that is wrong, and by whomever.
+    // A reload by any client, also of an invalid configuration.
     let reloads = |heard: &[String]| {
         let reloading = heard.last().unwrap();
         assert!(reloading.contains("\nMONOTONIC_USEC="), "{reloading}");
@@ -151,13 +152,13 @@ fn an_abstract_name_is_told_and_a_watchdog_of_somebody_else_is_not_fed() {
         .env("WATCHDOG_PID", "1");
     let recording = manager.spawn(folder, &mut command);
     let mut heard = manager.hear_until("READY=1");
-    // Without a file to read again too, the manager waits for both.
+    // Without files to reload, the manager still receives both messages.
     signal(&recording.child, Signal::HUP);
     heard.extend(manager.hear_until("RELOADING=1"));
     heard.extend(manager.hear_until("READY=1"));
     heard.extend(manager.hear_until("STATUS="));
     assert!(!has(&heard, "WATCHDOG=1"), "{heard:?}");
-    // Its end by a command is told, too.
+    // A stop by a command is reported too.
     recording.told(&["stop"]);
     manager.hear_until("STOPPING=1");
     assert!(recording.end().0.success());
@@ -185,7 +186,7 @@ fn commands_of_dumps_do_not_speak_for_the_service() {
     }
 }
 
-/// A stop has as long as commands of dumps take, each within its own limit.
+/// A stop is extended while commands of dumps run, each within its own limit.
 #[test]
 fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +199,7 @@ fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
             .unwrap()
             .success()
     );
-    // It runs until the test opens the pipe.
+    // The command runs until the test opens the pipe.
     let post = format!("sh -c ': <{}'", gate.display());
     let mut command = record(folder.path(), &["--post", &post]);
     let mut recording = manager.spawn(folder, &mut command);
@@ -237,7 +238,8 @@ fn a_socket_that_nobody_has_is_told_once() {
     }
 }
 
-/// A thread of another process, stopped by a tracer. It goes on when the value is dropped.
+/// A thread of another process that a tracer has stopped. The thread continues when the value is
+/// dropped.
 struct Stopped {
     tracer: Child,
     go_on: Option<ChildStdin>,
@@ -245,7 +247,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Stops a thread by its name; `None`: the system lets nobody trace.
+    /// Stops a thread by its name. `None`: the system does not permit tracing.
     fn new(process: &Child, thread: &str) -> Option<Self> {
         let tasks = format!("/proc/{}/task", process.id());
         let mut tasks = fs::read_dir(tasks).unwrap().map(|task| task.unwrap());
@@ -254,7 +256,7 @@ impl Stopped {
             name.is_ok_and(|name| name.trim_end() == thread)
         };
         let task = tasks.find(|task| is_it(&task.path())).unwrap();
-        // ptrace(2): PTRACE_SEIZE, and PTRACE_INTERRUPT; the tracer's end lets the thread go on.
+        // ptrace(2): PTRACE_SEIZE and PTRACE_INTERRUPT. When the tracer ends, the thread continues.
         let script = "$| = 1; my ($nr, $t) = @ARGV; \
              print syscall($nr, 0x4206, $t + 0, 0, 0) == 0 && syscall($nr, 0x4207, $t + 0, 0, 0) == 0 ? \"yes\\n\" : \"no: $!\\n\"; <STDIN>";
         let ptrace = if cfg!(target_arch = "aarch64") {
@@ -310,7 +312,7 @@ fn a_thread_that_hangs_starves_the_watchdog() {
         let heard = manager.hear_until("STATUS=hanging: ");
         let told = heard.last().unwrap();
         assert!(told.contains(thread), "{told}");
-        // As many looks go by as two seconds and more have.
+        // Wait for as many watchdog checks as two seconds and more contain.
         let timeout = Some(Duration::from_secs(1));
         manager.socket.set_read_timeout(timeout).unwrap();
         let more = manager.socket.recv(&mut [0; 4096]);

@@ -19,10 +19,10 @@ use crate::{
 /// The recorder's user and group, as in the packaged unit.
 const USER: u32 = 64_990;
 const GROUP: u32 = 64_991;
-/// A user of neither.
+/// A user who is neither in the recorder's group nor the recorder's user.
 const STRANGER: u32 = 64_992;
 
-/// A recorder, killed at the end of a test that fails.
+/// A recorder that is killed if the test fails.
 struct Service {
     child: Child,
     folder: TempDir,
@@ -30,7 +30,7 @@ struct Service {
 }
 
 impl Service {
-    /// `None`: this host makes no mount namespaces or runs no program as another user.
+    /// `None`: this host cannot create mount namespaces or run programs as another user.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("retroscope");
@@ -45,7 +45,7 @@ impl Service {
         let probe = Command::new("unshare")
             .args(isolated)
             .args(&as_user)
-            // The process of root is out of sight.
+            // Processes of root are hidden.
             .args(["test", "!", "-e", "/proc/1"])
             .output();
         match probe {
@@ -83,7 +83,7 @@ impl Service {
         self.folder.path().join("api")
     }
 
-    /// `retroscope status`, asked by a user with these groups.
+    /// Runs `retroscope status` as a user with these groups.
     fn status(&self, uid: u32, gid: u32, groups: &[u32]) -> Output {
         let mut command = as_user(uid, gid, groups).into_iter();
         Command::new(command.next().unwrap())
@@ -103,7 +103,7 @@ impl Drop for Service {
     }
 }
 
-/// The beginning of a command line that runs as a user with these groups.
+/// The start of a command line that runs as a user with these groups.
 fn as_user(uid: u32, gid: u32, groups: &[u32]) -> Vec<String> {
     let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
     let groups = match groups.is_empty() {
@@ -114,7 +114,7 @@ fn as_user(uid: u32, gid: u32, groups: &[u32]) -> Vec<String> {
     vec!["setpriv".to_owned(), uid, gid, groups]
 }
 
-/// `usermod -aG retroscope` is how docs/service.md lets people in.
+/// `usermod -aG retroscope` gives users access, as docs/service.md describes.
 #[test]
 fn members_of_the_sockets_group_are_let_in_where_proc_is_hidden() {
     let Some(service) = Service::start() else {

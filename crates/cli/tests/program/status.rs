@@ -1,4 +1,5 @@
-//! `record --ring-file` and `--ring-memfd`, and `status` and `query` reading them, as a user runs them.
+//! `record --ring-file` and `--ring-memfd`, and the commands `status` and `query` that read the
+//! rings.
 
 use std::{
     fs,
@@ -16,10 +17,10 @@ use tempfile::TempDir;
 
 use crate::support::PROGRAM;
 
-/// Made-up traffic needs no privilege: 10,000 packets a second.
+/// Generated traffic, which needs no privilege: 10,000 packets a second.
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 
-/// A recorder that runs, killed at the end of a test that fails.
+/// A recorder that is killed if the test fails.
 struct Recording {
     child: Child,
     words: BufReader<ChildStderr>,
@@ -65,7 +66,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // Gone already unless the test failed.
+        // The process has already ended unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -83,7 +84,7 @@ fn query(path: &str, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Why packets are missing in an answer.
+/// Causes of missing packets in an answer.
 fn causes(report: &Value) -> Vec<&str> {
     let missing = report["missing"].as_array().unwrap();
     missing
@@ -100,7 +101,7 @@ fn status_json(path: &str, more: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Asks until there are packets.
+/// Repeats until the ring contains packets.
 fn status_with_packets(path: &str) -> Value {
     let start = Instant::now();
     loop {
@@ -172,7 +173,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert_eq!(mode & 0o777, 0o600);
     check_running(&status_with_packets(&path), recording.child.id());
 
-    // A second recorder does not take it away.
+    // A second recorder does not take over the ring.
     let mut second = start();
     assert_eq!(second.child.wait().unwrap().code(), Some(1));
     let mut said = String::new();
@@ -186,7 +187,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert!(ended["packets"].as_u64().unwrap() > 0);
     assert_eq!(ended["bucket_list"], Value::Null);
 
-    // The next one replaces it, and is killed.
+    // The next recorder replaces the ring, and is killed.
     let mut recording = start();
     recording.ring();
     let before = status_with_packets(&path);
@@ -197,7 +198,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     let text = String::from_utf8(status(&path, &[]).stdout).unwrap();
     assert!(text.contains("killed"), "{text}");
 
-    // Every packet that it had published comes out.
+    // Every published packet can be read.
     let file = directory.path().join("all.pcapng").display().to_string();
     let query = |more: &[&str]| query(&path, more);
     let output = query(&["-w", &file, "--json"]);
@@ -213,14 +214,14 @@ fn a_ring_file_stays_and_says_how_it_ended() {
         written += 1;
     }
     assert_eq!(written, killed["packets"].as_u64().unwrap());
-    // What it had published before its end is known to be all.
+    // The packets up to its last publication are known to be complete.
     let from = killed["oldest"].as_str().unwrap();
     let piped = query(&["-w", "-", "--from", from, "--to", from, "udp"]);
     assert_eq!(piped.status.code(), Some(0), "{piped:?}");
     let mut reader = CaptureReader::new(&piped.stdout[..]).unwrap();
     assert!(reader.next().unwrap().is_some());
 
-    // The ring itself is not written over, and nothing is written for a filter that is none.
+    // A query neither overwrites the ring nor writes a file for an invalid filter.
     let wrong = [
         query(&["-w", &path]),
         query(&["-w", &file, "no", "filter"]),
@@ -246,7 +247,7 @@ fn what_a_recorder_published_before_it_was_killed_comes_out() {
         &["--ring-file", &path],
     );
     recording.ring();
-    // As fast as it goes, until the ring is full and more.
+    // Write at full speed until the ring wraps around.
     let start = Instant::now();
     while status_json(&path, &[])["stored_bytes"].as_u64() < Some(100 << 20) {
         assert!(start.elapsed() < Duration::from_secs(20));
@@ -263,7 +264,7 @@ fn what_a_recorder_published_before_it_was_killed_comes_out() {
     let evicted = report["missing"][0]["at_most"].as_u64().unwrap();
     assert!(packets + evicted >= killed["stored_packets"].as_u64().unwrap());
 
-    // Whoever has seen enough may leave.
+    // A reader may leave early.
     let mut command = Command::new(PROGRAM);
     command.args(["query", "--ring-file", &path, "-w", "-"]);
     let mut left = command.stdout(Stdio::piped()).spawn().unwrap();

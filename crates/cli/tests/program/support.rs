@@ -1,4 +1,4 @@
-//! What all tests of the program share.
+//! Helpers of all tests of the program.
 
 use std::{
     io::{self, Write},
@@ -16,7 +16,7 @@ pub(crate) fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).expect("stderr is text")
 }
 
-/// A path beside the checkout, or `None` with a loud line where it is absent.
+/// A path next to the checkout. `None`, with a message, if the path is missing.
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared")
@@ -31,7 +31,8 @@ pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says loudly that something was not tested. It goes around the test harness, which keeps what passing tests print.
+/// Prints that a test was skipped. Writes to stderr directly, because the test harness captures the
+/// output of passing tests.
 pub(crate) fn skip(why: &str) {
     let _ = writeln!(io::stderr(), "SKIP: {why}");
 }

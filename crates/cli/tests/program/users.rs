@@ -21,9 +21,10 @@ struct NameService {
 }
 
 impl NameService {
-    /// `None`, with a loud line, where nss_wrapper is not installed.
+    /// `None`, with a message, if nss_wrapper is not installed.
     fn new() -> Option<Self> {
-        // The dynamic linker reports a library that it does not find, and runs the program nevertheless.
+        // The dynamic linker reports a library that it does not find, and runs the program
+        // nevertheless.
         let mut probe = Command::new("true");
         let probe = probe.env("LD_PRELOAD", WRAPPER).output().unwrap();
         if !probe.stderr.is_empty() {
@@ -122,7 +123,7 @@ fn a_recorder_becomes_a_user_of_the_name_service() {
         let ids = |name, id| format!("{name}:\t{id}\t{id}\t{id}\t{id}\n");
         let expected = ids("Uid", 23456) + &ids("Gid", 23457) + "Groups:\t23457 23458 \n";
         assert_eq!(told, expected);
-        // The directory for dumps is that user's too.
+        // The directory for dumps also belongs to that user.
         let directory = fs::metadata(service.path().join("dumps")).unwrap();
         assert_eq!((directory.uid(), directory.gid()), (23456, 23457));
         fs::remove_file(&identity).unwrap();

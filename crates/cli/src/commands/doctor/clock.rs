@@ -1,7 +1,7 @@
-//! The clock that stamps packets: the kernel's real-time clock.
+//! The clock that timestamps packets: the kernel's real-time clock.
 //!
-//! Whether it is synchronised is told by systemd-timesyncd's flag file, else by a time daemon that runs. The kernel's own
-//! word (adjtimex(2)) is not asked: many daemons do not set it.
+//! The clock is synchronised if systemd-timesyncd's flag file exists, or if a time daemon runs. The
+//! kernel's own flag (adjtimex(2)) is not used, because many daemons do not set the flag.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use super::{finding::Finding, read};
 pub(super) const CHECK: &str = "clock";
 pub(super) const CHECK_SOURCE: &str = "clocksource";
 
-/// Names of time daemons as `/proc/PID/comm` has them, which cuts at 15 bytes.
+/// Names of time daemons in `/proc/PID/comm`, which truncates names to 15 bytes.
 const DAEMONS: [&str; 7] = [
     "chronyd",
     "ntpd",
@@ -21,10 +21,11 @@ const DAEMONS: [&str; 7] = [
     "VBoxService",
 ];
 
-/// Clock sources that take microseconds to read, so that stamping each packet costs more than storing it.
+/// Clock sources that take microseconds to read, so that stamping each packet costs more than
+/// storing it.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
-/// Whether somebody sets the clock, and what the kernel reads it from.
+/// Whether the clock is synchronised, and the kernel's clock source.
 pub(super) fn findings() -> [Finding; 2] {
     let timesyncd = Path::new("/run/systemd/timesync/synchronized").exists();
     let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
@@ -34,7 +35,8 @@ pub(super) fn findings() -> [Finding; 2] {
     ]
 }
 
-/// `timesyncd`: systemd-timesyncd says that it has set the clock since the system started. `daemon`: a time daemon that runs.
+/// `timesyncd`: systemd-timesyncd has set the clock since the system started. `daemon`: a running
+/// time daemon.
 fn synchronised(timesyncd: bool, daemon: Option<String>) -> Finding {
     match daemon {
         _ if timesyncd => Finding::ok(CHECK, "is synchronised: systemd-timesyncd has set it"),
@@ -47,7 +49,7 @@ fn synchronised(timesyncd: bool, daemon: Option<String>) -> Finding {
     }
 }
 
-/// `source`: `tsc`, `kvm-clock`, …
+/// `source` is a name like `tsc` or `kvm-clock`.
 fn clock_source(source: Option<&str>) -> Finding {
     match source {
         None => Finding::note(
@@ -66,7 +68,7 @@ fn clock_source(source: Option<&str>) -> Finding {
     }
 }
 
-/// The first time daemon among the processes that can be seen.
+/// The first time daemon among the visible processes.
 fn running_daemon() -> Option<String> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
         let entry = entry.ok()?;

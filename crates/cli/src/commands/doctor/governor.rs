@@ -1,6 +1,6 @@
-//! How the CPUs choose their frequency: the kernel's Documentation/admin-guide/pm/cpufreq.rst.
+//! Frequency governors of the CPUs: the kernel's Documentation/admin-guide/pm/cpufreq.rst.
 //!
-//! A CPU that saves power is slow when a burst begins, just when packets wait.
+//! A CPU that saves power is slow at the start of a burst, when packets are waiting.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -8,7 +8,8 @@ use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "governor";
 
-/// One, where the CPUs have governors; nothing is chosen in most virtual machines. sysfs is mounted at `sys`.
+/// A finding, if the CPUs have governors. Most virtual machines have no governors. `sys` is the
+/// mount point of sysfs.
 pub(super) fn finding(sys: &Path) -> Option<Finding> {
     let cpus = fs::read_dir(sys.join("devices/system/cpu")).ok()?;
     let paths = cpus.filter_map(|entry| Some(entry.ok()?.path().join("cpufreq/scaling_governor")));

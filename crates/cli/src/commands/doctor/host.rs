@@ -1,4 +1,4 @@
-//! Whether this host uses an interface itself, which decides whether an engine may take it away.
+//! Whether this host itself uses an interface. If so, an engine must not take the interface away.
 
 use retroscope_capture::{HostUse, UNSEEN};
 
@@ -6,7 +6,7 @@ use super::finding::Finding;
 
 pub(super) const CHECK: &str = "host";
 
-/// About one Ethernet interface.
+/// The finding about one Ethernet interface.
 pub(super) fn finding(interface: &str) -> Finding {
     judge(&HostUse::of(interface))
 }

@@ -1,7 +1,9 @@
-//! Interfaces: whether they can be recorded, what they do to frames, and what they have lost.
+//! Interfaces: whether they can be recorded, whether they change frames, and how many packets they
+//! lost.
 //!
-//! State and offloads come from the capture crate, which asks in this process's network namespace. Counters and queues
-//! are in `/sys/class/net`, which may show another namespace: they count only where the interface's index agrees.
+//! State and offloads come from the capture crate, which reads them in this process's network
+//! namespace. Counters and queues come from `/sys/class/net`, which may show another namespace, so
+//! they count only if the interface index matches.
 
 use std::path::Path;
 
@@ -19,30 +21,30 @@ pub(super) const CHECK_OFFLOAD: &str = "offload";
 pub(super) const CHECK_VLAN: &str = "vlan";
 pub(super) const CHECK_DROPS: &str = "drops";
 
-/// What was found about one interface. Counters are the kernel's since it came up (its Documentation/networking/statistics.rst);
-/// `None`: unknown.
+/// Facts about one interface. Counters are the kernel's since the interface came up (its
+/// Documentation/networking/statistics.rst); `None`: unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) summary: InterfaceSummary,
     pub(super) offloads: Offloads,
     /// Receive queues; `None`: unknown.
     pub(super) receive_queues: Option<u64>,
-    /// `rx_dropped`: received, then dropped by the kernel, also for want of anyone interested.
+    /// `rx_dropped`: packets that the kernel received and dropped, also for lack of a receiver.
     pub(super) dropped: Option<u64>,
-    /// `rx_missed_errors`: the NIC had no buffer.
+    /// `rx_missed_errors`: packets for which the NIC had no buffer.
     pub(super) missed: Option<u64>,
-    /// `rx_fifo_errors`: the NIC's own memory was full.
+    /// `rx_fifo_errors`: packets for which the NIC's internal memory was full.
     pub(super) overrun: Option<u64>,
-    /// sysfs shows this network namespace.
+    /// Whether sysfs shows this network namespace.
     pub(super) in_sysfs: bool,
-    /// The user named it, so it is meant to work.
+    /// The user named this interface, so it is meant to work.
     pub(super) wanted: bool,
 }
 
-/// The interfaces in `wanted`, or all if it is empty.
+/// The interfaces in `wanted`, or all interfaces if `wanted` is empty.
 ///
 /// # Errors
-/// [`Failure`] with exit 1: one of them does not exist, or the system does not list interfaces.
+/// [`Failure`] with exit 1: a named interface does not exist, or the system cannot list interfaces.
 pub(super) fn gather(wanted: &[String]) -> Result<Vec<Facts>, Failure> {
     let mut all = interfaces()
         .map_err(|error| Failure::failed(format_args!("cannot list interfaces: {error}")))?;
@@ -91,7 +93,7 @@ impl Facts {
                 [Some(state)].into_iter().chain(further).flatten().collect()
             }
             Err((what, advice)) => {
-                // It weighs more where the user asked for the interface.
+                // The finding is more severe if the user named the interface.
                 let severity = if self.wanted {
                     Severity::Warn
                 } else {
@@ -104,7 +106,7 @@ impl Facts {
         findings
     }
 
-    /// What it is. `Err`: what keeps it from being recorded, and what to do.
+    /// State of the interface. `Err`: why it cannot be recorded, and what to do.
     fn state(&self) -> Result<String, (String, String)> {
         let InterfaceSummary {
             name, kind, mtu, ..
@@ -143,7 +145,8 @@ impl Facts {
         Ok(what)
     }
 
-    /// Generic and large receive offload join segments. Nothing on the loopback interface was ever on a wire.
+    /// Generic and large receive offload merge segments. Frames on the loopback interface were
+    /// never on a wire.
     fn merging(&self) -> Option<Finding> {
         if self.summary.loopback {
             return None;
@@ -183,7 +186,7 @@ impl Facts {
         let name = &self.summary.name;
         let mut findings = Vec::new();
         let (missed, overrun) = (self.missed.unwrap_or(0), self.overrun.unwrap_or(0));
-        // Drivers differ in whether one counter includes the other, so they are not added up.
+        // Drivers differ in whether one counter includes the other, so the counters are not added.
         if missed > 0 || overrun > 0 {
             findings.push(Finding::warn(
                 CHECK_DROPS,
@@ -201,7 +204,7 @@ impl Facts {
                 format!("see whether the number grows while recording: ip -s link show {name}"),
             ));
         }
-        // Unknown is not 0.
+        // An unknown count is not 0.
         if findings.is_empty() && self.dropped == Some(0) {
             let what = "neither NIC nor kernel have dropped a packet since it came up";
             findings.push(Finding::ok(CHECK_DROPS, what));
@@ -214,7 +217,7 @@ impl Facts {
 mod tests {
     use super::*;
 
-    /// An interface that has nothing wrong.
+    /// An interface without problems.
     fn good() -> Facts {
         Facts {
             summary: InterfaceSummary {

@@ -1,8 +1,9 @@
-//! Which CPUs a NIC interrupts: `msi_irqs` of the device (the kernel's Documentation/ABI/testing/sysfs-bus-pci) and
-//! `effective_affinity_list` of each interrupt (Documentation/core-api/irq/irq-affinity.rst).
+//! The CPUs that a NIC interrupts: `msi_irqs` of the device (the kernel's
+//! Documentation/ABI/testing/sysfs-bus-pci) and `effective_affinity_list` of each interrupt
+//! (Documentation/core-api/irq/irq-affinity.rst).
 //!
-//! The kernel's part of receiving runs on these CPUs. Capture threads are best on the same node; whether on the same CPU is
-//! for a measurement to say (docs/tuning.md).
+//! The kernel receives packets on these CPUs. Capture threads run best on the same node. Whether
+//! they should use the same CPU must be measured (docs/tuning.md).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,9 +14,10 @@ use crate::units::counted;
 
 pub(super) const CHECK: &str = "irq";
 
-/// About an interface that has a NIC with interrupts of its own, from sysfs and procfs, mounted there.
+/// The finding about an interface whose NIC has its own interrupts. `sys` and `proc` are the mount
+/// points of sysfs and procfs.
 pub(super) fn finding(sys: &Path, proc: &Path, interface: &str) -> Option<Finding> {
-    // A virtio NIC is a device below the one with the interrupts.
+    // A virtio NIC is a child of the device that has the interrupts.
     let device = sys.join("class/net").join(interface).join("device");
     let folder = ["msi_irqs", "../msi_irqs"]
         .iter()
@@ -50,7 +52,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
         for (name, folder) in [("eth0", "device/msi_irqs"), ("eth1", "msi_irqs")] {
-            // The second is a virtio NIC.
+            // The second interface is a virtio NIC.
             let interface = sys.join("class/net").join(name);
             fs::create_dir_all(interface.join("device")).unwrap();
             fs::create_dir_all(interface.join(folder)).unwrap();

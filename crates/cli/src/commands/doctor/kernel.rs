@@ -1,8 +1,9 @@
-//! What the kernel does with packets before any capture sees them: its input queues, and its filter programs.
+//! The kernel's processing before a capture sees packets: its input queues and its filter programs.
 //!
-//! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line for each CPU: packets
-//! taken, dropped for want of room in the input queue, and rounds that ended for want of time, in hexadecimal, since
-//! the system started (`softnet_seq_show` of `net/core/net-procfs.c`).
+//! See the kernel's Documentation/admin-guide/sysctl/net.rst. `/proc/net/softnet_stat` has a line
+//! for each CPU with counts since the system started, in hexadecimal: processed packets, packets
+//! dropped because the input queue was full, and rounds that used up their time or budget
+//! (`softnet_seq_show` of `net/core/net-procfs.c`).
 
 use super::{finding::Finding, read, read_number};
 use crate::units::counted;
@@ -13,23 +14,23 @@ pub(super) const CHECK_BPF: &str = "bpf-jit";
 
 /// Sums over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Input {
+struct SoftnetStat {
     taken: u64,
     dropped: u64,
     squeezed: u64,
 }
 
-/// What `softnet_stat` and the settings say; nothing of what cannot be read.
+/// Findings from `softnet_stat` and the settings. Unreadable files give no finding.
 pub(super) fn findings() -> Vec<Finding> {
     let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
-    let input = read("/proc/net/softnet_stat").and_then(|text| Input::parse(&text));
+    let input = read("/proc/net/softnet_stat").and_then(|text| SoftnetStat::parse(&text));
     let input = input.map(|input| {
         [
             queue(input, setting("netdev_max_backlog")),
             time(input, setting("netdev_budget")),
         ]
     });
-    // Only root may read this one on some kernels.
+    // On some kernels only root may read this setting.
     let filters = setting("bpf_jit_enable").map(filters);
     input.into_iter().flatten().chain(filters).collect()
 }
@@ -45,7 +46,7 @@ fn filters(compiles: u64) -> Finding {
     )
 }
 
-/// Twice what there is, or a command to see it.
+/// A command that doubles a setting, or that shows an unknown setting.
 fn doubled(name: &str, value: Option<u64>) -> String {
     match value {
         Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
@@ -53,8 +54,8 @@ fn doubled(name: &str, value: Option<u64>) -> String {
     }
 }
 
-/// `backlog`: packets a CPU.
-fn queue(input: Input, backlog: Option<u64>) -> Finding {
+/// `backlog`: packets for each CPU.
+fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     let dropped = match input.dropped {
         0 => "nothing".to_owned(),
         dropped => counted(dropped, "packet"),
@@ -66,11 +67,12 @@ fn queue(input: Input, backlog: Option<u64>) -> Finding {
     Finding::warn(CHECK_BACKLOG, what, doubled("netdev_max_backlog", backlog))
 }
 
-/// `budget`: packets a round.
-fn time(input: Input, budget: Option<u64>) -> Finding {
+/// `budget`: packets for each round.
+fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
     let times = counted(input.squeezed, "time");
     let what = format!("receiving ran out of its budget {times}");
-    // A thousandth of the packets, each round taking many: the NIC is often not emptied.
+    // A round processes many packets, so one exhausted round in 1000 packets means that the NIC is
+    // often not emptied.
     if input.squeezed > 0 && input.squeezed >= input.taken / 1000 {
         let what = format!("{what} since the system started");
         return Finding::note(CHECK_BUDGET, what, doubled("netdev_budget", budget));
@@ -79,8 +81,8 @@ fn time(input: Input, budget: Option<u64>) -> Finding {
     Finding::ok(CHECK_BUDGET, format!("{what}, for {packets}"))
 }
 
-impl Input {
-    /// The sums of the lines of `softnet_stat`; `None` if they are none.
+impl SoftnetStat {
+    /// Adds up the lines of `softnet_stat`. `None`: a line cannot be parsed.
     fn parse(text: &str) -> Option<Self> {
         let mut sum = Self::default();
         for line in text.lines() {
@@ -101,19 +103,19 @@ mod tests {
     #[test]
     fn lines_of_all_cpus_are_added() {
         let text = "0000000a 00000001 00000002 00000000\n000000ff 00000000 0000000f 00000000\n";
-        let sum = Input {
+        let sum = SoftnetStat {
             taken: 265,
             dropped: 1,
             squeezed: 17,
         };
-        assert_eq!(Input::parse(text), Some(sum));
+        assert_eq!(SoftnetStat::parse(text), Some(sum));
         for wrong in ["", "0000000a", "0000000a 00000001 word"] {
-            assert_eq!(Input::parse(wrong), None, "{wrong}");
+            assert_eq!(SoftnetStat::parse(wrong), None, "{wrong}");
         }
     }
 
     fn complaints(dropped: u64, squeezed: u64, compiles: u64) -> Vec<(Severity, String)> {
-        let input = Input {
+        let input = SoftnetStat {
             taken: 1_000_000,
             dropped,
             squeezed,

@@ -1,15 +1,15 @@
-//! Which libpcap compiles the filters.
+//! The libpcap that compiles filters.
 
 use super::{finding::Finding, read};
 
 pub(super) const CHECK: &str = "libpcap";
 
-/// What is to be said of the library that this process has mapped.
+/// The finding about the mapped libpcap.
 pub(super) fn finding() -> Finding {
     judge(mapped(&read("/proc/self/maps").unwrap_or_default()))
 }
 
-/// `path`: the file that is mapped into this process; `None`: libpcap is part of the program.
+/// `path`: the file that is mapped into this process. `None`: libpcap is linked statically.
 fn judge(path: Option<&str>) -> Finding {
     let Some(path) = path else {
         return Finding::ok(

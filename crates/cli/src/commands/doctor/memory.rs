@@ -1,4 +1,4 @@
-//! How large a ring this machine holds.
+//! The largest ring that this machine can hold.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -11,13 +11,13 @@ use crate::{
 pub(super) const CHECK: &str = "memory";
 pub(super) const CHECK_LOCKED: &str = "memlock";
 
-/// A smaller ring, in bytes, is too small to be of use: it holds a tenth of a second at 10 Gbit/s.
+/// Minimum useful ring size in bytes: a tenth of a second at 10 Gbit/s.
 const RING_BYTES_MIN: u64 = 128 << 20;
 
 /// Bytes a second on a link of 1 Gbit/s.
 const GIGABIT_BYTES: u64 = 125_000_000;
 
-/// About the ring's memory, and what may be locked.
+/// Findings about the ring's memory and the limit on locked memory.
 pub(super) fn findings() -> [Finding; 2] {
     let locked = match getrlimit(Resource::Memlock).current {
         None => "no limit on locked memory".to_owned(),
@@ -29,7 +29,7 @@ pub(super) fn findings() -> [Finding; 2] {
     [ring(available()), Finding::ok(CHECK_LOCKED, locked)]
 }
 
-/// `available` bytes can still be used, also under the limits of the control group; `None`: unknown.
+/// `available`: bytes that are still free within the limits of the control group. `None`: unknown.
 fn ring(available: Option<u64>) -> Finding {
     let Some(available) = available else {
         return Finding::note(

@@ -1,24 +1,25 @@
-//! `retroscope doctor`: what on this machine would lose packets, or change them before they are recorded.
+//! `retroscope doctor`: finds causes of packet loss on this machine, and settings that change
+//! packets before they are recorded.
 //!
-//! Each area is a module that gathers facts from the system, and judges them in a pure function:
+//! Each area is a module that gathers facts from the system and evaluates them in a pure function:
 //!
 //! - `permission`: capabilities of this process and of the program's file,
-//! - `memory`: what a ring may take,
-//! - `pages`: huge pages for it,
-//! - `numa`: on which node the interfaces are,
-//! - `irq`: which CPUs their NICs interrupt,
+//! - `memory`: maximum size of a ring,
+//! - `pages`: huge pages for a ring,
+//! - `numa`: nodes of the interfaces,
+//! - `irq`: CPUs that the NICs interrupt,
 //! - `kernel`: the kernel's input queues and filter programs,
-//! - `governor`: how CPUs choose their frequency,
+//! - `governor`: frequency governors of the CPUs,
 //! - `interface`: state, offloads and losses of each interface,
-//! - `host`: whether this host uses it,
-//! - `nic`: its receive ring and flow control,
+//! - `host`: whether this host uses an interface,
+//! - `nic`: receive ring and flow control of a NIC,
 //! - `rss`: whether the NIC's hash splits conversations,
-//! - `clock`: who stamps the packets,
-//! - `library`: which libpcap compiles the filters.
+//! - `clock`: the clock that timestamps packets,
+//! - `library`: the libpcap that compiles filters.
 //!
-//! docs/tuning.md has a line for each check; a test compares them.
+//! docs/tuning.md has a line for each check; a test compares them with the checks here.
 //!
-//! Nothing is changed, no packet is captured, and no privilege is needed.
+//! The command changes nothing, captures no packet and needs no privilege.
 
 mod clock;
 mod governor;
@@ -55,7 +56,7 @@ use crate::{
     system_file::{read, read_number},
 };
 
-/// Every check that there is.
+/// All checks.
 const CHECKS: [&str; 22] = [
     permission::CHECK,
     memory::CHECK,
@@ -81,14 +82,14 @@ const CHECKS: [&str; 22] = [
     library::CHECK,
 ];
 
-/// Check this machine for what would lose packets, and say what to do.
+/// Check this machine for causes of packet loss, and suggest remedies.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 nothing would lose packets, 1 something would (or an interface does not exist), \
                   2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// Look at this interface only; repeat for several
+    /// Check only this interface. Repeatable
     #[arg(short, long, value_name = "IFACE")]
     interface: Vec<String>,
 
@@ -112,7 +113,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What a recorder says of its machine over HTTP: as the command, but for the permission to capture, which it has given up.
+/// The findings that a recorder reports over HTTP. These are the findings of the command without
+/// the permission to capture, which the recorder has dropped.
 pub(super) fn of_recorder() -> Doctor {
     Doctor(Arc::new(|wanted| {
         let mut findings = findings(wanted).map_err(|error| error.to_string())?;
@@ -121,7 +123,7 @@ pub(super) fn of_recorder() -> Doctor {
     }))
 }
 
-/// All findings; of interfaces only those in `wanted`, unless it is empty.
+/// All findings. Interfaces are limited to `wanted`, unless `wanted` is empty.
 fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     let interfaces = interface::gather(wanted)?;
     let names = interfaces.iter().map(|one| one.summary.name.as_str());
@@ -150,7 +152,7 @@ fn findings(wanted: &[String]) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// Colour is for a terminal whose user did not forbid it (<https://no-color.org>).
+/// Colors are for a terminal whose user did not disable colors (<https://no-color.org>).
 fn wants_colour() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

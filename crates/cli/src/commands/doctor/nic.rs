@@ -1,5 +1,5 @@
-//! What the NIC does when packets come faster than the driver takes them: how many it holds, and whether it makes the other
-//! end wait.
+//! A NIC's behavior when packets arrive faster than the driver takes them: the size of its receive
+//! ring, and whether it pauses the sender.
 
 use retroscope_capture::af_packet::{Reception, reception};
 
@@ -8,7 +8,8 @@ use super::finding::Finding;
 pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
 
-/// About one interface. Virtual ones have neither ring nor pauses, and nothing is said of them, nor of one that has vanished.
+/// Findings about one interface. A virtual or vanished interface has no finding, because it has
+/// neither a ring nor pause frames.
 pub(super) fn findings(interface: &str) -> Vec<Finding> {
     reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
 }

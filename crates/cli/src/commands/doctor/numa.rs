@@ -5,7 +5,8 @@ use crate::numa::Topology;
 
 pub(super) const CHECK: &str = "numa";
 
-/// One about the machine, and one for each interface whose node is known, where there are several.
+/// One finding about the machine and, if it has several nodes, one for each interface whose node is
+/// known.
 pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
     if topology.nodes == 1 {
         return vec![Finding::ok(CHECK, "one NUMA node: all memory is near")];

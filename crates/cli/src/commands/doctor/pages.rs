@@ -14,10 +14,10 @@ use crate::{
 pub(super) const CHECK: &str = "pages";
 pub(super) const CHECK_SHARED: &str = "shared-pages";
 
-/// The huge pages that the ring asks for, in bytes.
+/// Size of the huge pages that the ring requests, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// About the ring's pages, and those of a ring in a memfd.
+/// Findings about the pages of a ring, and about the pages of a ring in a memfd.
 pub(super) fn findings() -> [Finding; 2] {
     let mode = |file| {
         let line = read(format!("/sys/kernel/mm/transparent_hugepage/{file}"));
@@ -32,8 +32,8 @@ pub(super) fn findings() -> [Finding; 2] {
     )
 }
 
-/// `mode` and, for rings in a memfd, `shared`: how the kernel gives transparent huge pages; `None`: they are not built in.
-/// `free`: explicit huge pages that nobody uses.
+/// `mode`: the kernel's setting for transparent huge pages; `shared`: the setting for rings in a
+/// memfd. `None`: the kernel has no transparent huge pages. `free`: unused explicit huge pages.
 fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -> [Finding; 2] {
     let needed = ring_bytes.div_ceil(HUGE_PAGE_BYTES);
     let is_enough = free > 0 && free >= needed;
@@ -62,7 +62,7 @@ fn judge(mode: Option<&str>, shared: Option<&str>, free: u64, ring_bytes: u64) -
             ),
         )
     };
-    // A memfd has a setting of its own, and not every recorder has such a ring.
+    // A memfd has a separate setting, and not every recorder uses a memfd.
     let shared = match shared {
         _ if is_enough => Finding::ok(CHECK_SHARED, "a ring in a memfd has explicit huge pages"),
         Some(mode @ ("always" | "within_size" | "advise" | "force")) => Finding::ok(

@@ -9,22 +9,23 @@ use crate::commands::program;
 
 pub(super) const CHECK: &str = "permission";
 
-/// What an AF_XDP socket takes beside CAP_NET_RAW: to load the program, to make its maps, and to lock the packets' memory.
+/// Capabilities that an AF_XDP socket needs in addition to CAP_NET_RAW: to load the program, to
+/// create its maps, and to lock packet memory.
 const FOR_XDP: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::BPF, "CAP_BPF"),
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"),
 ];
 
-/// Asks the kernel about this process and the file that it runs from.
+/// Reads the capabilities of this process and of its executable.
 pub(super) fn finding() -> Finding {
     let program = program();
-    // With CAP_NET_RAW it may open packet sockets, which is enough but for AF_XDP.
+    // CAP_NET_RAW allows packet sockets, which is enough for every engine except AF_XDP.
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     judge(effective, has_capabilities(&program), &program)
 }
 
-/// `file_has_capabilities`: the program's file, of its own.
+/// `file_has_capabilities`: whether the executable has file capabilities.
 fn judge(effective: CapabilitySet, file_has_capabilities: bool, program: &Path) -> Finding {
     let program = program.display();
     if effective.contains(CapabilitySet::NET_RAW) {
@@ -61,7 +62,7 @@ fn judge(effective: CapabilitySet, file_has_capabilities: bool, program: &Path) 
     )
 }
 
-/// Whether the file carries the attribute that setcap(8) writes.
+/// Whether the file has the attribute that setcap(8) writes.
 fn has_capabilities(program: &Path) -> bool {
     let mut value = [0_u8; 64];
     rustix::fs::getxattr(program, "security.capability", &mut value).is_ok_and(|bytes| bytes > 0)

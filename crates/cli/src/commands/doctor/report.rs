@@ -1,14 +1,14 @@
-//! All findings, as text.
+//! Formats all findings as text.
 
 use std::fmt::Write as _;
 
 use super::finding::{DoctorReport, Finding, Severity};
 use crate::units::counted;
 
-/// All findings, as text.
+/// Formats all findings as text.
 pub(super) trait Text {
-    /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do. At the end what there was
-    /// nothing to see of.
+    /// Columns for people: severity, subject, and finding, with advice below unless all is well.
+    /// The end lists subjects that could not be checked.
     fn text(&self, colour: bool) -> String;
 }
 

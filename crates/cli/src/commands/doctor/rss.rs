@@ -1,6 +1,7 @@
 //! Whether the NIC's hash splits conversations over its receive queues.
 //!
-//! It does not matter to `--set fanout=hash`, where the kernel hashes by itself; it does where each thread serves a queue.
+//! This is irrelevant for `--set fanout=hash`, where the kernel computes the hash. It matters if
+//! each thread serves a queue.
 
 use retroscope_capture::{
     af_packet::rss_settings,
@@ -11,10 +12,11 @@ use super::finding::Finding;
 
 pub(super) const CHECK: &str = "rss";
 
-/// About one interface; none about one with a single receive queue, where there is nothing to choose.
+/// Findings about one interface. An interface with a single receive queue has none, because nothing
+/// is distributed.
 pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Finding> {
     let settings = rss_settings(interface).ok();
-    // Where sysfs shows another namespace, a table tells.
+    // If sysfs shows another namespace, an indirection table proves that there are several queues.
     let has_table = settings
         .as_ref()
         .is_some_and(|settings| !settings.table.is_empty());
@@ -25,7 +27,7 @@ pub(super) fn findings(interface: &str, receive_queues: Option<u64>) -> Vec<Find
     }
 }
 
-/// `settings`: `None` where the driver does not tell.
+/// `settings`: `None` if the driver does not report its settings.
 fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
     let Some(settings) = settings else {
         return vec![Finding::note(
@@ -34,7 +36,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
             "record with --set fanout=hash, which does not depend on it",
         )];
     };
-    // The kinds of packets that are split, or may be, for this reason.
+    // Kinds of packets that are split, or may be split, for this reason.
     let split = |why| {
         let kinds = FlowKind::ALL
             .into_iter()
@@ -84,7 +86,7 @@ fn judge(name: &str, settings: Option<&RssSettings>) -> Vec<Finding> {
     findings
 }
 
-/// A key as ethtool takes it.
+/// A hash key in ethtool's notation.
 fn key_text(key: &[u8]) -> String {
     let bytes: Vec<_> = key.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
@@ -110,7 +112,7 @@ mod tests {
         }
     }
 
-    /// A key that sends the directions of a conversation apart.
+    /// A key that sends the directions of a conversation to different queues.
     fn split_key(bytes: u8) -> Vec<u8> {
         (0..bytes).collect()
     }

@@ -1,8 +1,10 @@
-//! Packets into the pipe that Wireshark made, until it has enough.
+//! Copies packets into the pipe that Wireshark made, until Wireshark stops the capture.
 //!
-//! What Wireshark reads on stderr it shows as an error: nothing is said about packets that are all there. It stops by closing the pipe, and
-//! by SIGTERM behind that. One thread asks and writes, others wait for signals, for the end of who reads and for that of Wireshark, and the
-//! main thread ends the program, whatever the recorder and the pipe are waiting for then.
+//! Wireshark shows every line on stderr as an error, so a complete answer prints nothing. Wireshark
+//! stops a capture by closing the pipe, followed by SIGTERM. One thread queries the recorder and
+//! writes. Other threads wait for signals, for the end of the reader, and for the end of the parent
+//! process. The main thread ends the program even if the recorder or the pipe still blocks the
+//! writing thread.
 
 use std::{
     fs::File,
@@ -29,38 +31,40 @@ use signal_hook::{
 
 use crate::{
     commands::{
-        query::{self, Args as Query, Outcome},
+        query::{self, Args as Query, QueryOutcome},
         remote::printable,
-        target::Target,
+        target::OutputTarget,
     },
     failure::{Code, Failure, say},
 };
 
-/// How long a recorder may take to end an answer with its verdict once a signal came.
+/// After a signal, time for the recorder to end the answer with its verdict.
 const STOP_WAIT: Duration = Duration::from_millis(800);
-/// How long Wireshark may take to open its end of the pipe, and …
+/// Time for Wireshark to open its end of the pipe for a capture.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
-/// … where there is nothing to write.
+/// Time for Wireshark to open its end of a pipe into which nothing is written.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
-/// What happens.
+/// Messages of the other threads to the main thread.
 enum News {
     Opening,
     Opened,
     Signal,
-    /// Who reads, or who started us.
+    /// The reader of the pipe or the parent process ended.
     Gone,
-    Done(Result<Outcome, Failure>),
+    Done(Result<QueryOutcome, Failure>),
 }
 
-/// Asks, and writes the packets into `pipe`.
+/// Runs the query and writes the packets into `pipe`.
 pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     let (tell, news) = channel();
     tell_signals(tell.clone())?;
-    // Of a Wireshark that was killed dumpcap is left, which reads on while nothing comes. But nobody reads stderr any more then, however early that
-    // was, …
+    // If Wireshark is killed, dumpcap survives and keeps the pipe open while no packet arrives. But
+    // the read end of stderr closes, and poll reports the error even if it closed earlier.
     tell_of(io::stderr(), PollFlags::empty(), tell.clone());
-    // … where it is a pipe, and no other process was given its other end. Who started us may be gone already, and this be who took us in: it stays.
+    // The end of the parent process covers a stderr that is no pipe, or whose read end another
+    // process inherited. If the parent died before this point, getppid(2) names the process that
+    // adopted us, which does not end.
     let parent = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     if let Some(parent) = parent {
         tell_of(parent, PollFlags::IN, tell.clone());
@@ -97,7 +101,7 @@ pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
                 return Ok(code);
             }
             Ok(News::Done(outcome)) => return tell_outcome(outcome?),
-            // Who asked has enough.
+            // Wireshark has stopped the capture.
             Ok(News::Signal | News::Gone) => return Ok(ExitCode::SUCCESS),
             Err(_) if cancel.is_cancelled() => return Ok(ExitCode::SUCCESS),
             Err(_) => return Err(Failure::failed("nobody reads the pipe of --fifo")),
@@ -105,7 +109,8 @@ pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Has Wireshark find the end of a pipe that was never written: without, it waits for a first byte.
+/// Opens and closes the write end of an unused pipe. Without this Wireshark waits for the first
+/// byte.
 pub(super) fn release_unused(pipe: &Path) {
     let (tell, news) = channel();
     release(pipe, tell, &news);
@@ -114,15 +119,16 @@ pub(super) fn release_unused(pipe: &Path) {
 fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     let pipe = pipe.to_owned();
     thread::spawn(move || {
-        // It may have been removed: then nobody waits.
+        // An error means that Wireshark removed the pipe and does not wait.
         let _ = File::options().write(true).open(pipe);
         let _ = tell.send(News::Opened);
     });
-    // A signal ends it too.
+    // A signal also ends this wait.
     let _ = news.recv_timeout(RELEASE_WAIT);
 }
 
-/// Tells that Wireshark has gone, once something becomes of a descriptor. Errors are always waited for: of a pipe that is written, that nobody reads it.
+/// Reports [`News::Gone`] when poll(2) returns for a descriptor. poll(2) always reports errors,
+/// also without events: for the write end of a pipe, that no reader is left.
 fn tell_of(watched: impl AsFd + Send + 'static, what: PollFlags, tell: Sender<News>) {
     thread::spawn(move || {
         let mut waited = [PollFd::new(&watched, what)];
@@ -151,14 +157,15 @@ fn tell_signals(tell: Sender<News>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the pipe, which is there: one that Wireshark removed is not made anew.
-fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
+/// Opens the existing pipe. If Wireshark has removed the pipe, this does not create a file in its
+/// place.
+fn open(target: &OutputTarget, tell: &Sender<News>) -> Result<File, Failure> {
     let failed = |error| Failure::failed(format_args!("cannot write {target}: {error}"));
-    // Who does not listen any more has ended the program.
+    // If the receiver is gone, the program is already ending.
     let _ = tell.send(News::Opening);
     let pipe = match target {
-        Target::File(path) => File::options().write(true).open(path).map_err(failed)?,
-        Target::Stdout => return Err(Failure::usage("--fifo takes the name of a pipe")),
+        OutputTarget::File(path) => File::options().write(true).open(path).map_err(failed)?,
+        OutputTarget::Stdout => return Err(Failure::usage("--fifo takes the name of a pipe")),
     };
     let _ = tell.send(News::Opened);
     let watched = pipe.try_clone().map_err(failed)?;
@@ -166,9 +173,9 @@ fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
     Ok(pipe)
 }
 
-/// Says what is missing, and gives the exit code.
-fn tell_outcome(outcome: Outcome) -> Result<ExitCode, Failure> {
-    let Outcome::Told(told) = outcome else {
+/// Prints what is missing and returns the exit code.
+fn tell_outcome(outcome: QueryOutcome) -> Result<ExitCode, Failure> {
+    let QueryOutcome::Answered(told) = outcome else {
         return Ok(ExitCode::SUCCESS);
     };
     let text = |value: &Value| value.as_str().map(printable);

@@ -1,4 +1,4 @@
-//! The link in Wireshark's folder for extcap.
+//! Creates and removes the link in Wireshark's extcap folder.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,7 @@ use crate::{
     failure::{Failure, put},
 };
 
-/// Makes the link, and has tshark list its interfaces.
+/// Creates the link and checks that `tshark -D` lists the interface.
 pub(super) fn install(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     let directory = directory.map_or_else(folder, |given| Ok(given.to_owned()))?;
     let link = directory.join(NAME);
@@ -46,7 +46,7 @@ pub(super) fn install(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     ))
 }
 
-/// Removes the link, if it is there.
+/// Removes an existing link.
 pub(super) fn uninstall(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     let directory = directory.map_or_else(folder, |given| Ok(given.to_owned()))?;
     let link = directory.join(NAME);
@@ -59,10 +59,11 @@ pub(super) fn uninstall(directory: Option<&Path>) -> Result<ExitCode, Failure> {
     put(&format!("{shown} is removed\n"))
 }
 
-/// Whether there is a link of ours: to a program of our name, that is there or was, or to this one. `false`: nothing is there.
+/// Returns whether `link` is a link of this program: to this executable, or to a program of the
+/// same name that exists or existed. `false`: nothing exists at this path.
 ///
 /// # Errors
-/// Something else is there.
+/// Another file exists at this path.
 fn is_ours(link: &Path) -> Result<bool, Failure> {
     let others = |what: &str| {
         let shown = link.display();
@@ -85,7 +86,8 @@ fn is_ours(link: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// The user's own folder. Wireshark tells it from version 4.2 on; before it is below that of the configuration.
+/// The user's personal extcap folder. Wireshark reports this folder since version 4.2; in older
+/// versions the folder is below the configuration folder.
 fn folder() -> Result<PathBuf, Failure> {
     let told = output("tshark", &["-G", "folders"]).map_err(|why| {
         Failure::failed(format_args!(
@@ -108,7 +110,7 @@ fn of_folders(told: &str) -> Option<PathBuf> {
     named("Personal Extcap path").or_else(|| Some(named("Personal configuration")?.join("extcap")))
 }
 
-/// What a program prints.
+/// Runs a program and returns its stdout.
 fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| error.to_string())?;

@@ -1,11 +1,11 @@
-//! `retroscope extcap`: a recorder as an interface of Wireshark, tshark and dumpcap: extcap(4), and "Extcap: Developer Guide" in the
-//! Wireshark Developer's Guide.
+//! `retroscope extcap`: offers a recorder as an interface of Wireshark, tshark and dumpcap. See
+//! extcap(4), and "Extcap: Developer Guide" in the Wireshark Developer's Guide.
 //!
-//! Wireshark runs what lies in its folder for extcap, without our subcommand: [`arguments`] puts it there. What is asked for then is
-//! `retroscope query` into a pipe that Wireshark made.
+//! Wireshark runs the programs in its extcap folder without a subcommand; [`arguments`] adds ours.
+//! A capture then is a `retroscope query` whose output goes into a pipe that Wireshark made.
 //!
-//! - `capture`: the packets, until Wireshark has enough,
-//! - `install`: the link in Wireshark's folder.
+//! - `capture`: copies packets into the pipe until Wireshark stops the capture,
+//! - `install`: manages the link in Wireshark's folder.
 
 mod capture;
 mod install;
@@ -16,23 +16,25 @@ use super::{
     filter,
     query::Args as Query,
     remote::RemoteArgs,
-    stretch::{Given, StretchArgs, length, time},
+    stretch::{StretchArgs, WithText, length, time},
 };
 use crate::failure::{Failure, put};
 
 /// The name of the interface, of the link in Wireshark's folder, and of the group of preferences.
 const NAME: &str = "retroscope";
-/// The argument that is an expression, also where it is empty.
+/// Wireshark's option for the capture filter. Unlike other options its empty value has a meaning.
 const CAPTURE_FILTER: &str = "--extcap-capture-filter";
-/// How much of the past comes unless something else is asked for.
+/// Default of `--past`.
 const PAST: &str = "30s";
-/// What asks for all of the past.
+/// Value of `--past` that selects everything that is still recorded.
 const ALL: &str = "all";
 
-/// Make a recorder an interface of Wireshark and tshark: `tshark -i retroscope -f 'udp port 53'`
+/// Offer a recorder as an interface in Wireshark and tshark: `tshark -i retroscope -f 'udp port
+/// 53'`
 ///
-/// Packets of the past come first, then those that come, filtered by the recorder. Options are preferences of Wireshark,
-/// extcap.retroscope.NAME, where NAME is that of an option below without hyphens, as `-o extcap.retroscope.past:5m`.
+/// A capture starts with recorded packets, and new packets follow. The recorder applies the capture
+/// filter. Wireshark stores the options below as preferences extcap.retroscope.NAME, where NAME is
+/// the option without hyphens, for example `-o extcap.retroscope.past:5m`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
@@ -41,39 +43,42 @@ const ALL: &str = "all";
                   tshark -i retroscope -o extcap.retroscope.past:1m -f 'udp port 53'"
 )]
 pub(crate) struct Args {
-    /// Put a link to this program into Wireshark's folder for extcap, and see whether `tshark -D` lists it
+    /// Put a link to this program into Wireshark's extcap folder, and check that `tshark -D` lists
+    /// it
     #[arg(long, conflicts_with = "uninstall")]
     install: bool,
 
-    /// Remove that link
+    /// Remove the link of --install
     #[arg(long)]
     uninstall: bool,
 
-    /// The folder, in the place of the user's own that `tshark -G folders` tells
+    /// Use this folder instead of the personal extcap folder that `tshark -G folders` names
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// So much of the past, as 5m; 0s: none; all: all that is there. Where --from or --to is given it counts for nothing
+    /// Start with the packets of this past time, like 5m; 0s: no past packets; all: everything that
+    /// is still recorded. --from and --to override --past
     #[arg(long, value_name = "DURATION", default_value = PAST, value_parser = past, help_heading = OPTIONS)]
     past: Past,
 
-    /// Go on with the packets that come
+    /// Keep capturing new packets
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = OPTIONS)]
     follow: bool,
 
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
+    /// Select packets from this time on, like 2026-11-20T19:15:03.5Z (any offset), or a number
+    /// since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
-    from: Option<Given<i64>>,
+    from: Option<WithText<i64>>,
 
-    /// Packets up to this time, included, which ends the capture
+    /// End the capture at this time, inclusive
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
-    to: Option<Given<i64>>,
+    to: Option<WithText<i64>>,
 
-    /// Packets of these interfaces of the recorder only, with commas between
+    /// Select packets of these interfaces of the recorder, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = OPTIONS)]
     interface: Vec<String>,
 
-    /// So many bytes of each packet
+    /// Truncate each packet to N bytes (snap length)
     #[arg(long, value_name = "N", help_heading = OPTIONS)]
     headers: Option<NonZeroU32>,
 
@@ -81,15 +86,15 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: WiresharkArgs,
 }
 
-/// Above the options in the help.
+/// Heading of the packet options in the help.
 const OPTIONS: &str = "Packets of the interface";
 
-/// What Wireshark asks for, by its own options.
+/// Options that Wireshark passes by the extcap protocol.
 #[derive(Debug, clap::Args)]
-struct Asked {
+struct WiresharkArgs {
     #[arg(long, hide = true)]
     extcap_interfaces: bool,
     #[arg(long, hide = true)]
@@ -104,19 +109,19 @@ struct Asked {
     extcap_capture_filter: Option<String>,
     #[arg(long, hide = true)]
     fifo: Option<PathBuf>,
-    /// Wireshark's own.
+    /// Wireshark's version, which Wireshark passes and we ignore.
     #[arg(long, hide = true)]
     extcap_version: Option<String>,
-    /// Nothing of ours is reloaded.
+    /// Request to reload the values of an option. Ignored, because no option has reloadable values.
     #[arg(long, hide = true)]
     extcap_reload_option: Option<String>,
 }
 
-/// How much of the past comes.
+/// How much recorded traffic a capture starts with.
 #[derive(Debug, Clone)]
 enum Past {
     All,
-    Last(Given<std::time::Duration>),
+    Last(WithText<std::time::Duration>),
 }
 
 fn past(text: &str) -> Result<Past, String> {
@@ -127,8 +132,9 @@ fn past(text: &str) -> Result<Past, String> {
     Ok(Past::Last(last))
 }
 
-/// The arguments of this program as clap is to see them: what Wireshark says gets the subcommand that it leaves out, and loses the options
-/// that were left empty in a dialog.
+/// Adds the subcommand to the arguments of a call by Wireshark. Removes the options that the user
+/// left empty in Wireshark's dialog, because clap would reject their empty values. Other arguments
+/// stay as they are.
 pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let all: Vec<OsString> = all.collect();
     let text = |at: usize| all.get(at).and_then(|word| word.to_str()).unwrap_or("-");
@@ -150,7 +156,8 @@ pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     told
 }
 
-/// Has Wireshark not wait for packets where it named an option that is none, and something was said about it.
+/// After clap refused the arguments of a capture: releases the pipe, so that Wireshark does not
+/// wait for packets.
 pub(crate) fn refused(arguments: &[OsString]) {
     let is = |word: &OsString, what: &str| word == what;
     let is_capture = arguments.iter().any(|word| is(word, "--capture"));
@@ -213,7 +220,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// What is asked of the recorder, into a pipe.
+    /// The query that fills Wireshark's pipe.
     fn query(self, fifo: PathBuf) -> Result<Query, Failure> {
         let last = match self.past {
             Past::Last(last) if self.from.is_none() && self.to.is_none() => Some(last),
@@ -238,7 +245,8 @@ impl Args {
     }
 }
 
-/// Which interfaces there are. Nobody is asked: this is called whenever Wireshark starts.
+/// The list of interfaces. Contacts no recorder, because Wireshark asks for the list at every
+/// start.
 fn interfaces() -> String {
     format!(
         "extcap {{version={}}}{{display=Retroscope}}{{help={}}}\n\
@@ -248,12 +256,13 @@ fn interfaces() -> String {
     )
 }
 
-/// Link types, of which Wireshark wants one to begin with. The capture says for each of its interfaces which one it has.
+/// Link types of the interface. Wireshark demands one in advance; the capture file then declares
+/// the real link type of each of its interfaces.
 const DLTS: &str = "dlt {number=1}{name=EN10MB}{display=Ethernet, or what the capture says}\n";
 
-/// What may be configured, of which Wireshark makes a dialog and preferences.
+/// The configurable options, from which Wireshark builds a dialog and preferences.
 fn configuration() -> String {
-    // Option, name, what it is, type and default, tab.
+    // Option, display name, tooltip, type with default, tab of the dialog.
     let all = [
         (
             "past",
@@ -321,7 +330,7 @@ fn configuration() -> String {
         (
             "ca",
             "Authorities",
-            "Certificates of the authorities of the URL (PEM), in the place of the system's",
+            "Certificate authorities to trust for the URL (PEM) instead of the system's",
             "{type=fileselect}",
             "Recorder",
         ),
@@ -348,7 +357,7 @@ fn configuration() -> String {
     all.into_iter().enumerate().map(line).collect()
 }
 
-/// What is wrong with an expression, in one line; nothing: it is one.
+/// Error of a capture filter in one line, or an empty text for a valid filter.
 fn verified(expression: &str) -> String {
     let wrong = filter::check(expression).err();
     wrong.map_or_else(String::new, |error| {
@@ -407,7 +416,7 @@ mod tests {
             let is_told =
                 default.is_none_or(|(_, value)| line.contains(&format!("{{default={value}}}")));
             assert!(is_told, "{line}");
-            // Nothing but the braces of its own: the grammar has no way to quote them.
+            // Texts contain no braces, because the extcap grammar cannot quote braces.
             assert_eq!(line.matches('{').count(), line.matches('}').count());
             let value = match option {
                 "--follow" => "false",

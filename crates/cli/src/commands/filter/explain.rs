@@ -1,4 +1,5 @@
-//! `dev filter-explain`: what an expression becomes, as one rule among others and as programs, for each link type.
+//! `dev filter-explain`: shows what an expression compiles to for each link type, as one rule of a
+//! rule set and as programs.
 
 use std::{fmt::Write, path::Path, process::ExitCode, time::Duration};
 
@@ -13,12 +14,13 @@ use crate::{
     units::counted,
 };
 
-/// Look-ups printed one by one.
+/// Lookups that are printed one by one.
 const LOOK_UPS_SHOWN: usize = 8;
 /// The only rule of the set.
 const RULE: RuleId = RuleId(0);
 
-/// Prints what becomes of `filter` for each link type of `file`, or for `link_type`, Ethernet unless given.
+/// Prints the compilation of `filter` for each link type of `file`, or for `link_type` (default:
+/// Ethernet).
 ///
 /// # Errors
 /// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).
@@ -39,7 +41,7 @@ pub(super) fn print(
     put(&text)
 }
 
-/// How a rule set finds it.
+/// Prints how a rule set evaluates the expression.
 fn rule(text: &mut String, prepared: &Prepared) -> Result<(), FilterError> {
     let mut set = RuleSet::new(prepared.links[0].0.mode);
     for (context, _) in &prepared.links {

@@ -1,21 +1,21 @@
-//! The capture file that is read.
+//! The input capture file.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 use crate::{
-    commands::target::{Target, is_standard_stream},
+    commands::target::{OutputTarget, is_standard_stream},
     failure::Failure,
 };
 
 /// An open input.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct InputFile {
     pub(super) file: File,
-    /// Its name for messages.
+    /// Name for messages.
     pub(super) name: String,
 }
 
-impl Input {
+impl InputFile {
     /// Opens `path`; `-` is stdin.
     ///
     /// # Errors
@@ -33,8 +33,8 @@ impl Input {
         }
     }
 
-    /// Whether `target` is this very file, under whatever name. Pipes and devices are never the same.
-    pub(super) fn is_same_file(&self, target: &Target) -> bool {
+    /// Whether `target` is the same file, under any name. Pipes and devices are never the same.
+    pub(super) fn is_same_file(&self, target: &OutputTarget) -> bool {
         self.file
             .metadata()
             .is_ok_and(|metadata| target.is_file(&metadata))

@@ -12,21 +12,21 @@ use retroscope_pcapfile::{FileInterface, RecordMeta};
 
 use crate::commands::capture_file::BUFFER_BYTES;
 
-/// One line a packet.
+/// Prints one line for each packet.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct PacketLines {
     out: BufWriter<File>,
-    /// Someone is watching: lines do not wait.
+    /// Output goes to a terminal, so lines are flushed after each burst.
     is_terminal: bool,
-    stamp: Stamp,
+    stamp: TimestampText,
 }
 
-impl Lines {
+impl PacketLines {
     pub(super) fn new(file: File) -> Self {
         Self {
             is_terminal: file.is_terminal(),
             out: BufWriter::with_capacity(BUFFER_BYTES, file),
-            stamp: Stamp::default(),
+            stamp: TimestampText::default(),
         }
     }
 
@@ -42,7 +42,7 @@ impl Lines {
         writeln!(self.out, "{second}.{nanosecond:09}Z {summary}")
     }
 
-    /// The input may be silent for a while now.
+    /// Flushes lines on a terminal, because the input may pause now.
     pub(super) fn burst_end(&mut self) -> io::Result<()> {
         if self.is_terminal {
             self.out.flush()?;
@@ -50,21 +50,22 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes what is in the buffer.
+    /// Flushes the buffer.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// Times as text: the whole seconds are kept, since most packets share them with the one before.
+/// Formats times. Caches the text of the last second, because most packets share it with the
+/// previous packet.
 #[derive(Debug, Default)]
-struct Stamp {
+struct TimestampText {
     second: Option<i64>,
     text: String,
 }
 
-impl Stamp {
-    /// RFC 3339 in UTC up to the seconds, and the nanoseconds.
+impl TimestampText {
+    /// RFC 3339 in UTC down to the second, and the nanoseconds.
     fn parts(&mut self, time_ns: i64) -> (&str, i64) {
         let second = time_ns.div_euclid(1_000_000_000);
         if self.second != Some(second) {
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn stamps_have_nine_digits_and_go_anywhere() {
-        let mut stamp = Stamp::default();
+        let mut stamp = TimestampText::default();
         for (time_ns, text) in [
             (1_795_202_103_123_456_789, "2026-11-20T19:15:03.123456789"),
             (1_795_202_103_000_000_001, "2026-11-20T19:15:03.000000001"),

@@ -3,21 +3,22 @@
 use retroscope_filter::link_type_name;
 use retroscope_packet::LinkType;
 
-/// Every number that has a name is below this one: the [registry](https://www.tcpdump.org/linktypes.html) grows slowly from 300.
+/// Every number that has a name is below this one: the
+/// [registry](https://www.tcpdump.org/linktypes.html) grows slowly from 300.
 const NAMED_MAX: u16 = 1024;
 
-/// The link type that a user means: libpcap's name for it (`EN10MB`, also `DLT_EN10MB`), in any case, or the number that
-/// capture files have for it.
+/// Parses a link type: libpcap's name (`EN10MB` or `DLT_EN10MB`) in any case, or its number in
+/// capture files.
 ///
 /// # Errors
-/// A sentence that says what to write instead.
+/// A message that says what to write instead.
 pub(super) fn parse(text: &str) -> Result<LinkType, String> {
     if let Ok(number) = text.parse() {
         return Ok(LinkType(number));
     }
     let upper = text.to_ascii_uppercase();
     let wanted = upper.strip_prefix("DLT_").unwrap_or(&upper);
-    // From the end: some old files have another, smaller number for the same name.
+    // Search from the end, because some old files have another, smaller number for the same name.
     let mut link_types = (0..NAMED_MAX).rev().map(LinkType);
     let found = link_types.find(|one| link_type_name(*one) == Some(wanted));
     found.ok_or_else(|| {
@@ -26,7 +27,8 @@ pub(super) fn parse(text: &str) -> Result<LinkType, String> {
     })
 }
 
-/// libpcap's name for a link type, or its number where there is no name, or the name is that of another number.
+/// libpcap's name for a link type, or its number if the link type has no name or shares its name
+/// with another number.
 pub(super) fn name(link_type: LinkType) -> String {
     match link_type_name(link_type) {
         Some(name) if parse(name) == Ok(link_type) => name.to_owned(),

@@ -1,12 +1,13 @@
-//! `retroscope filter`: the packets of a capture file that an expression takes, counted, shown or copied.
+//! `retroscope filter`: counts, shows or copies the packets of a capture file that match an
+//! expression.
 //!
 //! - `input`: the file or stdin,
-//! - `search`: reader, filter and output joined; decides when an expression is refused,
+//! - `search`: connects reader, filter and output, and decides when an expression is refused,
 //! - `output`: a count, `lines`, or a capture file,
 //! - `program`: `-d`, the compiled expression as text,
-//! - `explain`: `dev filter-explain`, what became of it,
-//! - `speed`: `dev filter-bench`, how fast it is on `packets` of a file,
-//! - `link_type`: the names that `-y` takes.
+//! - `explain`: `dev filter-explain`, the compilation in detail,
+//! - `speed`: `dev filter-bench`, the speed on `packets` of a file,
+//! - `link_type`: the link type names of `-y`.
 
 mod explain;
 mod input;
@@ -30,17 +31,17 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
 use self::{
-    input::Input,
-    output::{Output, Sink},
-    search::{Found, SearchError},
+    input::InputFile,
+    output::{MatchOutput, Sink},
+    search::{SearchError, SearchSummary},
 };
 use crate::{
-    commands::target::{Target, is_broken_pipe},
+    commands::target::{OutputTarget, is_broken_pipe},
     failure::{Code, Failure, say},
     units::counted,
 };
 
-/// Show, count or copy the packets of a capture file that an expression takes.
+/// Show, count or copy the packets of a capture file that match an expression.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces, none takes every packet. \
@@ -48,7 +49,7 @@ use crate::{
                   Exit codes: 0 done, 1 the file is damaged or something failed, 2 wrong arguments or expression."
 )]
 pub(crate) struct Args {
-    /// Capture file, pcap or pcapng, also inside gzip or zstd; - is stdin
+    /// Read this capture file, pcap or pcapng, also compressed with gzip or zstd; - is stdin
     #[arg(short, value_name = "FILE")]
     read: Option<PathBuf>,
 
@@ -56,15 +57,16 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["write", "program"])]
     count: bool,
 
-    /// Write the matching packets to OUT, in the format and time resolution of FILE but not compressed; - is stdout
+    /// Write the matching packets to OUT, uncompressed, in the format and time resolution of FILE;
+    /// - is stdout
     #[arg(short, value_name = "OUT", conflicts_with = "program")]
     write: Option<PathBuf>,
 
-    /// Print the compiled program as 'tcpdump -d' does, for the link types of FILE, else for Ethernet
+    /// Print the compiled program like `tcpdump -d`, for the link types of FILE, or for Ethernet
     #[arg(short = 'd')]
     program: bool,
 
-    /// Link type for -d, by libpcap's name or the number in capture files
+    /// Compile for this link type (with -d): libpcap's name, or the number in capture files
     #[arg(short = 'y', value_name = "LINKTYPE", conflicts_with_all = ["read", "count", "write"],
           value_parser = link_type::parse)]
     link_type: Option<LinkType>,
@@ -84,19 +86,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let path = args
         .read
         .ok_or_else(|| Failure::usage("name a capture file: -r FILE"))?;
-    let input = Input::open(&path)?;
+    let input = InputFile::open(&path)?;
     let output = if args.count {
-        Output::new(Target::Stdout, Sink::Count)
+        MatchOutput::new(OutputTarget::Stdout, Sink::Count)
     } else if let Some(out) = args.write {
-        let target = Target::new(out);
+        let target = OutputTarget::new(out);
         if input.is_same_file(&target) {
             return Err(Failure::usage(format_args!(
                 "-w {target} is the file that is read: write to another one"
             )));
         }
-        Output::new(target, Sink::Capture(None))
+        MatchOutput::new(target, Sink::Capture(None))
     } else {
-        Output::new(Target::Stdout, Sink::Lines(None))
+        MatchOutput::new(OutputTarget::Stdout, Sink::Lines(None))
     };
     match search_input(input.file, filter, output) {
         Ok(found) => report(&input.name, found),
@@ -106,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Print what an expression becomes: look-ups, programs, machine code, and how long that takes
+/// Print what an expression compiles to: lookups, programs, machine code, and the compile times
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// Take the link types from this capture file
@@ -122,7 +124,8 @@ pub(crate) struct ExplainArgs {
     expression: Vec<String>,
 }
 
-/// Measure an expression on the packets of a file: machine code, interpreter, libpcap, rule set
+/// Measure the speed of an expression on the packets of a file: as machine code, in the
+/// interpreter, in libpcap, and in a rule set
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     /// Capture file
@@ -146,15 +149,20 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     speed::print(filter, &args.read)
 }
 
-/// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
-fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, SearchError> {
+/// Opens the input as a capture and searches it. Input that is damaged before its first packet
+/// counts as a capture without packets.
+fn search_input(
+    input: File,
+    filter: Filter,
+    output: MatchOutput,
+) -> Result<SearchSummary, SearchError> {
     match CaptureReader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
             if error.is_damage() {
                 output.finish()?;
             }
-            Ok(Found {
+            Ok(SearchSummary {
                 damage: Some(error),
                 unsupported: Vec::new(),
                 times_changed: 0,
@@ -163,8 +171,8 @@ fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, Se
     }
 }
 
-/// What is left to say when all packets were dealt with.
-fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
+/// Reports problems after all packets were processed.
+fn report(name: &str, found: SearchSummary) -> Result<ExitCode, Failure> {
     if let Some((_, error)) = found.unsupported.first() {
         let link_types = found.unsupported.iter().map(|one| link_type::name(one.0));
         say(&format!(
@@ -186,17 +194,17 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
     Ok(Code::Failed.into())
 }
 
-/// Whether an expression can be used, for Ethernet.
+/// Checks that an expression compiles for Ethernet.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error of the expression.
 pub(crate) fn check(expression: &str) -> Result<(), FilterError> {
     let mut filter = Filter::plain(expression)?;
     let context = program::context_alone(&filter, None);
     filter.prepare(context)
 }
 
-/// An expression that cannot be used.
+/// The failure for an expression that does not compile.
 fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())
 }
@@ -204,15 +212,15 @@ fn refused(error: &FilterError) -> Failure {
 /// A filter, compiled for the link types of a file.
 struct Prepared {
     filter: Filter,
-    /// What it compiled for, at least one, and how long that took.
+    /// Contexts for which the filter compiled, at least one, and the compile times.
     links: Vec<(LinkContext, Duration)>,
-    /// Link types for which it does not compile.
+    /// Link types for which the filter does not compile.
     refused: Vec<(LinkType, FilterError)>,
 }
 
 impl Prepared {
     /// # Errors
-    /// [`Failure`], exit 2: it compiles for none of `contexts`.
+    /// [`Failure`], exit 2: the filter compiles for none of `contexts`.
     fn new(mut filter: Filter, contexts: &[LinkContext]) -> Result<Self, Failure> {
         let (mut links, mut errors) = (Vec::new(), Vec::new());
         for context in contexts {
@@ -233,7 +241,7 @@ impl Prepared {
     }
 }
 
-/// Says for which link types it does not compile, though it does for others.
+/// Reports the link types for which the expression does not compile, if it compiles for others too.
 fn say_refused(errors: &[(LinkType, FilterError)]) {
     for (link_type, error) in errors {
         let name = link_type::name(*link_type);

@@ -1,36 +1,37 @@
-//! What becomes of the packets that match.
+//! Output of the matching packets.
 
 use std::io::Write;
 
 use anyhow::Context;
 use retroscope_pcapfile::{FileFormat, FileInterface, RecordMeta};
 
-use super::lines::Lines;
+use super::lines::PacketLines;
 use crate::commands::{
     capture_file::{Capture, cannot_write},
-    target::Target,
+    target::OutputTarget,
 };
 
-/// Takes the matching packets. Nothing is opened before the first call of [`Output::interfaces`] or a `finish`.
+/// Receives the matching packets. The first call of [`MatchOutput::interfaces`] or `finish` opens
+/// the target.
 #[derive(Debug)]
-pub(super) struct Output {
-    target: Target,
+pub(super) struct MatchOutput {
+    target: OutputTarget,
     matches: u64,
     sink: Sink,
 }
 
 #[derive(Debug)]
 pub(super) enum Sink {
-    /// Nothing but their number and a newline at the end.
+    /// Only the number of packets and a newline, at the end.
     Count,
-    /// A line each, once it is opened.
-    Lines(Option<Lines>),
-    /// A capture file in the format of the input, once it is opened.
+    /// One line for each packet. `None` until it is opened.
+    Lines(Option<PacketLines>),
+    /// A capture file in the format of the input. `None` until it is opened.
     Capture(Option<Capture>),
 }
 
-impl Output {
-    pub(super) fn new(target: Target, sink: Sink) -> Self {
+impl MatchOutput {
+    pub(super) fn new(target: OutputTarget, sink: Sink) -> Self {
         Self {
             target,
             matches: 0,
@@ -38,8 +39,8 @@ impl Output {
         }
     }
 
-    /// Takes note of all interfaces known so far, in file order, before packets of new ones are given. The first call
-    /// opens the target.
+    /// Registers all interfaces known so far, in file order. Call this before passing packets of
+    /// new interfaces. The first call opens the target.
     ///
     /// # Errors
     /// The target cannot be opened or written.
@@ -51,7 +52,7 @@ impl Output {
         let target = &self.target;
         match &mut self.sink {
             Sink::Count | Sink::Lines(Some(_)) => {}
-            Sink::Lines(lines) => *lines = Some(Lines::new(target.open()?)),
+            Sink::Lines(lines) => *lines = Some(PacketLines::new(target.open()?)),
             Sink::Capture(capture) => {
                 let capture = match capture {
                     Some(capture) => capture,
@@ -69,7 +70,7 @@ impl Output {
         Ok(())
     }
 
-    /// Takes a packet of an interface that was noted. `data` is what was captured.
+    /// Receives a packet of a registered interface. `data` contains the captured bytes.
     ///
     /// # Errors
     /// The target cannot be written.
@@ -93,7 +94,7 @@ impl Output {
         }
     }
 
-    /// The input may be silent for a while now.
+    /// Flushes lines on a terminal, because the input may pause now.
     ///
     /// # Errors
     /// The target cannot be written.
@@ -106,9 +107,9 @@ impl Output {
         }
     }
 
-    /// Writes what is left, and the number if that is all there is to say; a target that was not opened before, because the input's
-    /// format could not be read, is not made. Returns how many packets were written with another time than they have, because the
-    /// file cannot hold it.
+    /// Flushes the output, and writes the number for a count. Does not create a target that was
+    /// never opened because the input's format was unreadable. Returns the number of packets whose
+    /// time was changed because the format cannot store it.
     ///
     /// # Errors
     /// The target cannot be written.

@@ -1,4 +1,4 @@
-//! The packets of a file, in memory.
+//! The packets of a file in memory.
 
 use std::{ops::Range, path::Path};
 
@@ -6,51 +6,51 @@ use retroscope_filter::{Aux, FilterFrame, LinkContext, Program};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::CaptureReader;
 
-use super::{input::Input, program::contexts_of};
+use super::{input::InputFile, program::contexts_of};
 use crate::failure::Failure;
 
-/// Captured bytes that are kept of a file.
+/// Maximum of captured bytes that are kept.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Captured bytes of packets, and what goes with each.
+/// Captured bytes and metadata of packets.
 #[derive(Debug, Default)]
-pub(super) struct Packets {
-    /// Captured bytes of all.
+pub(super) struct FilePackets {
+    /// Captured bytes of all packets.
     pub(super) bytes: Vec<u8>,
-    /// The packets, at least one.
-    pub(super) packets: Vec<Packet>,
-    /// Link types by the number of the interface.
+    /// Byte range and metadata of each packet, at least one.
+    pub(super) packets: Vec<PacketRange>,
+    /// Link types by interface number.
     interfaces: Vec<LinkType>,
-    /// What a filter is compiled for: one context for each link type.
+    /// Contexts for compiling a filter, one for each link type.
     pub(super) contexts: Vec<LinkContext>,
-    /// The file has more.
+    /// The file contains more packets.
     pub(super) is_part: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Packet {
+pub(super) struct PacketRange {
     captured: Range<usize>,
     wire_len: u32,
     interface: u16,
 }
 
-/// Packets of one interface in a row, at most 64.
+/// Up to 64 consecutive packets of one interface.
 #[derive(Debug)]
-pub(super) struct Run<'p> {
+pub(super) struct PacketRun<'p> {
     pub(super) link_type: LinkType,
     pub(super) interface: u16,
     pub(super) frames: Vec<FilterFrame<'p>>,
-    /// Number of the first of them in the file, from 0.
+    /// Number of the first packet in the file, from 0.
     pub(super) first: u64,
 }
 
-impl Packets {
-    /// Reads a file, of a large one the start.
+impl FilePackets {
+    /// Reads a file, or the start of a large file.
     ///
     /// # Errors
-    /// [`Failure`], exit 1: it cannot be read or has no packets.
+    /// [`Failure`], exit 1: the file cannot be read or has no packets.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let Input { file, name } = Input::open(path)?;
+        let InputFile { file, name } = InputFile::open(path)?;
         let failed = |error| Failure::failed(format_args!("{name}: {error}"));
         let mut reader = CaptureReader::new(file).map_err(failed)?;
         let mut packets = Self::default();
@@ -64,7 +64,7 @@ impl Packets {
                 }
                 let start = packets.bytes.len();
                 packets.bytes.extend_from_slice(data);
-                packets.packets.push(Packet {
+                packets.packets.push(PacketRange {
                     captured: start..packets.bytes.len(),
                     wire_len: record.wire_len,
                     interface: record.interface,
@@ -80,18 +80,18 @@ impl Packets {
         Ok(packets)
     }
 
-    /// All packets in their order.
-    pub(super) fn runs(&self) -> Vec<Run<'_>> {
+    /// All packets in order, grouped in runs.
+    pub(super) fn runs(&self) -> Vec<PacketRun<'_>> {
         let mut first = 0;
         let of_one_interface = self.packets.chunk_by(|a, b| a.interface == b.interface);
         let runs = of_one_interface.flat_map(|packets| packets.chunks(Program::MANY));
         runs.map(|packets| {
             let interface = packets[0].interface;
-            let frame = |packet: &Packet| {
+            let frame = |packet: &PacketRange| {
                 let data = &self.bytes[packet.captured.clone()];
                 FilterFrame::new(data, packet.wire_len, Aux::default())
             };
-            let run = Run {
+            let run = PacketRun {
                 link_type: self.interfaces[usize::from(interface)],
                 interface,
                 frames: packets.iter().map(frame).collect(),

@@ -1,4 +1,4 @@
-//! `-d`: an expression as the program that libpcap makes of it.
+//! `-d`: prints an expression as the program that libpcap compiles.
 
 use std::{path::Path, process::ExitCode};
 
@@ -6,14 +6,15 @@ use retroscope_filter::{Filter, FilterMode, LinkContext, compile};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface};
 
-use super::{input::Input, link_type::name, refused, say_refused, search};
+use super::{input::InputFile, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
 
-/// The snap length that tcpdump gives to a capture that does not say one, in bytes. Accepting programs return it.
+/// Snap length in bytes that tcpdump assumes for a capture without a snap length. Accepting
+/// programs return it.
 const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// Prints the program for each link type of `file`, or for `link_type`, Ethernet unless given. Where there are several
-/// programs, a line before each names its link type.
+/// Prints the program for each link type of `file`, or for `link_type` (default: Ethernet). If
+/// there are several programs, a line before each program names its link type.
 ///
 /// # Errors
 /// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).
@@ -49,8 +50,8 @@ pub(super) fn print(
     put(&text)
 }
 
-/// What a filter is compiled for without a file, where there is no telling whether a capture would be live or not: what a
-/// file cannot answer, such as `inbound`, is compiled as for an interface.
+/// The context of a filter without a file. The capture may be live or a file, so an expression that
+/// a file cannot answer, such as `inbound`, is compiled for a live interface.
 pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
     let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
     let live = LinkContext {
@@ -69,7 +70,8 @@ pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> Lin
     }
 }
 
-/// What a filter is compiled for: the link types of `file`; without one `link_type`, Ethernet unless given.
+/// The contexts of a filter: the link types of `file` or, without a file, `link_type` (default:
+/// Ethernet).
 pub(super) fn contexts(
     filter: &Filter,
     file: Option<&Path>,
@@ -78,7 +80,7 @@ pub(super) fn contexts(
     let Some(path) = file else {
         return Ok(vec![context_alone(filter, link_type)]);
     };
-    let Input { file, name } = Input::open(path)?;
+    let InputFile { file, name } = InputFile::open(path)?;
     let failed = |error| Failure::failed(format_args!("{name}: {error}"));
     let mut reader = CaptureReader::new(file).map_err(failed)?;
     let is_pcapng = reader.format().pcap.is_none();

@@ -8,25 +8,26 @@ use retroscope_filter::{
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{CaptureReader, FileInterface, ReadError};
 
-use super::output::Output;
+use super::output::MatchOutput;
 
-/// How a pass ended.
+/// Result of a pass.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// Why the file could not be read to its end; what stands before that place counts.
+pub(super) struct SearchSummary {
+    /// The error that ended reading. Packets before the damage count.
     pub(super) damage: Option<ReadError>,
-    /// Link types of the file for which the expression does not compile, though it does for another.
+    /// Link types of the file for which the expression does not compile, although it compiles for
+    /// other link types.
     pub(super) unsupported: Vec<(LinkType, FilterError)>,
-    /// Packets that the output has with another time, because it cannot hold theirs.
+    /// Packets whose time was changed because the output format cannot store the original time.
     pub(super) times_changed: u64,
 }
 
-/// Why a pass ended early.
+/// The reason why a pass ended early.
 #[derive(Debug)]
 pub(super) enum SearchError {
-    /// The expression compiles for no link type of the file. Nothing was put out.
+    /// The expression compiles for no link type of the file. Nothing was written.
     Refused(FilterError),
-    /// The output failed.
+    /// Writing the output failed.
     Output(anyhow::Error),
 }
 
@@ -36,18 +37,18 @@ impl From<anyhow::Error> for SearchError {
     }
 }
 
-/// Gives every packet that `filter` takes to `output`.
+/// Passes every packet that matches `filter` to `output`.
 ///
-/// The output is started by the first link type for which the expression compiles: a refused expression leaves an
-/// existing file alone. Nothing is allocated per packet.
+/// The first link type for which the expression compiles opens the output. A refused expression
+/// therefore leaves an existing file unchanged. The loop allocates nothing per packet.
 ///
 /// # Errors
-/// [`SearchError`]. Damage of the file is none: it is in [`Found`].
+/// [`SearchError`]. Damage of the file is no error here; [`SearchSummary`] contains it.
 pub(super) fn search<R: Read>(
     reader: &mut CaptureReader<R>,
     filter: Filter,
-    mut output: Output,
-) -> Result<Found, SearchError> {
+    mut output: MatchOutput,
+) -> Result<SearchSummary, SearchError> {
     let mut links = Links {
         filter,
         known: 0,
@@ -87,25 +88,26 @@ pub(super) fn search<R: Read>(
     let unsupported = links.into_unsupported().map_err(SearchError::Refused)?;
     output.interfaces(reader.format(), reader.interfaces())?;
     let times_changed = output.finish()?;
-    Ok(Found {
+    Ok(SearchSummary {
         damage,
         unsupported,
         times_changed,
     })
 }
 
-/// The filter and the link types that it was compiled for.
+/// The filter and the state of its compilation for link types.
 struct Links {
     filter: Filter,
-    /// Interfaces that were looked at.
+    /// Interfaces that were processed.
     known: usize,
-    /// Whether it compiled for one of the link types.
+    /// Whether the filter compiled for a link type.
     compiled: bool,
     refused: Vec<(LinkType, FilterError)>,
 }
 
 impl Links {
-    /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no link type can help then.
+    /// Compiles the filter for new interfaces. Fails at once on a syntax error, which no link type
+    /// can cure.
     fn learn(&mut self, interfaces: &[FileInterface]) -> Result<(), FilterError> {
         for interface in &interfaces[self.known..] {
             let link_type = interface.link_type;
@@ -123,8 +125,8 @@ impl Links {
         Ok(())
     }
 
-    /// The link types that do not count, if there are others that do. A file without interfaces has no say about the
-    /// expression, except that it must be one.
+    /// The link types for which the expression does not compile, if it compiles for others. For a
+    /// file without interfaces, only the syntax of the expression is checked.
     fn into_unsupported(mut self) -> Result<Vec<(LinkType, FilterError)>, FilterError> {
         if self.known == 0
             && let Err(error) = self.filter.prepare(context(LinkType::ETHERNET, 0))
@@ -139,7 +141,7 @@ impl Links {
     }
 }
 
-/// What an expression is compiled for, as `tcpdump -r` does it.
+/// The context of a filter for a file, as in `tcpdump -r`.
 pub(super) fn context(link_type: LinkType, snaplen: u32) -> LinkContext {
     LinkContext::new(link_type, snaplen, FilterMode::Savefile)
 }

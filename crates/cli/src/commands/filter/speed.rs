@@ -1,8 +1,9 @@
-//! `dev filter-bench`: how fast an expression is evaluated, by each of the ways to do it, on the packets of a file.
+//! `dev filter-bench`: measures how fast each method evaluates an expression on the packets of a
+//! file.
 //!
-//! The packets are read into memory first and gone over again and again, so small files are measured in the cache. All ways
-//! get 64 packets at a time where the file has as many of one interface in a row, and take turns, so that what else the
-//! machine does hits all of them.
+//! The packets are first read into memory and then evaluated repeatedly, so small files are
+//! measured in the CPU cache. Every method receives runs of up to 64 packets of one interface. The
+//! methods take turns, so that other load on the machine affects all methods equally.
 
 use std::{
     fmt::Write,
@@ -20,7 +21,7 @@ use retroscope_packet::LinkType;
 use super::{
     Prepared,
     link_type::name,
-    packets::{Packets, Run},
+    packets::{FilePackets, PacketRun},
     refused,
 };
 use crate::{
@@ -28,26 +29,27 @@ use crate::{
     units::counted,
 };
 
-/// Counted turns of each way.
+/// Measured turns of each method.
 const TURNS: usize = 5;
-/// How long a turn takes at least.
+/// Minimum duration of a turn.
 const TURN: Duration = Duration::from_millis(50);
 
-/// A way to evaluate the expression.
+/// A method of evaluating the expression.
 struct Way<'f> {
     name: &'static str,
-    /// The packets of a run that match.
-    find: Box<dyn FnMut(&Run<'_>) -> u64 + 'f>,
-    /// Nanoseconds a packet, by turn.
+    /// Returns the bit mask of the matching packets of a run.
+    find: Box<dyn FnMut(&PacketRun<'_>) -> u64 + 'f>,
+    /// Nanoseconds for each packet, by turn.
     figures: Vec<f64>,
 }
 
 /// Measures `filter` on the packets of `file` and prints a table.
 ///
 /// # Errors
-/// [`Failure`]: the file cannot be read or the ways disagree (1), the expression compiles for no link type of it (2).
+/// [`Failure`]: the file cannot be read or the methods disagree (1), the expression compiles for no
+/// link type of the file (2).
 pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
-    let packets = Packets::read(file)?;
+    let packets = FilePackets::read(file)?;
     let runs = packets.runs();
     let contexts = &packets.contexts;
     let fresh = Filter::new(filter.filled().clone());
@@ -72,7 +74,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         Way::new("machine code", |run| run.matches(&native)),
         Way::new("interpreter", |run| run.matches(&interpreted)),
     ];
-    // Alone: libpcap knows no terms of our own.
+    // Only plain expressions, because libpcap does not know our own terms.
     let is_plain = |context: &LinkContext| is_plain(&interpreted, context.link_type);
     if contexts.iter().all(is_plain) {
         ways.push(Way::new("libpcap", |run| {
@@ -92,7 +94,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
         if asked == 0 {
             return found;
         }
-        // The set is not sure of these.
+        // The rule set leaves these packets to the filter.
         found | asked & run.matches(&native)
     }));
 
@@ -122,7 +124,7 @@ pub(super) fn print(filter: Filter, file: &Path) -> Result<ExitCode, Failure> {
 }
 
 impl<'f> Way<'f> {
-    fn new(name: &'static str, find: impl FnMut(&Run<'_>) -> u64 + 'f) -> Self {
+    fn new(name: &'static str, find: impl FnMut(&PacketRun<'_>) -> u64 + 'f) -> Self {
         Self {
             name,
             find: Box::new(find),
@@ -131,8 +133,8 @@ impl<'f> Way<'f> {
     }
 }
 
-impl Run<'_> {
-    /// The packets that match.
+impl PacketRun<'_> {
+    /// The bit mask of the matching packets.
     #[inline]
     fn matches(&self, filter: &Filter) -> u64 {
         filter.matches_many(
@@ -143,8 +145,8 @@ impl Run<'_> {
     }
 }
 
-/// Makes machine code of all programs; why some have none.
-fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
+/// Compiles all programs to machine code. Returns the reasons why programs have none.
+fn compile(filter: &Filter, packets: &FilePackets) -> Vec<String> {
     let contexts = packets.contexts.iter();
     let programs = contexts.filter_map(|link| filter.programs(link.link_type, link.mode));
     let made = programs.flatten().map(Program::make_native);
@@ -152,14 +154,14 @@ fn compile(filter: &Filter, packets: &Packets) -> Vec<String> {
         .collect()
 }
 
-/// Whether a program alone decides, or nothing does.
+/// Whether a single program, or a constant, decides the expression.
 fn is_plain(filter: &Filter, link_type: LinkType) -> bool {
     filter.program(link_type, FilterMode::Savefile).is_some()
         || !filter.is_prepared(link_type, FilterMode::Savefile)
 }
 
-/// How many packets match. All ways must say so of each.
-fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
+/// The number of matches. All methods must agree on each packet.
+fn agree(ways: &mut [Way<'_>], runs: &[PacketRun<'_>]) -> Result<u64, Failure> {
     let mut matches = 0;
     for run in runs {
         let (first, others) = ways.split_at_mut(1);
@@ -181,7 +183,7 @@ fn agree(ways: &mut [Way<'_>], runs: &[Run<'_>]) -> Result<u64, Failure> {
 }
 
 /// Seconds for `passes` passes over all packets.
-fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
+fn time(way: &mut Way<'_>, runs: &[PacketRun<'_>], passes: u32) -> f64 {
     let start = Instant::now();
     for _ in 0..passes {
         for run in black_box(runs) {
@@ -191,7 +193,7 @@ fn time(way: &mut Way<'_>, runs: &[Run<'_>], passes: u32) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-fn table(packets: &Packets, matches: u64, ways: &[Way<'_>]) -> String {
+fn table(packets: &FilePackets, matches: u64, ways: &[Way<'_>]) -> String {
     let mut text = format!(
         "{}, {}, of which {} {}{}\n\n",
         counted(packets.packets.len() as u64, "packet"),

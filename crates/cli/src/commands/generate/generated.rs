@@ -1,4 +1,4 @@
-//! Counts what was generated, and sums it up.
+//! Counts and summarizes generated packets.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -12,28 +12,28 @@ use serde_json::{Value, json};
 
 use crate::units::counted;
 
-/// What was sent or written.
+/// Counts of the sent or written packets.
 #[derive(Debug, Default)]
 pub(super) struct Generated {
     pub(super) packets: u64,
     bytes: u64,
-    /// Stamps of the first and last packet, ns since the UNIX epoch.
+    /// Timestamps of the first and last packet, in ns since the UNIX epoch.
     first_ns: i64,
     last_ns: i64,
-    /// How long sending took, on the monotonic clock. A file has only packet time.
+    /// Duration of sending on the monotonic clock. `None` for a file, which has only packet time.
     pub(super) sending_ns: Option<i64>,
-    /// Calls that were repeated because the interface had no room.
+    /// System calls that were repeated because the interface had no room.
     pub(super) retries: Option<u64>,
-    /// What they were sent through.
+    /// Engine that sent the packets.
     pub(super) engine: Option<&'static str>,
     trigger: Option<TriggerSent>,
 }
 
-/// The trigger packet, read from its bytes.
+/// The trigger packet, parsed from its bytes.
 #[derive(Debug)]
 struct TriggerSent {
     time_ns: i64,
-    /// How many packets went before it.
+    /// Number of packets before the trigger packet.
     sequence: u64,
     source: SocketAddrV4,
     destination: SocketAddrV4,
@@ -66,7 +66,8 @@ impl Generated {
         self.sending_ns.unwrap_or(self.last_ns - self.first_ns) as f64 / 1e9
     }
 
-    /// The summary for a person. `interface`: what the packets were sent through; `due`: when the trigger packet was to come.
+    /// The summary for a person. `interface`: where the packets were sent; `due`: planned time of
+    /// the trigger packet.
     pub(super) fn line(&self, interface: Option<&str>, due: Option<Duration>) -> String {
         let seconds = self.seconds();
         let per_second = |amount: u64| {
@@ -99,7 +100,7 @@ impl Generated {
         )
     }
 
-    /// The summary for a program; `file`: where the packets were written.
+    /// The summary for a program. `file`: where the packets were written.
     pub(super) fn json(&self, interface: Option<&str>, file: Option<&Path>) -> Value {
         let trigger = self.trigger.as_ref().map(|trigger| {
             json!({

@@ -1,8 +1,10 @@
-//! `retroscope generate`: FlowScope's experiment traffic, into a file, out of a live interface, or both.
+//! `retroscope generate`: writes FlowScope's experiment traffic to a file, sends it on a live
+//! interface, or both.
 //!
-//! A file is a function of the arguments: its first packet is always stamped [`FILE_START_NS`]. Live, the generator's queue
-//! does the pacing; with `-w` beside `-i` the file holds what was sent, stamped with the real-time clock as read just before
-//! the system call that sent it, [`SEND_FRAMES`] packets to a call at most.
+//! A file depends only on the arguments: its first packet always has the time [`FILE_START_NS`].
+//! When sending, the generator's queue sets the pace. With `-w` and `-i`, the file contains the
+//! sent packets with the real-time clock read just before their system call, which sends at most
+//! [`SEND_FRAMES`] packets.
 
 mod generated;
 mod output;
@@ -30,7 +32,7 @@ use signal_hook::{
 };
 
 use generated::Generated;
-use output::{End, Output};
+use output::{GenerateEnd, GenerateOutput};
 
 use crate::{
     commands::program,
@@ -38,55 +40,59 @@ use crate::{
     units::{self, counted},
 };
 
-/// Stamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
+/// Timestamp of the first packet of a file: 2026-01-01T00:00:00Z in ns since the UNIX epoch.
 const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
-/// Rate of a file if none is asked for.
+/// Default rate of a file.
 const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
-/// Packets that share a stamp at most when they are sent: what one system call takes.
+/// Packets that one system call sends, and that therefore may share a timestamp.
 const SEND_FRAMES: usize = 64;
-/// How long `main` waits for a frame before it looks at the stop flag again.
+/// Time for which `main` waits for a frame before it checks the stop flag.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
 
-/// Make test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
+/// Generate test traffic: UDP flows within 10.0.0.0/16, and one trigger packet to UDP port 60000.
 ///
-/// Each payload starts with a sequence number, so that a check finds every gap. The trigger packet has the addresses and the
-/// source port of the first flow. `record -i generate:flows=100,rate=500kpps` makes the same traffic without an interface.
+/// Each payload starts with a sequence number, so a check finds every gap. The trigger packet has
+/// the addresses and the source port of the first flow. `record -i generate:flows=100,rate=500kpps`
+/// generates the same traffic without an interface.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of flows, 1 to 1000000.
+    /// Generate N flows, from 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 1000)]
     flows: u32,
-    /// Bytes of a frame without its frame check sequence, 60 to 9014.
+    /// Make each frame BYTES long, from 60 to 9014, without the frame check sequence
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: u16,
-    /// How fast: 500kpps, 1Mpps, 1Gbit. Without it 1Mpps in a file, and as fast as it can on an interface.
+    /// Generate at this rate, like 500kpps, 1Mpps or 1Gbit [default: 1Mpps in a file, full speed on
+    /// an interface]
     #[arg(long)]
     rate: Option<Rate>,
-    /// The same seed makes the same bytes.
+    /// Derive the packets from this seed: the same seed gives the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Send the trigger packet this long after the start, for example 5s.
+    /// Send the trigger packet DURATION after the start, like 5s
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     trigger_after: Option<Duration>,
-    /// Stop after this many packets.
+    /// Stop after N packets
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// Stop after this time, for example 10s.
+    /// Stop after this time, like 10s
     #[arg(long, value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Write the packets to FILE: pcap with ns stamps, pcapng if the name ends so; `-` is stdout.
+    /// Write the packets to FILE: pcap with nanosecond timestamps, or pcapng if the name ends with
+    /// .pcapng; - is stdout
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Send them out of this interface. With -w, FILE gets what was sent, stamped with the time it was sent.
+    /// Send the packets on this interface. With -w, FILE gets the sent packets with the times at
+    /// which they were sent
     #[arg(short, long)]
     interface: Option<String>,
-    /// Send on an interface of this machine's real network.
+    /// Allow sending on an interface of the real network of this machine
     #[arg(long)]
     yes: bool,
-    /// Print a summary as one line of JSON on stdout.
+    /// Print a summary as one line of JSON on stdout
     #[arg(long)]
     json: bool,
-    /// No summary on stderr.
+    /// Print no summary on stderr
     #[arg(short, long)]
     quiet: bool,
 }
@@ -100,14 +106,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(interface) => send(&args, &config, interface, &stop, &mut generated),
         None => write(&args, &config, &stop, &mut generated),
     };
-    if let Err(End::Failure(failure)) = result {
+    if let Err(GenerateEnd::Failure(failure)) = result {
         return Err(failure);
     }
     if !args.quiet {
         say(&generated.line(args.interface.as_deref(), args.trigger_after));
     }
     if args.json {
-        // Whoever closed stdout does not want it.
+        // Ignore errors: the reader of stdout may have left.
         let _ = writeln!(
             io::stdout(),
             "{}",
@@ -117,7 +123,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks what the arguments mean together.
+/// Checks the arguments against each other.
 fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
     let to_file_only = args.interface.is_none();
     if args.write.is_none() && to_file_only {
@@ -154,7 +160,7 @@ fn config(args: &Args) -> Result<GeneratorConfig, Failure> {
     Ok(config)
 }
 
-/// Set by INT and TERM; the second of them ends the program at once.
+/// Flag that INT and TERM set. A second signal ends the program at once.
 fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -171,9 +177,9 @@ fn write(
     config: &GeneratorConfig,
     stop: &AtomicBool,
     generated: &mut Generated,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     let mut generator = Generator::new(config)?;
-    let mut output = Output::open(args.write.as_deref(), "generate", generated)?;
+    let mut output = GenerateOutput::open(args.write.as_deref(), "generate", generated)?;
     while let Some((offset_ns, frame)) = generator.next_frame() {
         output.record(FILE_START_NS.saturating_add(offset_ns), frame)?;
         if output.generated.packets.is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
@@ -183,17 +189,17 @@ fn write(
     output.finish()
 }
 
-/// Sends the schedule out of an interface as time passes.
+/// Sends the schedule on an interface in real time.
 fn send(
     args: &Args,
     config: &GeneratorConfig,
     interface: &str,
     stop: &AtomicBool,
     generated: &mut Generated,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     let source = GeneratorSource::new(interface, config.clone());
     let mut sender = LiveSender::open(interface, &program())?;
-    let mut output = Output::open(args.write.as_deref(), interface, generated)?;
+    let mut output = GenerateOutput::open(args.write.as_deref(), interface, generated)?;
     let clock = SystemClock;
     let start_ns = clock.mono_ns();
     for mut queue in Box::new(source).open(1)? {
@@ -213,10 +219,10 @@ fn send(
 fn drain(
     queue: &mut dyn Queue,
     sender: &mut LiveSender,
-    output: &mut Output<'_>,
+    output: &mut GenerateOutput<'_>,
     clock: &SystemClock,
     stop: &AtomicBool,
-) -> Result<(), End> {
+) -> Result<(), GenerateEnd> {
     loop {
         if stop.load(Ordering::Relaxed) {
             queue.stop();
@@ -234,7 +240,7 @@ fn drain(
                 0 => Failure::failed(error),
                 sent => Failure::failed(format!("{error} (after {})", counted(sent, "packet"))),
             });
-            sent.map_err(End::Failure)?;
+            sent.map_err(GenerateEnd::Failure)?;
             for frame in burst.iter() {
                 output.record(time_ns, frame.data)?;
             }

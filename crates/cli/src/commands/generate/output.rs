@@ -1,4 +1,4 @@
-//! The capture file that generated packets go to.
+//! Writes generated packets to a capture file.
 
 use std::path::Path;
 
@@ -11,26 +11,26 @@ use crate::{
     commands::{
         capture_file::{Capture, cannot_write},
         source_failure,
-        target::{Target, is_broken_pipe},
+        target::{OutputTarget, is_broken_pipe},
     },
     failure::Failure,
 };
 
-/// Why generating ended early.
+/// The reason why generating ended early.
 #[derive(Debug)]
-pub(super) enum End {
-    /// Whoever read our output has seen enough: no failure.
+pub(super) enum GenerateEnd {
+    /// The reader of our output left, which is no failure.
     ReaderGone,
     Failure(Failure),
 }
 
-impl From<SourceError> for End {
+impl From<SourceError> for GenerateEnd {
     fn from(error: SourceError) -> Self {
         Self::Failure(source_failure(&error))
     }
 }
 
-impl From<anyhow::Error> for End {
+impl From<anyhow::Error> for GenerateEnd {
     fn from(error: anyhow::Error) -> Self {
         if is_broken_pipe(&error) {
             Self::ReaderGone
@@ -41,18 +41,18 @@ impl From<anyhow::Error> for End {
 }
 
 /// Counts packets, and writes them to a file if there is one.
-pub(super) struct Output<'t> {
+pub(super) struct GenerateOutput<'t> {
     pub(super) generated: &'t mut Generated,
-    file: Option<(Target, Capture)>,
+    file: Option<(OutputTarget, Capture)>,
 }
 
-impl<'t> Output<'t> {
-    /// Opens what `-w` names, `-` being stdout; pcapng calls the interface `interface`.
+impl<'t> GenerateOutput<'t> {
+    /// Opens the file of `-w`; `-` is stdout. `interface` is the interface name in pcapng.
     pub(super) fn open(
         path: Option<&Path>,
         interface: &str,
         generated: &'t mut Generated,
-    ) -> Result<Self, End> {
+    ) -> Result<Self, GenerateEnd> {
         let Some(path) = path else {
             return Ok(Self {
                 generated,
@@ -60,7 +60,7 @@ impl<'t> Output<'t> {
             });
         };
         let is_pcapng = path.extension().is_some_and(|it| it == "pcapng");
-        let target = Target::new(path.to_owned());
+        let target = OutputTarget::new(path.to_owned());
         let file = target.open()?;
         let capture = if is_pcapng {
             let interface = FileInterface {
@@ -79,8 +79,8 @@ impl<'t> Output<'t> {
         Ok(Self { generated, file })
     }
 
-    /// Takes one whole frame; the time is in ns since the UNIX epoch.
-    pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), End> {
+    /// Counts and writes one whole frame. `time_ns` is in ns since the UNIX epoch.
+    pub(super) fn record(&mut self, time_ns: i64, frame: &[u8]) -> Result<(), GenerateEnd> {
         self.generated.add(time_ns, frame);
         let Some((target, capture)) = &mut self.file else {
             return Ok(());
@@ -100,8 +100,8 @@ impl<'t> Output<'t> {
         Ok(written.map_err(|error| cannot_write(target, error))?)
     }
 
-    /// Writes what is still buffered.
-    pub(super) fn finish(self) -> Result<(), End> {
+    /// Flushes the buffer.
+    pub(super) fn finish(self) -> Result<(), GenerateEnd> {
         let Some((target, capture)) = self.file else {
             return Ok(());
         };

@@ -1,4 +1,5 @@
-//! A pcapng stream in whole blocks: a file that ends with one can be read, whenever the stream was cut.
+//! Writes a pcapng stream in whole blocks, so that the file is readable wherever the stream breaks
+//! off.
 
 use std::io::{self, Write};
 
@@ -7,25 +8,25 @@ const HEAD_BYTES: usize = 8;
 /// Types of blocks.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const STATISTICS: u32 = 5;
-/// What the first field of a section header says in the byte order of its writer.
+/// Value of the first field of a section header, in the byte order of the writer.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Longest block that is waited for.
+/// Longest block that is buffered.
 const BLOCK_BYTES_MAX: usize = 16 << 20;
 
-/// Hands whole blocks on, and keeps the beginning of the next.
+/// Passes whole blocks on and buffers the start of the next block.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pending: Vec<u8>,
     is_big_endian: bool,
-    /// The last block of statistics.
+    /// The last interface statistics block.
     statistics: Vec<u8>,
 }
 
 impl Blocks {
-    /// Writes all that is whole now.
+    /// Appends data and writes all whole blocks.
     ///
     /// # Errors
-    /// Those of `out`; what comes is no pcapng.
+    /// The errors of `out`, or data that is no pcapng.
     pub(super) fn push(&mut self, data: &[u8], out: &mut impl Write) -> io::Result<()> {
         self.pending.extend_from_slice(data);
         let mut whole = 0;
@@ -41,7 +42,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The length of the block that begins at a place, if all of it is there.
+    /// Length of the block that begins at `at`, if the block is whole.
     fn next_block(&mut self, at: usize) -> io::Result<Option<usize>> {
         let rest = &self.pending[at..];
         let is_section = rest.starts_with(&SECTION_HEADER.to_be_bytes());
@@ -69,14 +70,14 @@ impl Blocks {
         }
     }
 
-    /// The verdict up to the last block of statistics, which is its comment: a JSON object.
+    /// The verdict so far: the JSON object in the comment of the last interface statistics block.
     pub(super) fn verdict_so_far(&self) -> Option<serde_json::Value> {
-        // Behind type, length, interface and time; the last four bytes repeat the length.
+        // Skip type, length, interface and time. The last four bytes repeat the length.
         let end = self.statistics.len().checked_sub(4)?;
         let mut options = self.statistics.get(20..end)?;
         loop {
             let head = self.u32_of(options, 0);
-            // Two halves in the stream's byte order.
+            // Two 16-bit fields in the stream's byte order.
             let (code, len) = if self.is_big_endian {
                 (head >> 16, head & 0xffff)
             } else {

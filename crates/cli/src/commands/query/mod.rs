@@ -1,5 +1,5 @@
-//! `retroscope query`: packets of the past as a capture file with a verdict, of a recorder that is asked over HTTP, or of a ring in a
-//! file, whose recorder runs or was killed, and is not asked.
+//! `retroscope query`: writes recorded packets to a capture file with a verdict. The packets come
+//! from a recorder over HTTP, or directly from a ring file, whose recorder may be running or dead.
 
 mod blocks;
 mod remote;
@@ -24,76 +24,79 @@ use super::{
     capture_file::BUFFER_BYTES,
     remote::{RemoteArgs, printable},
     stretch::StretchArgs,
-    target::Target,
+    target::OutputTarget,
 };
 use crate::{
     failure::{Code, Failure, put, put_json, say},
     units::{counted, size},
 };
 
-/// Write packets of the past to a capture file or a pipe, from a recorder that runs with --api, or from the ring of --ring-file.
+/// Write recorded packets to a capture file or a pipe, from a running recorder (--api) or from a
+/// --ring-file.
 ///
-/// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands in the file in a comment of the last
-/// packet and of each interface's statistics.
+/// Without a time range, write all complete history in the ring. The verdict says whether packets
+/// are missing. It is printed, and the capture file has it in comments: on the last packet and in
+/// the statistics of each interface.
 #[derive(Debug, Default, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
+    /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the
+    /// /proc/PID/fd/N that `record --set ring-memfd=true` names
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     pub(super) ring_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) stretch: StretchArgs,
 
-    /// The capture file, made anew; - is stdout
+    /// Write the packets to FILE and overwrite an existing FILE; - is stdout
     #[arg(short, value_name = "FILE", required_unless_present = "count")]
     pub(super) write: Option<PathBuf>,
 
-    /// Count the packets, and write none
+    /// Count the packets and write no file
     #[arg(long, conflicts_with_all = ["write", "follow", "headers"])]
     pub(super) count: bool,
 
-    /// Go on with the packets that come, until --to, a limit, ^C, or the end of the recording
+    /// Keep writing new packets until --to, a limit, ^C, or the end of the recording
     #[arg(long, conflicts_with = "newest")]
     pub(super) follow: bool,
 
-    /// Go on behind this packet of an answer before, its epb_packetid; repeat for several producers. Nothing comes twice, and what is
-    /// missing is told
+    /// Resume after the packet with this ID (epb_packetid) of an earlier answer, without
+    /// duplicates; missing packets are reported. Repeatable, one ID for each producer
     #[arg(long, value_name = "ID", conflicts_with = "newest")]
     pub(super) after: Vec<PacketId>,
 
-    /// No more packets than these
+    /// Stop after N packets
     #[arg(short = 'c', long, value_name = "N")]
     pub(super) limit_packets: Option<u64>,
 
-    /// No more captured bytes than these, as 100MiB
+    /// Stop after SIZE of captured bytes, like 100MiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(super) limit_bytes: Option<u64>,
 
-    /// With a limit: the last packets instead of the first
+    /// With a limit, write the last packets instead of the first
     #[arg(long)]
     pub(super) newest: bool,
 
-    /// So many bytes of each packet
+    /// Truncate each packet to N bytes (snap length)
     #[arg(long = "snaplen", value_name = "N")]
     pub(super) headers: Option<NonZeroU32>,
 
-    /// Packets of the connection with this Community ID (version 1, seed 0) only
+    /// Select the connection with this Community ID (version 1, seed 0)
     #[arg(long, value_name = "ID")]
     pub(super) community_id: Option<String>,
 
-    /// Packets of this interface only; repeat for several
+    /// Select packets of this interface. Repeatable
     #[arg(short, long, value_name = "NAME")]
     pub(super) interface: Vec<String>,
 
-    /// Print one JSON object instead of the sentence
+    /// Print one JSON object instead of a sentence
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Which packets, as pcap-filter(7) says; all of them unless given
+    /// Select packets that match this pcap-filter(7) expression [default: all packets]
     #[arg(value_name = "EXPRESSION")]
     pub(super) expression: Vec<String>,
 
@@ -101,21 +104,21 @@ pub(crate) struct Args {
     pub(super) remote: RemoteArgs,
 }
 
-/// What became of a query.
+/// Result of a query.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// An object with the `report` and the verdict in words, `reasons`.
-    Told(Value),
-    /// Who read the packets did not want them all.
+pub(super) enum QueryOutcome {
+    /// The `report`, and the verdict in words as `reasons`.
+    Answered(Value),
+    /// The reader of the packets left early.
     ReaderLeft,
 }
 
 impl Args {
-    fn target(&self) -> Option<Target> {
-        self.write.clone().map(Target::new)
+    fn target(&self) -> Option<OutputTarget> {
+        self.write.clone().map(OutputTarget::new)
     }
 
-    /// As a ring is asked.
+    /// The query for a ring file.
     fn query(&self) -> Result<Query, Failure> {
         let [from_ns, to_ns, last_ns] = self.stretch.ns()?;
         Ok(Query {
@@ -135,7 +138,7 @@ impl Args {
         })
     }
 
-    /// As the API is asked.
+    /// The query parameters for the API.
     fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
         let mut all = self.stretch.parameters()?;
         let list = |items: Vec<String>| (!items.is_empty()).then(|| items.join(","));
@@ -167,7 +170,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let target = args.target();
-    if args.json && target == Some(Target::Stdout) {
+    if args.json && target == Some(OutputTarget::Stdout) {
         return Err(Failure::usage(
             "--json and -w - both write to stdout: name a file",
         ));
@@ -181,26 +184,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         None => remote::run(args, &cancel, open)?,
     };
     match outcome {
-        Outcome::ReaderLeft => Ok(ExitCode::SUCCESS),
-        Outcome::Told(told) => tell(args, target.as_ref(), &told),
+        QueryOutcome::ReaderLeft => Ok(ExitCode::SUCCESS),
+        QueryOutcome::Answered(told) => tell(args, target.as_ref(), &told),
     }
 }
 
-/// As [`run`] asks a recorder, for who opens the file and tells the verdict itself.
+/// Sends the query to a recorder like [`run`]. The caller opens the file and prints the verdict.
 pub(super) fn ask(
     args: &Args,
     cancel: &Cancel,
-    open: impl FnOnce(&Target) -> Result<File, Failure>,
-) -> Result<Outcome, Failure> {
+    open: impl FnOnce(&OutputTarget) -> Result<File, Failure>,
+) -> Result<QueryOutcome, Failure> {
     remote::run(args, cancel, open)
 }
 
-fn open(target: &Target) -> Result<File, Failure> {
+fn open(target: &OutputTarget) -> Result<File, Failure> {
     let opened = target.open();
     opened.map_err(|error| Failure::failed(format_args!("{error:#}")))
 }
 
-/// From now on ^C ends a follow, which then has a verdict.
+/// Makes ^C cancel a follow, which then ends with a verdict.
 fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     let signals = Signals::new([SIGINT, SIGTERM]);
     let mut signals =
@@ -209,7 +212,7 @@ fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if cancel.is_cancelled() {
-                // Asked again.
+                // A second signal has its default effect.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
             cancel.cancel();
@@ -218,17 +221,21 @@ fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a ring in a file.
-fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
+/// Reads a ring file.
+fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failure> {
     let query = args.query()?;
     let attached = Attached::open(path).map_err(Failure::failed)?;
     let target = args.target();
-    // The ring is evidence, and opening a file for writing empties it.
-    let is_ring = |target: &&Target| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
+    // Opening the ring file for writing would truncate it and destroy the evidence.
+    let is_ring =
+        |target: &&OutputTarget| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
     if let Some(target) = target.as_ref().filter(is_ring) {
         return Err(Failure::usage(format_args!("{target} is the ring itself")));
     }
-    let shown = target.as_ref().map(Target::to_string).unwrap_or_default();
+    let shown = target
+        .as_ref()
+        .map(OutputTarget::to_string)
+        .unwrap_or_default();
     let failed = |error| match error {
         QueryError::Filter(error) => Failure::usage(error.render()),
         QueryError::Usage(error) => Failure::usage(error),
@@ -241,20 +248,20 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
         Some(target) => answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, open(&target)?)),
     };
     let report = match report {
-        // Whoever read the answer has left.
+        // The reader of the answer left.
         Err(QueryError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
-            return Ok(Outcome::ReaderLeft);
+            return Ok(QueryOutcome::ReaderLeft);
         }
         report => report.map_err(failed)?,
     };
     let reasons = report.reasons();
-    Ok(Outcome::Told(
+    Ok(QueryOutcome::Answered(
         json!({ "report": report, "reasons": reasons }),
     ))
 }
 
-/// Tells the verdict, and gives the exit code.
-fn tell(args: &Args, target: Option<&Target>, told: &Value) -> Result<ExitCode, Failure> {
+/// Prints the verdict and returns the exit code.
+fn tell(args: &Args, target: Option<&OutputTarget>, told: &Value) -> Result<ExitCode, Failure> {
     let report = &told["report"];
     for note in report["notes"].as_array().into_iter().flatten() {
         say(&printable(note.as_str().unwrap_or_default()));

@@ -1,6 +1,6 @@
-//! A query of a recorder that runs, over HTTP.
+//! Queries a running recorder over HTTP.
 //!
-//! ^C asks the recorder to end a follow, whose answer then comes to its end with a verdict.
+//! ^C asks the recorder to end a follow. The answer then ends with a verdict.
 
 use std::{
     fs::File,
@@ -11,18 +11,18 @@ use retroscope_api::client::{ApiAnswer, ApiRequest, Client, ClientError, Method,
 use retroscope_recorder::Cancel;
 use serde_json::{Value, json};
 
-use super::{Args, Outcome, blocks::Blocks};
+use super::{Args, QueryOutcome, blocks::Blocks};
 use crate::{
-    commands::{remote::failure, target::Target},
+    commands::{remote::failure, target::OutputTarget},
     failure::Failure,
 };
 
-/// Asks, and writes the packets to what `open` opens.
+/// Sends the query and writes the packets to the file that `open` returns.
 pub(super) fn run(
     args: &Args,
     cancel: &Cancel,
-    open: impl FnOnce(&Target) -> Result<File, Failure>,
-) -> Result<Outcome, Failure> {
+    open: impl FnOnce(&OutputTarget) -> Result<File, Failure>,
+) -> Result<QueryOutcome, Failure> {
     let client = args.remote.client()?;
     let parameters = args.parameters()?;
     let parameters: Vec<(&str, &str)> = parameters
@@ -30,15 +30,17 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = ApiRequest::get(target(&["v1", "query"], &parameters));
-    // A follow says something every second.
+    // A follow sends data every second, so the short time-out applies.
     let request = match args.follow {
         true => request,
         false => request.patient(),
     };
-    // A refusal comes before the file is made.
+    // The recorder refuses a query before `open` creates the file.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
-        return Ok(Outcome::Told(record(answer.json().map_err(failure)?)));
+        return Ok(QueryOutcome::Answered(record(
+            answer.json().map_err(failure)?,
+        )));
     };
     let place = answer.header("location").map(str::to_owned);
     let file = open(&target)?;
@@ -47,52 +49,55 @@ pub(super) fn run(
     let end = || _ = place.as_deref().map(end);
     match copy(answer, file, &mut blocks, (cancel, &end)) {
         Ok(()) => {}
-        Err(Stop::Answer(error)) => return Err(failure(error)),
-        Err(Stop::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
-            // Whoever read the answer has left.
-            return Ok(Outcome::ReaderLeft);
+        Err(TransferError::Answer(error)) => return Err(failure(error)),
+        Err(TransferError::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            // The reader of the answer left.
+            return Ok(QueryOutcome::ReaderLeft);
         }
-        Err(Stop::File(error)) if error.kind() == ErrorKind::InvalidData => {
+        Err(TransferError::File(error)) if error.kind() == ErrorKind::InvalidData => {
             let shown = args.remote.shown();
             return Err(Failure::failed(format_args!("{shown}: {error}")));
         }
-        Err(Stop::File(error)) => {
+        Err(TransferError::File(error)) => {
             return Err(Failure::failed(format_args!(
                 "cannot write {target}: {error}"
             )));
         }
     }
     let in_file = blocks.verdict_so_far();
-    verdict(&client, place.as_deref(), in_file).map(Outcome::Told)
+    verdict(&client, place.as_deref(), in_file).map(QueryOutcome::Answered)
 }
 
-/// Why a copy ended.
-enum Stop {
+/// The reason why copying ended early.
+enum TransferError {
     Answer(ClientError),
     File(io::Error),
 }
 
-/// Writes the answer as it arrives. Once the copy is cancelled it calls `end`.
+/// Writes the answer as it arrives. If the copy is cancelled, calls `end`.
 fn copy(
     mut answer: ApiAnswer<'_>,
     mut file: impl Write,
     blocks: &mut Blocks,
     (cancel, end): (&Cancel, &dyn Fn()),
-) -> Result<(), Stop> {
+) -> Result<(), TransferError> {
     let mut is_ended = false;
     let mut look = || {
         if cancel.is_cancelled() && !std::mem::replace(&mut is_ended, true) {
             end();
         }
     };
-    while let Some(piece) = answer.piece_or(&mut look).map_err(Stop::Answer)? {
-        blocks.push(&piece, &mut file).map_err(Stop::File)?;
+    while let Some(piece) = answer.piece_or(&mut look).map_err(TransferError::Answer)? {
+        blocks
+            .push(&piece, &mut file)
+            .map_err(TransferError::File)?;
         look();
     }
-    file.flush().map_err(Stop::File)
+    file.flush().map_err(TransferError::File)
 }
 
-/// The verdict at `Location`. If the recorder has ended or does not keep the verdict, the verdict in the file.
+/// Fetches the verdict from `Location`. If the recorder has ended or no longer keeps the verdict,
+/// returns the verdict in the file.
 fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Result<Value, Failure> {
     let asked = place.map(|place| {
         client
@@ -113,7 +118,7 @@ fn verdict(client: &Client, place: Option<&str>, in_file: Option<Value>) -> Resu
     }
 }
 
-/// An answer that is JSON: a report, or a record of it.
+/// Normalizes a JSON answer, which is a report or an object that contains a report.
 fn record(answer: Value) -> Value {
     if answer["report"].is_object() {
         answer

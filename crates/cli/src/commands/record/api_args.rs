@@ -1,4 +1,4 @@
-//! HTTP of `record`.
+//! Configuration of the HTTP API of `record`.
 
 use retroscope_api::{Config, Owner, TlsFiles};
 
@@ -6,10 +6,10 @@ use super::config::Api;
 use crate::failure::Failure;
 
 impl Api {
-    /// What is to be served, if anything.
+    /// The configuration of the HTTP server. `None`: nothing is served.
     ///
     /// # Errors
-    /// [`Failure`], exit 2: a key lacks another one.
+    /// [`Failure`], exit 2: a key requires another key.
     pub(crate) fn config(&self, owner: Owner) -> Result<Option<Config>, Failure> {
         if self.listen.is_empty() && self.metrics.is_empty() {
             return match *self == Self::default() {

@@ -1,4 +1,4 @@
-//! The arguments of `retroscope record`, and what its configuration means.
+//! The arguments of `retroscope record`, and the recorder configuration that follows from them.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use retroscope_script::Script;
 use super::config::{Expression, FormatName, Loaded, RecordFlags, RingFull, What};
 use crate::{failure::Failure, memory};
 
-/// Dumps that triggers may start in a minute if `dumps-per-minute` is not given.
+/// Default limit of triggered dumps in a minute, if `dumps-per-minute` is not given.
 const DUMPS_PER_MINUTE: u32 = 400;
 
 const EXAMPLES: &str = "\
@@ -21,8 +21,8 @@ Examples:
 /// Record all traffic into memory; write what surrounds a trigger to a file
 ///
 /// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
-/// missed. SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open dumps
-/// and stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
+/// missed. SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open
+/// dumps and stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -31,8 +31,8 @@ pub(crate) struct Args {
 
     /// Read keys and rules from a TOML file
     ///
-    /// Flags and --set win over the file. SIGHUP reads the file again. docs/configuration.md describes
-    /// the keys.
+    /// Flags and --set win over the file. SIGHUP reads the file again. docs/configuration.md
+    /// describes the keys.
     #[arg(long, value_name = "FILE", help_heading = "Service")]
     pub(crate) config: Option<PathBuf>,
 
@@ -52,13 +52,14 @@ pub(crate) struct Args {
     #[arg(short = 'D', long = "list-interfaces", help_heading = "Output")]
     pub(crate) list: bool,
 
-    /// tcpdump has its expression here. It is refused, because it could be a trigger or a filter
+    /// tcpdump's filter position. An expression here is refused, because it could be a trigger or a
+    /// filter
     #[arg(value_name = "EXPR", hide = true)]
     expression: Vec<String>,
 }
 
 impl Args {
-    /// Says what to write instead of an expression without an option.
+    /// Refuses an expression without an option, and says what to write instead.
     pub(crate) fn refuse_expression(&self) -> Result<(), Failure> {
         if self.expression.is_empty() {
             return Ok(());
@@ -71,7 +72,8 @@ impl Args {
 }
 
 impl Loaded {
-    /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
+    /// Checks what clap cannot check, and resolves defaults. The second value contains messages for
+    /// the user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
         let of = &self.settings;
         let no_trigger = self.trigger_count() == 0 && of.alerts.from.is_empty();
@@ -130,7 +132,7 @@ impl Loaded {
         Ok((of.dump_files(config), notes))
     }
 
-    /// A configuration with what of it may change while the recording runs.
+    /// Applies the keys to `config` that may change during a recording.
     pub(crate) fn followed(&self, config: Config) -> Result<Config, Failure> {
         let of = &self.settings;
         let takes_all = |cutoff: &ClassCutoff| cutoff.class.is_none();
@@ -172,7 +174,7 @@ impl Loaded {
         })
     }
 
-    /// The expressions of the options, which are tried before anything starts.
+    /// The expressions of the options, which are checked before the start.
     pub(crate) fn expressions(&self) -> Vec<Expression<'_>> {
         let one = |option, number, text, is_template| Expression {
             option: (option, number),
@@ -194,7 +196,7 @@ impl Loaded {
         all
     }
 
-    /// Triggers of options, which are numbered.
+    /// Number of triggers from options. These are numbered.
     pub(crate) fn numbered_count(&self) -> usize {
         let of = &self.settings;
         of.trigger.len() + of.trigger_lua.len() + of.module.len()
@@ -204,8 +206,8 @@ impl Loaded {
         self.numbered_count() + self.settings.rule.len()
     }
 
-    /// What triggers are called, and what they ask for of their own: expressions, those of rules behind those of options, then functions and modules in the
-    /// same way.
+    /// Names of the triggers and their own dump requests. Expressions come first, those of options
+    /// before those of rules; functions and modules follow in the same order.
     fn names_and_requests(&self) -> (Vec<String>, Vec<TriggerRequest>) {
         let of = &self.settings;
         let rules = self.rules();
@@ -274,5 +276,5 @@ impl Loaded {
     }
 }
 
-/// Whether a rule is of a kind.
+/// Predicate on the kind of a rule.
 type IsSuch = fn(&What) -> bool;

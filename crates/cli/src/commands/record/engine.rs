@@ -1,4 +1,4 @@
-//! Which engine captures from an interface.
+//! Selects the engine that captures from an interface.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
 use super::config::{Engine, Settings};
 
-/// What the name of a device of DPDK may start with, beside interfaces of another engine.
+/// Optional prefix of DPDK device names, next to interfaces of another engine.
 #[cfg(feature = "dpdk")]
 const DPDK_PREFIX: &str = "dpdk:";
 
 impl Engine {
-    /// The name that is shown: what `auto` came to.
+    /// The name that is shown. For `auto` this is the selected engine.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Auto | Self::AfPacket => "af-packet",
@@ -30,7 +30,7 @@ impl Engine {
 }
 
 impl Settings {
-    /// The engine of an interface: its name may say so.
+    /// The engine of an interface. The prefix of the interface name may select the engine.
     #[cfg_attr(
         not(feature = "dpdk"),
         expect(unused_variables, reason = "only DPDK's devices have a prefix")
@@ -43,10 +43,10 @@ impl Settings {
         self.engine
     }
 
-    /// An interface as a source of its engine. `interfaces` are all of the recording.
+    /// Creates a source of this engine. `interfaces` are all interfaces of the recording.
     ///
     /// # Errors
-    /// [`SourceError::Usage`]: the engine cannot do what `config` asks for.
+    /// [`SourceError::Usage`]: the engine does not support `config`.
     pub(crate) fn source(
         &self,
         config: LiveConfig,
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// A device's name as DPDK knows it.
+/// The device name in DPDK's notation.
 #[cfg(feature = "dpdk")]
 fn device(interface: &str) -> &str {
     interface.strip_prefix(DPDK_PREFIX).unwrap_or(interface)

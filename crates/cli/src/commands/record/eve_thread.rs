@@ -1,4 +1,4 @@
-//! The thread that writes EVE lines: flows that ended, and what the recorder does.
+//! The thread that writes EVE lines about ended flows and about events of the recorder.
 
 use std::{
     io,
@@ -18,50 +18,52 @@ use retroscope_recorder::{
 
 use crate::eve::{Counters, EveWriter};
 
-/// How long the thread waits for flows before it looks for other news, of which many wake it.
+/// Time for which the thread waits for flows before it checks other work. Many flows end the wait
+/// early.
 const WAIT: Duration = Duration::from_millis(100);
-/// Between two lines of statistics, live.
+/// Time between two lines of statistics of a live recording.
 const STATISTICS_EVERY: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// Handle of the EVE thread.
 #[derive(Debug)]
 pub(crate) struct EveThread {
     thread: JoinHandle<Counters>,
-    shared: Arc<Shared>,
+    shared: Arc<EveSignals>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    /// The file is to be opened again.
+struct EveSignals {
+    /// Request to reopen the file.
     rotate: AtomicBool,
-    /// Nobody reads stdout any more.
+    /// The reader of stdout left.
     has_left: AtomicBool,
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Writing {
     writer: EveWriter,
     flows: FlowReceiver,
-    /// Whether the name of an interface was given to the writer, by its number.
+    /// Whether the writer knows the name of an interface, by interface number.
     named: Vec<bool>,
     events: Subscription,
     handle: RecorderHandle,
     offline: bool,
-    shared: Arc<Shared>,
+    shared: Arc<EveSignals>,
 }
 
 impl EveThread {
-    /// Writes what a recorder tells from now on. `is_file`: for a file its analyzer waits a moment, rather than to have events missed.
+    /// Starts the thread. For an output to a file (`is_file`), the analyzer waits a moment instead
+    /// of losing events.
     ///
     /// # Errors
-    /// What the system said about the thread.
+    /// The system's error about the thread.
     pub(crate) fn start(
         writer: EveWriter,
         flows: FlowReceiver,
         handle: RecorderHandle,
         (offline, is_file): (bool, bool),
     ) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<EveSignals>::default();
         let mut events = handle.subscribe(Some(0));
         if is_file {
             events.hold(flows.waker());
@@ -80,17 +82,18 @@ impl EveThread {
         Ok(Self { thread, shared })
     }
 
-    /// The file is opened again by its name, soon.
+    /// Requests that the thread reopen the file by its name.
     pub(crate) fn rotate(&self) {
         self.shared.rotate.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nobody reads stdout any more.
+    /// Whether the reader of stdout left.
     pub(crate) fn has_left(&self) -> bool {
         self.shared.has_left.load(Ordering::SeqCst)
     }
 
-    /// Waits until all is written that the recorder, which has ended, told. `None`: the thread failed.
+    /// Waits until everything is written that the recorder sent before it ended. `None`: the thread
+    /// panicked.
     pub(crate) fn join(self) -> Option<Counters> {
         self.thread.join().ok()
     }
@@ -125,7 +128,7 @@ impl Writing {
             let has_left = self.writer.has_left();
             self.shared.has_left.store(has_left, Ordering::SeqCst);
         }
-        // The last dumps are finished behind the last flows.
+        // The last dumps finish after the last flows.
         loop {
             match self.events.take(WAIT) {
                 Ok(event) => self.event(&event),
@@ -135,12 +138,12 @@ impl Writing {
         }
         let has_left = self.writer.has_left();
         let counters = self.writer.close();
-        // Nobody misses what nobody wanted any more.
+        // Lines count as lost only while somebody reads.
         let lost = if has_left { 0 } else { counters.lost };
         Counters { lost, ..counters }
     }
 
-    /// Gives the writer the name of a live interface, once.
+    /// Tells the writer the name of a live interface, once.
     fn name(&mut self, number: u16) {
         let place = usize::from(number);
         if self.named.len() <= place {
@@ -154,7 +157,7 @@ impl Writing {
         }
     }
 
-    /// From files an event has the time of its trigger.
+    /// When reading files, an event has the time of its trigger.
     fn event(&mut self, event: &RecorderEvent) {
         let (kind, fields) = EventBody::of(event);
         let time_ns = match event {

@@ -1,4 +1,4 @@
-//! Flows: how they are told apart, when they end, and where they are reported.
+//! Flows: their keys, time-outs and reports.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use retroscope_flow::{TimeOuts, TrackerConfig};
 use super::config::{Fragments, Settings, Vlans};
 use crate::{eve::Options, failure::Failure};
 
-/// Flows that are counted at once if `max-flows` is not given.
+/// Flows that are tracked at once if `max-flows` is not given.
 const FLOWS_MAX: u32 = 1_000_000;
 
 impl Settings {
-    /// Says which key has no meaning where there is no --eve, nor a --module.
+    /// Refuses keys that have no effect without --eve or --module.
     pub(crate) fn refuse_flows_without_use(&self, are_modules: bool) -> Result<(), Failure> {
         let of_lines = [("community-id-seed", self.community_id_seed.is_some())];
         let of_flows = [
@@ -33,7 +33,7 @@ impl Settings {
         }
     }
 
-    /// How flows are counted.
+    /// Configuration of the flow tracker.
     pub(crate) fn tracker(&self) -> TrackerConfig {
         let idle_ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let time_outs = self.idle_timeout.map(|time| TimeOuts::idle(idle_ns(*time)));
@@ -46,7 +46,8 @@ impl Settings {
         }
     }
 
-    /// How lines are written. From files they wait for whoever takes them.
+    /// Options of the EVE writer. When reading files, the writer waits for its reader without
+    /// limit.
     pub(crate) fn eve_options(&self, offline: bool) -> Options {
         let default = Options::default();
         let seed = self.community_id_seed.map(|it| it.0.0);

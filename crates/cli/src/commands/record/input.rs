@@ -1,4 +1,4 @@
-//! What packets come from: keys of `retroscope record` and `retroscope flows`.
+//! Sources of packets: keys of `retroscope record` and `retroscope flows`.
 
 use std::{fs, path::Path};
 
@@ -8,8 +8,9 @@ use super::{config::Settings, has_engine, is_generator};
 use crate::{commands::interface_names, failure::Failure, memory, numa, units};
 
 impl Settings {
-    /// What there is to record, without triggers and dumps; `default_ring` is the size of its ring by the available memory.
-    /// `notes` gets sentences for the user.
+    /// The part of the configuration that is about sources, without triggers and dumps.
+    /// `default_ring` computes the ring size from the available memory. `notes` receives messages
+    /// for the user.
     pub(crate) fn input(
         &self,
         default_ring: impl FnOnce(Option<u64>) -> u64,
@@ -64,7 +65,7 @@ impl Settings {
         }
     }
 
-    /// The node that all live interfaces are on, where the machine has several.
+    /// The NUMA node of all live interfaces, if the machine has several nodes.
     fn numa_node(&self, notes: &mut Vec<String>) -> Option<u32> {
         let live = self.interface.iter().filter(|name| !is_generator(name));
         let topology = numa::Topology::read(Path::new("/sys"), live.map(String::as_str));
@@ -83,13 +84,13 @@ impl Settings {
         };
         let text = fs::read_to_string(path)
             .map_err(|error| Failure::failed(format!("cannot read {}: {error}", path.display())))?;
-        // As tcpdump -F: a comment runs from # to the end of its line.
+        // Like tcpdump -F: a comment runs from # to the end of its line.
         let lines = text.lines().filter_map(|line| line.split('#').next());
         let text = lines.collect::<Vec<_>>().join(" ");
         Ok(Some(text.trim().to_owned()))
     }
 
-    /// The least number of packets that flows keep under overload, if they keep fewer at all.
+    /// Minimum number of packets that each flow keeps under overload, if tail early drop is on.
     pub(crate) fn tail_drop_min(&self) -> Option<u32> {
         self.ted.and_then(|ted| ted.0.0)
     }

@@ -1,4 +1,4 @@
-//! `retroscope record`: arguments to a running recorder, and what a person sees of it.
+//! `retroscope record`: starts a recorder from arguments and shows its state to the user.
 
 mod alerts;
 mod api_args;
@@ -44,26 +44,28 @@ use retroscope_script::ScriptError;
 
 use alerts::{AlertThreads, BoundAlerts};
 pub(crate) use args::Args;
-pub(crate) use config::{Assignment, FlowsFlags, Loaded, Refused, Settings, keep, key_of, schema};
+pub(crate) use config::{
+    Assignment, FlowsFlags, Loaded, RefusedConfig, Settings, keep, key_of, schema,
+};
 use config::{Depth, Reloader};
 use eve_thread::EveThread;
-use screen::Screen;
+use screen::RecordScreen;
 use service::Service;
 use top::Top;
 pub(crate) use top::{FLOWS_MAX as TOP_FLOWS_MAX, TopArgs};
 
 use crate::{
     commands::{program, source_failure, target::is_standard_stream},
-    eve::{EveWriter, Options, Target},
+    eve::{EveTarget, EveWriter, Options},
     failure::{Failure, put, say},
     privileges::Privileges,
 };
 use rustix::thread::CapabilitySet;
 
-/// How long `main` waits for an event before it looks at the signals and the screen.
+/// Time for which `main` waits for an event before it checks signals and the screen.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
 
-/// How long a second signal lets threads end by themselves.
+/// After a second stop signal, time for threads to end.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs the command.
@@ -72,16 +74,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         return summary::print_interfaces();
     }
     args.refuse_expression()?;
-    let loaded = Loaded::new(args.config.as_deref(), &args.flags.0).map_err(Refused::failure)?;
+    let loaded =
+        Loaded::new(args.config.as_deref(), &args.flags.0).map_err(RefusedConfig::failure)?;
     if args.print_config {
         return put(&loaded.printed());
     }
     if args.check_config {
-        loaded.check_only().map_err(Refused::failure)?;
+        loaded.check_only().map_err(RefusedConfig::failure)?;
         return Ok(ExitCode::SUCCESS);
     }
     if loaded.has_file() {
-        loaded.check(Depth::Start).map_err(Refused::failure)?;
+        loaded.check(Depth::Start).map_err(RefusedConfig::failure)?;
     }
     record_as(&loaded)
 }
@@ -90,7 +93,7 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
     let settings = &loaded.settings;
     let (mut config, notes) = loaded.resolve()?;
     if let Some(post) = &mut config.post {
-        // Without `post-user` they are who the recorder becomes.
+        // Without `post-user` the commands run as the user of the recorder.
         let (option, user) = match &settings.post_user {
             Some(user) => ("post-user", Some(user)),
             None => ("-Z", settings.relinquish_privileges.as_ref()),
@@ -103,7 +106,7 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
         notes.iter().for_each(|note| say(note));
     }
     let options = || settings.eve_options(config.offline);
-    record(&Task {
+    record(&RecordTask {
         settings,
         config: &config,
         eve: settings.eve.clone().map(|target| (target.0, options())),
@@ -112,21 +115,21 @@ fn record_as(loaded: &Loaded) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What is to be done.
+/// Description of a recording.
 #[derive(Debug)]
-pub(crate) struct Task<'a> {
+pub(crate) struct RecordTask<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) config: &'a Config,
-    /// Where flows and events are written.
-    pub(crate) eve: Option<(Target, Options)>,
-    /// What is shown of flows.
+    /// Destination of flow and event lines.
+    pub(crate) eve: Option<(EveTarget, Options)>,
+    /// Options of the table of the largest flows.
     pub(crate) top: Option<TopArgs>,
-    /// Where the options come from, if that can be read again.
+    /// Source of the options, if the recorder can reload them.
     pub(crate) loaded: Option<&'a Loaded>,
 }
 
-/// Records until the packets end, or somebody ends it.
-pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
+/// Records until the sources end or somebody stops the recording.
+pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     let (settings, config) = (task.settings, task.config);
     let directory = config.directory.as_deref();
     let privileges = Privileges::new("-Z", settings.relinquish_privileges.as_deref(), directory);
@@ -141,13 +144,13 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let alerts = (!config.offline && !settings.alerts.from.is_empty())
         .then(|| BoundAlerts::new(&settings.alerts, privileges.owner()));
     let alerts = alerts.transpose().map_err(Failure::failed)?;
-    let is_file = matches!(task.eve, Some((Target::File(_), _)));
+    let is_file = matches!(task.eve, Some((EveTarget::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
         let owner = privileges.owner();
         EveWriter::open(target, Options { owner, ..options }, Box::new(say))
     });
     let writer = writer.transpose().map_err(Failure::failed)?;
-    let mut screen = Screen::new(settings.quiet, config.directory.is_some());
+    let mut screen = RecordScreen::new(settings.quiet, config.directory.is_some());
     let shown = (&mut screen, &mut service);
     let mut recorder = start(settings, config, &signals, &privileges, shown)?;
     let reloader = task.loaded.and_then(|loaded| {
@@ -200,7 +203,7 @@ fn start(
     config: &Config,
     signals: &signals::Signals,
     privileges: &Privileges,
-    (screen, service): (&mut Screen, &mut Service),
+    (screen, service): (&mut RecordScreen, &mut Service),
 ) -> Result<Recorder, Failure> {
     privileges.prepare_directory().map_err(Failure::failed)?;
     let mut left = CapabilitySet::empty();
@@ -227,11 +230,11 @@ fn start(
         &mut opened,
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
-        // Who reads the summary of a damaged file gets one, with nothing in it.
+        // A damaged file still gets a summary, without content.
         summary::print_json(&RecorderSummary::default(), None)?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
-    // Whoever reads that it records may send a signal at once.
+    // Connect first: a program that reads the start message may send a signal at once.
     signals.connect(recorder.handle(), config.directory.is_some());
     screen.started(&names(args), &engine(args), recorder.ring());
     service.recording();
@@ -250,7 +253,8 @@ fn start(
     Ok(recorder)
 }
 
-/// DPDK keeps a thread for interrupts, which is as old as the sources. It writes no dumps.
+/// Drops the privileges of DPDK's interrupt thread, which exists since the sources were opened.
+/// That thread writes no dumps.
 #[cfg(feature = "dpdk")]
 fn give_up_on_dpdks_thread(
     privileges: &Privileges,
@@ -262,8 +266,8 @@ fn give_up_on_dpdks_thread(
     Ok(())
 }
 
-/// What no machine could do with these arguments is a usage error; what this machine does not have or let, or has in the way
-/// (a ring file of somebody else's), could not be done.
+/// Arguments that no machine can satisfy are a usage error. If only this machine lacks something,
+/// forbids something or has another user's ring file in the way, the exit code is 1.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(
@@ -286,12 +290,12 @@ fn refused(error: &StartError) -> Failure {
     }
 }
 
-/// Follows the recorder until its threads are done.
+/// Prints the recorder's events until its threads have ended.
 fn watch(
     recorder: Recorder,
     args: &Settings,
     signals: &signals::Signals,
-    (mut screen, mut service): (Screen, Service),
+    (mut screen, mut service): (RecordScreen, Service),
     (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
     api: Option<&Server>,
 ) -> Result<ExitCode, Failure> {
@@ -305,7 +309,8 @@ fn watch(
         if signals.aborted() {
             let since = *aborted_at.get_or_insert_with(Instant::now);
             if since.elapsed() > ABORT_WAIT {
-                // A thread hangs in the system, on a dead disk for example. It ends with the process.
+                // A thread hangs in the system, for example on a dead disk, and ends with the
+                // process.
                 let ring = recorder.ring().clone();
                 drop(top);
                 return summary::finish(args, &recorder.abandon(), &ring, (None, true));
@@ -317,7 +322,7 @@ fn watch(
         if let Some(eve) = &eve
             && eve.has_left()
         {
-            // As with any program whose reader leaves, and no fault.
+            // The reader of stdout left, which ends the recording without an error.
             recorder.handle().stop();
         }
         if signals.take_reload() {
@@ -326,7 +331,7 @@ fn watch(
             }
             let refreshes = api.is_some_and(Server::refresh);
             match &reload {
-                // One that waits reads the file as it is now, too.
+                // A reload that is already queued will read the current file too.
                 Some(reload) => _ = reload.try_send(()),
                 None if eve.is_none() && !refreshes => {
                     screen.line("SIGHUP: there is no --config to read again, nor --tokens, api.tls-cert or --eve; the recording goes on");
@@ -334,7 +339,7 @@ fn watch(
                 None => {}
             }
             if reload.is_none() {
-                // The manager waits for both.
+                // The service manager waits for both messages.
                 service.notify().reloading();
                 service.notify().ready();
             }
@@ -367,14 +372,14 @@ fn watch(
     summary::finish(args, &summary, &ring, (eve, signals.aborted()))
 }
 
-/// What is recorded, in words.
+/// Names of the recorded sources.
 fn names(args: &Settings) -> String {
     let files = args.read.iter().map(|path| path.display().to_string());
     let names = args.interface.iter().cloned().chain(files);
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// What delivers the packets, in words.
+/// Name of the engine or source kind.
 fn engine(args: &Settings) -> String {
     if !args.read.is_empty() {
         return "file".to_owned();
@@ -392,12 +397,12 @@ fn is_generator(name: &str) -> bool {
     name == "generate" || name.starts_with("generate:")
 }
 
-/// Whether an engine captures from it: neither made up nor a stream.
+/// Whether an engine captures this source. Generators and streams need no engine.
 fn has_engine(name: &str) -> bool {
     !is_generator(name) && !is_address(name)
 }
 
-/// All sources. `cpus` outlives them: what is opened again keeps its CPUs.
+/// Opens all sources. `cpus` outlives the sources, so that a reopened source keeps its CPUs.
 fn open_sources(
     args: &Settings,
     cpus: &CpuTurns,

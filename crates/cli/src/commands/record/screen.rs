@@ -1,9 +1,10 @@
-//! What a person sees while recording, on stderr.
+//! Messages to the user on stderr during a recording.
 //!
-//! On a terminal one status line is redrawn in place every second and cleared before anything else is printed; else a
-//! plain line appears every 10 seconds.
+//! On a terminal one status line is redrawn every second, and cleared before other output.
+//! Elsewhere a plain status line is printed every 10 seconds.
 //!
-//! What a storm of triggers has to say is cut: a number of lines at once, and then how many more there would have been.
+//! During a storm of triggers only a limited number of messages is printed one by one. A summary
+//! counts the rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,28 +23,30 @@ use crate::{
     units::{counted, show_size},
 };
 
-/// Filling that lasts no longer is not shown.
+/// Progress of filling memory is shown only after this time.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
-/// Lines about dumps that are printed in [`LINES_PERIOD`] one by one, and as many sentences.
+/// Messages about dumps, and other messages, that are each printed one by one within
+/// [`LINES_PERIOD`].
 const LINES_MAX: u32 = 50;
-/// Numbers of dumps that are not complete, and were told, that are remembered: as many as [`RecorderSummary::dumps`] lists.
+/// Numbers of reported incomplete dumps that are remembered, as many as [`RecorderSummary::dumps`]
+/// lists.
 const NOT_COMPLETE_MAX: usize = 10_000;
-/// How long after a storm began there is room for more lines; see [`LINES_MAX`].
+/// Time after the first message until [`LINES_MAX`] further messages may be printed.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
 
-/// Lines since a time.
+/// Counts the messages of one period.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineBudget {
     since: Option<Instant>,
     dumps: u32,
     sentences: u32,
-    /// What was not printed.
+    /// Events that were not printed.
     cut: Missed,
 }
 
-impl Lines {
-    /// Whether news still have room; if not they are counted.
+impl LineBudget {
+    /// Whether an event may be printed. If not, the event is counted.
     fn has_room(&mut self, event: &RecorderEvent) -> bool {
         self.since.get_or_insert_with(Instant::now);
         let printed = match event {
@@ -60,7 +63,7 @@ impl Lines {
         true
     }
 
-    /// Begins anew; what was not printed, in a line.
+    /// Starts a new period. Returns the summary of the events that were not printed.
     fn cut(&mut self, quiet: bool) -> Option<String> {
         let Missed {
             triggered,
@@ -93,43 +96,43 @@ impl Lines {
         let parts: Vec<String> = parts
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
-        // Which dumps were missed that are not complete, is told at the end.
+        // Incomplete dumps that were missed are listed at the end of the recording.
         let is_wanted = !quiet || not_complete + refusals + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
     }
 }
 
-/// See the module.
+/// Prints events and the status of a recording.
 #[derive(Debug, Default)]
-pub(crate) struct Screen {
+pub(crate) struct RecordScreen {
     quiet: bool,
-    /// There may be dumps.
+    /// The recorder can write dumps.
     dumps: bool,
     terminal: bool,
     drawn: bool,
     filling_since: Option<Instant>,
-    lines: Lines,
-    /// The last dumps that are not complete, by number, of those that were heard of; and whether others may not have been.
+    lines: LineBudget,
+    /// Numbers of the last incomplete dumps that were reported.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
     line: StatusLine,
 }
 
-/// The status in a line, with rates since the one before.
+/// Formats the status as a line, with rates since the previous status.
 #[derive(Debug, Default)]
 pub(super) struct StatusLine {
-    /// When that was, packets and bytes by then.
+    /// Time of the previous status, with the packets and bytes stored by then.
     last: Option<(Instant, u64, u64)>,
 }
 
 impl StatusLine {
-    /// The recording begins.
+    /// Starts the first period, when the recording starts.
     pub(super) fn begin(&mut self) {
         self.last = Some((Instant::now(), 0, 0));
     }
 
-    /// The line, if the one before, or the beginning, is `period` ago.
+    /// The status line, if at least `period` has passed since the previous line or the start.
     pub(super) fn due(&mut self, period: Duration, recorder: &Recorder) -> Option<String> {
         let now = Instant::now();
         let (before, packets, bytes) = *self.last.get_or_insert((now, 0, 0));
@@ -149,7 +152,7 @@ impl StatusLine {
     }
 }
 
-impl Screen {
+impl RecordScreen {
     pub(crate) fn new(quiet: bool, dumps: bool) -> Self {
         Self {
             quiet,
@@ -159,7 +162,7 @@ impl Screen {
         }
     }
 
-    /// Memory is being filled: shown on a terminal, because a large ring takes seconds.
+    /// Shows progress while memory is filled. Only on a terminal; a large ring takes seconds.
     pub(crate) fn filling(&mut self, done: u64, total: u64) {
         if self.quiet || !self.terminal {
             return;
@@ -173,7 +176,7 @@ impl Screen {
         }
     }
 
-    /// Every source is open and the ring is filled.
+    /// Reports that all sources are open and that the ring is filled.
     pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
         self.line.begin();
         if self.quiet {
@@ -208,7 +211,7 @@ impl Screen {
         }
     }
 
-    /// News. What is not complete is said even if quiet.
+    /// Prints an event. `quiet` does not suppress incomplete dumps.
     pub(crate) fn show(&mut self, event: &RecorderEvent) {
         match event {
             RecorderEvent::Finished(report) => {
@@ -232,7 +235,7 @@ impl Screen {
             | RecorderEvent::Changed(_) => !self.quiet,
             RecorderEvent::Posted(posted) => posted.outcome != PostOutcome::Done,
             RecorderEvent::Finished(report) => !self.quiet || report.verdict != Verdict::Complete,
-            // They are for who listens, and EVE.
+            // These events are only for event subscribers and EVE.
             RecorderEvent::Exported(_) | RecorderEvent::Alert(_) => false,
             _ => true,
         };
@@ -267,7 +270,8 @@ impl Screen {
         }
     }
 
-    /// All news were shown: says what was cut, and of the last dumps, which the summary lists, those that are not complete and were missed. Takes the status line away.
+    /// Ends the output after the last event. Prints the summary of events that were not shown, and
+    /// the incomplete dumps of `summary` whose events were missed. Clears the status line.
     pub(crate) fn end(&mut self, summary: &RecorderSummary) {
         for report in &summary.dumps {
             if self.has_missed && self.is_unheard(report.number, report.verdict) {
@@ -280,7 +284,7 @@ impl Screen {
         self.clear();
     }
 
-    /// A dump has finished.
+    /// Remembers an incomplete dump that was reported.
     fn hear(&mut self, number: u64, verdict: Verdict) {
         if verdict != Verdict::Complete {
             self.not_complete.insert(number);
@@ -290,18 +294,18 @@ impl Screen {
         }
     }
 
-    /// Whether a dump is not complete, and nobody said so.
+    /// Whether a dump is incomplete and was not reported.
     fn is_unheard(&self, number: u64, verdict: Verdict) -> bool {
         verdict != Verdict::Complete && !self.not_complete.contains(&number)
     }
 
-    /// A sentence.
+    /// Prints a message.
     pub(crate) fn line(&mut self, text: &str) {
         self.clear();
         say(text);
     }
 
-    /// SIGUSR2.
+    /// Prints the statistics that SIGUSR2 requests.
     pub(crate) fn statistics(&mut self, status: &RecorderStatus) {
         self.clear();
         for source in &status.sources {
@@ -310,7 +314,8 @@ impl Screen {
         say(&status_text(status, None));
     }
 
-    /// Draws or prints the status when it is time. Where a service manager shows it (`is_shown`), no lines of it fill the log.
+    /// Draws or prints the status when it is due. If a service manager shows the status
+    /// (`is_shown`), status lines do not fill the log.
     pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let since = self.lines.since;
         if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)
@@ -332,7 +337,7 @@ impl Screen {
         }
     }
 
-    /// Takes the status line away.
+    /// Clears the status line.
     pub(crate) fn clear(&mut self) {
         if self.drawn {
             self.drawn = false;
@@ -351,7 +356,7 @@ impl Screen {
     }
 }
 
-/// Nothing can be said if stderr is closed.
+/// Ignores errors: stderr may be closed.
 fn write(bytes: &[u8]) {
     let _ = stderr().write_all(bytes);
 }
@@ -360,7 +365,7 @@ fn sum(status: &RecorderStatus, field: impl Fn(&SourceSnapshot) -> u64) -> u64 {
     status.sources.iter().map(field).sum()
 }
 
-/// One source's intake in a line.
+/// The counts of one source in a line.
 pub(crate) fn source_line(source: &SourceSnapshot) -> String {
     let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
     let lost = source
@@ -399,7 +404,8 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
     )
 }
 
-/// What was shed of sources by what shed it, and how much of it the engine dropped: `cutoff 12, ted 3 (10 of them by the engine)`.
+/// Packets that were shed, by cause, and how many of these the engine dropped: `cutoff 12, ted 3
+/// (10 of them by the engine)`.
 pub(crate) fn shed_by<'a>(sources: impl Iterator<Item = &'a SourceSnapshot>) -> String {
     let (mut parts, mut engine) = (BTreeMap::<_, Option<u64>>::new(), Some(0));
     for source in sources {
@@ -464,14 +470,14 @@ fn scaled(value: f64) -> String {
     format!("{:.*} {unit}", usize::from(scale > 1.0) * 2, value / scale)
 }
 
-/// A dump that was compressed, in a line.
+/// Message about a compressed dump.
 fn compressed(report: &DumpReport) -> String {
     let (from, to) = report.compressed_bytes().unwrap_or_default();
     let (from, to) = (show_size(from), show_size(to));
     format!("compressed dump {}: {from} to {to}", report.id)
 }
 
-/// A dump that was deleted, in a line.
+/// Message about a deleted dump.
 fn deleted(dump: &DeletedDump) -> String {
     let why = match dump.why {
         WhyDeleted::Age => "it is too old (--keep)",
@@ -488,7 +494,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_storm_are_cut_and_counted() {
-        let mut lines = Lines::default();
+        let mut lines = LineBudget::default();
         let triggered = RecorderEvent::Triggered {
             number: 1,
             rule: String::new(),
@@ -514,7 +520,7 @@ mod tests {
         );
         assert!(lines.has_room(&triggered), "begun anew");
         assert_eq!(lines.cut(true), None);
-        // Those that were missed and are not complete are told by what the summary says.
+        // The summary at the end lists incomplete dumps whose events were missed.
         lines.has_room(&RecorderEvent::Missed(Missed {
             unknown: 3,
             ..Missed::default()
@@ -524,7 +530,7 @@ mod tests {
 
     #[test]
     fn dumps_that_are_not_complete_are_told_once() {
-        let mut screen = Screen::default();
+        let mut screen = RecordScreen::default();
         let (complete, failed) = (Verdict::Complete, Verdict::Failed);
         for (number, verdict) in [(1, complete), (2, failed), (2, complete), (3, failed)] {
             screen.hear(number, verdict);

@@ -1,5 +1,6 @@
-//! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, a second one stops now. HUP stops where there is a terminal
-//! that may hang up; a service it asks to open its event file anew and to read its configuration again.
+//! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, and a second INT or TERM
+//! stops at once. HUP stops a recorder on a terminal. In a service HUP reopens the event file and
+//! reloads the configuration.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use signal_hook::{
 
 use crate::privileges::Privileges;
 
-/// Signals on their way to a recorder. The flags carry no data; SeqCst, because they are rare.
+/// Forwards signals to a recorder. The flags guard no other data; SeqCst, because signals are rare.
 #[derive(Debug)]
 pub(crate) struct Signals {
     shared: Arc<SignalState>,
@@ -30,24 +31,25 @@ pub(crate) struct Signals {
 #[derive(Debug, Default)]
 struct SignalState {
     phase: Mutex<Phase>,
-    /// The flag that sources look at while they wait in a read.
+    /// Stop flag that sources check while they wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
-    /// HUP came, and is no wish to stop.
+    /// HUP arrived and requests a reload.
     reload: AtomicBool,
     aborted: AtomicBool,
     hangup: Hangup,
 }
 
-/// What SIGHUP means. Decided at the start: a terminal that has hung up is none any more.
+/// Meaning of SIGHUP. Decided at the start, because a terminal is not recognizable after it hung
+/// up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Hangup {
-    /// Whoever started the program does not want it to end by that, as nohup(1) does: the signal stays ignored.
+    /// The parent process ignores SIGHUP, like nohup(1), so the signal stays ignored.
     #[default]
     Ignored,
-    /// There is a terminal: the end.
+    /// The program runs on a terminal: stop.
     Stop,
-    /// A service: to read the configuration again.
+    /// The program runs as a service: reload the configuration.
     Reload,
 }
 
@@ -64,40 +66,40 @@ impl Hangup {
     }
 }
 
-/// Whether a process ignores a signal, by its `/proc/PID/status`: proc_pid_status(5).
+/// Whether a process ignores a signal, according to its `/proc/PID/status`: proc_pid_status(5).
 fn is_ignored(signal: i32, status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// How far the program is, and so what a signal means.
+/// State of the program, which decides what a signal does.
 #[derive(Debug, Default)]
 enum Phase {
-    /// Sources are being opened: signals that stop do what they always do, and the others nothing.
+    /// Sources are being opened: stop signals have their default effect, other signals have none.
     #[default]
     Opening,
-    /// A recorder is about to start: until then signals are kept, in their order.
+    /// A recorder is about to start: signals are queued in their order.
     Starting(Vec<i32>),
-    /// A recorder runs: signals go to it.
-    Running(Recording),
+    /// A recorder runs and receives the signals.
+    Running(ActiveRecording),
 }
 
 #[derive(Debug)]
-struct Recording {
+struct ActiveRecording {
     handle: RecorderHandle,
-    /// Whether USR1 triggers: there is where to dump to.
+    /// A dump directory exists, so USR1 can trigger.
     dumps: bool,
-    /// Signals to stop so far.
+    /// Number of stop signals that arrived.
     stops: u32,
 }
 
 impl Signals {
-    /// Takes over the signals. Until a recorder is about to start ([`Self::hold`]), those that stop do what they always do, and the
-    /// others nothing. The thread that waits for them has no privileges any more when this returns.
+    /// Takes over the signals. Until [`Self::hold`], stop signals have their default effect and
+    /// other signals have none. When this returns, the signal thread has dropped its privileges.
     ///
     /// # Errors
-    /// What the system said about the handlers or the thread.
+    /// The system's error about the handlers or the thread.
     pub(crate) fn install(privileges: Privileges) -> io::Result<Self> {
         let hangup = Hangup::of_this_process();
         let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
@@ -114,7 +116,7 @@ impl Signals {
         let (giving_up, given_up) = mpsc::channel::<()>();
         // The thread ends with the process.
         Builder::new().name("signals".to_owned()).spawn(move || {
-            // Who cannot give them up is told by the thread that opens the sources.
+            // The thread that opens the sources reports the same error.
             let _ = privileges.give_up_all();
             drop(giving_up);
             for signal in &mut incoming {
@@ -128,21 +130,21 @@ impl Signals {
                 }
             }
         })?;
-        // Nothing is ever sent: it returns when the sender is dropped.
+        // Nothing is sent. `recv` returns when the sender is dropped.
         let _ = given_up.recv();
         Ok(signals)
     }
 
-    /// A recorder is about to start its threads: from now on a signal to stop must not leave half a dump behind. Those that come
-    /// wait for [`Self::connect`].
+    /// Queues signals until [`Self::connect`]. A recorder is about to start its threads, and a stop
+    /// signal must not leave a partial dump.
     pub(crate) fn hold(&self) {
         *self.shared.phase() = Phase::Starting(Vec::new());
     }
 
-    /// From now on the signals go to this recorder, the ones that were kept first.
+    /// Forwards signals to this recorder, first the queued signals.
     pub(crate) fn connect(&self, handle: RecorderHandle, dumps: bool) {
         let mut phase = self.shared.phase();
-        let mut recording = Recording {
+        let mut recording = ActiveRecording {
             handle,
             dumps,
             stops: 0,
@@ -155,22 +157,22 @@ impl Signals {
         *phase = Phase::Running(recording);
     }
 
-    /// Set once the recording is to stop.
+    /// Flag that is set when the recording must stop.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.shared.stop)
     }
 
-    /// Whether USR2 came since the last call.
+    /// Whether USR2 arrived since the last call.
     pub(crate) fn take_statistics(&self) -> bool {
         self.shared.statistics.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a service was asked to read its configuration again since the last call.
+    /// Whether HUP requested a reload since the last call.
     pub(crate) fn take_reload(&self) -> bool {
         self.shared.reload.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a second signal ended everything at once.
+    /// Whether a second stop signal ended the recording at once.
     pub(crate) fn aborted(&self) -> bool {
         self.shared.aborted.load(Ordering::SeqCst)
     }
@@ -181,7 +183,7 @@ impl SignalState {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a signal is a wish to stop.
+    /// Whether a signal requests a stop.
     fn stops(&self, signal: i32) -> bool {
         match signal {
             SIGUSR1 | SIGUSR2 => false,
@@ -190,11 +192,11 @@ impl SignalState {
         }
     }
 
-    /// Passes a signal on.
-    fn tell(&self, recording: &mut Recording, signal: i32) {
+    /// Forwards a signal.
+    fn tell(&self, recording: &mut ActiveRecording, signal: i32) {
         let handle = &recording.handle;
         match signal {
-            // One that finds no room is one of dozens that wait.
+            // If the queue is full, dozens of triggers are already waiting.
             SIGUSR1 if !recording.dumps => {}
             SIGUSR1 => _ = handle.trigger_unanswered(),
             SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),

@@ -1,4 +1,4 @@
-//! What `record` says at the end, and its exit code.
+//! Prints the results of `record` at the end and determines the exit code.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
     units::{counted, show_size},
 };
 
-/// Unfinished files named one by one.
+/// Unfinished files that are named one by one.
 const UNFINISHED_MAX: usize = 100;
 
-/// The object of `--json`.
+/// The JSON object that `--json` prints.
 #[derive(Debug, Serialize)]
-struct Json<'a> {
+struct SummaryJson<'a> {
     sources: &'a [SourceSnapshot],
     analyzers: AnalyzersJson,
     triggers: u64,
@@ -34,31 +34,31 @@ struct Json<'a> {
     refused: u64,
     unfilled: u64,
     scripts_failed: u64,
-    /// Packets that no rule saw though there were rules.
+    /// Packets that no rule inspected although rules existed.
     not_analyzed: u64,
-    /// Dumps that packets may have come too late for.
+    /// Dumps whose packets may have arrived too late.
     dumps_with_late_packets: u64,
-    /// What modules did.
+    /// Status of each module.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     modules: &'a [ModuleStatus],
-    /// What became of alerts, where there were any.
+    /// Counts of alerts, if any arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     alerts: Option<AlertCounts>,
-    /// What became of flows, and …
+    /// Counts of flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     flows: Option<FlowCounts>,
-    /// What became of the commands of --post.
+    /// Counts of the commands of --post.
     #[serde(skip_serializing_if = "Option::is_none")]
     post: Option<PostCounts>,
-    /// … of lines of EVE, where there is --eve.
+    /// Counts of EVE lines, with --eve.
     #[serde(skip_serializing_if = "Option::is_none")]
     eve: Option<Counters>,
-    /// Dumps that are not in `dumps`, by verdict.
+    /// Number of dumps by verdict that `dumps` does not list.
     dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
 }
 
-/// The reading ledger: `stored = analyzed + missed + unread`.
+/// Balance of the analyzers: `stored = analyzed + missed + unread`.
 #[derive(Debug, Serialize)]
 struct AnalyzersJson {
     stored: u64,
@@ -67,7 +67,8 @@ struct AnalyzersJson {
     unread: u64,
 }
 
-/// Tells what happened and decides on the exit code: failures beat incomplete dumps.
+/// Prints the results and determines the exit code. A failure takes precedence over incomplete
+/// dumps.
 pub(crate) fn finish(
     args: &Settings,
     summary: &RecorderSummary,
@@ -76,7 +77,7 @@ pub(crate) fn finish(
 ) -> Result<ExitCode, Failure> {
     let mut told: Vec<String> = Vec::new();
     for error in summary.errors.iter().map(ToString::to_string) {
-        // The queues of an interface fail together.
+        // All queues of an interface report the same error.
         if !told.contains(&error) {
             say(&error);
             told.push(error);
@@ -130,7 +131,7 @@ pub(crate) fn finish(
     )
 }
 
-/// Files that stayed unfinished.
+/// Prints the names of unfinished files.
 fn print_unfinished(summary: &RecorderSummary) {
     let is_part = |dump: &&DumpReport| dump.file.extension().is_some_and(|it| it == "part");
     let unfinished: Vec<_> = summary.dumps.iter().filter(is_part).collect();
@@ -148,7 +149,7 @@ fn have_scripts_failed(summary: &RecorderSummary) -> bool {
     summary.scripts_failed > 0 || summary.modules.iter().any(has_failed)
 }
 
-/// What became of flows, in a line.
+/// Prints the counts of flows in a line.
 fn print_flows(summary: &RecorderSummary) {
     let Some(flows) = &summary.flows else {
         return;
@@ -169,7 +170,7 @@ fn print_flows(summary: &RecorderSummary) {
     print_line(&text);
 }
 
-/// What a module did, in a line.
+/// Prints the counts of a module in a line.
 fn print_module(module: &ModuleStatus) {
     let counts = &module.counts;
     let (flows, packets) = (
@@ -195,21 +196,21 @@ fn print_module(module: &ModuleStatus) {
     print_line(&text);
 }
 
-/// What became of alerts, in a line.
+/// Prints the counts of alerts in a line.
 fn print_alerts(summary: &RecorderSummary) {
     if has_alerts(summary) {
         print_line(&summary.alerts.to_string());
     }
 }
 
-/// Whether there was anything that might have been an alert.
+/// Whether any alert, or any line that might be an alert, arrived.
 fn has_alerts(summary: &RecorderSummary) -> bool {
     summary.alerts.total() + summary.alerts.lines.lines > 0
 }
 
-/// Flows and lines that were lost; says how many.
+/// Prints and returns the number of lost flows and lines.
 fn say_lost_flows(summary: &RecorderSummary, eve: Option<Counters>) -> u64 {
-    // With --top alone nobody is to be told.
+    // With --top alone, flows are not reported, so none can be lost.
     let flows = summary.flows.filter(|_| eve.is_some());
     let untold = flows.map_or(0, |flows| flows.untold);
     if untold > 0 {
@@ -226,7 +227,7 @@ fn say_lost_flows(summary: &RecorderSummary, eve: Option<Counters>) -> u64 {
     untold + lost
 }
 
-/// tcpdump's three lines.
+/// Prints the same three lines as tcpdump.
 fn print_totals(summary: &RecorderSummary) {
     let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
     let sources = || summary.sources.iter();
@@ -269,7 +270,7 @@ fn print_details(summary: &RecorderSummary, ring: &Ring) {
     say(&hits_line(&summary.hits));
 }
 
-/// How long the packets of a shard took; `None`: none was timed.
+/// Processing times of the packets of a shard. `None`: no packet was timed.
 fn processing_line(shard: usize, histogram: &ProcessingHistogram) -> Option<String> {
     let most = show_short(histogram.p9999_ns?);
     let counts = histogram.packets.iter().zip(ProcessingHistogram::BELOW_NS);
@@ -285,7 +286,7 @@ fn processing_line(shard: usize, histogram: &ProcessingHistogram) -> Option<Stri
     ))
 }
 
-/// A power of ten of nanoseconds.
+/// Formats a power of ten of nanoseconds.
 fn show_power(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -294,7 +295,8 @@ fn show_power(ns: u64) -> String {
     }
 }
 
-/// What a live source holds, in packets and in time, at the mean rate, and while a link is full.
+/// Prints the buffer of a live source in packets, and in time at the mean rate and at full line
+/// rate.
 fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     let (Some(packets), Some(elapsed)) = (source.buffer_packets(), elapsed) else {
         return;
@@ -322,7 +324,7 @@ fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     ));
 }
 
-/// A short time, with three digits.
+/// Formats a short time with three digits.
 fn show_short(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -332,7 +334,7 @@ fn show_short(ns: u64) -> String {
     }
 }
 
-/// What hits became: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.
+/// Formats the outcome of hits: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.
 fn hits_line(hits: &HitCounts) -> String {
     let by = hits.suppressed.to_string();
     let by = if by.is_empty() {
@@ -344,10 +346,10 @@ fn hits_line(hits: &HitCounts) -> String {
     format!("triggers {triggers}, suppressed {suppressed}{by}")
 }
 
-/// The object of `--json`.
+/// Prints the object of `--json`.
 pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
-    let json = Json {
+    let json = SummaryJson {
         sources: &summary.sources,
         analyzers: AnalyzersJson {
             stored: summary.stored,
@@ -374,7 +376,7 @@ pub(crate) fn print_json(summary: &RecorderSummary, eve: Option<Counters>) -> Re
     put_json(&json).map(drop)
 }
 
-/// `-D`.
+/// Prints the interfaces for `-D`.
 pub(crate) fn print_interfaces() -> Result<ExitCode, Failure> {
     let mut text = String::new();
     let all = interfaces()

@@ -1,5 +1,6 @@
-//! `flows --top`: the largest flows of the last seconds. On a terminal a table is drawn over itself until somebody quits, and stays there
-//! then; elsewhere one follows the other as text. `main` draws, and nobody waits for it.
+//! `flows --top`: shows the largest flows of the last seconds. On a terminal a table is redrawn
+//! until the user quits, and the last table stays visible. Elsewhere tables are printed one after
+//! another. The main thread draws, and no other thread waits for it.
 
 mod table;
 
@@ -15,26 +16,27 @@ use retroscope_recorder::Recorder;
 
 use crate::{
     failure,
-    terminal::{self, Line, Look, Terminal},
+    terminal::{self, LineStyle, ScreenLine, Terminal},
 };
 use table::About;
 
-/// Between two tables.
+/// Time between two tables.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
-/// Flows of a second that have a place: 2.4 MB at most.
+/// Flows counted in one second: 2.4 MB at most.
 pub(crate) const FLOWS_MAX: usize = 32_768;
-/// Seconds of the window where --window does not say.
+/// Default of --window, in seconds.
 const WINDOW_S: u32 = 10;
 
-/// What is shown.
+/// Options of the table.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct TopArgs {
-    /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as text once a second. Of live traffic, and without
-    /// lines, unless --eve is there too
+    /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as
+    /// text once a second. Of live traffic, and without lines, unless --eve is there too
     #[arg(long = "top", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
 
-    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The keys b, p and f change it [default: bits]
+    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The
+    /// keys b, p and f change it [default: bits]
     #[arg(long, value_name = "WHAT", requires = "rows", value_parser = by())]
     by: Option<TopOrder>,
 
@@ -51,23 +53,24 @@ fn by() -> impl clap::builder::TypedValueParser<Value = TopOrder> {
     })
 }
 
-/// See the module.
+/// Draws the tables.
 #[derive(Debug)]
 pub(super) struct Top {
     rows: usize,
     about: About,
     slices: Receiver<TopSlice>,
     window: TopWindow,
-    /// `None`: stdout is none.
+    /// `None`: stdout is no terminal.
     terminal: Option<Terminal>,
     due: Instant,
 }
 
 impl Top {
-    /// Takes the terminal, if stdout is one. What is said waits until it is given back, when this is dropped.
+    /// Takes over the terminal if stdout is a terminal. Messages are deferred until the terminal is
+    /// released, when this is dropped.
     ///
     /// # Errors
-    /// What the system says about signals.
+    /// The system's error about signals.
     pub(super) fn start(
         args: TopArgs,
         slices: Receiver<TopSlice>,
@@ -91,7 +94,7 @@ impl Top {
         })
     }
 
-    /// Obeys keys, and shows a table when it is time. False: it is to end.
+    /// Handles keys, and shows a table each [`DRAW_EVERY`]. Returns `false` if the user quits.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         let mut news = 0;
         for slice in self.slices.try_iter() {
@@ -126,11 +129,11 @@ impl Top {
                 let line = |(at, text): (usize, String)| {
                     let is_heading = at == table::HEADING;
                     let look = if is_heading {
-                        Look::Heading
+                        LineStyle::Heading
                     } else {
-                        Look::Plain
+                        LineStyle::Plain
                     };
-                    Line::new(&text, look, size.0)
+                    ScreenLine::new(&text, look, size.0)
                 };
                 terminal.draw(&lines.map(line).collect::<Vec<_>>());
                 true
@@ -144,7 +147,7 @@ impl Top {
         table::table(&report, &self.about, size)
     }
 
-    /// As text, and an empty line.
+    /// Prints the table as text, followed by an empty line.
     fn print(&self) -> io::Result<()> {
         let size = self.terminal.as_ref().map(Terminal::size);
         let text = self

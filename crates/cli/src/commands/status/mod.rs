@@ -1,7 +1,8 @@
-//! `retroscope status`: what a recorder is doing, asked over HTTP; or what the ring of another process holds, running or killed.
+//! `retroscope status`: shows the state of a recorder over HTTP, or the contents of another
+//! process's ring, even after that process was killed.
 //!
-//! The latter only reads, and only a ring in a file or memfd: `record --ring-file` or `ring-memfd` makes one. The recorder is not
-//! asked and not slowed down.
+//! The ring must be in a file or memfd (`record --ring-file` or `ring-memfd`) and is only read.
+//! Reading contacts no recorder and does not slow it down.
 
 mod remote;
 mod report;
@@ -11,18 +12,20 @@ use std::{path::PathBuf, process::ExitCode};
 
 use retroscope_ring::Attached;
 
-use self::report::Report;
+use self::report::RingReport;
 use super::remote::RemoteArgs;
 use crate::failure::{Failure, put, put_json};
 
-/// Show what a recorder that runs with --api is doing: on a terminal once a second until `q` or ^C, elsewhere once. With --ring-file what
-/// a ring in a file holds: how much, of what time, and whether its recorder runs.
+/// Show what a running recorder (--api) does. On a terminal, update once a second until `q` or ^C;
+/// elsewhere print once. With --ring-file, show how much traffic of what time a ring file holds,
+/// and whether its recorder runs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the ring cannot be read, 2 wrong arguments."
 )]
 pub(crate) struct Args {
-    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --set ring-memfd=true` names, and ask no recorder
+    /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the
+    /// /proc/PID/fd/N that `record --set ring-memfd=true` names
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
     ring_file: Option<PathBuf>,
 
@@ -30,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "ring_file")]
     buckets: bool,
 
-    /// Print it once as text, on a terminal too
+    /// Print the status once as text, even on a terminal
     #[arg(long)]
     once: bool,
 
@@ -48,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return remote::run(args);
     };
     let attached = Attached::open(path).map_err(Failure::failed)?;
-    let report = Report::new(path, &attached, args.buckets).map_err(Failure::failed)?;
+    let report = RingReport::new(path, &attached, args.buckets).map_err(Failure::failed)?;
     if args.json {
         return put_json(&report);
     }

@@ -1,4 +1,5 @@
-//! What a recorder is doing, as it tells over HTTP: on a terminal a screen that is drawn again each second, elsewhere once as text.
+//! Shows the state of a recorder over HTTP: on a terminal as a screen that is redrawn each second,
+//! elsewhere once as text.
 
 use std::{
     process::ExitCode,
@@ -24,12 +25,12 @@ use super::{
 use crate::{
     commands::remote::ask,
     failure::{self, Failure, put, put_json},
-    terminal::{self, Line, Terminal},
+    terminal::{self, ScreenLine, Terminal},
 };
 
-/// Between two questions.
+/// Interval between two requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long the screen waits for news before it looks at keys and the terminal's size.
+/// Time for which the screen waits for a sample before it checks keys and the terminal's size.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -55,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         )));
     };
     failure::hold();
-    let mut screen = Screen {
+    let mut screen = StatusScreen {
         title,
         terminal,
         before: None,
@@ -64,16 +65,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let ended = screen.run(client);
     terminal::leave();
-    // The last one stays on the terminal.
+    // Leave the last screen visible on the terminal.
     let printed = put(&text(&screen.lines()));
     failure::release();
     ended.and(printed)
 }
 
-/// Asks for all that is shown.
+/// Requests everything that the screen shows.
 fn sample(client: &Client) -> Result<Sample, Failure> {
     let status = ask(client, ApiRequest::get("/v1/status"))?;
-    // A token that sees a part of the packets may not see rules.
+    // A token that sees only part of the packets may not see the rules.
     let rules = ask(client, ApiRequest::get("/v1/rules")).ok();
     let taken = Instant::now();
     Ok(Sample {
@@ -83,24 +84,24 @@ fn sample(client: &Client) -> Result<Sample, Failure> {
     })
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[ScreenLine]) -> String {
     lines
         .iter()
         .map(|line| format!("{}\n", line.text.trim_end()))
         .collect()
 }
 
-struct Screen {
+struct StatusScreen {
     title: String,
     terminal: Terminal,
     before: Option<Sample>,
     now: Sample,
-    /// Why there is no news.
+    /// Error of the last request.
     trouble: Option<String>,
 }
 
-impl Screen {
-    /// Until somebody quits.
+impl StatusScreen {
+    /// Shows the screen until the user quits.
     fn run(&mut self, client: Client) -> Result<(), Failure> {
         let failed = |error| Failure::failed(format_args!("cannot watch a recorder: {error}"));
         let is_over = Arc::<AtomicBool>::default();
@@ -108,7 +109,7 @@ impl Screen {
             flag::register(signal, Arc::clone(&is_over)).map_err(failed)?;
         }
         let (telling, news) = sync_channel(0);
-        // It may wait for the network, which keys do not.
+        // A separate thread, because requests may wait for the network and keys must not.
         let asking = Builder::new().name("status".to_owned());
         let asked = asking.spawn(move || keep_asking(&client, &telling));
         asked.map_err(failed)?;
@@ -131,7 +132,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Takes the news, if there is some soon.
+    /// Waits up to [`KEY_WAIT`] for a sample and stores it.
     fn wait(&mut self, news: &Receiver<Result<Sample, Failure>>) -> bool {
         match news.recv_timeout(KEY_WAIT) {
             Ok(Ok(sample)) => {
@@ -154,14 +155,14 @@ impl Screen {
         }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<ScreenLine> {
         let trouble = self.trouble.as_deref();
         let size = self.terminal.size();
         view(&self.title, &self.now, self.before.as_ref(), trouble, size)
     }
 }
 
-/// Asks until nobody listens.
+/// Requests samples until the receiver is gone.
 fn keep_asking(client: &Client, telling: &SyncSender<Result<Sample, Failure>>) {
     let mut due = Instant::now() + ASK_EVERY;
     loop {

@@ -1,4 +1,4 @@
-//! What is told about a ring: one object for programs, a few lines for people.
+//! The state of a ring file: a JSON object for programs, a few lines for people.
 
 use std::{fmt::Write, path::Path};
 
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use crate::units::{counted, show_size};
 
-/// Names of interfaces on the line for people; a damaged file may claim any number of them.
+/// Maximum number of interface names in the text. A damaged file may claim any number.
 const NAMES_MAX: usize = 16;
 
-/// The object of `--json`. Times are RFC 3339, UTC; what is unknown is `null`.
+/// The object of `--json`. Times are RFC 3339 in UTC; unknown values are `null`.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct RingReport {
     ring_file: String,
     bytes: u64,
     bucket_bytes: u64,
@@ -25,22 +25,23 @@ pub(super) struct Report {
     created: Option<String>,
     writer: WriterJson,
     buckets: Counts,
-    /// Packets in the ring now.
+    /// Packets that are now in the ring.
     packets: u64,
-    /// Their captured bytes.
+    /// Captured bytes of the packets that are now in the ring.
     packet_bytes: u64,
-    /// Published since the start, present or overwritten.
+    /// Packets published since the start, including overwritten packets.
     stored_packets: u64,
     stored_bytes: u64,
     oldest: Option<String>,
     newest: Option<String>,
-    /// All that was stored since then is in the ring.
+    /// The ring contains all packets that were stored since this time.
     whole_since: Option<String>,
-    /// How long ago that is: elapsed time, up to the last publication where the recorder is dead.
+    /// Elapsed time since `whole_since`. If the recorder is dead, the time ends at the last
+    /// publication.
     held_seconds: Option<f64>,
     producers: Vec<ProducerJson>,
     interfaces: Vec<InterfaceJson>,
-    /// Interfaces that the region's table had no place for.
+    /// Interfaces without room in the region's table.
     interfaces_unlisted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket_list: Option<Vec<BucketJson>>,
@@ -48,15 +49,15 @@ pub(super) struct Report {
 
 #[derive(Debug, Serialize)]
 struct WriterJson {
-    /// Its process number as it saw itself: in a container that is another one than outside.
+    /// Process ID in the recorder's own PID namespace. Outside of a container the ID may differ.
     process: u64,
     /// `running`, `ended` or `killed`.
     state: &'static str,
-    /// Whether it ran since this machine started.
+    /// Whether the recorder ran since the last boot of this machine.
     this_boot: Option<bool>,
 }
 
-/// Buckets by state.
+/// Number of buckets by state.
 #[derive(Debug, Serialize)]
 struct Counts {
     total: usize,
@@ -71,7 +72,7 @@ struct Counts {
 struct ProducerJson {
     published: u64,
     published_bytes: u64,
-    /// `null`: no promise yet, or no more packets to come.
+    /// `null`: the producer has not promised a time yet, or sends no more packets.
     watermark: Option<String>,
 }
 
@@ -96,7 +97,7 @@ struct BucketJson {
     to: String,
 }
 
-impl Report {
+impl RingReport {
     pub(super) fn new(
         path: &Path,
         attached: &Attached,
@@ -117,7 +118,7 @@ impl Report {
         };
         buckets.retain(|bucket| bucket.span_ns.is_some());
         buckets.sort_unstable_by_key(|bucket| (bucket.span_ns, bucket.producer, bucket.sequence));
-        // Spans are of ring time; told as stamps.
+        // Spans are in ring time and reported as timestamps.
         let steps = attached.steps()?;
         let spans = buckets.iter().filter_map(|bucket| {
             let ((from_ns, to_ns), offset_ns) = (bucket.span_ns?, offset_ns(&steps, bucket));
@@ -148,14 +149,14 @@ impl Report {
             watermark: (producer.watermark_ns.filter(|&ns| ns != i64::MAX)).map(rfc3339),
         };
         let interface_json = |entry: InterfaceEntry| InterfaceJson {
-            // The name is foreign: it goes to a terminal.
+            // The name comes from another process and goes to a terminal.
             name: entry.name.replace(char::is_control, "?"),
             link_type: entry.link_type,
             snaplen: entry.snaplen,
         };
         let writer = attached.writer()?;
         let history = history(attached, writer, &producers)?;
-        // Foreign numbers: their sums may be anything.
+        // The numbers come from another process, so sums may overflow.
         let sum =
             |of: fn(&AttachedBucket) -> u64| buckets.iter().map(of).fold(0, u64::saturating_add);
         let total = |of: fn(&AttachedProducer) -> u64| {
@@ -196,7 +197,7 @@ impl Report {
         })
     }
 
-    /// The report for people.
+    /// The report as text for people.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -297,7 +298,7 @@ impl Report {
     }
 }
 
-/// All since when is there, ns since the epoch, and how long ago that is, ns. `None`: not told.
+/// Start of the complete history in ns since the epoch, and its age in ns. `None`: unknown.
 fn history(
     attached: &Attached,
     writer: RegionWriter,
@@ -320,7 +321,7 @@ fn history(
     Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
-/// Stamp less ring time of the records of a bucket, ns. A live producer has one clock.
+/// Timestamp minus ring time of the records of a bucket, in ns. A live producer has one clock.
 fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
     let before = steps
         .iter()

@@ -1,4 +1,4 @@
-//! What a recorder is doing, as lines of text. Pure.
+//! Formats the state of a recorder as lines of text, without side effects.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -6,29 +6,29 @@ use serde_json::Value;
 
 use crate::{
     commands::columns::columns,
-    terminal::{Line, Look},
+    terminal::{LineStyle, ScreenLine},
     units::show_size,
 };
 
-/// What a recorder told at one time.
+/// The answers of a recorder at one time.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// `GET /v1/status`.
+    /// Answer of `GET /v1/status`.
     pub(super) status: Value,
-    /// `GET /v1/rules`; `None`: whoever asks may not see them.
+    /// Answer of `GET /v1/rules`. `None`: the token may not see rules.
     pub(super) rules: Option<Value>,
     pub(super) taken: Instant,
 }
 
-/// At most as many lines as the height, none longer than the width. Rates are those since `before`.
+/// Formats at most `height` lines, none wider than `width`. Rates are since `before`.
 pub(super) fn view(
     title: &str,
     now: &Sample,
     before: Option<&Sample>,
     trouble: Option<&str>,
     (width, height): (usize, usize),
-) -> Vec<Line> {
-    let mut told = Told {
+) -> Vec<ScreenLine> {
+    let mut told = StatusView {
         lines: Vec::new(),
         width,
         now: &now.status,
@@ -41,9 +41,9 @@ pub(super) fn view(
         Some(why) => {
             let why = why.strip_prefix(&format!("{title}: ")).unwrap_or(why);
             let text = format!("{title}: no answer, this is what it told before: {why}");
-            told.line(Look::Alarm, text);
+            told.line(LineStyle::Alarm, text);
         }
-        None => told.line(Look::Heading, format!("{title} (q quits)")),
+        None => told.line(LineStyle::Heading, format!("{title} (q quits)")),
     }
     told.history();
     told.rates();
@@ -54,31 +54,34 @@ pub(super) fn view(
     let rules = now.rules.as_ref();
     match rules {
         Some(rules) => told.rules(rules, before.and_then(|before| before.rules.as_ref())),
-        None => told.line(Look::Plain, "rules     not told to this token".to_owned()),
+        None => told.line(
+            LineStyle::Plain,
+            "rules     not told to this token".to_owned(),
+        ),
     }
     told.pins();
     if trouble.is_none() && height == usize::MAX {
-        // Text has no keys.
-        told.lines[0] = Line::new(title, Look::Heading, width);
+        // Plain text has no keys, so omit the hint about `q`.
+        told.lines[0] = ScreenLine::new(title, LineStyle::Heading, width);
     }
     told.lines.truncate(height);
     told.lines
 }
 
-struct Told<'a> {
-    lines: Vec<Line>,
+struct StatusView<'a> {
+    lines: Vec<ScreenLine>,
     width: usize,
     now: &'a Value,
-    /// What was told before, and how many seconds ago.
+    /// The previous status, and its age in seconds.
     before: Option<(&'a Value, f64)>,
 }
 
-impl Told<'_> {
-    fn line(&mut self, look: Look, text: String) {
-        self.lines.push(Line::new(&text, look, self.width));
+impl StatusView<'_> {
+    fn line(&mut self, look: LineStyle, text: String) {
+        self.lines.push(ScreenLine::new(&text, look, self.width));
     }
 
-    /// How fast a counter moves, in a second; `None`: it is not known yet.
+    /// Growth of a counter per second. `None`: there is no previous value.
     fn rate(&self, of: impl Fn(&Value) -> Option<u64>) -> Option<f64> {
         let (before, seconds) = self.before?;
         Some(of(self.now)?.saturating_sub(of(before)?) as f64 / seconds)
@@ -110,9 +113,9 @@ impl Told<'_> {
             count("open_buckets"),
             count("free_buckets"),
         );
-        self.line(Look::Plain, text);
+        self.line(LineStyle::Plain, text);
         self.line(
-            Look::Plain,
+            LineStyle::Plain,
             format!("ring      buckets: {closed} closed{wanted}, {open} open, {free} free; when full: {}",
                 status["when_full"].as_str().unwrap_or("unknown")),
         );
@@ -128,7 +131,7 @@ impl Told<'_> {
             _ => String::new(),
         };
         self.line(
-            Look::Plain,
+            LineStyle::Plain,
             format!("stored    {now}{stored} packets since the start"),
         );
     }
@@ -168,9 +171,20 @@ impl Told<'_> {
         let (unread, missed) = (of("unread"), of("missed"));
         let look = self.now["inspection"]["mean_ns"].as_f64();
         let look = look.map_or(String::new(), |ns| format!("; {ns:.0} ns a packet"));
-        self.line(if total > 0 { Look::Alarm } else { Look::Plain }, text);
         self.line(
-            if missed > 0 { Look::Alarm } else { Look::Plain },
+            if total > 0 {
+                LineStyle::Alarm
+            } else {
+                LineStyle::Plain
+            },
+            text,
+        );
+        self.line(
+            if missed > 0 {
+                LineStyle::Alarm
+            } else {
+                LineStyle::Plain
+            },
             format!("analyzers {unread} packets behind; {missed} not inspected for triggers{look}"),
         );
     }
@@ -191,25 +205,25 @@ impl Told<'_> {
             format!(": {}", reasons.join(", "))
         };
         self.line(
-            Look::Plain,
+            LineStyle::Plain,
             format!("dumps     {open} open; {triggers} triggers, {suppressed} suppressed{reasons}"),
         );
         if let failed @ 1.. = of("scripts_failed") {
             self.line(
-                Look::Alarm,
+                LineStyle::Alarm,
                 format!("scripts   {failed} failed, and do nothing any more"),
             );
         }
         if let late @ 1.. = of("dumps_with_late_packets") {
             let text = format!("late      packets may have come too late for {late} dumps");
-            self.line(Look::Alarm, text);
+            self.line(LineStyle::Alarm, text);
         }
         if let steps @ 1.. = of("clock_steps") {
-            self.line(Look::Plain, format!("clock     stepped {steps} times"));
+            self.line(LineStyle::Plain, format!("clock     stepped {steps} times"));
         }
     }
 
-    /// What became of alerts, where there may be any, and how late they are.
+    /// Counts and delay of alerts, if alerts are possible.
     fn alerts(&mut self) {
         let alerts = &self.now["alerts"];
         let lines = |kind: &str| alerts["lines"][kind].as_u64().unwrap_or(0);
@@ -225,10 +239,10 @@ impl Told<'_> {
         let mut text = format!(
             "alerts    {received} received{rate}, {found} found, {unmatched} unmatched; torn lines {torn}"
         );
-        let mut look = Look::Plain;
+        let mut look = LineStyle::Plain;
         if let lost @ 1.. = lines("lost") {
             text += &format!(", lost {lost}");
-            look = Look::Alarm;
+            look = LineStyle::Alarm;
         }
         self.line(look, text);
         let age = |name: &str| alerts[name].as_f64().map(seconds);
@@ -237,7 +251,7 @@ impl Told<'_> {
             let part = part.map(|part| format!("; {part} % still found their first packet"));
             let part = part.unwrap_or_default();
             let text = format!("          age p50 {p50}, p99 {p99}{part}");
-            self.line(Look::Plain, text);
+            self.line(LineStyle::Plain, text);
         }
     }
 
@@ -327,10 +341,14 @@ impl Told<'_> {
         }
     }
 
-    /// Rows below a heading.
+    /// Adds a heading and rows.
     fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
         for (at, text) in columns(rows, right).lines().enumerate() {
-            let look = if at == 0 { Look::Heading } else { Look::Plain };
+            let look = if at == 0 {
+                LineStyle::Heading
+            } else {
+                LineStyle::Plain
+            };
             self.line(look, text.to_owned());
         }
     }

@@ -22,7 +22,7 @@ fn copies_of_the_corpus_are_exact() {
             continue;
         }
         let expected = records(&capture);
-        // Times of no sense, beyond what 64 bits of nanoseconds hold, are told; all else is exact.
+        // Times beyond 64 bits of nanoseconds are reported; all other times are exact.
         let beyond = |record: &&Record| record.1 == i64::MAX;
         let times_changed = expected.iter().filter(beyond).count();
         let mut written = records(&out);

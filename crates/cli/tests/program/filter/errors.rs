@@ -1,4 +1,4 @@
-//! Exit codes, and what is named, where something is wrong.
+//! Exit codes and messages of errors.
 
 use std::fs;
 
@@ -97,7 +97,7 @@ fn what_stands_before_damage_counts() {
     assert!(is_told(&err), "{err}");
     assert_eq!(fs::read(&copy).unwrap(), bytes[..offset]);
 
-    // A header that ends early holds no packet, and a bad expression weighs more than damage.
+    // A truncated header means no packets. An invalid expression takes precedence over damage.
     let head = write(&directory, "head.pcap", &bytes[..20]);
     let (code, out, _) = run_on(&head, &["--count"]);
     assert_eq!((code, out.as_str()), (Some(1), "0\n"));
@@ -122,7 +122,7 @@ fn link_types_without_filtering_match_nothing_and_are_named_once() {
         (Some(0), "2\n".to_owned(), String::new())
     );
 
-    // The interface that can be filtered comes last, behind packets.
+    // The only interface that can be filtered comes last, after packets.
     let mut bytes = section(&[("a", MFR), ("b", MFR)]);
     bytes.extend(section(&[("eth0", LinkType::ETHERNET)]));
     let some = write(&directory, "some.pcapng", &bytes);

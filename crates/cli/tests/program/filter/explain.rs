@@ -1,4 +1,4 @@
-//! `dev filter-explain` and `dev filter-bench`: what an expression becomes, and how fast it is.
+//! `dev filter-explain` and `dev filter-bench`: the compilation of an expression, and its speed.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ fn explained(arguments: &[&str]) -> String {
     stdout(&output).to_owned()
 }
 
-/// How a rule set finds it: the line below the expression.
+/// How a rule set evaluates the expression: the line below the expression.
 fn way(text: &str) -> String {
     text.lines().nth(2).expect("a line").to_owned()
 }
@@ -30,7 +30,7 @@ fn it_says_what_is_looked_up_and_what_is_compiled() {
     let links = "\nlink type EN10MB\n  libpcap: ";
     assert!(looked_up.contains(links), "{looked_up}");
     let together = explained(&["ip[8] < 5"]);
-    // Too long to be put together with others.
+    // Too long to be combined with other rules.
     let bytes: Vec<String> = (0..200)
         .map(|n| format!("ip[8] = {n} or ip[9] = {n}"))
         .collect();

@@ -1,4 +1,4 @@
-//! What is printed: lines, numbers, programs.
+//! Printed lines, counts and programs.
 
 use std::{
     fs::{self, File},

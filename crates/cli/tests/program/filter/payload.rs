@@ -1,9 +1,10 @@
-//! Payload terms on real captures, against what tshark 4.0 finds with its own dissectors.
+//! Payload terms on real captures, compared with tshark 4.0 and its dissectors.
 
 use super::support::run_on;
 use crate::support::shared;
 
-/// Capture, expression, and how many packets tshark takes with the display filter in the comment (without reassembly).
+/// Capture, expression, and the number of packets that match tshark's display filter in the comment
+/// (without reassembly).
 const COUNTS: [(&str, &str, usize); 11] = [
     (
         "apps/nd-sip.pcap",
@@ -50,13 +51,14 @@ const COUNTS: [(&str, &str, usize); 11] = [
         r#"payload startswith "GET ""#,
         1, // tcp.payload[0:4]=="GET "
     ),
-    // Ports and addresses are in no payload, and no packet of this capture says HTTP in its first 128 bytes.
+    // Payloads contain neither ports nor addresses, and no packet of this capture contains HTTP in
+    // its first 128 bytes.
     (
         "apps/sn-sanitized4k_truncated128.pcap",
         r#"payload contains "HTTP""#,
         0, // tcp.payload contains "HTTP" or udp.payload contains "HTTP"
     ),
-    // A link type that libpcap knows and our parser does not: no headers, no payload.
+    // libpcap knows this link type, but our parser does not: neither headers nor payload.
     ("linktypes/lp-http_PPI.pcap", "payload matches /(?s)./", 0),
 ];
 

@@ -10,7 +10,7 @@ fn the_place_is_marked() {
     let (_directory, path) = small_pcap();
     for (expression, carets) in [
         (r#"payload contains "abc"#, r#"                 ^"#),
-        // In the text that is compiled with libpcap, and behind terms of our own.
+        // An error in the part that libpcap compiles, after our own terms.
         (
             r#"payload contains "a" and prot 80"#,
             "                         ^^^^",
@@ -20,7 +20,7 @@ fn the_place_is_marked() {
             "                 ^^^^^^^^^^^^^^^^^",
         ),
         ("payload matches /a(b/ and tcp", "                  ^"),
-        // What a shell leaves of a string that was not in single quotes.
+        // Strings without single quotes, after a shell removed the double quotes.
         ("payload contains EXAMPLE", "                 ^"),
         (r#"payload has "abc""#, "        ^^^"),
         (r#"payload contains "a" tcp"#, "                     ^^^"),
@@ -43,10 +43,11 @@ fn a_mebibyte_is_refused_quickly() {
         "(",
         "payload contains \"a\" or ",
     ] {
-        // The kernel takes 128 KiB in an argument.
+        // The kernel limits an argument to 128 KiB.
         let part = unit.repeat((100 << 10) / unit.len());
         let parts = vec![part; (1 << 20) / (100 << 10) + 1];
-        // A second of the processor, whatever else it does: the kernel ends what takes longer.
+        // The kernel ends the program after a second of CPU time, independent of the load on the
+        // machine.
         let mut command = Command::new("sh");
         command
             .args(["-c", r#"ulimit -t 1; exec "$@""#, "sh"])

@@ -1,4 +1,4 @@
-//! What the tests share: running the program, making captures, reading them.
+//! Shared helpers: run the program, write captures, read captures.
 
 use std::{
     fs::{self, File},
@@ -38,12 +38,12 @@ pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("the program starts")
 }
 
-/// Runs it on `file`; exit code, stdout, stderr.
+/// Runs `retroscope filter` on `file`. Returns exit code, stdout and stderr.
 pub(crate) fn run_on(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     told(&run(filter().arg("-r").arg(file).args(arguments)))
 }
 
-/// Runs a tool of `dev` on `file`, in the same way.
+/// Runs a tool of `dev` on `file`. Returns exit code, stdout and stderr.
 pub(crate) fn dev_on(tool: &str, file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     told(&run(dev(tool).arg("-r").arg(file).args(arguments)))
 }
@@ -68,14 +68,14 @@ pub(crate) fn ip(protocol: u8, source_port: u16, destination_port: u16) -> Vec<u
     packet
 }
 
-/// The same behind an Ethernet header.
+/// The packet of [`ip`] after an Ethernet header.
 pub(crate) fn ethernet(protocol: u8, source_port: u16, destination_port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.extend(ip(protocol, source_port, destination_port));
     frame
 }
 
-/// A directory with `t.pcap`: three Ethernet frames, TCP to 80, UDP to 53, TCP to 443.
+/// A directory with `t.pcap`, which has three Ethernet frames: TCP to 80, UDP to 53, TCP to 443.
 pub(crate) fn small_pcap() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.pcap");
@@ -130,7 +130,7 @@ pub(crate) fn write(directory: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// What a record is, in comparable form: interface, ns, wire length, flags, bytes.
+/// A record in comparable form: interface, ns, wire length, flags, bytes.
 pub(crate) type Record = (u16, i64, u32, Option<u32>, Vec<u8>);
 
 /// All records before the end or the first error.

@@ -1,4 +1,4 @@
-//! Input that means harm: memory stays bounded, and a stop stops.
+//! Hostile input: memory stays bounded, and a stop takes effect.
 
 use crate::support::{PROGRAM, stderr};
 use std::{
@@ -12,10 +12,11 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// What the program may take above its ring, KiB: a third of what the names alone are.
+/// Memory in KiB that the program may use in addition to its ring: a third of the size of the
+/// names.
 const EXTRA_KIB: u64 = 100 << 10;
 const RING_KIB: u64 = 32 << 10;
-/// How long a program on a busy machine may take for what is at once.
+/// Time limit on a busy machine for actions that should be immediate.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
@@ -23,7 +24,8 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &length, body, &length].concat()
 }
 
-/// A section, and `count` interfaces with names of 4,000 bytes, each with a packet if they are to have one, as gzip.
+/// A gzip-compressed pcapng section with `count` interfaces that have names of 4,000 bytes, and
+/// optionally one packet each.
 fn interfaces(count: u32, packets: bool) -> Vec<u8> {
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
@@ -43,7 +45,7 @@ fn interfaces(count: u32, packets: bool) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A process that does not outlive its test. What it says goes into files, which are never full.
+/// A process that is killed with its test. Its output goes into files, which never block.
 pub(crate) struct Running {
     child: Child,
     stdout: NamedTempFile,
@@ -65,7 +67,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -80,7 +82,7 @@ fn start(out: &Path, args: &[&str]) -> Running {
     )
 }
 
-/// The most memory that a process took until its end, KiB (`VmHWM` of proc_pid_status(5)), and what it said.
+/// Peak memory of a process until its end in KiB (`VmHWM` of proc_pid_status(5)), and its output.
 pub(crate) fn peak_kib(mut running: Running) -> (u64, Output) {
     let child = &mut running.child;
     let path = format!("/proc/{}/status", child.id());
@@ -112,12 +114,12 @@ fn assert_bounded(running: Running, what: &str) {
         (RING_KIB / 4..RING_KIB + EXTRA_KIB).contains(&peak),
         "{what}: {peak} KiB"
     );
-    // Once, with both limits.
+    // One message names both limits.
     let limits = |line: &&str| line.contains(" 256 bytes ") && line.contains(" 8 MiB ");
     assert_eq!(words.lines().filter(limits).count(), 1, "{words}");
 }
 
-/// 260 MB of names in a file of 2 MB: kept thrice, they would be 780.
+/// 260 MB of names in a file of 2 MB. Three copies would take 780 MB.
 #[test]
 fn names_of_interfaces_take_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +144,7 @@ fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// Waits until the program says that it records.
+/// Waits until the program reports that it records.
 fn wait_until_it_records(running: &mut Running) {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -156,7 +158,8 @@ fn wait_until_it_records(running: &mut Running) {
     }
 }
 
-/// A stream, and a file, of nothing but blocks that are no packets: a signal ends the recording at once.
+/// A stream and a file contain only blocks that are no packets. A signal ends the recording at
+/// once.
 #[test]
 fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +177,7 @@ fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let server = std::thread::spawn(move || {
         let mut socket = listener.accept().unwrap().0;
         let _ = socket.write_all(&head);
-        // Until the other end hangs up.
+        // Ends when the recorder closes the connection.
         while socket.write_all(&bomb).is_ok() {}
     });
     for args in [["-r", path.to_str().unwrap()], ["-i", &name]] {

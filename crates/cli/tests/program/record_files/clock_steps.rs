@@ -1,4 +1,4 @@
-//! Captures whose clock was set while they were taken.
+//! Captures during which the clock was stepped.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ use crate::support::stderr;
 const START_NS: i64 = 1_700_000_000 * S;
 const HOUR_NS: i64 = 3600 * S;
 
-/// A raw UDP packet with a number in it, to port 9 if it triggers.
+/// A raw UDP packet that contains a number, to port 9 if it triggers.
 fn packet(number: u32, triggers: bool, bytes: usize) -> Vec<u8> {
     let mut data = vec![
         0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 8, 0, 16, 0, 0,
@@ -23,7 +23,7 @@ fn packet(number: u32, triggers: bool, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// Writes packets of these stamps; those that `triggers` names go to port 9.
+/// Writes packets with these timestamps. The packets listed in `triggers` go to port 9.
 fn capture(path: &Path, stamps: &[i64], triggers: &[usize], bytes: usize) {
     let file = std::io::BufWriter::new(fs::File::create(path).unwrap());
     let mut options = PcapOptions::new(LinkType::RAW);
@@ -41,7 +41,7 @@ fn capture(path: &Path, stamps: &[i64], triggers: &[usize], bytes: usize) {
     writer.finish().unwrap();
 }
 
-/// Records it with a trigger at port 9, a second before and one behind it.
+/// Records a capture with a trigger on port 9 and a window of a second before and after it.
 fn dumps(capture: &Path, out: &Path, more: &[&str]) -> (Value, String) {
     let mut args = vec!["-r", capture.to_str().unwrap(), "-w", out.to_str().unwrap()];
     args.extend(["--trigger", "udp dst port 9", "--dump", "", "--past", "1s"]);
@@ -51,7 +51,7 @@ fn dumps(capture: &Path, out: &Path, more: &[&str]) -> (Value, String) {
     (json.expect("a summary"), stderr(&output).to_owned())
 }
 
-/// Numbers and stamps of the packets of a dump.
+/// Numbers and timestamps of the packets of a dump.
 fn packets(dump: &Value) -> Vec<(u32, i64)> {
     let mut reader = CaptureReader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
     let mut packets = Vec::new();
@@ -62,8 +62,9 @@ fn packets(dump: &Value) -> Vec<(u32, i64)> {
     packets
 }
 
-/// A step in mid-file, of a capture several times as large as the ring: every dump is complete, with its packets in the order and with the
-/// stamps in which they were captured, on both sides of the step and across it.
+/// The clock steps in the middle of a capture that is several times as large as the ring. Every
+/// dump before, after and across the step is complete, with packets in the order and with the
+/// timestamps of the capture.
 #[test]
 fn a_step_in_mid_file_costs_nothing() {
     // 10,000 packets a second of 1400 bytes: the ring holds 4.6 s.
@@ -78,7 +79,8 @@ fn a_step_in_mid_file_costs_nothing() {
                 at_ns + if n < step { 0 } else { step_ns }
             })
             .collect();
-        // Before, across and behind the step: the last ones begin more than the hold time of 1 s behind it.
+        // Triggers before, across and after the step. The last windows begin more than the reorder
+        // window of 1 s after the step.
         let triggers = [
             step / 2,
             step - 5,
@@ -90,8 +92,9 @@ fn a_step_in_mid_file_costs_nothing() {
         let (json, words) = dumps(&input, &dir.path().join("out"), &["--ring", "64MiB"]);
         let found = json["dumps"].as_array().unwrap();
         let back = step_ns < 0;
-        // A jump forward is silence: a window ends before it. Behind a step back the first packet has the ring time of the last one
-        // before it, so that a window across it has one more.
+        // A jump forward counts as silence, so a window ends before the jump. After a step back,
+        // the first packet has the ring time of the last packet before the step, so a window across
+        // the step has one more packet.
         let expected = |at: usize| {
             let more = usize::from(back && at < step && at + per_second >= step);
             let around = at - per_second..=at + per_second + more;
@@ -102,8 +105,8 @@ fn a_step_in_mid_file_costs_nothing() {
             assert_eq!(dump["verdict"], "complete", "{dump}\n{words}");
             seen.push(packets(dump));
         }
-        // A trigger within the window of another one starts no dump: that at `step + 5`, where the window goes across the step, and so
-        // does the one half a second behind it.
+        // A trigger within an open window starts no dump. This applies to the trigger at `step + 5`
+        // if the window crosses the step, and to the trigger half a second later.
         let started: Vec<usize> = if back {
             vec![step / 2, step - 5, step + 5 * per_second / 2]
         } else {
@@ -137,7 +140,8 @@ fn a_step_in_mid_file_costs_nothing() {
     }
 }
 
-/// Few packets: it takes a minute of them to believe a step, and they have their place behind it all the same.
+/// At a low packet rate a step is only confirmed after a minute of packets. The packets after the
+/// step still get their correct place.
 #[test]
 fn a_step_is_exact_however_few_packets_tell_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,12 +158,13 @@ fn a_step_is_exact_however_few_packets_tell_it() {
         found.iter().all(|dump| dump["verdict"] == "complete"),
         "{json}"
     );
-    // The first packet behind the step came when the last one before it had come, as far as anybody knows.
+    // The first packet after the step counts as simultaneous with the last packet before it,
+    // because the pause is unknown.
     assert_eq!(numbers(&found[0]), [98, 99, 100, 101, 102, 103]);
     assert_eq!(numbers(&found[1]), [108, 109, 110, 111, 112]);
 }
 
-/// 63 packets tell no step: they are late, and said to be.
+/// 63 packets do not confirm a step. They are late and reported as late.
 #[test]
 fn less_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +183,8 @@ fn less_is_late() {
     );
 }
 
-/// Stamps that jump with every packet are followed nowhere: no memory and no bucket goes to them, and the verdict says so.
+/// Timestamps that jump with every packet are not followed. They use no memory and no buckets, and
+/// the verdict reports them.
 #[test]
 fn stamps_in_disorder_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,12 +205,13 @@ fn stamps_in_disorder_are_told() {
     assert!(bytes.windows(verdict.len()).any(|it| it == verdict));
 }
 
-/// A clock that is set back more often than steps are followed: no dump calls itself complete that lies where packets are at a wrong place.
+/// The clock is set back more often than steps are followed. A dump is not complete if packets in
+/// its range have a wrong place.
 #[test]
 fn steps_that_are_not_followed_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // A step of an hour every 3 s: 16 are followed.
+    // A step of an hour every 3 s. 16 steps are followed.
     let stamps: Vec<i64> = (0..20 * 300)
         .map(|n| START_NS + n * S / 100 - n / 300 * HOUR_NS)
         .collect();
@@ -233,13 +240,14 @@ fn steps_that_are_not_followed_are_told() {
     }
 }
 
-/// What came behind the end of a window has nothing to do with it, though it is read before the dump's verdict is written: two runs say
-/// the same.
+/// Packets after the end of a window do not change the dump's verdict, although they are read
+/// before the verdict is written. Two runs give the same result.
 #[test]
 fn disorder_behind_the_end_of_a_window_is_not_its() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // In order for 5 s; then each other packet belongs into the window, which is long over.
+    // Packets are in order for 5 s. Then every other packet belongs into the window, which ended
+    // long before.
     let back = |n: i64| {
         if n >= 500 && n % 2 == 1 {
             n * S / 100 - 4 * S / 3

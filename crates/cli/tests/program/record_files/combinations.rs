@@ -1,5 +1,6 @@
-//! Eight of the combinations of what may go wrong (`recorder/src/tests/generated.rs` has all), through the program: a file whose clock
-//! was stepped, a small ring, a window that it cannot hold, a full disk, and packets that imitate what a dump says of itself.
+//! Eight combinations of faults (`recorder/src/tests/generated.rs` has all combinations), run
+//! through the program: a stepped clock, a small ring, a window larger than the ring, a full disk,
+//! and packets that imitate the comments of a dump.
 
 use std::{
     fs::File,
@@ -16,26 +17,28 @@ use crate::support::{PROGRAM, stderr};
 
 const START: i64 = 1_800_000_000 * S;
 const MS: i64 = 1_000_000;
-/// Packets come in rounds, so long apart.
+/// Time between two rounds of packets.
 const ROUND: i64 = 100 * MS;
 const PAST: i64 = 60 * ROUND;
 const FUTURE: i64 = 15 * ROUND;
-/// Rounds with triggers: the window of the second reaches over the step, that of the last begins far behind it.
+/// Rounds with triggers. The second window crosses the step, and the last window begins long after
+/// the step.
 const TRIGGERS: [i64; 3] = [120, 155, 300];
 const STEP: i64 = 160;
 const END: i64 = 340;
 const RING_BYTES: usize = 8 << 20;
 const LARGE_BYTES: usize = 250_000;
-/// The limit on the size of files, in both units that shells have: 50 or 100 KiB. A dump without large packets has more.
+/// Limit on the file size: 50 or 100 KiB, because shells use two units. A dump exceeds both even
+/// without large packets.
 const FULL: &str = "trap '' XFSZ; ulimit -f 100; ";
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
     files: usize,
     step_ns: i64,
-    /// The ring is full long before the first window.
+    /// The ring is full before the first window.
     is_ring_full: bool,
-    /// The past of the last trigger is more than the ring holds.
+    /// The past of the last trigger exceeds the ring.
     is_outgrown: bool,
     is_disk_full: bool,
     is_hostile: bool,
@@ -50,8 +53,8 @@ struct Sent {
 }
 
 impl Cell {
-    /// Where the program places it: a clock that is set back goes on where it stood, as nobody knows how long the pause was; one that
-    /// jumps ahead was silent.
+    /// The ring time of a packet. After a step back, ring time continues without a pause, because
+    /// the length of the pause is unknown. A jump forward counts as silence.
     fn ring_ns(self, sent: &Sent) -> i64 {
         let is_behind = self.step_ns < 0 && sent.at_ns >= STEP * ROUND;
         match is_behind {
@@ -95,7 +98,7 @@ impl Cell {
         sent
     }
 
-    /// A UDP packet over raw IPv4 that nothing else looks like, in 1 KiB.
+    /// A UDP packet over raw IPv4 with unique contents, 1 KiB long.
     fn udp(self, port: u8, label: &str) -> Vec<u8> {
         let mut packet = vec![
             0x45, 0, 4, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
@@ -111,7 +114,7 @@ impl Cell {
         packet
     }
 
-    /// Runs the program over the packets; the dumps that it tells of.
+    /// Runs the program on the packets. Returns the dumps of the summary.
     fn record(self, sent: &[Sent], dir: &Path) -> Vec<Value> {
         let mut command = Command::new("sh");
         let limit = if self.is_disk_full { FULL } else { "" };

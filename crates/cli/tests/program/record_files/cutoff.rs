@@ -1,4 +1,4 @@
-//! `record --cutoff`: what is kept of flows, what is told of the rest.
+//! `record --cutoff`: kept packets of flows, and the report of shed packets.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -13,7 +13,8 @@ const MS: i64 = 1_000_000;
 /// Packets of each of the three flows, of ports 1000, 1001 and 1002.
 const PACKETS: u16 = 100;
 
-/// Three flows that alternate, with a packet of 1000 bytes of payload each millisecond. The 6th packet of the second one begins with a U.
+/// Three flows take turns, with a packet of 1000 payload bytes each millisecond. The payload of the
+/// second flow's 6th packet begins with U.
 fn capture(path: &Path) {
     let file = fs::File::create(path).unwrap();
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
@@ -39,12 +40,13 @@ fn capture(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// Records it with one dump of everything, and gives the summary and the packets of each port in the dump.
+/// Records the capture with one dump of everything. Returns the exit code, the summary, and the
+/// number of dumped packets by port.
 fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     kept_with("", more)
 }
 
-/// The same with dumps of what this expression takes.
+/// Records the capture with dumps of the packets that match `dump`.
 fn kept_with(dump: &str, more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     let dir = tempfile::tempdir().unwrap();
     let (path, out) = (dir.path().join("in.pcap"), dir.path().join("out"));
@@ -85,7 +87,8 @@ fn shed(json: &Value) -> (u64, u64) {
     (stored, lost)
 }
 
-/// 11 packets begin before 10 KiB. All of the second flow is kept from its trigger on, and it had sent less by then; whoever looks at packets.
+/// 11 packets begin before 10 KiB. The second flow triggers before its cutoff, so all of its
+/// packets are kept, for any number of analyzers.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     let who: [&[&str]; 4] = [
@@ -115,7 +118,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// What an open dump takes singles out flows, which are kept from then on: of those that are beyond their cutoff too, as soon as it has taken an earlier packet.
+/// Flows that an open dump matches are kept from then on. This includes flows beyond their cutoff,
+/// once the dump has matched an earlier packet.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {
@@ -134,14 +138,15 @@ fn flows_that_an_open_dump_takes_are_kept() {
         let expected = BTreeMap::from([(1002, 100)]);
         assert_eq!((code, &ports), (Some(3), &expected), "{who}: {json}");
         assert_eq!(shed(&json), (11 + 100 + 100, 89), "{who}");
-        // It is beyond at the 4th packet, before the trigger. From files it is looked at after 256 packets at the latest.
+        // The flow exceeds the cutoff at its 4th packet, before the trigger. With files, the
+        // packets are inspected after at most 256 packets.
         let (_, json, ports) = of_last("src port 1002=2KiB");
         let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
         assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
     }
 }
 
-/// The same of real traffic: each byte of the dumps, and each count, whoever looks at packets.
+/// Real traffic: all bytes of the dumps, and all counts, are equal for any number of analyzers.
 #[test]
 fn what_open_dumps_keep_is_a_function_of_the_packets() {
     let Some(shared) = crate::support::shared("traces/large/mix-a.pcap") else {
@@ -195,7 +200,7 @@ fn what_open_dumps_keep_is_a_function_of_the_packets() {
     );
 }
 
-/// A trigger takes the second piece of a datagram, which has no ports: the flow is that of the first one.
+/// A later fragment without ports triggers. The exempt flow is that of the first fragment.
 #[test]
 fn flows_whose_later_fragments_trigger_are_exempt() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,15 +244,15 @@ fn flows_whose_later_fragments_trigger_are_exempt() {
         ];
         let trigger = ["--trigger", "ip[6:2] & 0x1fff != 0", "--dump", ""];
         let (_, json) = record(&[&args[..], &trigger, &["--cutoff", "4KiB"]].concat());
-        // 5 of 992 or 1000 bytes begin before 4 KiB.
+        // 5 packets of 992 or 1000 bytes begin before 4 KiB.
         assert_eq!(shed(&json.unwrap()), (52 + 5, 45), "{who}");
     }
 }
 
-/// A dump tells what was shed within its window, and is complete where nothing was.
+/// A dump reports packets that were shed within its window, and is complete if there were none.
 #[test]
 fn a_dump_tells_what_its_window_lost() {
-    // The trigger is packet 16 of all, at 16 ms; the first two that are shed are those at 33 and 35 ms.
+    // The trigger is packet 16 at 16 ms. The first shed packets are at 33 and 35 ms.
     for (future_ms, missing) in [(16, 0), (17, 1), (18, 1), (19, 2), (22, 4)] {
         let future = format!("{future_ms}ms");
         let (code, json, _) = kept(&["--cutoff", "10KiB", "--past", "10ms", "--future", &future]);
@@ -274,7 +279,8 @@ fn classes_have_cutoffs_of_their_own() {
     );
     let of_other = ["--cutoff", "udp[0:2]=1000=0", "--cutoff", "4KiB"];
     let (_, json, ports) = kept(&of_other);
-    // Of the second one nothing is kept that triggers, so it is cut off too, and there is no dump.
+    // No packet of the second flow that triggers is kept, so the flow is cut off and there is no
+    // dump.
     assert!(ports.is_empty(), "{json}");
     assert_eq!(shed(&json).0, 5 + 5);
     let (_, json, ports) = kept(&[&of_other[..], &["--filter", "not src port 1002"]].concat());
@@ -285,11 +291,12 @@ fn classes_have_cutoffs_of_their_own() {
     );
 }
 
-/// `-c` counts what is stored.
+/// `-c` counts stored packets.
 #[test]
 fn shed_packets_are_not_of_those_that_were_asked_for() {
     let (_, json, _) = kept(&["--cutoff", "10KiB", "-c", "50"]);
-    // The first 33 are all kept, then one of three; two are shed before the first that is one too many.
+    // The first 33 packets are kept, then one of three. Two packets are shed before the first
+    // packet beyond the limit.
     assert_eq!(shed(&json), (50, 35), "{json}");
 }
 

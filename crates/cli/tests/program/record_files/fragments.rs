@@ -8,7 +8,8 @@ use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use super::{S, args, assert_dumps, oracle, question, read, run};
 use crate::support::{shared, stderr};
 
-/// A raw UDP packet from 10.0.0.1 to 10.0.0.2: its source port and identification, and the fragment field.
+/// A raw UDP packet from 10.0.0.1 to 10.0.0.2 with a source port, an identification, and the
+/// fragment field.
 fn packet(port: u16, id: u16, fragment: u16) -> Vec<u8> {
     let mut data = vec![
         0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 9, 0, 16, 0,
@@ -20,7 +21,7 @@ fn packet(port: u16, id: u16, fragment: u16) -> Vec<u8> {
     data
 }
 
-/// A trigger by a later fragment has its flow's past, and is one hit with the flow's whole packets.
+/// A later fragment triggers a dump of its flow with the past. It counts as one hit.
 #[test]
 fn a_later_fragment_triggers_for_its_flow() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn a_later_fragment_triggers_for_its_flow() {
     }
 }
 
-/// The same with real traffic.
+/// Fragments in real traffic.
 #[test]
 fn fragments_of_a_real_capture_agree_with_the_oracle() {
     let Some(shared) = shared("") else { return };

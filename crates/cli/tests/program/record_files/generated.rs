@@ -1,5 +1,4 @@
-//! Captures that the test makes up, against the oracle: they need no capture and no tool from
-//! outside of the repository.
+//! Generated captures, compared with the oracle, without external captures or tools.
 
 use std::{
     fs::{self, File},
@@ -15,23 +14,23 @@ use retroscope_pcapfile::{
 
 use super::{S, compare, oracle::Packet, question, read};
 
-/// Packets of a capture.
+/// Number of packets of a capture.
 const PACKETS: usize = 1500;
 const CONVERSATIONS: u16 = 12;
 const START_US: i64 = 1_700_000_000_000_000;
 
-/// A packet of a made-up capture.
+/// A packet of a generated capture.
 #[derive(Debug, Clone)]
 pub(crate) struct Made {
     pub(crate) packet: Packet,
-    /// The conversation, 0 to 11. Those of an even number are TCP, the others UDP.
+    /// Number of the conversation, 0 to 11. Even conversations are TCP, odd conversations UDP.
     pub(crate) conversation: u16,
-    /// It goes from the client, whose port is 1000 + the conversation, to the server.
+    /// Direction from the client, whose port is 1000 + the conversation, to the server.
     pub(crate) is_from_client: bool,
 }
 
-/// Addresses of a conversation's client and server, and whether they are of IPv6. All clients are
-/// 10.0.0.1 or fd00::1, so a filter for a host takes several conversations.
+/// Addresses of a conversation's client and server, and whether they are IPv6. All clients are
+/// 10.0.0.1 or fd00::1, so a filter for a host matches several conversations.
 fn addresses(conversation: u16) -> ([Vec<u8>; 2], bool) {
     let server = u8::try_from(conversation % 4 + 2).unwrap_or_default();
     if conversation % 3 == 2 {
@@ -42,7 +41,8 @@ fn addresses(conversation: u16) -> ([Vec<u8>; 2], bool) {
     ([address(1), address(server)], false)
 }
 
-/// A frame of a conversation with a payload of some length; every fourth conversation has a VLAN tag.
+/// A frame of a conversation with a payload of some length; every fourth conversation has a VLAN
+/// tag.
 fn frame(conversation: u16, is_from_client: bool, payload: u16) -> Vec<u8> {
     let (mut ends, is_v6) = addresses(conversation);
     let mut ports = [1000 + conversation, 2000 + conversation];
@@ -77,7 +77,7 @@ fn frame(conversation: u16, is_from_client: bool, payload: u16) -> Vec<u8> {
     frame
 }
 
-/// Packets of half a minute, up to 0.4 s out of order; some were cut when they were captured.
+/// Packets of half a minute, up to 0.4 s out of order. Some packets are truncated.
 pub(crate) fn made(seed: u64) -> Vec<Made> {
     let mut random = Rng::with_seed(seed);
     let mut now_us = START_US;

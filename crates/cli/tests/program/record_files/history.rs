@@ -1,4 +1,5 @@
-//! `record --cutoff` over real and heavy-tailed captures: what an oracle keeps is stored, and the ring reaches back as far as that predicts.
+//! `record --cutoff` over real and heavy-tailed captures. The stored packets equal the oracle's,
+//! and the ring reaches back as far as the oracle predicts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,12 +23,12 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 const FIN_SYN_RST: u8 = 7;
 
-/// Which packets `--cutoff BYTES` keeps: 60 s of silence begin a flow anew.
+/// Packets that `--cutoff BYTES` keeps. A flow restarts after 60 s of silence.
 fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
-    // Of ICMP with what tells messages apart: whose ends, and what stands in for their ports.
+    // The key of a flow. ICMP has the endpoints and the type-specific fields that replace ports.
     type Flow = (FlowKey, Vec<u16>, Option<[(IpAddr, u16); 2]>);
     let mut first_fragments = HashMap::<FragmentKey, (Flow, i64)>::new();
-    // When it had its last packet, and what each direction has sent.
+    // Time of the last packet, and the bytes sent in each direction.
     let mut flows = HashMap::<Flow, (i64, HashMap<(_, u16), u64>)>::new();
     let is_kept = |packet: &Packet| {
         let parsed = parse(packet.link_type, &packet.data);
@@ -68,7 +69,8 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
             *last_ns = packet.time_ns;
         }
         *last_ns = packet.time_ns.max(*last_ns);
-        // Of a later fragment the address tells: ports of hosts that talk to themselves are not in it.
+        // For a later fragment the address selects the direction, because a fragment has no ports.
+        // A host that talks to itself is ambiguous.
         let port = match &flow.0 {
             FlowKey::Ports { low, .. } if low.addr == ip.src => low.port,
             FlowKey::Ports { high, .. } => high.port,
@@ -86,7 +88,8 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
     packets.iter().map(is_kept).collect()
 }
 
-/// Records a capture, with a dump of all that the ring holds when a packet comes that `trigger` takes. The summary, and what was dumped.
+/// Records a capture with one dump of the whole ring when a packet matches `trigger`. Returns the
+/// summary and the dumped packets.
 fn recorded(
     capture: &Path,
     trigger: &str,
@@ -99,7 +102,7 @@ fn recorded(
     let window = ["--past", "24h", "--future", "24h", "--dump", ""];
     let (output, json) = record(&[&args[..], &window, &["--trigger", trigger], cutoff].concat());
     let Some(json) = json else {
-        // A link type that knows no ARP.
+        // The trigger uses ARP, which this link type lacks.
         assert!(stderr(&output).contains("--trigger: "), "{output:?}");
         return None;
     };
@@ -129,7 +132,7 @@ fn real_captures_are_cut_off_as_an_oracle_does() {
             continue;
         }
         let (packets, _) = read(&capture);
-        // Where a clock was set back, silence is measured in ring time.
+        // After a step back, silence is measured in ring time, which this oracle lacks.
         if lateness_ns(&packets) > S {
             continue;
         }
@@ -173,7 +176,7 @@ fn real_captures_are_cut_off_as_an_oracle_does() {
     assert!(shed > 50_000 && whole > 10, "{shed} {whole}");
 }
 
-/// A flow of a generated capture: bytes that are left, packets that were sent.
+/// A flow of a generated capture, with its remaining bytes and its sent packets.
 #[derive(Debug)]
 struct Tail {
     port: u16,
@@ -181,8 +184,9 @@ struct Tail {
     sent: u64,
 }
 
-/// 60 MB, in 60 s: flows whose sizes are Pareto distributed, of TCP and UDP, with segments that are sent twice, ports that are used again by another
-/// connection at once, bursts of small packets behind the cutoff, and fragments. At the end a packet to port 60000.
+/// 60 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted segments,
+/// immediate reuse of ports by new connections, bursts of small packets after the cutoff, and
+/// fragments. The last packet goes to port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();
@@ -218,7 +222,7 @@ fn heavy_tailed(path: &Path, seed: u64) {
             random.usize(..flows.len())
         };
         let flow = &mut flows[at];
-        // Even ports are of TCP.
+        // Even ports use TCP.
         let is_tcp = flow.port.is_multiple_of(2);
         let flags = match flow.sent {
             0 if is_tcp => SYN,
@@ -266,7 +270,8 @@ fn heavy_tailed(path: &Path, seed: u64) {
     writer.finish().unwrap();
 }
 
-/// Of a port of 10.0.0.1 and port 443 of 10.0.0.2. `piece`: identification, and flags and offset of a fragment.
+/// A frame between a port of 10.0.0.1 and port 443 of 10.0.0.2. `piece`: identification, and the
+/// flags and offset of a fragment.
 fn frame(
     (port, protocol, is_reply): (u16, u8, bool),
     flags: u8,
@@ -296,7 +301,7 @@ fn frame(
         match protocol {
             6 => data.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]),
             _ => {
-                // Of a first fragment, that of the whole datagram.
+                // The UDP length of a first fragment is that of the whole datagram.
                 let more = if piece.1 == 0x2000 { 600 } else { 0 };
                 data.extend(u16_of(8 + payload.len() + more));
                 data.extend([0, 0]);
@@ -307,7 +312,7 @@ fn frame(
     data
 }
 
-/// How far packets reach back that take as much of a ring as `held` do, s.
+/// Duration in s of the last packets that use as much ring memory as `held`.
 fn past_s(packets: &[Packet], held: &[Packet]) -> f64 {
     let bytes = |packet: &Packet| packet.data.len() + 16;
     let mut room: usize = held.iter().map(bytes).sum();
@@ -320,7 +325,7 @@ fn past_s(packets: &[Packet], held: &[Packet]) -> f64 {
     (end_ns - fit.last().unwrap().time_ns) as f64 / S as f64
 }
 
-/// What only the last packet of IPv4 in plain Ethernet frames has.
+/// A filter that matches only the last IPv4 packet in plain Ethernet frames.
 fn last_packet(packets: &[Packet]) -> String {
     let header = |packet: &Packet| match packet.data.get(12..34) {
         Some([8, 0, header @ ..]) => <[u8; 20]>::try_from(header).ok(),

@@ -1,11 +1,12 @@
-//! What becomes of dumps' files: their names, how long they stay, and what is run for each.
+//! Files of dumps: names, retention, and commands run for each.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use super::{S, record, write_capture};
 use crate::support::{skip, stderr};
 
-/// Ten dumps of a packet each, of packets that are a second apart. What else is asked of it.
+/// Records ten dumps of one packet each. The packets are a second apart. `more` are further
+/// arguments.
 fn ten_dumps(dir: &Path, more: &[&str]) -> (String, serde_json::Value) {
     let capture = dir.join("in.pcap");
     write_capture(&capture, 1000, 60, S / 100, None);
@@ -69,7 +70,7 @@ fn names_follow_a_template_and_collide_with_nothing() {
     }
 }
 
-/// From files too, at the end there is no more than is to be kept; a held dump stays, and a foreign file.
+/// With files too, the end leaves only what retention permits. Held dumps and files of others stay.
 #[test]
 fn dumps_are_deleted_the_oldest_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +80,7 @@ fn dumps_are_deleted_the_oldest_first() {
     let one = size("0001.pcapng") + size("0001.json");
     fs::write(dumps.join("0003.hold"), "").unwrap();
     fs::write(dumps.join("notes.json"), "{}").unwrap();
-    // Nine of twenty are left, and the one that is held.
+    // Nine of twenty dumps and the held dump are left.
     let most = format!("{}KiB", (one * 21 / 2).div_ceil(1024));
     let (text, _) = ten_dumps(dir.path(), &["--set", "name={number}", "--keep", &most]);
     assert!(text.contains("deleted dump 0001: "), "{text}");
@@ -103,7 +104,7 @@ fn dumps_are_deleted_the_oldest_first() {
     ] {
         assert!(names.contains(&kept.to_owned()), "{kept}: {names:?}");
     }
-    // Of one trigger: nothing of it stays, but what is held.
+    // Only the held dump of this trigger is left.
     ten_dumps(
         dir.path(),
         &[
@@ -121,7 +122,7 @@ fn dumps_are_deleted_the_oldest_first() {
     assert_eq!(left, ["0003.pcapng"]);
 }
 
-/// Two triggers may have one expression, and what is kept of one is not kept of the other.
+/// Two triggers may have the same expression, but retention applies to each separately.
 #[test]
 fn what_is_kept_is_told_apart_by_trigger() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +175,7 @@ fn a_command_runs_for_each_dump() {
     );
 }
 
-/// As another user, and without capabilities.
+/// A command runs as another user and without capabilities.
 #[test]
 fn a_command_has_its_own_identity() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `record -r` against an oracle, over real captures and made ones.
+//! `record -r` compared with an oracle, over real and generated captures.
 
 mod alerts;
 mod bounded;
@@ -52,7 +52,7 @@ fn record(args: &[&str]) -> (Output, Option<Value>) {
     (output, json)
 }
 
-/// Arguments that ask `question` of files.
+/// Arguments for a question about files.
 fn args(files: &[&Path], question: &Question, dir: &Path) -> Vec<String> {
     let mut args = Vec::new();
     for file in files {
@@ -141,7 +141,7 @@ fn assert_same(found: &[Packet], expected: &[Packet], what: &str) {
     }
 }
 
-/// The ledgers of a file run close: nothing is lost, nothing unread.
+/// Checks that the packet counts add up, with no packet lost or left unread.
 fn assert_ledgers(json: &Value, received: usize, what: &str) {
     let sum = |field: &str| {
         json["sources"]
@@ -178,7 +178,7 @@ fn question(triggers: &[&str], dump: &str, past_ns: i64, future_ns: i64) -> Ques
     }
 }
 
-/// Captures of the manifest that are read to their end.
+/// Captures of the manifest that can be read completely.
 fn captures(shared: &Path) -> Vec<PathBuf> {
     let manifest = fs::read_to_string(shared.join("traces/MANIFEST.tsv")).unwrap();
     let names = manifest
@@ -188,8 +188,9 @@ fn captures(shared: &Path) -> Vec<PathBuf> {
     names.map(|name| shared.join(name)).collect()
 }
 
-/// Runs the program over a capture with these packets and compares the dumps with the oracle's. The
-/// result is the number of dumps; `None`: a trigger fits no link type, or there are more than 60.
+/// Runs the program on a capture with these packets and compares the dumps with the oracle's.
+/// Returns the number of dumps. `None`: a trigger fits no link type, or there are more than 60
+/// dumps.
 fn compare(path: &Path, packets: &[Packet], question: &Question) -> Option<usize> {
     let expected = dumps(packets, question).filter(|dumps| dumps.len() <= 60)?;
     let dir = tempfile::tempdir().unwrap();
@@ -281,7 +282,7 @@ fn several_files_are_merged_by_time() {
     assert_dumps(&expected, &json.unwrap(), "merged");
 }
 
-/// Damaged captures: a message, exit 1, and what was read before counts and is dumped.
+/// Damaged captures give a message and exit code 1. Packets before the damage count and are dumped.
 #[test]
 fn damaged_captures_keep_what_was_read() {
     let Some(shared) = shared("") else { return };
@@ -314,8 +315,8 @@ fn damaged_captures_keep_what_was_read() {
     assert!(tried > 25, "the corpus has damaged files: {tried}");
 }
 
-/// Writes a capture of `count` frames of `len` bytes, `step_ns` apart; the destination port counts up from 1 to 100
-/// over and over, and every 10,000th frame goes to port 60000.
+/// Writes a capture of `count` frames of `len` bytes, `step_ns` apart. The destination port cycles
+/// from 1 to 100. Every 10,000th frame goes to port 60000.
 pub(crate) fn write_capture(
     path: &Path,
     count: u32,
@@ -353,7 +354,7 @@ pub(crate) fn write_capture(
     writer.finish().unwrap();
 }
 
-/// Files by name.
+/// Names and contents of files.
 type Contents = Vec<(String, Vec<u8>)>;
 
 /// The bytes of all files of a directory, by name.
@@ -372,8 +373,8 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Eight runs of each kind while other threads take the processors away at random: the same files, for any number of rx threads,
-/// with a ring smaller than the file.
+/// Eight runs of each kind under random CPU load give the same files, for any number of capture
+/// threads, with a ring smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -388,7 +389,7 @@ fn runs_repeat_byte_for_byte() {
         3 * S,
         2 * S,
     );
-    // Windows that the ring outgrows in the end: what was overwritten when a trigger came must repeat, too.
+    // Later windows exceed the ring. The set of overwritten packets must also repeat.
     let outgrown = Question {
         triggers: vec!["udp port 60000".to_owned()],
         dump: "udp portrange 1-3".to_owned(),
@@ -440,7 +441,8 @@ fn runs_repeat_byte_for_byte() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // A larger ring makes no difference where no window outgrew the smaller one, and the oracle agrees.
+    // A larger ring gives the same result if no window exceeded the smaller ring, and the oracle
+    // agrees.
     let out = dir.path().join("large");
     let (_, json) = run(&args(&[&capture], &question, &out), &["--ring", "128MiB"]);
     assert!(
@@ -454,15 +456,15 @@ fn runs_repeat_byte_for_byte() {
     );
 }
 
-/// A ring smaller than the window: exit 3, and what is missing is counted to the packet.
+/// A ring smaller than the window: exit code 3, and an exact count of missing packets.
 #[test]
 fn what_was_overwritten_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 60_000, 600, 1_000_000, None);
     let (packets, _) = read(&capture);
-    // The third trigger packet is at 25 s; 16 MiB hold about 27,000 frames, or 27 s; the window wants 40 s, to 10 s
-    // before the end of the file.
+    // The third trigger packet is at 25 s. 16 MiB hold about 27,000 frames, or 27 s. The window
+    // covers 40 s and ends 10 s before the end of the file.
     let question = question(&["udp port 60000"], "", 40 * S, 5 * S);
     let (output, json) = run(
         &args(&[&capture], &question, &dir.path().join("out")),
@@ -516,7 +518,7 @@ fn what_was_overwritten_is_counted() {
     );
 }
 
-/// A packet that comes after its window was closed is counted in the verdict.
+/// The verdict counts a packet that arrives after its window was closed.
 #[test]
 fn a_packet_after_the_close_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -575,7 +577,7 @@ fn a_packet_after_the_close_is_late() {
     assert!(stderr(&output).contains(&told), "{}", stderr(&output));
 }
 
-/// gzip and zstd input is the same as plain.
+/// Compressed input (gzip, zstd) gives the same result as plain input.
 #[test]
 fn compressed_input_is_the_same() {
     let Some(shared) = shared("") else { return };
@@ -602,7 +604,7 @@ fn compressed_input_is_the_same() {
     }
 }
 
-/// What is in compressed dumps, too; their names tell that they are.
+/// Compressed dumps have the same contents, and names with a suffix.
 #[test]
 fn compressed_dumps_are_the_same() {
     let Some(shared) = shared("") else { return };
@@ -619,7 +621,8 @@ fn compressed_dumps_are_the_same() {
     assert_dumps(&expected, &json, "zstd");
 }
 
-/// Hits that lie far behind the clock act at once: their dumps hold their own packet, and what came too late is counted.
+/// Hits far before the clock act at once. Their dumps contain the triggering packet and count late
+/// packets.
 #[test]
 fn a_capture_that_runs_backwards_keeps_its_triggers() {
     let dir = tempfile::tempdir().unwrap();
@@ -666,7 +669,7 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     );
 }
 
-/// The smallest ring, a file many times its size and dumps that come and go: no run may wait for ever.
+/// The smallest ring, a file of many times its size, and many short dumps: no run may hang.
 #[test]
 fn small_rings_do_not_hang() {
     let dir = tempfile::tempdir().unwrap();

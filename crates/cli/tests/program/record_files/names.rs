@@ -30,7 +30,7 @@ fn interface(link_type: u32) -> Vec<u8> {
     block(1, &words(&[link_type, 0]))
 }
 
-/// A packet of UDP from 10.0.0.`host` to port 9, `number` µs behind the start.
+/// A UDP packet from 10.0.0.`host` to port 9, `number` µs after the start.
 fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     let mut data = Vec::new();
     if link_type == 1 {
@@ -49,8 +49,9 @@ fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     )
 }
 
-/// Runs the program where /etc/hosts is `hosts`, which may be written to while it runs. What comes before is there at the
-/// start, and what is behind only when `change` was called. Gives the summary, and what was said.
+/// Runs the program with `hosts` as /etc/hosts. The file may change during the run: the input
+/// before the change is available at the start, the rest after `change` was called. Returns the
+/// summary and the messages.
 fn run(
     hosts: &Path,
     args: &[&str],
@@ -108,7 +109,8 @@ fn can_mount() -> bool {
     can
 }
 
-/// The address of a host changes behind the start. Each expression goes on with the one that it had, whatever is compiled later.
+/// A host's address changes after the start. Each expression keeps the first address, even when it
+/// is compiled later.
 #[test]
 fn a_host_that_moves_is_not_looked_up_again() {
     if !can_mount() {
@@ -148,7 +150,7 @@ fn a_host_that_moves_is_not_looked_up_again() {
         })
     };
 
-    // A dump that opens later, with a piece that is the same in all dumps.
+    // A dump that opens later, with an expression part that all dumps share.
     let (json, said) = run(&[
         "--trigger",
         "src host 10.0.0.3",
@@ -161,7 +163,7 @@ fn a_host_that_moves_is_not_looked_up_again() {
     assert_eq!(dump["verdict"], "complete", "{dump}");
     assert!(!dump["notes"].to_string().contains("moving.test"), "{dump}");
 
-    // A trigger, and a filter, on a link type that comes later.
+    // A trigger and a filter on a link type that appears later.
     let (json, said) = run(&[
         "--trigger",
         "src host moving.test",
@@ -187,7 +189,7 @@ fn a_host_that_moves_is_not_looked_up_again() {
     let (json, _) = run(&["--trigger", "udp", "--single", "--dump", "src (many.test)"]);
     assert_eq!(hosts_of(&json["dumps"][0]), [1, 1, 3, 1, 3, 1, 3]);
 
-    // Of ports the number is known, whatever comes.
+    // The number of a port name is fixed at the start.
     let (json, _) = run(&[
         "--trigger",
         "port discard",
@@ -198,7 +200,7 @@ fn a_host_that_moves_is_not_looked_up_again() {
     assert_eq!(hosts_of(&json["dumps"][0]), [1, 1, 1, 1]);
 }
 
-/// A link type for which libpcap refuses the capture filter is said, once.
+/// A link type for which libpcap refuses the capture filter is reported once.
 #[test]
 fn a_link_type_that_the_capture_filter_takes_nothing_of_is_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the options of `record` do, and what wrong ones get.
+//! Effects of the options of `record`, and errors of wrong options.
 
 use std::{
     fs,
@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
 use crate::support::{PROGRAM, skip, stderr};
 
-/// 2000 frames of 100 bytes, 10 ms apart; the one at 0.5 s... every 10,000th would trigger, so port 13 does here: each
-/// second one.
+/// 2000 frames of 100 bytes, 10 ms apart. Port 60000 would need 10,000 frames, so port 13 triggers
+/// here, once a second.
 fn capture(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 2000, 100, S / 100, None);
@@ -60,7 +60,7 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     let json = run(&args(&[&capture], &question, &dir.path().join("out")), &[])
         .1
         .unwrap();
-    // Hits at 0.12, 1.12, … 19.12 s; a window of 2.5 s takes two further ones.
+    // Hits at 0.12, 1.12, … 19.12 s. A window of 2.5 s covers two further hits.
     assert_eq!(
         (&json["triggers"], &json["suppressed"]),
         (&7.into(), &13.into())
@@ -78,7 +78,7 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     assert_eq!(json["dumps"][6]["clipped"], serde_json::json!(["end"]));
 }
 
-/// More rules or dumps than there is room for are refused and counted, never dropped in silence as FlowScope did.
+/// Rules or dumps beyond the limits are refused and counted. FlowScope dropped them silently.
 #[test]
 fn too_many_dumps_are_refused_aloud() {
     let dir = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn the_capture_filter_and_the_snap_length_act_before_the_ring() {
     }
 }
 
-/// `--format pcap`: ns stamps, one link type a file, no verdict but in the sidecar.
+/// `--format pcap`: ns timestamps, one link type for each file, and a verdict only in the sidecar.
 #[test]
 fn pcap_has_one_link_type_a_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn pcap_has_one_link_type_a_file() {
         );
     }
     assert_eq!(contents(&out).len(), 3, "two captures and a sidecar");
-    // As pcapng it stays one file, and the sidecar says who will not read it.
+    // pcapng keeps one file, and the sidecar names programs that cannot read it.
     let out = dir.path().join("ng");
     let json = run(&args(&[&capture], &question, &out), &[]).1.unwrap();
     let dump = only_dump(&json);
@@ -230,7 +230,7 @@ fn pcap_has_one_link_type_a_file() {
     );
 }
 
-/// Two runs into one directory: nothing is overwritten.
+/// Two runs into one directory overwrite nothing.
 #[test]
 fn nothing_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,15 +246,16 @@ fn nothing_is_overwritten() {
     assert!(before.iter().all(|file| after.contains(file)));
 }
 
-/// A full disk (here a limit on the size of files): recording goes on, the verdict says so, the part stays.
+/// A full disk, simulated by a limit on the file size: recording continues, the verdict reports the
+/// failure, and the partial file stays.
 #[test]
 fn a_full_disk_loses_the_dump_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
-    // dash and bash count the limit in 512-byte and 1024-byte units: 512 KiB or 1 MiB, where the dump wants 4 MiB; the
-    // second dump wants less.
+    // The shell's limit is in units of 512 bytes (dash) or 1024 bytes (bash): 512 KiB or 1 MiB. The
+    // first dump needs 4 MiB, the second less than the limit.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([
@@ -302,7 +303,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
         assert!(errors.contains(&format!("unfinished: {file}")), "{errors}");
         let missing = &dump["missing"][0];
         assert_eq!(missing["cause"], "disk");
-        // Matched = written + lost: the window holds 6001 packets, or 5 s + 3 s of them at the first trigger.
+        // Matched packets are written or lost. The window holds 6001 packets, or 5 s + 3 s of
+        // packets at the first trigger.
         let (held, _) = read(Path::new(file));
         assert_eq!(
             held.len() as u64,
@@ -314,7 +316,7 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     }
 }
 
-/// Bad arguments: exit 2, and the option, value or command that is wrong or missing is named.
+/// Bad arguments give exit code 2 and name the wrong or missing option, value or command.
 #[test]
 fn bad_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -441,7 +443,7 @@ fn bad_arguments_are_named() {
     }
 }
 
-/// FlowScope's names and units are understood.
+/// FlowScope's option names and units are accepted.
 #[test]
 fn the_names_of_flowscope_are_aliases() {
     let dir = tempfile::tempdir().unwrap();
@@ -474,8 +476,8 @@ fn the_names_of_flowscope_are_aliases() {
     );
 }
 
-/// `--size` counts gibibytes: more than any machine has, so the note that names them is the same everywhere. No ring is made, as
-/// there is no such user.
+/// `--size` counts GiB. The size exceeds any machine's memory, so the note about it is the same
+/// everywhere. The user does not exist, so no ring is created.
 #[test]
 fn flowscopes_size_is_in_gibibytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -498,7 +500,7 @@ fn flowscopes_size_is_in_gibibytes() {
     assert!(errors.contains("no-such-user"), "{errors}");
 }
 
-/// A trigger that never matched where frames carry tags says what to try.
+/// If frames have VLAN tags, a trigger that never matched gets advice.
 #[test]
 fn tags_are_hinted_at() {
     let dir = tempfile::tempdir().unwrap();
@@ -529,7 +531,7 @@ fn tags_are_hinted_at() {
     assert!(!errors.contains("vlan and (vlan 5)"), "{errors}");
 }
 
-/// A pipe that falls silent: SIGINT ends the recording all the same, and what came is dumped.
+/// A pipe becomes silent. SIGINT still ends the recording, and the received packets are dumped.
 #[test]
 fn a_silent_pipe_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -569,7 +571,7 @@ fn a_silent_pipe_can_be_stopped() {
     // The first dump's file appears once the packets are read.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let out = dir.path().join("out");
-    // The directory is also tried with a file of another name.
+    // The recorder also creates a test file in the directory.
     let is_begun = || {
         let entries = fs::read_dir(&out).into_iter().flatten().flatten();
         entries

@@ -1,4 +1,5 @@
-//! What `record -r` must write, worked out the slow and obvious way: everything in memory, one window at a time.
+//! Computes the expected output of `record -r` in a slow and simple way: all packets in memory, one
+//! window at a time.
 
 use std::{collections::HashMap, path::Path};
 
@@ -9,7 +10,7 @@ use retroscope_filter::{
 use retroscope_packet::{FlowKey, FragmentKey, LinkType, flow_of, fragment_of, parse};
 use retroscope_pcapfile::CaptureReader;
 
-/// A packet with everything that a dump must keep of it.
+/// A packet with all properties that a dump must keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) time_ns: i64,
@@ -19,7 +20,7 @@ pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
 }
 
-/// A dump to be expected.
+/// An expected dump.
 #[derive(Debug)]
 pub(crate) struct Dump {
     pub(crate) rule: String,
@@ -29,7 +30,7 @@ pub(crate) struct Dump {
     pub(crate) packets: Vec<Packet>,
 }
 
-/// The question put to both the program and the oracle.
+/// A question for the program and the oracle.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) triggers: Vec<String>,
@@ -72,7 +73,7 @@ pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
     }
 }
 
-/// The greatest distance that a packet lies behind an earlier one, ns.
+/// The largest time by which a packet is older than an earlier packet, in ns.
 pub(crate) fn lateness_ns(packets: &[Packet]) -> i64 {
     let mut clock = i64::MIN;
     let mut late = 0;
@@ -83,7 +84,7 @@ pub(crate) fn lateness_ns(packets: &[Packet]) -> i64 {
     late
 }
 
-/// Merges files by time stamp, ties by file, without changing the order within a file.
+/// Merges files by timestamp, ties by file, without changing the order within a file.
 pub(crate) fn merge(files: Vec<Vec<Packet>>) -> Vec<Packet> {
     let mut queues: Vec<_> = files
         .into_iter()
@@ -130,8 +131,9 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
-/// For each packet, in the order of the file: the flow that the last first fragment of its datagram told, at most a
-/// minute away. The program remembers 4096 datagrams, these captures have fewer.
+/// The flow of each packet in file order. Fragments have the flow of the last first fragment of
+/// their datagram, at most a minute away. The program remembers 4096 datagrams; these captures have
+/// fewer.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
     let told = |packet: &Packet| {
@@ -146,8 +148,8 @@ fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     packets.iter().map(told).collect()
 }
 
-/// The dumps of a recording whose packets are at most the hold time late; `None` where a trigger compiles for none of
-/// the link types.
+/// The dumps of a recording whose packets are late by at most the reorder window. `None`: a trigger
+/// compiles for no link type.
 pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>> {
     let mut order: Vec<usize> = (0..packets.len()).collect();
     order.sort_by_key(|i| packets[*i].time_ns);
@@ -197,8 +199,8 @@ pub(crate) fn dumps(packets: &[Packet], question: &Question) -> Option<Vec<Dump>
     Some(dumps)
 }
 
-/// What a filter takes of a closed interval, in order of time. A fragment that came before its first one is found too:
-/// the packets are asked again once everything is known.
+/// The packets in a closed interval that match a filter, in time order. The filter runs again with
+/// all known datagrams, so it also finds fragments before their first fragment.
 fn window(in_order: &[&Packet], filled: FilledExpression, from_ns: i64, to_ns: i64) -> Vec<Packet> {
     let inside: Vec<Packet> = in_order
         .iter()

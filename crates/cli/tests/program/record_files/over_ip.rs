@@ -1,4 +1,4 @@
-//! `-i TCP@HOST:PORT`: one connection, live, and the stream's end is the end.
+//! `-i TCP@HOST:PORT`: one live connection, whose end stops the recording.
 
 use std::{fs, io::Write, net::TcpListener};
 
@@ -16,7 +16,7 @@ fn a_stream_is_recorded_to_its_end() {
         let (mut socket, _) = listener.accept().unwrap();
         socket.write_all(&fs::read(capture).unwrap()).unwrap();
         drop(socket);
-        // Nobody comes a second time.
+        // No second connection may arrive.
         listener.set_nonblocking(true).unwrap();
         listener
     });

@@ -39,7 +39,7 @@ fn payload_terms_trigger_and_dump() {
     }
 }
 
-/// The capture filter takes the same language, and it acts before the ring.
+/// The capture filter supports the same language and acts before the ring.
 #[test]
 fn a_payload_term_filters_what_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,8 +72,8 @@ fn a_payload_term_filters_what_is_recorded() {
     assert_ledgers(&json, 10, filter);
 }
 
-/// Packets that look like what a dump says of itself are written as they came, and the dump still says it: also when a packet
-/// that comes after the end of a window changes the verdict.
+/// Packets that imitate our comments are written unchanged, and the dump still has its own
+/// comments. This also holds if a packet after the end of a window changes the verdict.
 #[test]
 fn packets_that_imitate_our_comments_are_written_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn packets_that_imitate_our_comments_are_written_as_they_are() {
         frame.extend(format!("{text:240}").bytes());
         frame
     });
-    // The last one is too late for the window that the one at 20 s opens.
+    // The last packet is too late for the window that the packet at 20 s opens.
     let records = [(16, 0), (17, 1), (20, 2), (21, 0), (30, 1), (22, 0)];
     for (second, frame) in records {
         writer.record(second * S, 268, &frames[frame]).unwrap();
@@ -123,7 +123,7 @@ fn packets_that_imitate_our_comments_are_written_as_they_are() {
     }
 }
 
-/// A mistake is one of usage, with the option and the place.
+/// An invalid term is a usage error with the option and the place.
 #[test]
 fn a_bad_term_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();

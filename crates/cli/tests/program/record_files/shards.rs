@@ -1,4 +1,4 @@
-//! The shards of packets from files, as a ring file keeps them.
+//! Assignment of packets from files to shards, as stored in a ring file.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,7 +11,7 @@ use retroscope_ring::{Attached, AttachedState, Buffer};
 
 use super::{captures, record, shared};
 
-/// What is never divided.
+/// Keys whose packets must stay in one shard.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Whole {
     Addresses(IpAddr, IpAddr),
@@ -24,7 +24,7 @@ fn pairs_flows_and_datagrams_of_real_captures_are_whole() {
     let Some(shared) = shared("") else { return };
     let (mut shards, mut fragments, mut buffer) = (HashSet::new(), 0, Buffer::new());
     let mut captures = captures(&shared);
-    // Some of these are refused at once.
+    // Some malformed captures are refused at once.
     captures.retain(|file| !file.starts_with(shared.join("traces/malformed")));
     for files in captures.chunks(40) {
         let dir = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ return function(pkt)
   return counts[key] == 3
 end";
 
-/// Whoever looks at the packets, and however many: the same files.
+/// Any kind and number of analyzers gives the same files.
 #[test]
 fn dumps_do_not_depend_on_who_looks_at_packets() {
     let Some(shared) = shared("") else { return };

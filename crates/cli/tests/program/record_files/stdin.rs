@@ -1,4 +1,4 @@
-//! `-r -`: what comes through stdin gives the same dumps as the file, and gives them while the stream is open.
+//! `-r -`: packets from stdin give the same dumps as the file, while the stream is still open.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{S, args, question, run, write_capture};
 use crate::support::{PROGRAM, skip, stderr};
 
-/// Longer than anything here takes.
+/// A test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Starts `record -r -` with a window of 0.2 s around each packet to port 60000.
@@ -31,7 +31,8 @@ fn start(stdin: Stdio, out: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end and returns the names and contents of the dumps. pcapng names the interface, so the sizes tell.
+/// Waits for the end. Returns the number of packets of each dump. Contents differ, because pcapng
+/// has the interface name.
 fn packets(child: Child, what: &str) -> Vec<u64> {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{what}: {}", stderr(&output));
@@ -45,14 +46,14 @@ fn packets(child: Child, what: &str) -> Vec<u64> {
         .collect()
 }
 
-/// 20,000 frames, two of them triggers, 1 ms apart.
+/// 20,000 frames that are 1 ms apart, with two triggers.
 fn capture(dir: &Path) -> PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 20_000, 100, S / 1000, None);
     path
 }
 
-/// What the file gives.
+/// The result for the file.
 fn expected(dir: &Path, capture: &Path) -> Vec<u64> {
     let question = question(&["udp port 60000"], "udp", S / 10, S / 10);
     let (_, json) = run(&args(&[capture], &question, &dir.join("file")), &[]);
@@ -75,7 +76,7 @@ fn pipes_sockets_and_files_are_the_same() {
 
     let mut child = start(Stdio::piped(), &dir.path().join("pipe"));
     let mut pipe = child.stdin.take().unwrap();
-    // Pieces that end anywhere, also within a header.
+    // Pieces end anywhere, even within a header.
     bytes
         .chunks(1009)
         .for_each(|piece| pipe.write_all(piece).unwrap());
@@ -115,7 +116,7 @@ fn compressed_streams_are_read() {
     }
 }
 
-/// The dump of a window that is over is finished although the stream is open and silent.
+/// A dump finishes after its window, even if the stream is open and silent.
 #[test]
 fn dumps_do_not_wait_for_the_end_of_the_stream() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,11 +125,12 @@ fn dumps_do_not_wait_for_the_end_of_the_stream() {
     let out = dir.path().join("out");
     let mut child = start(Stdio::piped(), &out);
     let mut pipe = child.stdin.take().unwrap();
-    // The trigger is the 5001st of the frames, its window ends 100 later; cut in the middle of a record.
+    // The trigger is frame 5001, and its window ends 100 frames later. The data end within a
+    // record.
     let part = 24 + 6000 * 116 + 50;
     pipe.write_all(&bytes[..part]).unwrap();
     let deadline = Instant::now() + DEADLINE;
-    // Names only: a file loses its `.part` between being listed and being read.
+    // Check only names, because a file may lose its `.part` suffix between listing and reading.
     let is_finished = |out: &Path| {
         let entries = fs::read_dir(out).into_iter().flatten().flatten();
         entries

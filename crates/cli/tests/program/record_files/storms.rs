@@ -1,4 +1,4 @@
-//! Storms of triggers, and what the limits leave of them; triggers that were missed.
+//! Storms of triggers with limits, and missed triggers.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use serde_json::Value;
 use super::{S, bounded, contents, record, write_capture};
 use crate::support::{PROGRAM, stderr};
 
-/// Packets of the storm, each of another flow.
+/// Packets of the storm, each of a different flow.
 const FLOWS: u32 = 60_000;
 const START: i64 = 1_800_000_000 * S;
 
-/// A UDP packet over raw IPv4, from a host of this number.
+/// A UDP packet over raw IPv4 from the host with this number.
 fn udp(host: u32, port: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend((10 << 24 | host).to_be_bytes());
@@ -29,7 +29,7 @@ fn udp(host: u32, port: u16) -> Vec<u8> {
     packet
 }
 
-/// Within a minute a packet of each flow to port 53, and among them one to port 77.
+/// Writes a packet of each flow to port 53 within a minute, and one packet to port 77 among them.
 fn storm(path: &Path) {
     let file = std::io::BufWriter::new(fs::File::create(path).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
@@ -43,7 +43,7 @@ fn storm(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// All hits by reason; checks that none is missing from the sum.
+/// All hits. Checks that they equal the sum of all reasons.
 fn hits(json: &Value) -> u64 {
     let number = |value: &Value| value.as_u64().unwrap();
     let by = json["suppressed_by"].as_object().unwrap();
@@ -120,7 +120,7 @@ fn a_flow_is_held_off() {
         out.to_str().unwrap(),
     ]);
     let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
-    // A window takes two further hits; the first behind 102 s is that at 103 s.
+    // A window covers two further hits. The first hit after 102 s is at 103 s.
     let triggers: Vec<&str> = listed(&json)
         .iter()
         .map(|dump| dump["trigger_time"].as_str().unwrap())
@@ -169,7 +169,7 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
             .iter()
             .map(|dump| dump["bytes"].as_u64().unwrap());
         let bytes: u64 = bytes.sum();
-        // What 256 KiB of packets made dumps write is counted behind them.
+        // Written bytes are counted after each 256 KiB of packets.
         assert!((3 << 20..7 << 20).contains(&bytes), "{bytes}");
         assert!(
             json["suppressed_by"]["bytes-per-hour"].as_u64() > Some(400),
@@ -180,14 +180,16 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
     assert!(runs[0] == runs[1]);
 }
 
-/// Files smaller than any ring, and than its buckets: what dumps wrote is counted all the same, and so alike with every ring.
+/// The file is smaller than any ring and its buckets. Bytes written by dumps are still counted, and
+/// equally for every ring.
 #[test]
 fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     let file = std::io::BufWriter::new(fs::File::create(&capture).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
-    // Each tenth of a second 1,400 bytes, a packet before another back by what `--hold` allows; every 30 s a trigger.
+    // Each tenth of a second has a packet of 1,400 bytes and an earlier packet, back by the limit
+    // of `--hold`. Every 30 s there is a trigger.
     for n in 0..6000_i64 {
         let port = if n % 300 == 299 { 9 } else { 7 };
         let mut packet = udp(1, port);
@@ -224,7 +226,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     };
     let (json, files) = run("32MiB", "");
     assert_eq!(hits(&json), 20);
-    // The first has 300 packets, the next about 610: the second ends with more than 1 MiB behind it, in a file of 8 MiB.
+    // The first dump has 300 packets, the next about 610. Together they exceed the limit of 1 MiB,
+    // in a file of 8 MiB.
     assert_eq!(json["triggers"], 2, "{json}");
     assert_eq!(json["suppressed_by"]["bytes-per-hour"], 18, "{json}");
     for (ring, round) in [("32MiB", "again"), ("64MiB", ""), ("512MiB", "")] {
@@ -232,7 +235,7 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     }
 }
 
-/// Each window would have up to 1,090 packets.
+/// Each window would contain up to 1,090 packets.
 #[test]
 fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -288,7 +291,8 @@ fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
     assert!(runs[0] == runs[2]);
 }
 
-/// A script that is too slow for what comes: the ring goes around before it has seen the packets.
+/// A script is too slow for the packet rate: the ring overwrites packets before the script sees
+/// them.
 #[test]
 fn triggers_that_may_be_missed_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -315,14 +319,14 @@ fn triggers_that_may_be_missed_are_told() {
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
     assert_eq!(json["analyzers"]["missed"], not_analyzed);
-    // As it happens, and with the number at the end.
+    // Reported when it happens, and with the count at the end.
     assert!(errors.contains("missed"), "{errors}");
     let number = format!("{not_analyzed} packets");
     assert!(errors.contains(&number), "{errors}");
     assert!(errors.lines().count() < 20, "{errors}");
 }
 
-/// Nobody reads what is said: dumps are made all the same, and none is lost from the summary.
+/// Nobody reads the messages. Dumps are written anyway, and the summary lists all of them.
 #[test]
 fn a_terminal_that_stands_still_holds_no_dump_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -330,7 +334,7 @@ fn a_terminal_that_stands_still_holds_no_dump_up() {
     write_capture(&capture, 2000, 100, S / 100, None);
     let out = dir.path().join("out");
     let (mut reader, mut writer) = std::io::pipe().unwrap();
-    // As much as a pipe holds: pipe(7).
+    // The capacity of a pipe: pipe(7).
     writer.write_all(&[b'\n'; 65_536]).unwrap();
     let mut child = Command::new(PROGRAM)
         .args(["record", "--json", "--trigger", "udp port 13", "--past"])

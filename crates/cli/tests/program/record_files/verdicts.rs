@@ -1,4 +1,4 @@
-//! Dumps of files that must not be called complete.
+//! Dumps of files that must be incomplete.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ fn udp(port: u8) -> Vec<u8> {
     packet
 }
 
-/// Dumps all around packets to port 9; the only dump. It must be incomplete.
+/// Records one dump of all packets around a packet to port 9, which must be incomplete.
 fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     let question = question(&["udp port 9"], "", 5 * S, 5 * S);
     let args = args(&[capture], &question, out);
@@ -38,7 +38,7 @@ fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     (dump, json)
 }
 
-/// A format that ends in 2106, and two that begin in 1970: what they cannot hold is told.
+/// One format ends in 2106, two begin in 1970. Times outside of the range are reported.
 #[test]
 fn time_stamps_that_the_format_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -67,7 +67,8 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
                 .unwrap();
         }
         writer.finish().unwrap();
-        // The description becomes an option `if_tsoffset`: all stamps are 1000 s earlier.
+        // Turns the description into an option `if_tsoffset`, so that all timestamps are 1000 s
+        // earlier.
         let mut file = fs::read(&capture).unwrap();
         let place = file.windows(8).position(|it| it == b"tsoffset").unwrap();
         file[place - 4] = 14;
@@ -89,7 +90,7 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
     }
 }
 
-/// More interfaces than a recording can number: their packets are lost, not filtered.
+/// More interfaces than a recording can number. Their packets count as lost, not as filtered.
 #[test]
 fn packets_of_too_many_interfaces_are_lost() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Files that grow: followed by what they are rather than by their names, so that one that is renamed is read to its end, and the one in its place from its beginning.
+//! Follows growing files by device and inode instead of by name. A renamed file is read to its end,
+//! and the new file of that name from its beginning.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +14,10 @@ use retroscope_recorder::AlertLines;
 
 use super::files;
 
-/// Bytes read of a file before the next one has its turn.
+/// Bytes read from a file before the next file is read.
 const TURN_BYTES: usize = 1 << 20;
-/// How long a file without a name may stay the same size before it is closed: its writer has opened
-/// a new file by then.
+/// A file without a name is closed after it kept its size for this time, because its writer has
+/// opened a new file by then.
 const NAMELESS: Duration = Duration::from_secs(10);
 /// Interval between two listings of the names. Between listings, files are read.
 const NAMES_EVERY: Duration = Duration::from_millis(100);
@@ -26,13 +27,13 @@ const NAMES_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Follower {
     /// Paths of `--alerts`, with wildcards; [`files`] lists the files that match.
     patterns: Vec<String>,
-    /// By device and inode.
-    files: BTreeMap<(u64, u64), Followed>,
+    /// Open files by device and inode.
+    files: BTreeMap<(u64, u64), FollowedFile>,
     looked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct FollowedFile {
     file: File,
     read: u64,
     lines: LineSplitter,
@@ -41,7 +42,7 @@ struct Followed {
 }
 
 impl Follower {
-    /// Starts at the end of files that exist now: their lines are older than the recording.
+    /// Starts at the end of existing files, because their lines are older than the recording.
     pub(super) fn new(patterns: Vec<String>, now: Instant) -> Self {
         let mut follower = Self {
             patterns,
@@ -67,7 +68,7 @@ impl Follower {
                 known.has_name = true;
                 continue;
             }
-            // One that cannot be opened is tried again.
+            // Opening the file is tried again at the next listing.
             let Ok(mut file) = File::open(&path) else {
                 continue;
             };
@@ -81,7 +82,7 @@ impl Follower {
             };
             self.files.insert(
                 (meta.dev(), meta.ino()),
-                Followed {
+                FollowedFile {
                     file,
                     read,
                     lines: LineSplitter::default(),
@@ -94,7 +95,8 @@ impl Follower {
             .retain(|_, it| it.has_name || now.saturating_duration_since(it.grew_at) < NAMELESS);
     }
 
-    /// Gives `line` what was added to the files, each line; whether there may be more at once.
+    /// Passes each new line of the files to `line`. Returns whether more lines may be available at
+    /// once.
     pub(super) fn read(
         &mut self,
         now: Instant,
@@ -108,7 +110,7 @@ impl Follower {
         }
         let mut is_more = false;
         for followed in self.files.values_mut() {
-            let Followed {
+            let FollowedFile {
                 file,
                 read,
                 lines,
@@ -116,7 +118,7 @@ impl Follower {
                 ..
             } = followed;
             if file.metadata().is_ok_and(|meta| meta.len() < *read) {
-                // It was made empty, and is written anew.
+                // The file was truncated and is being rewritten.
                 counts.torn += u64::from(lines.end().is_some());
                 *read = file.seek(SeekFrom::Start(0)).unwrap_or(0);
             }
@@ -177,7 +179,7 @@ mod tests {
             open.unwrap().write_all(text.as_bytes()).unwrap();
         }
 
-        /// What is read after a while, in order.
+        /// Advances the clock and returns all new lines in order.
         fn read(&mut self) -> Vec<String> {
             self.now += NAMES_EVERY;
             let mut all = Vec::new();
@@ -220,11 +222,11 @@ mod tests {
         let mut all = rig.read();
         all.sort();
         assert_eq!(all, ["one", "three", "two"]);
-        // Renamed to a name that is looked for, it is no other file.
+        // After a rename to another matching name the file is still the same file.
         fs::rename(rig.path("eve.json"), rig.path("eve.1.json")).unwrap();
         rig.append("eve.1.json", "four\n");
         assert_eq!(rig.read(), ["four"]);
-        // Who writes it has it open for a while.
+        // The writer keeps the renamed file open for a while.
         rig.append("old.1", "late\n");
         assert_eq!(rig.read(), ["late"]);
         rig.now += NAMELESS;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Lines that wait, of all sockets.
+/// Maximum number of waiting lines of all sockets.
 const LINES_MAX: usize = 65_536;
 /// Bytes of these lines. Both bounds are equal for lines of 1 KiB, which most alerts of Suricata
 /// do not exceed.
@@ -54,7 +54,7 @@ impl LineSender {
             && match self.lines.try_send(line.to_vec()) {
                 Ok(()) => true,
                 Err(TrySendError::Full(_)) => false,
-                // The recording ends: nobody counts what it does not need any more.
+                // The recording ends, so the line is not counted as lost.
                 Err(TrySendError::Disconnected(_)) => return true,
             };
         if !is_sent {

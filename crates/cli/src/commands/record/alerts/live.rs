@@ -1,4 +1,4 @@
-//! The threads that take alerts while packets are recorded.
+//! The threads that receive alerts during a recording.
 
 use std::{
     io,
@@ -23,25 +23,25 @@ use super::{
 };
 use crate::commands::record::config::Alerts;
 
-/// Lines understood, or files looked at, between two looks at the other.
+/// Lines that are parsed from the queue before files are read again, and the other way round.
 const TURN_LINES: usize = 1024;
-/// How often files are read.
+/// Interval between two reads of the files.
 const FILES_EVERY: Duration = Duration::from_millis(20);
-/// Between two tries to give alerts to an analyzer that has many to do.
+/// Interval between two attempts to pass alerts to a busy analyzer.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// What is bound before privileges are given up.
+/// Sockets and files that are opened before privileges are dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Bound {
+pub(crate) struct BoundAlerts {
     sockets: Sockets,
     follower: Option<Follower>,
 }
 
-impl Bound {
-    /// Opens the sockets, for `owner` and his group, and the files.
+impl BoundAlerts {
+    /// Opens the files, and the sockets, for `owner` and the owner's group.
     ///
     /// # Errors
-    /// A sentence: a socket is in use, or the system's word.
+    /// A message: a socket is in use, or the system's error.
     pub(crate) fn new(args: &Alerts, owner: Owner) -> Result<Self, String> {
         let mut bound = Self::default();
         let mut patterns = Vec::new();
@@ -62,7 +62,7 @@ impl Bound {
     }
 }
 
-/// See the module.
+/// Handle of the threads.
 #[derive(Debug)]
 pub(crate) struct AlertThreads {
     threads: Vec<JoinHandle<()>>,
@@ -72,12 +72,12 @@ pub(crate) struct AlertThreads {
 
 impl AlertThreads {
     /// # Errors
-    /// What the system said about a thread.
-    pub(crate) fn start(bound: Bound, handle: RecorderHandle) -> io::Result<Self> {
+    /// The system's error about a thread.
+    pub(crate) fn start(bound: BoundAlerts, handle: RecorderHandle) -> io::Result<Self> {
         let (lines_tx, lines) = line_queue();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), waker()?);
         let mut threads = Vec::new();
-        let Bound { sockets, follower } = bound;
+        let BoundAlerts { sockets, follower } = bound;
         if !sockets.is_empty() {
             let (handle, waker) = (handle.clone(), Arc::clone(&waker));
             let thread = Builder::new().name("alert-sockets".to_owned());
@@ -94,19 +94,19 @@ impl AlertThreads {
         })
     }
 
-    /// Ends them: what was not acted on is given up.
+    /// Ends the threads. Pending alerts are dropped.
     pub(crate) fn end(self) {
-        // Relaxed: nothing is handed over with it.
+        // Relaxed: the flag guards no data.
         self.stop.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&*self.waker, &1_u64.to_ne_bytes());
         for thread in self.threads {
-            // It told its panic itself.
+            // A panic has printed its own message.
             let _ = thread.join();
         }
     }
 }
 
-/// Understands lines, and hands on what is an alert.
+/// Parses lines and passes alerts to the recorder.
 fn read(
     lines: &LineReceiver,
     mut follower: Option<Follower>,
@@ -134,7 +134,7 @@ fn read(
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => is_open = false,
             }
-            // What is there already, and no more, so that one alert does not wait for another.
+            // Collect only lines that already wait, so that no alert waits for a later alert.
             wait = Duration::ZERO;
         }
         handle.count_alert_lines(&counts);
@@ -144,7 +144,7 @@ fn read(
     }
 }
 
-/// False: the recording has ended.
+/// Passes alerts to the analyzer. Returns `false` if the recording has ended.
 fn hand_on(mut alerts: Vec<Arc<Alert>>, handle: &RecorderHandle, stop: &AtomicBool) -> bool {
     while !alerts.is_empty() && !stop.load(Ordering::Relaxed) {
         match handle.alerts(alerts.clone()) {

@@ -1,4 +1,4 @@
-//! `--alerts`: where alerts of an IDS come from, and what is asked for them.
+//! `--alerts`: sources of IDS alerts, and the recorder's configuration for alerts.
 
 mod follow;
 mod line_queue;
@@ -17,14 +17,14 @@ use glob::{Pattern, glob};
 use retroscope_alert::{LineSplitter, ParsedLine, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
-pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
+pub(crate) use self::live::{AlertThreads, BoundAlerts};
 use super::config::Alerts;
 use crate::failure::Failure;
 
-/// Bytes read together.
+/// Size of a read, in bytes.
 const READ_BYTES: usize = 256 << 10;
 
-/// Where alerts come from.
+/// A source of alerts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AlertSource {
     Stream(PathBuf),
@@ -50,7 +50,7 @@ impl FromStr for AlertSource {
                 Err("name a file, or a socket: unix:PATH or unix-dgram:PATH".to_owned())
             }
             None if Path::new(text).exists() => Ok(Self::Files(text.to_owned())),
-            // Such a pattern walks whole trees of directories.
+            // `**` would walk whole directory trees.
             None if text.contains("**") => {
                 Err("'**' is no pattern here: '*' stands for any part of one name".to_owned())
             }
@@ -62,11 +62,11 @@ impl FromStr for AlertSource {
     }
 }
 
-/// The files that match a pattern of `--alerts` now, in the order of their names. A name that begins
-/// with a dot needs a part of the pattern that begins with a dot. A directory that cannot be read has
-/// no files, and a name that is not UTF-8 matches no pattern.
+/// The files that match a pattern of `--alerts` now, in the order of their names. A name that
+/// begins with a dot needs a part of the pattern that begins with a dot. A directory that cannot be
+/// read has no files, and a name that is not UTF-8 matches no pattern.
 fn files(pattern: &str) -> Vec<PathBuf> {
-    // A name may have the characters of a pattern.
+    // A file name may contain wildcard characters.
     if Path::new(pattern).exists() {
         return vec![PathBuf::from(pattern)];
     }
@@ -83,7 +83,7 @@ fn files(pattern: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Counts a line; an alert, if it is one.
+/// Counts a line. Returns the alert if the line is an alert.
 fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
     if line.is_empty() {
         return None;
@@ -103,7 +103,7 @@ fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
 }
 
 impl Alerts {
-    /// What the recorder is to do. With -r all alerts are read here.
+    /// The alert configuration of the recorder. With -r this reads all alerts.
     pub(crate) fn config(&self, offline: bool) -> Result<AlertConfig, Failure> {
         let mut config = AlertConfig {
             are_expected: !self.from.is_empty(),

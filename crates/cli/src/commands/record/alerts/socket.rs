@@ -24,9 +24,9 @@ use rustix::{
 use super::line_queue::LineSender;
 use crate::failure::say;
 
-/// Connections at once, as of an IDS with several threads.
+/// Maximum number of connections. An IDS may open one for each thread.
 const CLIENTS_MAX: usize = 64;
-/// Bytes taken together.
+/// Size of a read, in bytes.
 const READ_BYTES: usize = 256 << 10;
 /// Datagrams of one socket, and new connections of one listener, before the other sockets have
 /// their turn.
@@ -35,7 +35,7 @@ const TURN: usize = 64;
 /// free descriptor (`EMFILE`).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Sockets that are bound before privileges are given up. Dropping this removes their files.
+/// Sockets that are bound before privileges are dropped. Dropping this removes their files.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     listeners: Vec<UnixListener>,
@@ -74,7 +74,7 @@ impl Sockets {
     }
 }
 
-/// What wakes the thread to its end.
+/// Event that ends the thread.
 pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(
         0,
@@ -82,7 +82,8 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
     )?))
 }
 
-/// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there is lost, and counted.
+/// Receives lines until `stop` is written to. Lines go to `lines`; lines without room are lost and
+/// counted.
 pub(super) fn drain(
     sockets: &Sockets,
     stop: &OwnedFd,
@@ -125,7 +126,7 @@ impl<'s> Drain<'s> {
         }
     }
 
-    /// Waits until something is to be done. False: `stop` was written to.
+    /// Waits for events. Returns `false` if `stop` was written to.
     fn wait(&mut self, stop: &OwnedFd) -> bool {
         let listeners = self
             .sockets
@@ -237,7 +238,7 @@ mod tests {
         }
         let elapsed = since.elapsed();
         assert!(elapsed >= 3 * ACCEPT_AGAIN, "4 turns in {elapsed:?}");
-        // The others are served in between.
+        // Other connections are served in the meantime.
         let client = UnixStream::connect(at("b")).unwrap();
         drain.accept();
         assert_eq!(drain.clients.len(), 1);

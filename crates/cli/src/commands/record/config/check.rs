@@ -1,4 +1,4 @@
-//! What can be said of a configuration before a source is opened.
+//! Checks a configuration before a source is opened.
 
 use std::{fs, ops::Range, path::Path, sync::Arc};
 
@@ -8,22 +8,22 @@ use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 
-use super::{Loaded, What, keys_in, text::Fault};
+use super::{Loaded, What, keys_in, text::ConfigFault};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
-/// How much is checked.
+/// Scope of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// What may change while the recording runs, without a look at files.
+    /// Keys that may change during a recording, without checks of files.
     Reload,
-    /// What the start does not tell of itself, with its place.
+    /// Everything that the start itself would not report with its place in the file.
     Start,
-    /// And scripts too, which are run once, but for those that are trusted with anything.
+    /// Also scripts. Scripts are loaded once, except trusted scripts with full access.
     Whole,
 }
 
-/// All that is wrong.
-pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
+/// All errors.
+pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     let mut faults = numbers(loaded);
     faults.extend(expressions(loaded));
     if depth >= Depth::Start {
@@ -44,17 +44,17 @@ pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
     faults
 }
 
-/// An expression, and what takes it.
+/// An expression with the option that contains it.
 pub(crate) struct Expression<'a> {
-    /// The option, and the number of its value.
+    /// The option, and the index of its value.
     pub(crate) option: (&'static str, usize),
     pub(crate) text: &'a str,
-    /// Filled in by trigger packets.
+    /// A trigger packet fills in names of the expression.
     pub(crate) is_template: bool,
 }
 
-/// Rules that are called like a trigger of the options.
-fn numbers(loaded: &Loaded) -> Vec<Fault> {
+/// Rules whose name is the number of a trigger of the options.
+fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
         let number = name.parse::<usize>().ok();
@@ -63,7 +63,7 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
     let rules = loaded.rules.iter().filter_map(|rule| {
         let number = is_taken(&rule.rule.name)?;
         let why = format!("name: '{number}' is what trigger {number} of the options is called");
-        Some(Fault {
+        Some(ConfigFault {
             span: rule.span_of("name"),
             message: why,
         })
@@ -71,7 +71,7 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
     rules.collect()
 }
 
-fn expressions(loaded: &Loaded) -> Vec<Fault> {
+fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     type Check = fn(&str) -> Result<(), FilterError>;
     let mut check = |text: &str, check: Check, span: Option<Range<usize>>, what: &str| {
@@ -106,24 +106,24 @@ fn expressions(loaded: &Loaded) -> Vec<Fault> {
     faults
 }
 
-/// The error of an expression, with its own picture of the place.
-fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> Fault {
+/// The error of an expression, with the filter's own marking of the place.
+fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> ConfigFault {
     let rendered = error.render();
     let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
-    Fault {
+    ConfigFault {
         span,
         message: format!("{what}: {rendered}"),
     }
 }
 
 /// Files that cannot be read.
-fn files(loaded: &Loaded) -> Vec<Fault> {
+fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut check = |path: &Path, span: Option<Range<usize>>, what: &str| {
         let is_stdin = what == "read" && path.as_os_str() == "-";
         if !is_stdin && let Err(error) = fs::metadata(path) {
             let message = format!("{what}: cannot read {}: {error}", path.display());
-            faults.push(Fault { span, message });
+            faults.push(ConfigFault { span, message });
         }
     };
     let (it, api) = (&loaded.settings, &loaded.settings.api);
@@ -160,8 +160,8 @@ fn files(loaded: &Loaded) -> Vec<Fault> {
     faults
 }
 
-/// Scripts that do not load.
-fn scripts(loaded: &Loaded) -> Vec<Fault> {
+/// Scripts that fail to load.
+fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;
     let limits = ScriptLimits::default();
@@ -178,7 +178,7 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
         let loaded = Script::read(path, args.lua_trusted).and_then(|script| load(&script));
         if let Err(error) = loaded {
             let message = error.to_string();
-            faults.push(Fault { span, message });
+            faults.push(ConfigFault { span, message });
         }
     };
     let of = |option: &str, number: usize| loaded.spans_of(option).get(number).cloned();
@@ -201,8 +201,8 @@ fn scripts(loaded: &Loaded) -> Vec<Fault> {
     faults
 }
 
-/// What does not fit together, or makes no source.
-fn together(loaded: &Loaded) -> Vec<Fault> {
+/// Keys that contradict each other, or that describe no usable source.
+fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     let args = &loaded.settings;
     let mut faults = Vec::new();
     let resolved = loaded.resolve().map(drop);
@@ -222,7 +222,7 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
         ("post-user", "post-user", &args.post_user),
     ] {
         if let Err(error) = Privileges::new(option, user.as_deref(), None) {
-            faults.push(Fault {
+            faults.push(ConfigFault {
                 span: loaded.spans_of(key).first().cloned(),
                 message: format!("{key}: {error:#}"),
             });
@@ -231,11 +231,11 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
     faults
 }
 
-/// A sentence about options, at the place of the first of them that the file has.
-fn mentioned(loaded: &Loaded, message: &str) -> Fault {
+/// An error message about options, at the place of its first option that is in the file.
+fn mentioned(loaded: &Loaded, message: &str) -> ConfigFault {
     let mut spans = keys_in(message).filter_map(|key| loaded.spans_of(&key).first().cloned());
     let span = spans.next();
-    Fault {
+    ConfigFault {
         span,
         message: message.to_owned(),
     }

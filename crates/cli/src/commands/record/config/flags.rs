@@ -1,4 +1,4 @@
-//! The keys that have a flag, and `--set` for all of them. What a flag says is an assignment to its key.
+//! The keys that have a flag, and `--set` for all keys. A flag assigns a value to its key.
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command, ValueHint,
@@ -9,22 +9,22 @@ use clap::{
 
 use super::{
     key::{Key, Shape},
-    layers::{Assignment, Given, key_of},
+    layers::{AssignedValue, Assignment, key_of},
 };
 
 /// A flag.
 struct Flag {
-    /// The key, with its table.
+    /// The key with its table.
     key: &'static str,
     short: Option<char>,
     long: &'static str,
     value: &'static str,
-    /// FlowScope's name.
+    /// Alias for compatibility with FlowScope.
     alias: Option<&'static str>,
     commands: Commands,
 }
 
-/// The commands that have a flag.
+/// The commands that accept a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Commands {
     Record,
@@ -99,7 +99,7 @@ const FLAGS: &[Flag] = &[
     flag(Both, 'Z', "relinquish-privileges", "USER"),
 ];
 
-/// The hidden flag that gives the ring in GiB: FlowScope's.
+/// Hidden flag of FlowScope: ring size in GiB.
 const SIZE: &str = "size";
 
 /// The flags of `record`.
@@ -107,7 +107,7 @@ pub(crate) type RecordFlags = Flags<true>;
 /// The flags of `flows`.
 pub(crate) type FlowsFlags = Flags<false>;
 
-/// What flags and `--set` say, in their order.
+/// Assignments by flags and `--set`, in their order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Flags<const RECORD: bool>(pub(crate) Vec<Assignment>);
 
@@ -153,7 +153,7 @@ fn argument(flag: &'static Flag, key: &Key) -> Arg {
 }
 
 impl Flag {
-    fn assignment(&self, value: Given) -> Assignment {
+    fn assignment(&self, value: AssignedValue) -> Assignment {
         Assignment {
             option: self
                 .short
@@ -165,26 +165,28 @@ impl Flag {
     }
 }
 
-/// Refuses a text that the flag's key does not take.
+/// Rejects a text that is invalid for the flag's key.
 fn value_parser(flag: &'static Flag) -> impl TypedValueParser<Value = String> {
     move |text: &str| {
-        let checked = flag.assignment(Given::Text(text.to_owned())).check();
+        let checked = flag
+            .assignment(AssignedValue::Text(text.to_owned()))
+            .check();
         checked.map(|()| text.to_owned())
     }
 }
 
-/// Refuses a text that is no number of GiB.
+/// Rejects a text that is not a number of GiB.
 fn size_parser(text: &str) -> Result<String, String> {
     let assignment = Assignment::new("", "ring", format!("{text}GiB"));
     assignment.check().map(|()| text.to_owned())
 }
 
-/// Refuses a text that is no assignment.
+/// Rejects a text that is no assignment.
 fn set_parser(text: &str) -> Result<String, String> {
     Assignment::of_set(text)?.check().map(|()| text.to_owned())
 }
 
-/// `--set`.
+/// The option `--set`.
 fn set() -> Arg {
     Arg::new("set")
         .long("set")
@@ -226,11 +228,11 @@ impl<const RECORD: bool> clap::FromArgMatches for Flags<RECORD> {
         for (flag, key) in Self::all().filter(|(flag, _)| is_given(flag.long)) {
             if key.shape == Shape::Switch {
                 let index = matches.index_of(flag.long).unwrap_or_default();
-                given.push((index, flag.assignment(Given::On)));
+                given.push((index, flag.assignment(AssignedValue::On)));
             } else {
                 given.extend(
                     texts(matches, flag.long)
-                        .map(|(index, text)| (index, flag.assignment(Given::Text(text)))),
+                        .map(|(index, text)| (index, flag.assignment(AssignedValue::Text(text)))),
                 );
             }
         }
@@ -254,7 +256,7 @@ impl<const RECORD: bool> clap::FromArgMatches for Flags<RECORD> {
     }
 }
 
-/// The values of an option, with their places on the command line.
+/// The values of an option with their positions on the command line.
 fn texts(matches: &ArgMatches, id: &str) -> impl Iterator<Item = (usize, String)> {
     let texts = matches.get_many::<String>(id).into_iter().flatten();
     matches

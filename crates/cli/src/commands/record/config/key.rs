@@ -1,5 +1,5 @@
-//! What the program knows about each key of the configuration: its help, default and JSON schema.
-//! All of it stands once, in the structs of `settings`.
+//! Help, default and JSON schema of each key of the configuration. Their only source is the structs
+//! of `settings`.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -10,14 +10,14 @@ pub(crate) struct Key {
     field: &'static str,
     /// The heading in help and reference.
     pub(crate) section: &'static str,
-    /// The doc comment.
+    /// The doc comment of the struct's field.
     doc: &'static str,
     /// The default as text, or empty.
     pub(crate) default: &'static str,
     pub(crate) shape: Shape,
     /// The keys of the key's own table.
     pub(crate) keys: &'static [Self],
-    /// The values that the key takes, if they are few.
+    /// The possible values, if the key has a fixed set of values.
     pub(crate) choices: &'static [&'static str],
     schema: fn() -> Json,
 }

@@ -1,4 +1,4 @@
-//! Assignments on top of a file: the layers of a configuration.
+//! Applies assignments of the command line on top of a file: the layers of a configuration.
 
 use serde::Deserialize as _;
 use toml::{
@@ -12,21 +12,21 @@ use super::{
 };
 use crate::commands::removed;
 
-/// What a flag or `--set` says about a key.
+/// An assignment by a flag or `--set`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
-    /// The option as the user knows it.
+    /// The option in the user's spelling.
     pub(crate) option: String,
-    /// The key, after its tables; of a rule `rule`, its name, the key.
+    /// Tables and key. For a rule: `rule`, the name of the rule, and the key.
     pub(crate) path: Vec<String>,
-    pub(crate) value: Given,
+    pub(crate) value: AssignedValue,
     /// If the key has a list: adds to the list of earlier options.
     pub(crate) adds: bool,
 }
 
 /// A value of the command line.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Given {
+pub(crate) enum AssignedValue {
     On,
     Text(String),
     Toml(String),
@@ -37,7 +37,7 @@ impl Assignment {
         Self {
             option: option.to_owned(),
             path: vec![key.to_owned()],
-            value: Given::Text(text),
+            value: AssignedValue::Text(text),
             adds: false,
         }
     }
@@ -52,11 +52,11 @@ impl Assignment {
         key_of(&path)?;
         let value = value.trim();
         let value = match DeValue::parse(value) {
-            Ok(_) => Given::Toml(value.to_owned()),
+            Ok(_) => AssignedValue::Toml(value.to_owned()),
             Err(error) if value.starts_with(['[', '"', '\'']) => {
                 return Err(error.message().to_owned());
             }
-            Err(_) => Given::Text(value.to_owned()),
+            Err(_) => AssignedValue::Text(value.to_owned()),
         };
         Ok(Self {
             option: format!("--set {}", key.trim()),
@@ -66,10 +66,10 @@ impl Assignment {
         })
     }
 
-    /// Reads the value by itself.
+    /// Checks the value on its own.
     ///
     /// # Errors
-    /// A sentence: the key does not take it.
+    /// A message: the key does not accept the value.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut alone = DeTable::new();
         self.put(&mut alone, false)?;
@@ -77,7 +77,7 @@ impl Assignment {
         read.map(drop).map_err(|error| error.message().to_owned())
     }
 
-    /// The name of the key for origins: rules are one key.
+    /// The name of the key for [`super::ValueOrigin`]. All rules share one name.
     pub(crate) fn key(&self) -> String {
         match self.path.first() {
             Some(first) if first == "rule" => first.clone(),
@@ -85,15 +85,15 @@ impl Assignment {
         }
     }
 
-    /// Puts the value into a table. `adds`: to the list that is there.
+    /// Writes the value into a table. `adds`: append to an existing list.
     ///
     /// # Errors
-    /// A sentence: it does not fit what is there.
+    /// A message: the value does not fit the existing value.
     pub(crate) fn put<'a>(&'a self, table: &mut DeTable<'a>, adds: bool) -> Result<(), String> {
         let value = match &self.value {
-            Given::On => DeValue::Boolean(true),
-            Given::Text(text) => DeValue::String(text.as_str().into()),
-            Given::Toml(text) => {
+            AssignedValue::On => DeValue::Boolean(true),
+            AssignedValue::Text(text) => DeValue::String(text.as_str().into()),
+            AssignedValue::Toml(text) => {
                 let value = DeValue::parse(text).map_err(|it| it.message().to_owned())?;
                 value.into_inner()
             }
@@ -133,7 +133,7 @@ fn nowhere<T>(value: T) -> Spanned<T> {
 }
 
 fn insert<'a>(table: &mut DeTable<'a>, key: &'a str, value: DeValue<'a>) {
-    // The old key would stay, with its place.
+    // `insert` alone would keep the old key with its place.
     table.remove(key);
     table.insert(nowhere(DeString::from(key)), nowhere(value));
 }
@@ -151,7 +151,7 @@ fn table_of<'t, 'a>(
     }
 }
 
-/// The rule of a name, which is added if it is missing.
+/// Finds a rule by name. Adds a missing rule.
 fn rule_of<'t, 'a>(
     table: &'t mut DeTable<'a>,
     name: &'a str,
@@ -195,10 +195,10 @@ fn read_path(key: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The key of a path.
+/// Finds the key of a path.
 ///
 /// # Errors
-/// A sentence: there is no such key, and what is meant instead.
+/// A message: the key does not exist, with a suggestion.
 pub(crate) fn key_of(path: &[String]) -> Result<&'static Key, String> {
     let unnamed: Vec<&str> = match path {
         [rule, _, key @ ..] if rule == "rule" => [rule.as_str()]
@@ -216,10 +216,10 @@ pub(crate) fn key_of(path: &[String]) -> Result<&'static Key, String> {
     found.ok_or_else(|| "it names no key".to_owned())
 }
 
-/// A key of a table.
+/// Finds a key of a table.
 ///
 /// # Errors
-/// A sentence: there is no such key, and what is meant instead.
+/// A message: the key does not exist, with a suggestion.
 pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'static Key, String> {
     if let Some(key) = keys.iter().find(|key| key.name() == name) {
         return Ok(key);

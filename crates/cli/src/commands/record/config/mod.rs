@@ -3,11 +3,11 @@
 //! - `settings`: all keys, as structs that serde reads; `values` has their types, `key` their help,
 //! - `flags`: the keys that have a flag, and `--set`,
 //! - `layers`: assignments of flags and `--set` on top of the file,
-//! - `check`: what is wrong in a configuration, at its place in the file,
+//! - `check`: errors of a configuration, each with its place in the file,
 //! - `print`: `--print-config`,
-//! - `reload`: the file is read again.
+//! - `reload`: reads the file again during a recording.
 //!
-//! Defaults are lowest, then the file, then flags and `--set` in their order.
+//! The file overrides defaults. Flags and `--set` override the file, in their order.
 
 mod check;
 mod flags;
@@ -50,7 +50,7 @@ use self::{
     key::{Key, Shape},
     layers::known,
     rules::FileRule,
-    text::{ConfigText, Fault},
+    text::{ConfigFault, ConfigText},
 };
 use crate::{
     failure::{Failure, say},
@@ -60,7 +60,7 @@ use crate::{
 /// Errors that are reported for one file.
 const FAULTS_MAX: usize = 100;
 
-/// Keys of which the file or the command line has one at most.
+/// Pairs of keys that exclude each other, in the file and on the command line.
 const EXCLUSIVE: [[&str; 2]; 4] = [
     ["interface", "read"],
     ["filter", "filter-file"],
@@ -70,10 +70,10 @@ const EXCLUSIVE: [[&str; 2]; 4] = [
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq)]
-enum Origin {
+enum ValueOrigin {
     File {
         key: Range<usize>,
-        /// The value, or the values of a list.
+        /// Place of the value, or of each value of a list.
         values: Vec<Range<usize>>,
     },
     /// An option of the command line.
@@ -88,20 +88,20 @@ pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     rules: Vec<FileRule>,
     text: ConfigText,
-    origins: BTreeMap<String, Origin>,
-    /// The given values as TOML.
+    origins: BTreeMap<String, ValueOrigin>,
+    /// The given values in TOML notation.
     written: BTreeMap<String, String>,
 }
 
-/// Why a file and a command line are no configuration: sentences, each with its place in the file.
+/// Errors of a file and a command line, each with its place in the file.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedConfig {
     faults: Vec<String>,
     has_file: bool,
 }
 
-impl Refused {
-    /// Tells the user, and makes the end of it.
+impl RefusedConfig {
+    /// Prints the errors and returns the failure of the command.
     pub(crate) fn failure(self) -> Failure {
         if !self.has_file {
             return Failure::usage(self.text());
@@ -111,20 +111,20 @@ impl Refused {
         Failure::usage(format!("--config: {errors}, nothing was started"))
     }
 
-    /// All of it, in lines.
+    /// All errors, one or more lines each.
     pub(crate) fn text(&self) -> String {
         self.faults.join("\n")
     }
 }
 
 impl Loaded {
-    /// Reads a file, if there is one, and puts the command line on top.
+    /// Reads the file, if one is given, and applies the command line.
     ///
     /// # Errors
-    /// All that is wrong.
-    pub(crate) fn new(path: Option<&Path>, flags: &[Assignment]) -> Result<Self, Refused> {
+    /// All errors.
+    pub(crate) fn new(path: Option<&Path>, flags: &[Assignment]) -> Result<Self, RefusedConfig> {
         let text = match path {
-            Some(path) => ConfigText::read(path).map_err(|why| Refused {
+            Some(path) => ConfigText::read(path).map_err(|why| RefusedConfig {
                 faults: vec![why],
                 has_file: true,
             })?,
@@ -160,11 +160,11 @@ impl Loaded {
         self.path.is_some()
     }
 
-    /// Checks all that can be checked without opening a source.
+    /// Checks everything that can be checked without opening a source.
     ///
     /// # Errors
-    /// All that is wrong.
-    pub(crate) fn check(&self, depth: Depth) -> Result<(), Refused> {
+    /// All errors.
+    pub(crate) fn check(&self, depth: Depth) -> Result<(), RefusedConfig> {
         let faults = check::check(self, depth);
         if faults.is_empty() {
             return Ok(());
@@ -172,11 +172,11 @@ impl Loaded {
         Err(refused(&self.text, faults))
     }
 
-    /// `--check-config`.
+    /// Runs `--check-config`.
     ///
     /// # Errors
-    /// All that is wrong.
-    pub(crate) fn check_only(&self) -> Result<(), Refused> {
+    /// All errors.
+    pub(crate) fn check_only(&self) -> Result<(), RefusedConfig> {
         self.check(Depth::Whole)?;
         if !self.settings.quiet {
             say(&format!("{}: no errors", self.text.name()));
@@ -184,26 +184,26 @@ impl Loaded {
         Ok(())
     }
 
-    /// The places of a key's values in the file, if the file's values count.
+    /// Places of a key's values in the file. Empty if the command line overrides the file.
     fn spans_of(&self, key: &str) -> &[Range<usize>] {
         match self.origins.get(key) {
-            Some(Origin::File { values, .. }) => values,
+            Some(ValueOrigin::File { values, .. }) => values,
             _ => &[],
         }
     }
 }
 
-/// What is read from a file and a command line.
+/// The layers while a file and a command line are read.
 #[derive(Debug, Default)]
 struct Layers {
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, ValueOrigin>,
     /// The places of each rule and its keys.
     rules: Vec<BTreeMap<String, Range<usize>>>,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
 }
 
 impl Layers {
-    /// Returns the settings, and what is given as TOML; `None` if something is wrong.
+    /// Returns the settings and the given values in TOML notation. `None`: there are errors.
     fn read(
         &mut self,
         text: &ConfigText,
@@ -218,11 +218,13 @@ impl Layers {
         let mut table = table.into_inner();
         self.file(Settings::KEYS, &table, "");
         for [one, other] in EXCLUSIVE {
-            if let [Some(Origin::File { .. }), Some(Origin::File { key, .. })] =
-                [one, other].map(|key| self.origins.get(key))
+            if let [
+                Some(ValueOrigin::File { .. }),
+                Some(ValueOrigin::File { key, .. }),
+            ] = [one, other].map(|key| self.origins.get(key))
             {
                 let why = format!("'{one}' and '{other}' exclude each other: leave one out");
-                self.faults.push(Fault::at(key.clone(), why));
+                self.faults.push(ConfigFault::at(key.clone(), why));
             }
         }
         for flag in flags {
@@ -252,13 +254,13 @@ impl Layers {
         }
     }
 
-    /// Looks at each key of a table of the file by itself, so that all errors are found.
+    /// Checks each key of a table on its own, so that all errors are found.
     fn file(&mut self, keys: &'static [Key], table: &DeTable<'_>, prefix: &str) {
         for (name, value) in table {
             let key = match known(keys, name.get_ref(), prefix) {
                 Ok(key) => key,
                 Err(why) => {
-                    self.faults.push(Fault::at(name.span(), why));
+                    self.faults.push(ConfigFault::at(name.span(), why));
                     continue;
                 }
             };
@@ -273,7 +275,7 @@ impl Layers {
                 }
                 (Shape::Table, _) => {
                     let why = format!("{path} is a table: write [{path}]");
-                    self.faults.push(Fault::at(value.span(), why));
+                    self.faults.push(ConfigFault::at(value.span(), why));
                 }
                 _ => {
                     let fault = match prefix {
@@ -287,7 +289,7 @@ impl Layers {
                         _ => vec![value.span()],
                     };
                     let key = name.span();
-                    self.origins.insert(path, Origin::File { key, values });
+                    self.origins.insert(path, ValueOrigin::File { key, values });
                 }
             }
         }
@@ -296,20 +298,20 @@ impl Layers {
     fn rules(&mut self, keys: &'static [Key], value: &Spanned<DeValue<'_>>) {
         let DeValue::Array(list) = value.get_ref() else {
             let why = "rules stand in [[rule]], one each, with two brackets";
-            self.faults.push(Fault::at(value.span(), why));
+            self.faults.push(ConfigFault::at(value.span(), why));
             return;
         };
         for rule in list.iter() {
             let DeValue::Table(table) = rule.get_ref() else {
                 let why = "a rule is a table: write [[rule]]";
-                self.faults.push(Fault::at(rule.span(), why));
+                self.faults.push(ConfigFault::at(rule.span(), why));
                 continue;
             };
             let mut spans = BTreeMap::from([(String::new(), rule.span())]);
             for (name, value) in table {
                 let fault = match known(keys, name.get_ref(), "rule") {
                     Ok(_) => entry::<RuleSettings>(name, value),
-                    Err(why) => Some(Fault::at(name.span(), why)),
+                    Err(why) => Some(ConfigFault::at(name.span(), why)),
                 };
                 self.faults.extend(fault);
                 spans.insert(name.get_ref().to_string(), value.span());
@@ -318,22 +320,22 @@ impl Layers {
         }
         let (key, values) = (value.span(), Vec::new());
         self.origins
-            .insert("rule".to_owned(), Origin::File { key, values });
+            .insert("rule".to_owned(), ValueOrigin::File { key, values });
     }
 
-    /// Puts an assignment of the command line on top.
+    /// Applies an assignment of the command line.
     fn put<'a>(&mut self, table: &mut DeTable<'a>, flag: &'a Assignment) {
-        let wrong = |why: &str| Fault::nowhere(format!("{}: {why}", flag.option));
+        let wrong = |why: &str| ConfigFault::nowhere(format!("{}: {why}", flag.option));
         let key = flag.key();
         let partners = EXCLUSIVE.iter().filter(|pair| pair.contains(&key.as_str()));
         let partners = partners.flatten().filter(|other| **other != key);
         for other in partners {
             match self.origins.get(*other) {
-                Some(Origin::Option(option)) => {
+                Some(ValueOrigin::Option(option)) => {
                     let why = format!("{} excludes {option}: leave one out", flag.option);
-                    self.faults.push(Fault::nowhere(why));
+                    self.faults.push(ConfigFault::nowhere(why));
                 }
-                Some(Origin::File { .. }) => {
+                Some(ValueOrigin::File { .. }) => {
                     self.origins.remove(*other);
                     table.remove(*other);
                 }
@@ -341,17 +343,17 @@ impl Layers {
             }
         }
         let is_list = key_of(&flag.path).is_ok_and(|key| key.shape == Shape::List);
-        let has_option = matches!(self.origins.get(&key), Some(Origin::Option(_)));
+        let has_option = matches!(self.origins.get(&key), Some(ValueOrigin::Option(_)));
         let adds = flag.adds && is_list && has_option;
         if let Err(why) = flag.put(table, adds) {
             self.faults.push(wrong(&why));
         }
-        // Rules of the file keep their places.
+        // Rules of the file keep their places, unless the whole list of rules is replaced.
         if flag.path.len() == 1 && key == "rule" {
             self.rules.clear();
         }
         self.origins
-            .insert(key, Origin::Option(flag.option.clone()));
+            .insert(key, ValueOrigin::Option(flag.option.clone()));
     }
 }
 
@@ -361,11 +363,11 @@ fn written(value: &Spanned<DeValue<'_>>) -> String {
     value.map_or_else(|error| error.to_string(), |value| value.to_string())
 }
 
-/// What is wrong with a key of a table, if anything.
+/// The error of a key of a table, if any.
 fn entry<T: DeserializeOwned>(
     name: &Spanned<toml::de::DeString<'_>>,
     value: &Spanned<DeValue<'_>>,
-) -> Option<Fault> {
+) -> Option<ConfigFault> {
     let table: DeTable<'_> = [(name.clone(), value.clone())].into_iter().collect();
     let read = T::deserialize(Deserializer::from(Spanned::new(0..0, table)));
     let mut fault = of_toml(&read.err()?, name.get_ref());
@@ -377,31 +379,31 @@ fn entry<T: DeserializeOwned>(
 }
 
 /// An error of `toml`, about a key.
-fn of_toml(error: &toml::de::Error, key: &str) -> Fault {
+fn of_toml(error: &toml::de::Error, key: &str) -> ConfigFault {
     let colon = if key.is_empty() { "" } else { ": " };
-    Fault {
+    ConfigFault {
         span: error.span(),
         message: format!("{key}{colon}{}", error.message()),
     }
 }
 
-/// Faults for a person, in the order of the file.
-fn refused(text: &ConfigText, mut faults: Vec<Fault>) -> Refused {
+/// Formats errors in the order of the file.
+fn refused(text: &ConfigText, mut faults: Vec<ConfigFault>) -> RefusedConfig {
     faults.sort_by_key(|fault| fault.span.as_ref().map(|span| span.start));
     faults.dedup();
     let more = faults.len().saturating_sub(FAULTS_MAX);
     faults.truncate(FAULTS_MAX);
     if more > 0 {
         let more = counted(more as u64, "error");
-        faults.push(Fault::nowhere(format!("{more} more")));
+        faults.push(ConfigFault::nowhere(format!("{more} more")));
     }
-    Refused {
+    RefusedConfig {
         faults: faults.iter().map(|fault| text.render(fault)).collect(),
         has_file: !text.name().is_empty(),
     }
 }
 
-/// The keys that a sentence mentions: its first word, and options.
+/// Keys that a message mentions: its first word, and options.
 fn keys_in(sentence: &str) -> impl Iterator<Item = String> {
     let first = sentence.split([':', ' ']).next();
     let words = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || "-.".contains(c)));

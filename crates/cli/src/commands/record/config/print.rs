@@ -1,7 +1,7 @@
-//! `--print-config`: all values that count, as a file, each with its origin.
+//! `--print-config`: prints all effective values as a file, each with its origin.
 
 use super::{
-    Loaded, Origin,
+    Loaded, ValueOrigin,
     key::{Key, Setting as _, Shape, table_schema},
     layers::written_default,
     settings::Settings,
@@ -16,7 +16,7 @@ pub(crate) fn schema() -> String {
 }
 
 impl Loaded {
-    /// A configuration file with the values that count. A comment says where each comes from.
+    /// A configuration file with the effective values. A comment names the origin of each value.
     pub(crate) fn printed(&self) -> String {
         let mut lines = Vec::new();
         self.print(Settings::KEYS, "", &mut lines);
@@ -43,11 +43,11 @@ impl Loaded {
                 continue;
             };
             let origin = match self.origins.get(&path) {
-                Some(Origin::File { key, .. }) => {
+                Some(ValueOrigin::File { key, .. }) => {
                     let (line, _) = self.text.place(key.start);
                     format!("{}:{line}", self.text.name())
                 }
-                Some(Origin::Option(option)) => option.clone(),
+                Some(ValueOrigin::Option(option)) => option.clone(),
                 None => "default".to_owned(),
             };
             lines.push(format!("{name} = {value} # {origin}"));

@@ -1,4 +1,4 @@
-//! Reading the file of `--config` again while the recording runs: all of it is taken over, or nothing.
+//! Reloads the file of `--config` during a recording. If the file has an error, no change applies.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use retroscope_recorder::{Action, Change, Config, RecorderHandle};
 use super::{Assignment, ConfigRule, Loaded, Setting as _, Settings, What, check::Depth};
 use crate::{commands::record::service::Notify, failure::say};
 
-/// Options that may change while the recording runs; of rules those that are expressions may.
+/// Keys that may change during a recording. With `rule`, only rules with an expression may change.
 pub(super) const RELOADED: [&str; 14] = [
     "trigger",
     "rule",
@@ -34,27 +34,27 @@ pub(super) const RELOADED: [&str; 14] = [
     "cutoff",
 ];
 
-/// Reads the file again, for whoever asks: SIGHUP, a command, the API.
+/// Reloads the file on request: by SIGHUP, a command, or the API.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     path: PathBuf,
     flags: Vec<Assignment>,
     handle: RecorderHandle,
     notify: Notify,
-    followed: Mutex<Followed>,
+    followed: Mutex<FollowedConfig>,
 }
 
-/// What the recording goes by.
+/// The configuration that the recording currently uses.
 #[derive(Debug)]
-struct Followed {
+struct FollowedConfig {
     settings: Settings,
     rules: Vec<ConfigRule>,
     config: Config,
 }
 
 impl Reloader {
-    /// For a recording that was started with this. `notify` hears when the file is read, and when that is over.
-    /// `None`: there is no file.
+    /// A reloader for a recording that started with this configuration. `notify` receives a message
+    /// when a reload starts and when it ends. `None`: there is no file.
     pub(crate) fn new(
         loaded: &Loaded,
         config: Config,
@@ -62,7 +62,7 @@ impl Reloader {
         notify: Notify,
     ) -> Option<Self> {
         let path = loaded.path.clone()?;
-        let followed = Followed {
+        let followed = FollowedConfig {
             settings: loaded.settings.clone(),
             rules: loaded.rules(),
             config,
@@ -76,11 +76,12 @@ impl Reloader {
         })
     }
 
-    /// Reads the file and makes the recording follow it. Returns what that changed, in words, and whether it changed anything. One call at a time; may take
-    /// as long as the compilation of rules, and as looking up names.
+    /// Reads the file and applies the changes to the recording. Returns the changes in words, and
+    /// whether anything changed. Concurrent calls wait for each other. A call may take as long as
+    /// compiling the rules and looking up names.
     ///
     /// # Errors
-    /// All that is wrong, in lines; the recording goes on as it was.
+    /// All errors, in lines. The recording continues unchanged.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         self.notify.reloading();
@@ -89,7 +90,7 @@ impl Reloader {
         told
     }
 
-    fn follow(&self, followed: &mut Followed) -> Result<(String, bool), String> {
+    fn follow(&self, followed: &mut FollowedConfig) -> Result<(String, bool), String> {
         let loaded = Loaded::new(Some(&self.path), &self.flags);
         let loaded = loaded.map_err(|refused| refused.text())?;
         let name = self.path.display();
@@ -107,7 +108,7 @@ impl Reloader {
         let config = config.map_err(|failure| format!("{name}: {}", failure.message()))?;
         let told = self.handle.reload(&config);
         let told = told.map_err(|error| format!("{name}: {error}"))?;
-        *followed = Followed {
+        *followed = FollowedConfig {
             rules: loaded.rules(),
             settings: loaded.settings,
             config,
@@ -115,13 +116,14 @@ impl Reloader {
         Ok((format!("{name}: {told}"), !told.is_empty()))
     }
 
-    /// Starts a thread that reloads whenever it is asked to, and says what came of it. Returns how to ask: what is asked while it is busy is done once.
+    /// Starts a thread that reloads on request and prints the result. Returns the request channel.
+    /// Requests during a reload become a single reload.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     pub(crate) fn serve(self: Arc<Self>) -> io::Result<SyncSender<()>> {
         let (ask, asked) = sync_channel(1);
-        // It ends with the process, or with who asks.
+        // The thread ends with the process, or when the request channel closes.
         Builder::new().name("reload".to_owned()).spawn(move || {
             while asked.recv().is_ok() {
                 let reloaded = self.reload();
@@ -143,8 +145,8 @@ impl Reloader {
     }
 }
 
-/// What differs that cannot change.
-fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
+/// Changed keys that cannot change during a recording.
+fn fixed(loaded: &Loaded, followed: &FollowedConfig) -> BTreeSet<String> {
     let mut names = Vec::new();
     loaded
         .settings

@@ -12,7 +12,7 @@ use retroscope_recorder::{NO_PACKET, TriggerRequest, check_name};
 
 use super::{
     settings::RuleSettings,
-    text::{ConfigText, Fault},
+    text::{ConfigFault, ConfigText},
 };
 
 /// A rule of a configuration file.
@@ -23,22 +23,22 @@ pub(crate) struct ConfigRule {
     pub(crate) request: TriggerRequest,
 }
 
-/// What triggers.
+/// The kind of a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
-    /// An expression.
+    /// A filter expression.
     Filter(String),
-    /// A function of this file.
+    /// A Lua function in this file.
     Lua(PathBuf),
-    /// A module over flows.
+    /// A module that inspects flows, in this file.
     Module(PathBuf),
 }
 
-/// A rule, and its places in the file.
+/// A rule with its places in the file.
 #[derive(Debug)]
 pub(super) struct FileRule {
     pub(super) rule: ConfigRule,
-    /// Of the rule (`""`) and its keys; empty for a rule of the command line.
+    /// Places of the rule (`""`) and of its keys. Empty for a rule of the command line.
     spans: BTreeMap<String, Range<usize>>,
 }
 
@@ -53,18 +53,18 @@ fn place(spans: &BTreeMap<String, Range<usize>>, key: &str) -> Option<Range<usiz
     spans.get(key).or_else(|| spans.get("")).cloned()
 }
 
-/// Checks each rule. `spans` are the places of the file's rules, which are the first.
+/// Reads and checks all rules. `spans` are the places of the file's rules, which come first.
 pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
     spans: Vec<BTreeMap<String, Range<usize>>>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigFault>,
 ) -> Vec<FileRule> {
     let mut read: Vec<FileRule> = Vec::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     let spans = spans.into_iter().chain(iter::repeat_with(BTreeMap::new));
     for (settings, spans) in rules.iter().zip(spans) {
-        let wrong = |key, message| Fault {
+        let wrong = |key, message| ConfigFault {
             span: place(&spans, key),
             message,
         };
@@ -100,7 +100,7 @@ pub(super) fn read(
     read
 }
 
-/// What triggers a rule.
+/// The trigger of a rule.
 fn what(rule: &RuleSettings) -> Result<What, String> {
     if rule.name.is_empty() {
         return Err("a rule needs a name: name = \"…\"".to_owned());

@@ -14,7 +14,7 @@ use super::{
     key::{Key, Setting, settings, table_schema},
     values::{Count, List, Number, Parsed, Size, SizeLimit, TailDrop, choices},
 };
-use crate::{commands::record::alerts::AlertSource, eve::Target};
+use crate::{commands::record::alerts::AlertSource, eve::EveTarget};
 
 settings! {
     /// What `retroscope record` does.
@@ -263,7 +263,7 @@ settings! {
             ///
             /// The lines are appended to a file, go to stdout (`-`), or to the stream socket `unix:PATH`,
             /// at which another program listens. A service opens the file again at SIGHUP.
-            eve: Option<Parsed<Target>>,
+            eve: Option<Parsed<EveTarget>>,
             /// Seed of Community IDs
             community_id_seed: Option<Parsed<Number<0, 65_535>>>,
             /// End a flow after TIME without a packet (0: never)

@@ -6,7 +6,7 @@ use super::*;
 use crate::{Cli, commands::removed};
 
 impl Loaded {
-    /// A file `f` of this text, which is right, with options.
+    /// A valid file `f` with this text, and flags.
     fn new_of(text: &str, flags: &[Assignment]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
@@ -17,7 +17,7 @@ impl Loaded {
     }
 }
 
-/// What a command line gives.
+/// Assignments of a command line.
 fn flags(command_line: &[&str]) -> Vec<Assignment> {
     let command = RecordFlags::augment_args(Command::new("record").no_binary_name(true));
     let matches = command.try_get_matches_from(command_line).unwrap();
@@ -96,7 +96,7 @@ fn a_file_is_what_its_keys_are_as_options() {
     assert_eq!(of_command_line(&options), of_command_line(&plain));
 }
 
-/// Defaults, the file, then options in their order.
+/// Precedence: defaults, the file, then options in their order.
 #[test]
 fn the_command_line_wins() {
     for (file, options, expected) in [
@@ -111,7 +111,7 @@ fn the_command_line_wins() {
             &["-tudp", "-ticmp"],
         ),
         ("", &["-tip", "--set=trigger=['a', 'b']"], &["-ta", "-tb"]),
-        // What excludes the option goes, too.
+        // An option also removes the key of the file that it excludes.
         ("dump-lua = 'x.lua'", &["--dump=udp"], &["--dump=udp"]),
         ("ring-memfd = true", &["--ring-file=x"], &["--ring-file=x"]),
         ("filter = 'udp'", &["-F/dev/null"], &["-F/dev/null"]),
@@ -130,12 +130,12 @@ fn the_command_line_wins() {
         let all: Vec<_> = [INTERFACE].iter().chain(expected).copied().collect();
         assert_eq!(loaded.settings, of_command_line(&all), "{file} {options:?}");
     }
-    // The rules of a file are tried on a capture.
+    // The rules of a file can be tested on a capture.
     let rules = "interface = 'eth0'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n";
     let loaded = load(rules, &["-r", "-"]).unwrap();
     assert!(loaded.settings.interface.is_empty());
     assert_eq!(loaded.settings.rule.len(), 1);
-    // A rule is changed, another one is added.
+    // One rule is changed, and another rule is added.
     let options = ["--set=rule.a.past=3s", "--set=rule.\"b.c\".filter=tcp"];
     let rules = load(rules, &[&options[..], &["-r", "-"]].concat())
         .unwrap()
@@ -195,7 +195,7 @@ fn the_help_is_short() {
     for line in help.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    // One line an option, after the headings.
+    // One line for each option after the headings.
     let lines = help
         .lines()
         .filter(|line| line.trim_start().starts_with('-'));
@@ -394,13 +394,13 @@ fn what_is_wrong_is_told_with_its_place() {
             "{text}:\n{told}\nand not {expected}"
         );
     }
-    // Whether there is a fitting engine is seen where an interface has one.
+    // Whether an engine supports a key is checked only with an interface.
     let told = load("interface = 'lo'\nbusy-poll = 10", &[]).unwrap_err();
     assert!(told.contains("f:2:13: busy-poll is for"), "{told}");
-    // The picture of an expression's place is the filter's own.
+    // The filter marks the place within the expression.
     let told = load(&format!("{LO}filter = 'udp prot 7'"), &[]).unwrap_err();
     assert!(told.ends_with("\n  udp prot 7\n      ^^^^"), "{told}");
-    // All of it at once, in the order of the file.
+    // All errors are reported at once, in the order of the file.
     let told = load(
         "past = 'x'\nfuture = 'y'\n[[rule]]\nname = 3\n[[rule]]\nfilter = true\n",
         &[],
@@ -409,7 +409,7 @@ fn what_is_wrong_is_told_with_its_place() {
     let places = ["f:1:8: ", "f:2:10: ", "f:4:8: ", "f:6:10: "];
     let found: Vec<_> = places.iter().map(|place| told.find(place)).collect();
     assert!(found.is_sorted() && found[0].is_some(), "{told}");
-    // And where it is too much, not all of it.
+    // A long list of errors is cut.
     let many: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let told = load(&many, &[]).unwrap_err();
     assert!(
@@ -426,7 +426,7 @@ fn what_is_no_text_is_refused() {
     let refused = |path: &Path| Loaded::new(Some(path), &[]).unwrap_err().text();
     fs::write(&path, b"past = '1s'\ndump = '\xffx'\n").unwrap();
     assert!(refused(&path).contains("f:2:9: the byte 0xff is no UTF-8 text"));
-    // A file without an end, and one that is only long.
+    // Special files without an end, and a regular file that is too long.
     for special in ["/dev/zero", "/dev/null", "/proc/self"] {
         let why = refused(Path::new(special));
         assert!(why.contains("no regular file"), "{why}");
@@ -438,7 +438,7 @@ fn what_is_no_text_is_refused() {
     refused(&path);
     fs::remove_file(&path).unwrap();
     assert!(refused(&path).contains("cannot read"));
-    // Nobody writes a pipe: it is not waited for.
+    // A pipe without a writer must not block.
     let made = std::process::Command::new("mkfifo").arg(&path).status();
     assert!(made.unwrap().success());
     assert!(refused(&path).contains("no regular file"));
@@ -456,7 +456,7 @@ fn thousands_of_rules_are_read() {
     assert_eq!(config.requests[2999].max_dumps, Some(3));
 }
 
-/// Triggers of options have the places of before, whatever rules there are between them.
+/// Triggers of options keep their positions regardless of the rules.
 #[test]
 fn rules_stand_behind_the_triggers_of_their_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -479,7 +479,7 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
         .collect();
     assert_eq!(dumps, [None; 4]);
     assert!(config.requests[1].past.is_some() && config.requests[3].past.is_none());
-    // A script that does not load.
+    // A script that fails to load.
     fs::write(folder.path().join("s.lua"), "return 3").unwrap();
     let why = load(&text, &[]).unwrap().check_only().unwrap_err().text();
     assert!(why.contains(":3:16: "), "{why}");
@@ -489,10 +489,10 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
 fn the_example_has_every_key() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = fs::read_to_string(root.join("examples/retroscope.toml")).unwrap();
-    // As it stands it is right.
+    // The file is valid as it is.
     let loaded = load(&text, &[]).unwrap();
     assert_eq!(loaded.settings.rule.len(), 3);
-    // With what it shows of all else, each key by itself.
+    // It is also valid with each commented key enabled on its own.
     let all = text.lines().map(|line| match line.strip_prefix('#') {
         Some(key) if !key.starts_with([' ', ':']) => key,
         _ => line,
@@ -524,7 +524,7 @@ fn the_example_has_every_key() {
         of_rules,
         names(RuleSettings::KEYS, "").into_iter().collect()
     );
-    // What is marked so can be read again, and nothing else.
+    // Exactly the marked keys can be reloaded.
     for key in reload::RELOADED {
         assert!(known.contains(key), "{key}");
     }

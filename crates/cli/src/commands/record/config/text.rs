@@ -1,4 +1,4 @@
-//! The text of a configuration file, and what is wrong at a place of it.
+//! The text of a configuration file, and errors with their place in the text.
 
 use std::{
     fs::File,
@@ -10,28 +10,28 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Bytes of a file: 16,384 rules of 500 bytes.
+/// Maximum size of a file: 16,384 rules of 500 bytes.
 const BYTES_MAX: u64 = 8 << 20;
-/// Characters of a line that are shown before a place, and from it on.
+/// Characters of a line that are shown before and after the place of an error.
 const SHOWN_CHARS: usize = 60;
 
-/// A file that was read. Without a file it is empty.
+/// The text of a file. Empty without a file.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigText {
     name: String,
     pub(super) text: String,
 }
 
-/// Something that is wrong.
+/// An error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// Bytes of the text. `None`: the fault is in the command line.
+pub(super) struct ConfigFault {
+    /// Byte range in the text. `None`: the error is in the command line.
     pub(super) span: Option<Range<usize>>,
-    /// A sentence; what else there is to see stands in further lines.
+    /// The message. Further lines contain details.
     pub(super) message: String,
 }
 
-impl Fault {
+impl ConfigFault {
     pub(super) fn at(span: Range<usize>, message: impl Into<String>) -> Self {
         Self {
             span: Some(span),
@@ -39,7 +39,7 @@ impl Fault {
         }
     }
 
-    /// In no place of the file.
+    /// An error without a place in the file.
     pub(super) fn nowhere(message: impl Into<String>) -> Self {
         Self {
             span: None,
@@ -52,7 +52,7 @@ impl ConfigText {
     /// Reads a file.
     ///
     /// # Errors
-    /// A sentence for the user, with the name and where it can be the place.
+    /// A message with the name of the file and, if possible, the place.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let failed = |error: std::io::Error| {
@@ -64,7 +64,7 @@ impl ConfigText {
             };
             format!("cannot read {name}: {error}{hint}")
         };
-        // A pipe that nobody writes would not even open.
+        // Opening a pipe without a writer would block.
         let mut options = File::options();
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
         let file = options.read(true).custom_flags(nonblocking).open(path);
@@ -118,8 +118,8 @@ impl ConfigText {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// A fault for a person: `FILE:LINE:COLUMN: what is wrong`, then the place in its line.
-    pub(super) fn render(&self, fault: &Fault) -> String {
+    /// Formats an error: `FILE:LINE:COLUMN: message`, then the line with the place marked.
+    pub(super) fn render(&self, fault: &ConfigFault) -> String {
         let name = &self.name;
         let Some(span) = &fault.span else {
             return fault.message.clone();
@@ -137,7 +137,7 @@ impl ConfigText {
         let dots = if skipped > 0 { "…" } else { "" };
         let shown = self.text.lines().nth(line - 1).unwrap_or_default();
         let shown = shown.chars().skip(skipped).take(2 * SHOWN_CHARS);
-        // A terminal could take control characters for commands.
+        // Control characters could control a terminal.
         let shown: String = shown.collect::<String>().replace(char::is_control, " ");
         let margin = " ".repeat(line.to_string().len());
         let before = " ".repeat(before - skipped + dots.chars().count());
@@ -175,19 +175,19 @@ mod tests {
     fn a_fault_is_shown_at_its_place() {
         let text = text("a = 1\n\tb\u{1b} = \"\u{e9}t\"\n");
         let value = text.text.find('"').unwrap();
-        let fault = Fault::at(value..value + 5, "it is wrong\nfor a reason");
+        let fault = ConfigFault::at(value..value + 5, "it is wrong\nfor a reason");
         assert_eq!(
             text.render(&fault),
             "f:2:7: it is wrong\n 2 |  b  = \"\u{e9}t\"\n   |       ^^^^\nfor a reason"
         );
         let long = self::text(&format!("{} = {}", "k".repeat(500), "v".repeat(500)));
-        let rendered = long.render(&Fault::at(503..1003, "too long"));
+        let rendered = long.render(&ConfigFault::at(503..1003, "too long"));
         assert!(
             rendered.starts_with("f:1:504: too long\n 1 | …"),
             "{rendered}"
         );
         assert!(rendered.lines().all(|line| line.chars().count() < 140));
-        let end = long.render(&Fault::at(1003..1003, "goes on"));
+        let end = long.render(&ConfigFault::at(1003..1003, "goes on"));
         assert!(end.ends_with('^'), "{end}");
     }
 }

@@ -1,5 +1,5 @@
-//! The types of values in the configuration. A text is the form that all of them have, because
-//! flags and `--set` give texts.
+//! The types of values in the configuration. Every type can be parsed from a text, because flags
+//! and `--set` give texts.
 
 use std::{
     fmt, marker::PhantomData, num::NonZeroUsize, ops::Deref, path::PathBuf, str::FromStr,
@@ -20,13 +20,13 @@ use serde::{
 use serde_json::{Value as Json, json};
 
 use super::key::{Setting, Shape};
-use crate::{commands::record::alerts::AlertSource, eve::Target, units};
+use crate::{commands::record::alerts::AlertSource, eve::EveTarget, units};
 
-/// A type that is read from a text.
+/// A type that is parsed from a text.
 pub(crate) trait FromText: Sized + PartialEq {
     /// The form of the text, as a pattern of the JSON schema; empty: any text.
     const PATTERN: &'static str = "";
-    /// Whether a number may stand for the text.
+    /// Whether the file may contain a number instead of a text.
     const TAKES_NUMBERS: bool = false;
 
     /// # Errors
@@ -34,7 +34,7 @@ pub(crate) trait FromText: Sized + PartialEq {
     fn from_text(text: &str) -> Result<Self, String>;
 
     /// # Errors
-    /// As above.
+    /// A message that says what to write instead.
     fn from_bool(_: bool) -> Result<Self, String> {
         Err("it takes a value, neither true nor false".to_owned())
     }
@@ -94,7 +94,7 @@ impl<T: FromText> Visitor<'_> for TextVisitor<T> {
 
 impl<T: FromText> Setting for Parsed<T> {
     /// # Panics
-    /// A default is wrong, which a test finds.
+    /// The default is invalid. A test checks all defaults.
     fn unset(text: &str) -> Self {
         match T::from_text(text) {
             Ok(value) => Self(value),
@@ -118,7 +118,7 @@ impl<T: FromText> Setting for Parsed<T> {
 
 impl<T: Setting> Setting for Option<T> {
     const SHAPE: Shape = match T::SHAPE {
-        // The default is neither true nor false.
+        // An optional switch has a third state, so it takes a value.
         Shape::Switch => Shape::One,
         shape => shape,
     };
@@ -272,7 +272,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 impl FromText for Size {
     const PATTERN: &'static str = "^[0-9.]+ *[kKmMgGtT][iI]?[bB]?$";
-    // A number has no unit, which the error says.
+    // Numbers are rejected, because a size needs a unit.
     fn from_text(text: &str) -> Result<Self, String> {
         units::size(text).map(Self)
     }
@@ -300,7 +300,7 @@ impl FromText for Duration {
     }
 }
 
-/// `ted`: the least number of packets that flows keep, if it is on.
+/// `ted`: the minimum number of packets that each flow keeps, if tail early drop is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TailDrop(pub(crate) Option<u32>);
 
@@ -320,7 +320,8 @@ impl FromText for TailDrop {
     }
 }
 
-/// After this time without a packet a flow is kept from its beginning again, if `cutoff` names no time.
+/// Default time of `cutoff`: after this time without a packet, a flow is kept from its beginning
+/// again.
 const REFILL: Duration = Duration::from_secs(60);
 
 impl FromText for ClassCutoff {
@@ -384,7 +385,7 @@ pub(crate) fn keep(text: &str) -> Result<RetentionLimit, String> {
                 ));
             }
             (Ok(bytes), Err(_)) => keep.bytes.replace(bytes).is_some(),
-            // A plain number is neither: of what?
+            // A number without a unit is neither a size nor an age.
             (Err(_), Ok(age)) if part.ends_with(char::is_alphabetic) => {
                 keep.age.replace(age).is_some()
             }
@@ -435,7 +436,7 @@ macro_rules! by_function {
 }
 by_function! {
     AlertSource: AlertSource::from_str,
-    Target: Target::from_str,
+    EveTarget: EveTarget::from_str,
     Address: Address::from_str,
     CpuList: CpuList::from_str,
     NameTemplate: NameTemplate::new,
@@ -454,7 +455,7 @@ macro_rules! choices {
             const CHOICES: &'static [&'static str] = &[$($text),*];
 
             /// # Panics
-            /// A default is wrong, which a test finds.
+            /// The default is invalid. A test checks all defaults.
             fn unset(text: &str) -> Self {
                 match text {
                     $($text => Self::$variant,)*

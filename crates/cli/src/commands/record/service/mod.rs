@@ -1,4 +1,5 @@
-//! The recorder as a service: what its manager (systemd) hears of it while it starts, records and stops.
+//! The recorder as a service: reports to the service manager (systemd) during start, recording and
+//! stop.
 
 mod notify;
 mod watchdog;
@@ -13,20 +14,21 @@ use crate::units::show_size;
 pub(super) use notify::Notify;
 use watchdog::{Judgement, Watchdog};
 
-/// Between two messages while memory is filled, and between two about the state.
+/// Minimum time between two messages about filled memory, and between two messages about the state.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How much longer a start or a stop may take, counted from each message while memory is filled or commands of `--post` run.
+/// Time by which each message extends the time limit of a start or stop, while memory is filled or
+/// commands of `--post` run.
 const EXTENSION: Duration = Duration::from_secs(30);
 
-/// See the module. Without a service manager nothing happens.
+/// Reports to the service manager. Does nothing without a service manager.
 #[derive(Debug)]
 pub(super) struct Service {
     notify: Notify,
     watchdog: Option<Watchdog>,
     line: StatusLine,
-    /// When it was last given more time.
+    /// Time of the last extension.
     extended: Option<Instant>,
-    /// Threads that hang, as they were last told.
+    /// Hanging threads in the last report.
     hanging: Vec<String>,
     is_stopping: bool,
 }
@@ -44,7 +46,7 @@ impl Service {
         }
     }
 
-    /// Whether somebody is told the state.
+    /// Whether a service manager receives the state.
     pub(super) fn is_on(&self) -> bool {
         self.notify.is_on()
     }
@@ -53,7 +55,8 @@ impl Service {
         &self.notify
     }
 
-    /// Memory is being filled, which takes as long as it takes: the start is given more time.
+    /// Reports that memory is being filled, and asks for more time to start, because filling has no
+    /// time limit.
     pub(super) fn filling(&mut self, done: u64, total: u64) {
         if self.is_extension_due() {
             let (done, total) = (show_size(done), show_size(total));
@@ -66,20 +69,21 @@ impl Service {
         self.is_on() && told.is_none_or(|told| told.elapsed() >= TELL_EVERY)
     }
 
-    /// Asks for more time, and says what for.
+    /// Asks for more time and reports the reason.
     fn extend(&mut self, status: &str) {
         self.extended = Some(Instant::now());
         let time_us = EXTENSION.as_micros();
         (self.notify).send(&format!("EXTEND_TIMEOUT_USEC={time_us}\nSTATUS={status}"));
     }
 
-    /// It records.
+    /// Reports that the recording started.
     pub(super) fn recording(&mut self) {
         self.line.begin();
         self.notify.send("READY=1\nSTATUS=recording");
     }
 
-    /// Tells how the recording is, and that it goes on, if it does. Returns a sentence for the log, when threads begin to hang or no longer do.
+    /// Reports the state and feeds the watchdog if no thread hangs. Returns a message for the log
+    /// if threads begin to hang or recover.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> Option<String> {
         if !self.is_on() {
             return None;
@@ -117,8 +121,9 @@ impl Service {
         sentence
     }
 
-    /// While commands of `--post` run or wait the stop is given more time: each has a limit of its own. Dumps are not waited for so, because a disk that
-    /// hangs has none.
+    /// Asks for more time to stop while commands of `--post` run or wait, because each command has
+    /// its own time limit. Unfinished dumps get no extension, because a hanging disk has no time
+    /// limit.
     fn wait_for_commands(&mut self, recorder: &Recorder) {
         if !self.is_extension_due() {
             return;
@@ -129,7 +134,7 @@ impl Service {
         }
     }
 
-    /// It records no more, and completes what it writes.
+    /// Reports that the recording ended and that pending data is being written.
     pub(super) fn stopping(&mut self) {
         if !std::mem::replace(&mut self.is_stopping, true) {
             self.notify

@@ -1,5 +1,5 @@
-//! What a service manager is told: sd_notify(3). A datagram of `NAME=VALUE` lines goes to the socket that the environment names, a path or, behind `@`, an
-//! abstract name of unix(7).
+//! Messages to the service manager: sd_notify(3). A datagram of `NAME=VALUE` lines goes to the
+//! socket in the environment: a path, or an abstract name of unix(7) after `@`.
 
 use std::{
     env,
@@ -23,10 +23,10 @@ use retroscope_recorder::{Clock, SystemClock};
 
 use crate::failure::say;
 
-/// How long a service manager may take to make room for a message. It is one that does nothing else.
+/// Time to wait for room in the service manager's socket. Only a hanging manager needs longer.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
-/// Tells the service manager, from any thread; does nothing where there is none.
+/// Sends messages to the service manager from any thread. Does nothing without a service manager.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Notify(Option<Arc<Manager>>);
 
@@ -38,7 +38,8 @@ struct Manager {
 }
 
 impl Notify {
-    /// The service manager that started this program, by its environment. What cannot be used is told.
+    /// The service manager that started this program, from the environment. Prints a message about
+    /// an unusable address.
     pub(super) fn from_environment() -> Self {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
             return Self::default();
@@ -57,7 +58,8 @@ impl Notify {
         self.0.is_some()
     }
 
-    /// Sends lines. The first failure is told: who hears nothing may end the service.
+    /// Sends lines. Prints the first failure, because a service manager without messages may end
+    /// the service.
     pub(super) fn send(&self, lines: &str) {
         let Some(manager) = &self.0 else {
             return;
@@ -72,12 +74,13 @@ impl Notify {
         }
     }
 
-    /// It records, or does again.
+    /// Reports that the recorder records, or records again after a reload.
     pub(crate) fn ready(&self) {
         self.send("READY=1");
     }
 
-    /// The configuration is read again; [`Self::ready`] follows, whatever comes of it.
+    /// Reports that the configuration is being reloaded. [`Self::ready`] must follow, even if the
+    /// reload fails.
     pub(crate) fn reloading(&self) {
         let now_us = SystemClock.mono_ns() / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));

@@ -1,5 +1,5 @@
-//! Whether the service manager's watchdog is told that all is well: only while every thread of the data path goes round.
-//! sd_watchdog_enabled(3).
+//! Decides whether to feed the service manager's watchdog: only while every thread of the data path
+//! makes progress. sd_watchdog_enabled(3).
 
 use std::{
     collections::BTreeMap,
@@ -7,42 +7,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread may take for a turn at least, whatever the watchdog's time: the dumper makes one a second where it has nothing to do.
+/// Minimum time without progress after which a thread hangs, whatever the watchdog period. An idle
+/// dumper makes one turn a second.
 const TURN_MIN: Duration = Duration::from_secs(2);
 
-/// See the module. It takes the time from its caller.
+/// The decision about the watchdog. Callers pass the time.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// Half of the time within which the manager wants to be told.
+    /// Half of the manager's watchdog time.
     period: Duration,
     told: Option<Instant>,
-    /// Of each thread, its turns, and since when they are so many.
+    /// Number of turns of each thread, and the time since which this number is unchanged.
     threads: BTreeMap<String, (u64, Instant)>,
 }
 
-/// What is to be done.
+/// The decision of [`Watchdog::judge`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// The manager is to be told that all is well.
+    /// Feed the watchdog.
     Tell,
-    /// All is well, and the manager was told not long ago.
+    /// All threads make progress, and the watchdog was fed recently.
     Wait,
-    /// The manager is not to be told: these threads hang.
+    /// Don't feed the watchdog, because these threads hang.
     Hanging(Vec<String>),
 }
 
 impl Watchdog {
-    /// What the manager that started this program wants; `None`: nothing.
+    /// The watchdog that the manager demands of this program. `None`: no watchdog.
     pub(super) fn from_environment() -> Option<Self> {
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
-        // Where it does not say whom it means, it means this program.
+        // Without WATCHDOG_PID the variables apply to this program.
         let is_meant = env::var_os("WATCHDOG_PID").is_none()
             || number("WATCHDOG_PID") == Some(u64::from(process::id()));
         let time_us = number("WATCHDOG_USEC").filter(|us| *us > 0 && is_meant)?;
         Some(Self::new(Duration::from_micros(time_us)))
     }
 
-    /// For a manager that acts when it is not told for `time`.
+    /// A watchdog of a manager that acts after `time` without a message.
     fn new(time: Duration) -> Self {
         Self {
             period: time / 2,
@@ -51,7 +52,7 @@ impl Watchdog {
         }
     }
 
-    /// Judges at `now` by the turns of the threads that have not ended.
+    /// Decides at `now`. `turns` contains the threads that have not ended.
     pub(super) fn judge(&mut self, now: Instant, turns: Vec<(String, u64)>) -> Judgement {
         let before = std::mem::take(&mut self.threads);
         for (thread, turns) in turns {
@@ -90,13 +91,13 @@ mod tests {
         let hanging = |name: &str| Judgement::Hanging(vec![name.to_owned()]);
         assert_eq!(judge(0, 1, 1), Judgement::Tell);
         assert_eq!(judge(4, 2, 1), Judgement::Wait);
-        // The dumper stands since the first second.
+        // The dumper makes no progress since the first second.
         assert_eq!(judge(5, 3, 1), hanging("dumper"));
         assert_eq!(judge(6, 3, 2), Judgement::Tell);
         assert_eq!(judge(9, 3, 3), Judgement::Wait);
         assert_eq!(judge(10, 3, 4), hanging("inserter"));
         assert_eq!(judge(11, 3, 4), hanging("inserter"));
-        // One that has ended does not hang.
+        // A thread that has ended does not hang.
         let dumper = vec![("dumper".to_owned(), 5)];
         let second_12 = start + Duration::from_secs(12);
         assert_eq!(watchdog.judge(second_12, dumper), Judgement::Tell);

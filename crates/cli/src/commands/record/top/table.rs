@@ -1,24 +1,24 @@
-//! What is in a window, as lines of text. Pure.
+//! Formats the flows of a window as lines of text, without side effects.
 
 use retroscope_eve::proto_name;
 use retroscope_flow::{BiflowKey, TopOrder, TopReport, TopSubject};
 use retroscope_packet::proto::{SCTP, TCP, UDP};
 
-/// The line with the headings of columns.
+/// Index of the line with the column headings.
 pub(super) const HEADING: usize = 1;
 
-/// What a report does not tell.
+/// Facts for the table that are not in the report.
 #[derive(Debug)]
 pub(super) struct About {
-    /// Where packets come from.
+    /// Name of the source.
     pub(super) title: String,
-    /// What the rows are largest by.
+    /// Sort order of the rows.
     pub(super) by: TopOrder,
     /// Packets lost since the start.
     pub(super) lost: u64,
 }
 
-/// At most as many lines as the height, none longer than the width.
+/// Formats at most `height` lines, none wider than `width`.
 pub(super) fn table(
     report: &TopReport,
     about: &About,
@@ -84,7 +84,7 @@ pub(super) fn table(
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
-/// The cells of a row that have room: flows, Mbit/s, packets/s, share, protocol and name.
+/// The cells of a row that fit: flows, Mbit/s, packets/s, share, protocol and name.
 fn line(
     by: TopOrder,
     width: usize,
@@ -113,7 +113,7 @@ fn proto(key: &BiflowKey) -> String {
     name.unwrap_or_else(|| key.proto().to_string())
 }
 
-/// Both ends of a flow, the one first that sent more.
+/// Both endpoints of a flow. The endpoint that sent more comes first.
 fn ends(key: &BiflowKey, bytes: [u64; 2]) -> String {
     let has_ports = matches!(key.proto(), TCP | UDP | SCTP);
     let [mut from, mut to] = match key.endpoints().filter(|_| has_ports) {
@@ -127,7 +127,8 @@ fn ends(key: &BiflowKey, bytes: [u64; 2]) -> String {
     format!("{from} > {to}{}", vlans.collect::<String>())
 }
 
-/// As much as fits; names of interfaces do nothing to a terminal.
+/// Truncates a line to the width. Replaces control characters, because an interface name must not
+/// control the terminal.
 fn cut(line: &str, width: usize) -> String {
     let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
     line.chars().map(printable).take(width).collect()

@@ -29,11 +29,11 @@ fn sample(status: Value, hits: u64, taken: Instant) -> Sample {
     }
 }
 
-fn texts(lines: &[Line]) -> Vec<&str> {
+fn texts(lines: &[ScreenLine]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
-/// The sample of two seconds before gives rates; what was lost stands out.
+/// Rates are relative to the sample two seconds earlier, and losses are highlighted.
 #[test]
 fn a_screen_tells_history_rates_losses_dumps_and_rules() {
     let start = Instant::now();
@@ -57,7 +57,7 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "p    the oldest packet  2026-11-20T00:00:00Z  revoked",
     ];
     assert_eq!(texts(&lines), expected);
-    let alarms = lines.iter().filter(|line| line.look == Look::Alarm);
+    let alarms = lines.iter().filter(|line| line.look == LineStyle::Alarm);
     assert_eq!(alarms.count(), 1);
 }
 
@@ -82,7 +82,7 @@ fn who_does_not_answer_is_told_above_what_it_told_before() {
         (lines[0].text.as_str(), lines[0].look),
         (
             "tap: no answer, this is what it told before: refused",
-            Look::Alarm
+            LineStyle::Alarm
         )
     );
     assert!(texts(&lines).contains(&"rules     not told to this token"));
@@ -111,18 +111,18 @@ fn alerts_are_told_where_there_may_be_any() {
     let text = "alerts    0 received, 0 found, 0 unmatched; torn lines 0";
     assert_eq!(
         told(none.clone(), None),
-        Some((text.to_owned(), String::new(), Look::Plain))
+        Some((text.to_owned(), String::new(), LineStyle::Plain))
     );
     let some = json!({ "expected": true, "lines": { "alerts": 862, "torn": 3, "lost": 0 }, "acted": 860, "unmatched": 2, "with_start": 800, "found_start": 750, "age_p50_seconds": 0.025, "age_p99_seconds": 41.3 });
     let text = "alerts    862 received, now 431 in a second, 858 found, 2 unmatched; torn lines 3";
     let age = "p50 25 ms, p99 41 s; 93 % still found their first packet";
     assert_eq!(
         told(some.clone(), Some(none)),
-        Some((text.to_owned(), age.to_owned(), Look::Plain))
+        Some((text.to_owned(), age.to_owned(), LineStyle::Plain))
     );
     let mut lost = some;
     lost["lines"]["lost"] = json!(7);
     let (text, _, look) = told(lost, None).unwrap();
     assert!(text.ends_with(", lost 7"), "{text}");
-    assert_eq!(look, Look::Alarm);
+    assert_eq!(look, LineStyle::Alarm);
 }

@@ -1,4 +1,5 @@
-//! Alerts of every kind over made packets: 50 and more of each, and which packets each of them asks for.
+//! Alerts of every kind over generated packets, at least 50 of each kind, with the packets that
+//! each dump must contain.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -10,13 +11,13 @@ use super::{Run, run};
 
 const EACH: usize = 50;
 const START_US: i64 = 1_790_000_000_000_000;
-/// Packets of a flow, and the time between two of them.
+/// Packets of a flow, and the time between two packets.
 const PACKETS: usize = 6;
 const STEP_US: i64 = 100_003;
-/// Between the beginnings of two flows.
+/// Time between the starts of two flows.
 const FLOW_US: i64 = 7_001;
 
-/// What is written, and what is asked of it.
+/// A generated capture, and the alerts about it.
 #[derive(Default)]
 struct Made {
     frames: Vec<(i64, Vec<u8>)>,
@@ -26,9 +27,9 @@ struct Made {
 struct Ask {
     what: &'static str,
     alert: Value,
-    /// Which frames its dump is to have, in order of time, …
+    /// Frames that the dump must contain, in order of time.
     frames: Vec<(i64, Vec<u8>)>,
-    /// … and which is marked.
+    /// Time of the frame that the dump must mark.
     marked: Option<i64>,
 }
 
@@ -57,7 +58,8 @@ impl Flow {
         }
     }
 
-    /// A packet of UDP, TCP or ICMP, `number` of the flow: odd ones are answers. `fragment`: its offset in bytes, and whether more follow.
+    /// Packet `number` of the flow, in UDP, TCP or ICMP. Odd numbers are replies. `fragment`:
+    /// offset in bytes, and whether more fragments follow.
     fn packet(&self, number: usize, fragment: Option<(u16, bool)>) -> Vec<u8> {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -90,7 +92,7 @@ impl Flow {
             .concat(),
         };
         if matches!(fragment, Some((1.., _))) {
-            // Of what is behind the ports.
+            // A later fragment contains only data after the ports.
             body = vec![0xaa; 24];
         }
         let len = u16::try_from(body.len()).unwrap();
@@ -117,7 +119,7 @@ impl Flow {
         }
     }
 
-    /// What Suricata says of packet `number`.
+    /// Suricata's alert about packet `number`.
     fn alert(&self, number: usize, time_us: i64, seed: Option<u16>) -> Value {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -165,7 +167,7 @@ fn stamp(us: i64) -> String {
     format!("{}+0000", &text[..26])
 }
 
-/// In a frame of Ethernet, under these tags.
+/// An Ethernet frame with VLAN tags.
 fn ethernet(vlan: &[u16], packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for id in vlan {
@@ -182,7 +184,7 @@ fn ethernet(vlan: &[u16], packet: &[u8]) -> Vec<u8> {
 }
 
 impl Made {
-    /// Writes a flow, each packet as `wrap` makes it.
+    /// Adds a flow. `wrap` encapsulates each packet.
     fn flow(
         &mut self,
         flow: &Flow,
@@ -265,7 +267,8 @@ fn made() -> Made {
         alert["pkt_src"] = json!("stream (flow timeout)");
         made.ask("flow time-out", alert, &frames, None);
 
-        // Alternately in GRE and in VXLAN, whose source port is another for each direction; beside another flow in the same tunnel.
+        // Flows in GRE and in VXLAN alternate. The VXLAN source port differs between directions.
+        // Another flow shares the tunnel.
         let (flow, other) = (next(17, false), next(17, false));
         let is_gre = flow.number % 4 < 2;
         let tunnel = |number: usize| {
@@ -346,7 +349,7 @@ fn made() -> Made {
             "src_port": if is_gre { 0 } else { from.port }, "dest_port": if is_gre { 0 } else { to.port }, "depth": 1, "pkt_src": "wire/pcap"});
         made.ask("tunnel", alert, &frames, Some(flow.time_us(any)));
 
-        // Two flows that differ by their tags alone, at the same times.
+        // Two flows at the same times that differ only in their VLAN tags.
         let flow = next(6, false);
         for vlan in [&[100, 7][..], &[200, 7]] {
             let frames = made.flow(&flow, |_, packet| ethernet(vlan, &packet));
@@ -355,7 +358,8 @@ fn made() -> Made {
             made.ask("vlan pair", alert, &frames, Some(flow.time_us(any)));
         }
 
-        // Each datagram in two pieces, the second first: an alert about the whole, put together, and one about a piece.
+        // Each datagram has two fragments, the second first. One alert is about the reassembled
+        // datagram, one about a fragment.
         let flow = next(17, false);
         let mut frames = Vec::new();
         for number in 0..PACKETS {
@@ -408,7 +412,7 @@ fn made() -> Made {
         alert["src_ip"] = json!("203.0.113.9");
         made.ask("xff overwrite", alert, &[], None);
 
-        // A whole minute late: 60 s behind all packets of its flow, when those are long past.
+        // The alert arrives 60 s after all packets of its flow.
         let flow = next(17, true);
         let frames = made.flow(&flow, plain);
         made.ask(
@@ -421,7 +425,7 @@ fn made() -> Made {
     made
 }
 
-/// The dump that an alert is in, by the digest of its line.
+/// The sidecar of the dump for an alert, found by the digest of the alert's line.
 fn sidecar<'r>(run: &'r Run, alert: &Value) -> &'r Value {
     let is_it = |entry: &Value| entry["signature_id"] == alert["alert"]["signature_id"];
     let mut all = run.sidecars.iter();
@@ -481,7 +485,8 @@ fn made_alerts_of_every_kind_get_what_they_are_about() {
     assert_eq!(run.code, 3);
 }
 
-/// An alert that comes when the ring has moved on finds what is there, and says by how much it came too late for the rest.
+/// If the ring has partly overwritten the window, a late alert finds the remaining packets, and
+/// reports how late it was for the rest.
 #[test]
 fn late_alerts_find_the_past_while_it_is_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -542,7 +547,8 @@ fn late_alerts_find_the_past_while_it_is_there() {
     );
 }
 
-/// Alerts without addresses get the packets of their time, within their budget, their own among them.
+/// Alerts without addresses get the packets around their time within their budget, including their
+/// own packets.
 #[test]
 fn decoder_events_get_the_packets_around_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -597,7 +603,7 @@ fn decoder_events_get_the_packets_around_them() {
     assert_eq!((none.dumps.len(), none.code), (0, 3));
 }
 
-/// Limits that the user gives hold alerts, and the summary counts each alert that a limit refuses.
+/// User-defined limits apply to alerts. The summary counts each alert that a limit refuses.
 #[test]
 fn limits_hold_alerts() {
     const FLOWS: usize = 40;
@@ -609,7 +615,7 @@ fn limits_hold_alerts() {
         let alert = flow.alert(2, flow.time_us(2), Some(0));
         made.ask("limited", alert, &frames, Some(flow.time_us(2)));
     }
-    // Other traffic, 5 MB: what dumps wrote is counted after each 256 KiB.
+    // Other traffic, 5 MB. Bytes written by dumps are counted after each 256 KiB.
     let filler = Flow::new(7999, 6, false);
     for number in 0..3600_i64 {
         let mut frame = ethernet(&[], &filler.packet(0, None));
@@ -637,7 +643,7 @@ fn limits_hold_alerts() {
         assert_eq!(held.summary["suppressed_by"][option], refused);
         assert_eq!(held.summary["alerts"]["unmatched"], refused);
     }
-    // A rule and the alerts have half of the limit each.
+    // A rule and the alerts share the limit equally.
     let both = [
         "--set",
         "dumps-per-minute=6",

@@ -1,4 +1,5 @@
-//! `record -r … --alerts`: over captures that a real Suricata read, and over made ones of which the answers are known.
+//! `record -r … --alerts`: over captures that a real Suricata has read, and over generated captures
+//! with known results.
 
 mod made;
 
@@ -17,7 +18,7 @@ use crate::{
     support::{shared, stderr},
 };
 
-/// What a run left: its dumps, by file, and what it said in the end.
+/// Result of a run: dumps by file, and the final output.
 pub(super) struct Run {
     pub(super) dumps: BTreeMap<PathBuf, Vec<Dumped>>,
     pub(super) sidecars: Vec<Value>,
@@ -64,7 +65,7 @@ pub(super) fn run(capture: &Path, alerts: &Path, more: &[&str]) -> Run {
     }
 }
 
-/// A stamp of EVE, µs since the epoch.
+/// Parses an EVE timestamp to µs since the epoch.
 fn micros(text: &Value) -> i64 {
     retroscope_alert::time_ns(text.as_str().unwrap()).unwrap() / 1000
 }
@@ -78,7 +79,8 @@ fn sha256(line: &str) -> String {
     alert.identity.sha256.clone()
 }
 
-/// For each alert of the corpus: the frame that Suricata saw on the wire is in a dump byte for byte, marked; of a tunnel that around it.
+/// For each alert of the corpus, a dump contains the frame from the wire byte for byte and marked.
+/// For a tunnel this is the outer frame.
 #[test]
 fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
@@ -125,7 +127,7 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
             (&0.into(), &0.into()),
             "{name}"
         );
-        // What a dump is of, its sidecar says, with the digest of each line.
+        // The sidecar names the dump's reason with the digest of each line.
         let lines = run
             .sidecars
             .iter()
@@ -214,7 +216,7 @@ fn late_alerts_are_told_which_packet_they_are_about() {
     assert!(marked > 500 && unmarked > 200, "{marked} {unmarked}");
 }
 
-/// The same bytes, wherever packets are looked at, in whatever order the lines are.
+/// Dumps have the same bytes for any number of analyzers and any order of lines.
 #[test]
 fn dumps_of_alerts_are_the_same_in_every_run() {
     let (Some(alerts), Some(capture)) = (
@@ -240,7 +242,8 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     let backwards = dir.path().join("alerts.json");
     fs::write(&backwards, lines.join("\n")).unwrap();
     let again = run(&capture, &backwards, &["--ring", "16MiB"]);
-    // Alerts with one stamp act in the order of the file: the set of packets is the same.
+    // Alerts with equal timestamps act in the order of the file, so only the set of packets is the
+    // same.
     let sets = |run: &Run| {
         let mut all: Vec<(i64, Vec<u8>)> = run
             .dumps
@@ -256,7 +259,7 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     assert_eq!(sets(&again), sets(&first));
 }
 
-/// Files that are none, lines that are torn, and options that say nothing.
+/// Invalid files, torn lines, and options without effect.
 #[test]
 fn what_cannot_be_read_is_told() {
     let Some(capture) = shared("traces/apps/ak-dns-mx.pcap") else {

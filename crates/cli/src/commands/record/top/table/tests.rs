@@ -78,7 +78,7 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
     assert_eq!(lines.join("\n"), expected);
 }
 
-/// A flow is one of both its hosts: there are no others.
+/// Each flow counts for both of its hosts, so there is no row of all others.
 #[test]
 fn hosts_have_flows() {
     let mut report = report();
