@@ -62,8 +62,8 @@ pub(crate) struct StopArgs {
 /// Behavior of a full ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum WhenFullMode {
-    /// Keep recording: new packets overwrite the oldest dump or pin, which loses its unwritten
-    /// packets
+    /// Keep recording: the oldest dump or pin that is in the way loses the packets that it has not
+    /// written
     Record,
     /// Keep the packets of dumps and pins: new packets without room are dropped and counted
     Protect,

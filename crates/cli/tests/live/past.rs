@@ -35,6 +35,7 @@ struct Followed {
     packets: u64,
     /// Packets that the stream reports as missing.
     dropped: u64,
+    /// Missing packets that the stream does not report.
     untold: u64,
     last: Option<PacketId>,
 }

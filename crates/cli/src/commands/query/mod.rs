@@ -68,11 +68,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID", conflicts_with = "newest")]
     pub(super) after: Vec<PacketId>,
 
-    /// Stop after N packets
+    /// Write at most N packets
     #[arg(short = 'c', long, value_name = "N")]
     pub(super) limit_packets: Option<u64>,
 
-    /// Stop after SIZE of captured bytes, like 100MiB
+    /// Write at most SIZE of captured bytes, like 100MiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(super) limit_bytes: Option<u64>,
 

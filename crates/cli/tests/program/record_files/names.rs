@@ -49,9 +49,9 @@ fn packet(interface: u32, link_type: u32, host: u8, number: u32) -> Vec<u8> {
     )
 }
 
-/// Runs the program with `hosts` as /etc/hosts. The file may change during the run: the input
-/// before the change is available at the start, the rest after `change` was called. Returns the
-/// summary and the messages.
+/// Runs the program with `hosts` as /etc/hosts and a capture on stdin. Writes `before`, waits for
+/// the start of the recording, calls `change`, which may write to `hosts`, and writes `behind`.
+/// Returns the summary and the messages.
 fn run(
     hosts: &Path,
     args: &[&str],

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::commands::record::config::Alerts;
 
-/// Lines that are parsed from the queue before files are read again, and the other way round.
+/// Maximum number of queued lines that are parsed between two reads of the files.
 const TURN_LINES: usize = 1024;
 /// Interval between two reads of the files.
 const FILES_EVERY: Duration = Duration::from_millis(20);
