@@ -11,7 +11,7 @@ use warnings;
 binmode STDOUT, ':encoding(UTF-8)';
 
 # Findings per 1,000 words: of everything, and of a crate or page.
-my ($LIMIT, $LIMIT_PART) = (38, 90);
+my ($LIMIT, $LIMIT_PART) = (5, 8);
 my ($WORDS, $COLUMNS) = (30, 100);
 
 my @RULES = (

@@ -31,7 +31,7 @@ while IFS=: read -r document line path; do
 done < <(git grep -noE '`(bench|contrib|crates|docs|examples|fuzz|scripts)/[A-Za-z0-9_./-]+`' -- '*.md')
 
 # Type names that more than one place defines. Error, Result, Config, Args and Iter are idiom.
-shared_max=10
+shared_max=3
 names=$(git grep -hE '^(pub(\([a-z]+\))? )?(unsafe )?(struct|enum|trait|union) [A-Z]' -- 'crates/*/src/*.rs' ':!*test*' |
 	sed -E 's/^(pub(\([a-z]+\))? )?(unsafe )?[a-z]+ ([A-Za-z0-9]+).*/\4/' | grep -vxE 'Error|Result|Config|Args|Iter' | sort)
 shared=$(uniq -D <<<"$names" | wc -l)
