@@ -104,7 +104,9 @@ impl WindowReading {
     /// Continues at the position of another reading. The losses of that reading are reported
     /// already, and must not be reported again.
     pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
-        self.scanned.extend(&other.scanned);
+        // Buckets that were lost earlier were overwritten before this reading was made.
+        let read = other.scanned.iter().filter(|(_, read)| **read != u32::MAX);
+        self.scanned.extend(read);
         let lost = lost.buckets.iter();
         self.scanned
             .extend(lost.map(|(bucket, _)| (bucket.bucket, u32::MAX)));

@@ -85,6 +85,8 @@ struct DumpSource {
     /// may match.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
+    /// Packets of the query's time range that were read: the record number of packets without an ID.
+    read: u64,
     packets: u64,
     /// Packets with fewer bytes than the snap length of their interface allows.
     snapped: u64,
@@ -309,7 +311,7 @@ impl DumpReader {
             let (producer, record) = match (meta.id, source.recording) {
                 (Some(id), 0) => answer.recording.read(PacketId(id)),
                 (Some(id), _) => (0, id),
-                (None, _) if source.dump.recording.is_none() => (0, *inspected),
+                (None, _) if source.dump.recording.is_none() => (0, source.read),
                 (None, _) => return Err("it has packets without an ID".to_owned()),
             };
             // The stamp of ring time 0 is the offset of all stamps.
@@ -341,6 +343,7 @@ impl DumpReader {
                 data,
             };
             *inspected += 1;
+            source.read += 1;
             if answer.matching.takes(entry, &packet) {
                 let place = (source.recording, producer, record);
                 piece.push(&packet, place, meta.time_ns, lengths);
@@ -358,8 +361,13 @@ impl DumpReader {
     pub(super) fn covered(&self) -> Vec<StampRange> {
         let sure = |source: &&DumpSource| source.covers && source.fault.is_none();
         let sources = self.sources.iter().filter(sure);
-        let claims = sources.filter_map(|source| source.dump.claims.as_ref());
-        claims.flatten().copied().collect()
+        // A dump gives only its part of the query's time range.
+        let claims = sources.flat_map(|source| {
+            let (from_ns, to_ns) = source.part;
+            let claims = source.dump.claims.iter().flatten();
+            claims.map(move |claim| (claim.0.max(from_ns), claim.1.min(to_ns)))
+        });
+        claims.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
     /// Adds losses because of dumps of other recordings.
@@ -436,6 +444,7 @@ impl DumpSource {
             piece_bytes: 0,
             numbers: HashMap::new(),
             covers: false,
+            read: 0,
             packets: 0,
             snapped: 0,
             fault: None,

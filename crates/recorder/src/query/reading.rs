@@ -390,6 +390,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
                 let is_first = self.tally.packets == 0 && self.passes == 0;
                 let window = &mut self.answer.window;
+                // Dumps give packets from before the bucket: the start of the window stays.
+                let is_first = is_first && self.dumped.is_none();
                 if is_first && window.begin_behind(span_ns.1, offset_ns) {
                     return Ok(());
                 }
