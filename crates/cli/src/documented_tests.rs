@@ -45,6 +45,9 @@ const SPANS_MIN: usize = 125;
 /// Programs that run the command that follows them.
 const WRAPPERS: [&str; 7] = ["chrt", "env", "exec", "nice", "numactl", "sudo", "taskset"];
 
+/// Programs that run the command that follows them in a container.
+const CONTAINERS: [&str; 1] = ["kubectl"];
+
 /// The program's commands and options.
 static CLI: LazyLock<Command> = LazyLock::new(Cli::command);
 
@@ -332,8 +335,12 @@ fn arguments(words: &[String]) -> Option<&[String]> {
         let is_wrapper = WRAPPERS.contains(&word.as_str());
         is_wrapper || is_number || is_value || word.starts_with('-') || word.contains('=')
     };
+    let is_inside = words
+        .first()
+        .is_some_and(|it| CONTAINERS.contains(&it.as_str()));
     let mut before = words[..at].iter().enumerate();
-    (at == 0 || !words[0].starts_with('-') && before.all(is_skipped)).then(|| &words[at + 1..])
+    (at == 0 || is_inside || !words[0].starts_with('-') && before.all(is_skipped))
+        .then(|| &words[at + 1..])
 }
 
 /// Splits code as a shell does, into simple commands without their redirections. A quote that stays
