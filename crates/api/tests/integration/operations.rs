@@ -491,7 +491,14 @@ fn head_costs_nothing() {
     ] {
         let answer = served.ask(&request("HEAD", target).token(token));
         assert_eq!((answer.status, answer.body.len()), (200, 0), "{target}");
+        assert!(!answer.headers.contains_key("content-length"), "{target}");
     }
+    let open = served
+        .ask_unix(&request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "1h" })));
+    let open = open.done(201)["dump"].as_u64().unwrap();
+    let answer = served.ask(&request("HEAD", &format!("/v1/dumps/{open}/file")).token(token));
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert!(!answer.headers.contains_key("content-length"), "open dump");
     let file = format!("/v1/dumps/{number}/file");
     let answer = served.ask(&request("HEAD", &file).token(token));
     assert!(answer.headers["content-length"] != "0" && answer.headers.contains_key("etag"));
