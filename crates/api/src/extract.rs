@@ -6,10 +6,11 @@ use std::time::Duration;
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, HeaderName, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use retroscope_recorder::Condition;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -131,6 +132,69 @@ struct KeptText {
 impl AsRef<[u8]> for KeptText {
     fn as_ref(&self) -> &[u8] {
         &self.text
+    }
+}
+
+/// The condition that a request sets by `If-Match` or `If-None-Match`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Precondition {
+    /// Neither header.
+    None,
+    /// `If-None-Match: *`: the object does not exist.
+    New,
+    /// `If-Match: *`: the object exists.
+    Exists,
+    /// `If-Match` with an entity tag: the object has this version.
+    Unchanged(String),
+}
+
+impl Precondition {
+    /// # Errors
+    ///
+    /// 400: both headers, a list, or a value that no object can have.
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
+        let one = |name: HeaderName| {
+            let mut values = headers.get_all(&name).iter();
+            match (values.next(), values.next()) {
+                (None, _) => Ok(None),
+                (Some(value), None) => Ok(Some(value.as_bytes())),
+                _ => Err(Problem::malformed(format!("`{name}` is given twice"))),
+            }
+        };
+        match (one(header::IF_MATCH)?, one(header::IF_NONE_MATCH)?) {
+            (None, None) => Ok(Self::None),
+            (None, Some(b"*")) => Ok(Self::New),
+            (Some(b"*"), None) => Ok(Self::Exists),
+            (Some([b'"', tag @ .., b'"']), None) if !tag.contains(&b'"') => {
+                Ok(Self::Unchanged(String::from_utf8_lossy(tag).into_owned()))
+            }
+            (Some(_), None) => Err(Problem::malformed("`If-Match` is `*` or one `ETag`")),
+            (None, Some(_)) => Err(Problem::malformed("`If-None-Match` is `*` or left out")),
+            (Some(_), Some(_)) => Err(Problem::malformed(
+                "`If-Match` and `If-None-Match` exclude each other",
+            )),
+        }
+    }
+
+    /// The condition of a change of an existing object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`], and 400 for `If-None-Match`.
+    pub(crate) fn read_existing(headers: &HeaderMap) -> Result<Self, Problem> {
+        match Self::read(headers)? {
+            Self::New => Err(Problem::malformed("`If-None-Match` is for PUT")),
+            condition => Ok(condition),
+        }
+    }
+
+    pub(crate) fn of_rule(&self) -> Condition<'_> {
+        match self {
+            Self::None => Condition::Any,
+            Self::New => Condition::New,
+            Self::Exists => Condition::Exists,
+            Self::Unchanged(version) => Condition::Unchanged(version),
+        }
     }
 }
 

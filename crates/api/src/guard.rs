@@ -16,6 +16,7 @@ use crate::{
     caller::Caller,
     operations::{self, Limited, Operation},
     problem::{Cause, Problem, WhyRefused},
+    stream::no_body,
     token::TokenRefusal,
 };
 
@@ -90,7 +91,7 @@ pub(crate) async fn guard(
             request.extensions_mut().insert(caller);
             let permit = Arc::new(permit);
             let mut response = if request.method() == Method::HEAD && is_costly(&request) {
-                Response::default()
+                Response::new(no_body())
             } else {
                 PERMIT.scope(Arc::clone(&permit), next.run(request)).await
             };

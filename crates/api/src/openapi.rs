@@ -4,7 +4,8 @@
 use utoipa::{
     Modify, PartialSchema, ToSchema,
     openapi::{
-        ContentBuilder, KnownFormat, ObjectBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
+        ContentBuilder, Header, KnownFormat, Object, ObjectBuilder, OpenApi, Ref, RefOr,
+        ResponseBuilder,
         extensions::ExtensionsBuilder,
         path::Operation,
         schema::{Schema, SchemaFormat, SchemaType, Type},
@@ -80,8 +81,12 @@ fn complete(operation: &mut Operation, role: Option<&str>) {
     let refusal = |text: &str| {
         let problem = Ref::from_schema_name("Problem");
         let content = ContentBuilder::new().schema(Some(problem)).build();
+        let seconds = Object::with_type(Type::Integer);
+        let mut again = Header::new(seconds);
+        again.description = Some("With 429 and 503: seconds until a retry may succeed.".to_owned());
         let response = ResponseBuilder::new()
             .description(text)
+            .header("Retry-After", again)
             .content("application/problem+json", content);
         RefOr::T(response.build())
     };

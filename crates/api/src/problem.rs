@@ -61,6 +61,7 @@ causes! {
     BodyTimeout REQUEST_TIMEOUT "urn:retroscope:problem:body-timeout" "The body did not arrive in time";
     Conflict CONFLICT "urn:retroscope:problem:conflict" "The state of the recorder does not permit this";
     RuleExists PRECONDITION_FAILED "urn:retroscope:problem:rule-exists" "The rule exists";
+    PinExists PRECONDITION_FAILED "urn:retroscope:problem:pin-exists" "The pin exists";
     Changed PRECONDITION_FAILED "urn:retroscope:problem:changed" "The object has changed";
     BodyTooLarge PAYLOAD_TOO_LARGE "urn:retroscope:problem:body-too-large" "The body is too large";
     MediaType UNSUPPORTED_MEDIA_TYPE "urn:retroscope:problem:media-type" "The body is not JSON";
@@ -218,6 +219,7 @@ impl From<CommandError> for Problem {
                 problem.body.is_as_requested = Some(is_as_wanted);
                 problem
             }
+            CommandError::PinExists(_) => Self::new(Cause::PinExists, text),
             CommandError::RuleChangedBefore(_) => Self::new(Cause::Changed, text),
             CommandError::Busy
             | CommandError::Late

@@ -52,6 +52,12 @@ pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
     Ok(framed_stream())
 }
 
+/// The body of an answer to HEAD whose GET has a body of unknown length. An empty body with a known
+/// length would add `Content-Length: 0`.
+pub(crate) fn no_body() -> Body {
+    Body::from_stream(futures_util::stream::empty::<io::Result<Bytes>>())
+}
+
 /// A body whose end a client can detect without HTTP, because its length is known or because it is
 /// one JSON value.
 pub(crate) fn framed_stream() -> (Sender, Body) {

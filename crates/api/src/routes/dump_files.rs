@@ -11,7 +11,7 @@ use std::{
 
 use axum::{
     Extension,
-    body::{Body, Bytes},
+    body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header},
     response::Response,
@@ -32,7 +32,7 @@ use crate::{
     openapi::Binary,
     problem::{Cause, Problem},
     queries::ConcurrencyPermit,
-    stream::{Sender, framed_stream, stream},
+    stream::{Sender, framed_stream, no_body, stream},
 };
 
 /// Bytes of a piece of an answer.
@@ -171,7 +171,7 @@ pub(crate) async fn file(
     let permit = limit.take(&caller)?;
     let tag = opened.whole.as_ref().and_then(|it| it.sha256.as_ref());
     let tag = tag.map(|sha256| format!("\"{sha256}\""));
-    let mut response = Response::new(Body::empty());
+    let mut response = Response::new(no_body());
     let value =
         |text: &str| HeaderValue::try_from(text).map_err(|error| Problem::bug(error.to_string()));
     let all = response.headers_mut();

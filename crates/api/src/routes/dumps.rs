@@ -5,7 +5,7 @@
 )]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, BufWriter, Write as _},
     sync::Arc,
 };
@@ -45,12 +45,12 @@ const CHECK_BYTES: usize = 64 << 10;
 #[schema(as = Dump)]
 pub(crate) struct DumpBody<'a> {
     /// The dump's number, in the order of triggers, from 1; `null`: the dump is from an earlier
-    /// recording.
+    /// recording, or no longer among the last 10,000 of this recording.
     number: Option<u64>,
     /// The dump's files in the directory; `null`: the files were deleted, or the dump failed.
     stored: Option<&'a StoredDump>,
-    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, or from an earlier
-    /// recording.
+    /// The dump's report, as in `--json` of `record`; `null`: the dump is open, from an
+    /// earlier recording, or no longer among the last 10,000 of this recording.
     report: Option<&'a DumpReport>,
 }
 
@@ -105,17 +105,31 @@ type DumpPosition = (i64, String);
 struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
+    /// Dumps that were finished after the directory was listed, by ID; `None`: without files.
+    newly_finished: BTreeMap<String, Option<StoredDump>>,
 }
 
 impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
-        let (finished, _) = handle.finished_dumps()?;
+        // The directory first: a dump that finishes between the two lists is then in both lists.
         let stored = match handle.dumps() {
             // The recording has no directory for dumps.
             Err(CommandError::Refused(_)) => Arc::default(),
             stored => stored?,
         };
-        Ok(Self { finished, stored })
+        let (finished, _) = handle.finished_dumps()?;
+        let open = stored.iter().filter(|dump| dump.is_open);
+        let open: BTreeSet<&str> = open.map(|dump| dump.id.as_str()).collect();
+        let mut newly_finished = BTreeMap::new();
+        for report in finished.iter().filter(|it| open.contains(it.id.as_str())) {
+            let dump = handle.dump(&report.id)?.map(|(dump, _)| dump);
+            newly_finished.insert(report.id.clone(), dump.filter(|dump| !dump.is_open));
+        }
+        Ok(Self {
+            finished,
+            stored,
+            newly_finished,
+        })
     }
 
     /// All dumps, each once.
@@ -139,7 +153,10 @@ impl KnownDumps {
             let dump = all
                 .entry(place(&stored.trigger_time, &stored.id))
                 .or_insert(dump);
-            dump.stored = Some(stored);
+            dump.stored = match self.newly_finished.get(&stored.id) {
+                Some(finished) => finished.as_ref(),
+                None => Some(stored),
+            };
         }
         all
     }

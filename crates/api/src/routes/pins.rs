@@ -1,6 +1,10 @@
 //! Pins: time ranges that the ring keeps.
 
-use axum::{Extension, extract::State, http::StatusCode};
+use axum::{
+    Extension,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use retroscope_recorder::Action;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,7 +13,7 @@ use super::{AppState, CallerExtension};
 use crate::{
     app::{App, run_blocking},
     bodies::{request::TimeRangeBody, status::PinBody},
-    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
+    extract::{Json, NoQuery, PathParam, Precondition, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -50,10 +54,14 @@ pub(crate) async fn read(
 /// Creates or replaces a pin: the ring keeps the packets of a time range
 ///
 /// The body may be `{}`: all packets up to now. If dumps and pins need all packets in the ring, the
-/// oldest pin is revoked, unless `/v1/when-full` is `protect`.
+/// oldest pin is revoked, unless `/v1/when-full` is `protect`. With `If-None-Match: *` the request
+/// fails with 412 if the pin exists.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: replace no existing pin.", pattern = r"^\*$"),
+    ),
     request_body = TimeRangeBody,
     responses(
         (status = 200, description = "The pin replaces an older pin.", body = PinBody),
@@ -65,12 +73,18 @@ pub(crate) async fn put(
     Extension(caller): CallerExtension,
     _: QueryParams<NoQuery>,
     PathParam(name): PathParam<String>,
+    headers: HeaderMap,
     Json(stretch): Json<TimeRangeBody>,
 ) -> Result<(StatusCode, Json<PinBody>), Problem> {
     check_name(&name)?;
+    let only_new = match Precondition::read(&headers)? {
+        Precondition::None => false,
+        Precondition::New => true,
+        _ => return Err(Problem::malformed("a pin has no `ETag` for `If-Match`")),
+    };
     let stretch = stretch.read()?;
     run_blocking(move || {
-        let (pin, existed) = app.handle.pin(&name, stretch)?;
+        let (pin, existed) = app.handle.pin(&name, stretch, only_new)?;
         app.handle.tell_change(caller.change(Action::Pin).of(&name));
         let status = if existed {
             StatusCode::OK

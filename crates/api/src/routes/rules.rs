@@ -3,10 +3,10 @@
 use axum::{
     Extension,
     extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{Action, Condition, RecorderHandle, RuleStatus};
+use retroscope_recorder::{Action, RecorderHandle, RuleStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ use super::{AppState, CallerExtension};
 use crate::{
     app::{answer_blocking, run_blocking},
     bodies::request::RuleBody,
-    extract::{Json, NoQuery, PathParam, QueryParams, check_name},
+    extract::{Json, NoQuery, PathParam, Precondition, QueryParams, check_name},
     problem::Problem,
 };
 
@@ -52,7 +52,7 @@ pub(crate) async fn list(
 #[utoipa::path(
     get, path = "/v1/rules/{name}", tag = "rules",
     params(("name" = String, Path, min_length = 1, max_length = 64)),
-    responses((status = 200, body = RuleBody)),
+    responses((status = 200, body = RuleBody, headers(("ETag" = String, description = "Changes with the rule's definition.")))),
 )]
 pub(crate) async fn read(
     State(app): AppState,
@@ -72,13 +72,13 @@ pub(crate) async fn read(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
         ("name" = String, Path, min_length = 1, max_length = 64),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule from GET.", pattern = "^\"[0-9a-f]{16}\"$"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: change no existing rule.", pattern = r"^\*$"),
     ),
     request_body = RuleBody,
     responses(
-        (status = 200, description = "The rule existed, and is as requested.", body = RuleBody),
-        (status = 201, description = "The rule is new.", body = RuleBody),
+        (status = 200, description = "The rule existed, and is as requested.", body = RuleBody, headers(("ETag" = String, description = "Changes with the rule's definition."))),
+        (status = 201, description = "The rule is new.", body = RuleBody, headers(("ETag" = String, description = "Changes with the rule's definition."))),
     ),
 )]
 pub(crate) async fn put(
@@ -90,18 +90,7 @@ pub(crate) async fn put(
     Json(wanted): Json<RuleBody>,
 ) -> Result<Response, Problem> {
     check_name(&name)?;
-    let header = |name: HeaderName| headers.get(name).map(|value| value.as_bytes());
-    let only_new = match header(header::IF_NONE_MATCH) {
-        None => false,
-        Some(b"*") => true,
-        Some(_) => {
-            return Err(Problem::invalid("`If-None-Match` is `*` or left out"));
-        }
-    };
-    let version = header(header::IF_MATCH).map(|tag| {
-        let tag = str::from_utf8(tag).ok().map(|tag| tag.trim_matches('"'));
-        tag.unwrap_or_default().to_owned()
-    });
+    let condition = Precondition::read(&headers)?;
     let request = wanted.request(&caller)?;
     wanted.expression()?;
     run_blocking(move || {
@@ -115,13 +104,9 @@ pub(crate) async fn put(
             Some(before) => before.request,
             None => request,
         };
-        let condition = match &version {
-            _ if only_new => Condition::New,
-            Some(version) => Condition::Unchanged(version),
-            None => Condition::Any,
-        };
         let rule = (wanted.expression()?, &request);
-        let existed = handle.put_rule(&name, rule, wanted.enabled, condition)?;
+        let condition = condition.of_rule();
+        let (made, existed) = handle.put_rule(&name, rule, wanted.enabled, condition)?;
         let change = caller.change(Action::PutRule).of(&name);
         handle.tell_change(change.with(rule.0));
         let status = if existed {
@@ -129,7 +114,7 @@ pub(crate) async fn put(
         } else {
             StatusCode::CREATED
         };
-        Ok(tagged(status, find(handle, &name)?))
+        Ok(tagged(status, made))
     })
     .await
 }
@@ -137,26 +122,32 @@ pub(crate) async fn put(
 /// Enable or disable a rule
 #[utoipa::path(
     patch, path = "/v1/rules/{name}", tag = "rules",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
+    ),
     request_body = RulePatch,
-    responses((status = 200, body = RuleBody)),
+    responses((status = 200, body = RuleBody, headers(("ETag" = String, description = "Changes with the rule's definition.")))),
 )]
 pub(crate) async fn enable(
     State(app): AppState,
     Extension(caller): CallerExtension,
     _: QueryParams<NoQuery>,
     PathParam(name): PathParam<String>,
+    headers: HeaderMap,
     Json(patch): Json<RulePatch>,
 ) -> Result<Response, Problem> {
+    let condition = Precondition::read_existing(&headers)?;
     run_blocking(move || {
         find(&app.handle, &name)?;
-        app.handle.enable_rule(&name, patch.enabled)?;
+        let condition = condition.of_rule();
+        let rule = app.handle.enable_rule(&name, patch.enabled, condition)?;
         let action = match patch.enabled {
             true => Action::EnableRule,
             false => Action::DisableRule,
         };
         app.handle.tell_change(caller.change(action).of(&name));
-        Ok(tagged(StatusCode::OK, find(&app.handle, &name)?))
+        Ok(tagged(StatusCode::OK, rule))
     })
     .await
 }
@@ -164,7 +155,10 @@ pub(crate) async fn enable(
 /// Remove a rule; its open dumps continue
 #[utoipa::path(
     delete, path = "/v1/rules/{name}", tag = "rules",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
+    ),
     responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(
@@ -172,9 +166,11 @@ pub(crate) async fn remove(
     Extension(caller): CallerExtension,
     _: QueryParams<NoQuery>,
     PathParam(name): PathParam<String>,
+    headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
+    let condition = Precondition::read_existing(&headers)?;
     run_blocking(move || {
-        if app.handle.remove_rule(&name)? {
+        if app.handle.remove_rule(&name, condition.of_rule())? {
             let change = caller.change(Action::RemoveRule);
             app.handle.tell_change(change.of(&name));
             Ok(StatusCode::NO_CONTENT)

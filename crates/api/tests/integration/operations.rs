@@ -56,7 +56,14 @@ fn rules_come_change_and_go() {
     let answer = put_back(&edited, &tag);
     assert_ne!(answer.headers["etag"], tag);
     assert_eq!(answer.done(200)["past"], "1500ms");
-    let refused = put_back(&edited, &tag);
+    assert_eq!(
+        put_back(&edited, &tag).done(200)["past"],
+        "1500ms",
+        "a retry"
+    );
+    let mut other = edited.clone();
+    other["past"] = json!("3s");
+    let refused = put_back(&other, &tag);
     assert_eq!(refused.json()["type"], "urn:retroscope:problem:changed");
     refused.refused(412);
     put("dns", &wanted).done(200);
@@ -131,7 +138,7 @@ fn rules_come_change_and_go() {
     ask(request("PUT", "/v1/rules/x")
         .json(&wanted)
         .header("If-None-Match", "\"1\""))
-    .refused(422);
+    .refused(400);
     assert_eq!(
         ask(get("/v1/rules")).done(200)["rules"]
             .as_array()
@@ -139,6 +146,55 @@ fn rules_come_change_and_go() {
             .len(),
         1
     );
+}
+
+/// `If-Match` protects each change of a rule, and `If-None-Match` an existing pin.
+#[test]
+fn a_change_may_have_a_condition() {
+    let served = Served::new();
+    let rule = json!({ "expression": "udp port 53" });
+    let send = |method: &str, body: &Value, headers: &[(&str, &str)]| {
+        let request = request(method, "/v1/rules/dns").json(body);
+        let add = |request: Request, it: &(&str, &str)| request.header(it.0, it.1);
+        served.ask_unix(&headers.iter().fold(request, add))
+    };
+    send("PUT", &rule, &[("If-Match", "*")]).refused(412);
+    let made = send("PUT", &rule, &[("If-None-Match", "*")]);
+    let old = made.headers["etag"].clone();
+    made.done(201);
+    for headers in [
+        &[("If-Match", "\"1\", \"2\"")][..],
+        &[("If-Match", "\"1\""), ("If-Match", "\"2\"")],
+        &[("If-Match", "1")],
+        &[("If-Match", "*"), ("If-None-Match", "*")],
+    ] {
+        for method in ["PUT", "PATCH", "DELETE"] {
+            let body = match method {
+                "PATCH" => json!({ "enabled": true }),
+                _ => rule.clone(),
+            };
+            send(method, &body, headers).refused(400);
+        }
+    }
+    let disable = json!({ "enabled": false });
+    send("PATCH", &disable, &[("If-None-Match", "*")]).refused(400);
+    send("PATCH", &disable, &[("If-Match", "\"1\"")]).refused(412);
+    let disabled = send("PATCH", &disable, &[("If-Match", &old)]);
+    let new = disabled.headers["etag"].clone();
+    assert_eq!(disabled.done(200)["enabled"], false);
+    send("PATCH", &disable, &[("If-Match", &old)]).done(200);
+    send("DELETE", &json!({}), &[("If-Match", &old)]).refused(412);
+    send("DELETE", &json!({}), &[("If-Match", &new)]).done(204);
+    send("DELETE", &json!({}), &[("If-Match", "*")]).refused(404);
+
+    let pin = || request("PUT", "/v1/pins/p").json(&json!({ "last": "1s" }));
+    served
+        .ask_unix(&pin().header("If-None-Match", "*"))
+        .done(201);
+    let refused = served.ask_unix(&pin().header("If-None-Match", "*"));
+    assert_eq!(refused.json()["type"], "urn:retroscope:problem:pin-exists");
+    served.ask_unix(&pin()).done(200);
+    served.ask_unix(&pin().header("If-Match", "*")).refused(400);
 }
 
 #[test]
@@ -491,7 +547,14 @@ fn head_costs_nothing() {
     ] {
         let answer = served.ask(&request("HEAD", target).token(token));
         assert_eq!((answer.status, answer.body.len()), (200, 0), "{target}");
+        assert!(!answer.headers.contains_key("content-length"), "{target}");
     }
+    let open = served
+        .ask_unix(&request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "1h" })));
+    let open = open.done(201)["dump"].as_u64().unwrap();
+    let answer = served.ask(&request("HEAD", &format!("/v1/dumps/{open}/file")).token(token));
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert!(!answer.headers.contains_key("content-length"), "open dump");
     let file = format!("/v1/dumps/{number}/file");
     let answer = served.ask(&request("HEAD", &file).token(token));
     assert!(answer.headers["content-length"] != "0" && answer.headers.contains_key("etag"));

@@ -324,7 +324,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
         if falls {
             recording.events().until(|event| {
                 let text = event["text"].as_str();
-                text.is_some_and(|text| text.contains("pin 'all' fell"))
+                text.is_some_and(|text| text.contains("pin 'all' was revoked"))
             });
         } else {
             // No packet was overwritten meanwhile, and new packets are stored again.

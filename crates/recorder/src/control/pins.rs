@@ -11,7 +11,7 @@ use std::{
 
 use retroscope_ring::{Reservation, Ring};
 
-use crate::control::lock;
+use crate::{control::lock, start::handle::CommandError};
 
 /// Largest number of pins.
 const PINS_MAX: usize = 64;
@@ -52,19 +52,24 @@ pub struct Pin {
 impl Pins {
     /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets of both
     /// time ranges stay protected meanwhile. Returns the pin, and whether it replaced a pin.
+    /// `only_new`: replaces no pin.
     pub(crate) fn put(
         &self,
         ring: &Ring,
         name: &str,
         (from_ns, to_ns): (i64, i64),
         times: &[(i64, i64)],
-    ) -> Result<(Pin, bool), String> {
+        only_new: bool,
+    ) -> Result<(Pin, bool), CommandError> {
         let mut pins = lock(&self.by_name);
         let existed = pins.contains_key(name);
+        if existed && only_new {
+            return Err(CommandError::PinExists(name.to_owned()));
+        }
         if !existed && pins.len() >= PINS_MAX {
-            return Err(format!(
+            return Err(CommandError::Refused(format!(
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
-            ));
+            )));
         }
         let reserve = |times: &(i64, i64)| ring.reserve(times.0, times.1);
         let reservations: Vec<Reservation> = times.iter().map(reserve).collect();
@@ -96,7 +101,7 @@ impl Pins {
         pins.values().map(Pinned::now).collect()
     }
 
-    /// Messages about pins that fell since the last call. Cheap enough to be called often.
+    /// Messages about pins that were revoked since the last call. Cheap enough to be called often.
     pub(crate) fn take_fallen(&self, ring: &Ring) -> Vec<String> {
         let news = ring.reservation_news();
         if self.seen.swap(news, Ordering::Relaxed) == news {
@@ -109,7 +114,7 @@ impl Pins {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();
             let name = &pinned.pin.name;
-            format!("pin '{name}' fell: the ring needed its place (when-full protect lets pins stand, and loses new packets)")
+            format!("pin '{name}' was revoked: the ring needed its place (when-full protect lets pins stand, and loses new packets)")
         }).collect()
     }
 }

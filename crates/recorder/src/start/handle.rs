@@ -68,6 +68,9 @@ pub enum CommandError {
         /// Whether the existing rule has this expression, window and limits.
         is_as_wanted: bool,
     },
+    /// A new pin was requested, but a pin of this name exists.
+    #[error("pin '{0}' is there already: choose another name, or replace it without a condition")]
+    PinExists(String),
     /// The rule of this name is not the rule that the client has read, or does not exist.
     #[error(
         "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
@@ -144,12 +147,18 @@ impl RecorderHandle {
         self.stop();
     }
 
-    /// Keeps a time range in the ring under a name; an existing pin of this name does not change.
-    /// Returns the pin, and whether it existed.
+    /// Keeps a time range in the ring under a name. Replaces the pin of this name, unless `only_new`.
+    /// Returns the pin, and whether it replaced a pin.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins.
-    pub fn pin(&self, name: &str, stretch: RequestedRange) -> Result<(Pin, bool), CommandError> {
+    /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins;
+    /// `PinExists`: `only_new`, and there is a pin of this name.
+    pub fn pin(
+        &self,
+        name: &str,
+        stretch: RequestedRange,
+        only_new: bool,
+    ) -> Result<(Pin, bool), CommandError> {
         self.check_live()?;
         check_name(name)?;
         let common = self.common()?;
@@ -176,8 +185,8 @@ impl RecorderHandle {
         }
         let from_ns = stretch.from_ns.or(since(now_ns)).unwrap_or(i64::MIN);
         let stamps = (from_ns, stretch.to_ns.unwrap_or(now_ns));
-        let pinned = common.pins.put(&common.ring, name, stamps, &times);
-        pinned.map_err(CommandError::Refused)
+        let pins = &common.pins;
+        pins.put(&common.ring, name, stamps, &times, only_new)
     }
 
     /// Removes a pin. Returns whether the pin existed.

@@ -120,8 +120,26 @@ pub enum Condition<'a> {
     Any,
     /// There is no rule of this name.
     New,
+    /// There is a rule of this name.
+    Exists,
     /// The rule has this [`RuleStatus::version`].
     Unchanged(&'a str),
+}
+
+impl Condition<'_> {
+    /// Fails if the condition is false for the present rule of this name.
+    fn check(self, name: &str, entry: Option<&RuleEntry>) -> Result<(), CommandError> {
+        let is_true = match self {
+            Self::Any => true,
+            Self::New => entry.is_none(),
+            Self::Exists => entry.is_some(),
+            Self::Unchanged(version) => {
+                entry.is_some_and(|entry| entry.status(name).version() == version)
+            }
+        };
+        let changed = || CommandError::RuleChangedBefore(name.to_owned());
+        is_true.then_some(()).ok_or_else(changed)
+    }
 }
 
 /// A rule at one moment.
@@ -331,23 +349,21 @@ impl RuleTable {
         }
     }
 
-    /// Whether the rule is already as wanted. Fails if the rule must be new or is a script.
-    fn has(&self, wanted: RequestedRule<'_>) -> Result<bool, CommandError> {
+    /// The rule, if it is already as wanted: the request may be a retry, so its version may be old.
+    /// Fails if the condition is false, or if the rule is a script.
+    fn as_wanted(&self, wanted: RequestedRule<'_>) -> Result<Option<RuleStatus>, CommandError> {
         let name = wanted.name;
-        let entry = self.by_name.get(name);
-        if let Condition::Unchanged(version) = wanted.condition
-            && entry.is_none_or(|entry| entry.status(name).version() != version)
-        {
-            return Err(CommandError::RuleChangedBefore(name.to_owned()));
-        }
-        match entry {
-            None => Ok(false),
+        match self.by_name.get(name) {
+            None => wanted.condition.check(name, None).map(|()| None),
             Some(entry) if wanted.condition == Condition::New => Err(CommandError::RuleExists {
                 name: name.to_owned(),
                 is_as_wanted: entry.is_so(wanted),
             }),
-            Some(entry) if entry.is_so(wanted) => Ok(true),
-            Some(entry) => entry.check_no_script(name).map(|()| false),
+            Some(entry) if entry.is_so(wanted) => Ok(Some(entry.status(name))),
+            Some(entry) => {
+                wanted.condition.check(name, Some(entry))?;
+                entry.check_no_script(name).map(|()| None)
+            }
         }
     }
 }
@@ -425,9 +441,10 @@ impl RecorderHandle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, or changes the one of its name under a `condition`. Packets that are analyzed
-    /// after this returns are matched by the rule. `is_enabled`: whether its matches are hits (`None`: as
-    /// it is; those of a new rule are). Whether the rule was there.
+    /// Adds a trigger rule, or changes the one of its name under a `condition`. Packets that are
+    /// analyzed after this returns are matched by the rule. `is_enabled`: whether its matches are
+    /// hits (`None`: as it is; those of a new rule are). Returns the rule as this change made it,
+    /// and whether the rule existed.
     ///
     /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
     /// hits join these dumps. Hits of another expression are counted from 0, and are not held off
@@ -435,15 +452,15 @@ impl RecorderHandle {
     ///
     /// # Errors
     /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
-    /// expression, does not compile for any source; `RuleExists`, `RuleChangedBefore`: the condition is
-    /// false.
+    /// expression, does not compile for any source; `RuleExists`, `RuleChangedBefore`: the condition
+    /// is false for a rule that would change.
     pub fn put_rule(
         &self,
         name: &str,
         (expression, request): (&str, &TriggerRequest),
         is_enabled: Option<bool>,
         condition: Condition<'_>,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<(RuleStatus, bool), CommandError> {
         let wanted = RequestedRule {
             name,
             expression,
@@ -453,22 +470,25 @@ impl RecorderHandle {
         };
         self.check_live()?;
         check_name(name)?;
-        let is_so = lock(&self.rules.rules).has(wanted)?;
-        if !is_so {
+        let mut present = lock(&self.rules.rules).as_wanted(wanted)?;
+        if present.is_none() {
             // Outside of the lock, because compiling may take long. Another thread may put the same
             // rule meanwhile.
             let prepared = self.rules.prepare(expression)?;
             prepared.compile(&self.rules.native);
             let template = self.rules.own_template(request)?;
             let rules = lock(&self.rules.rules);
-            if !rules.has(wanted)? {
+            present = rules.as_wanted(wanted)?;
+            if present.is_none() {
                 let is_there = rules.by_name.contains_key(name);
-                return self
-                    .put(rules, wanted, (prepared, template))
-                    .map(|()| is_there);
+                let made = self.put(rules, wanted, (prepared, template))?;
+                return Ok((made, is_there));
             }
         }
-        self.wait_for_earlier_edits().map(|()| true)
+        self.wait_for_earlier_edits()?;
+        present
+            .map(|rule| (rule, true))
+            .ok_or_else(|| no_rule(name))
     }
 
     fn put(
@@ -476,10 +496,11 @@ impl RecorderHandle {
         rules: MutexGuard<'_, RuleTable>,
         wanted: RequestedRule<'_>,
         ready: Ready,
-    ) -> Result<(), CommandError> {
+    ) -> Result<RuleStatus, CommandError> {
         rules.check_bytes(wanted)?;
         let mut entry = rules.edited(wanted.name, wanted.rule());
         entry.is_enabled = wanted.is_enabled.unwrap_or(entry.is_enabled);
+        let made = entry.status(wanted.name);
         let old = rules.by_name.get(wanted.name);
         let edit = if old.is_some_and(|old| old.has_filters(wanted.rule())) {
             Edit::Keep(entry)
@@ -487,7 +508,8 @@ impl RecorderHandle {
             entry.is_counted = true;
             Edit::Put(entry, Box::new(ready))
         };
-        self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)
+        self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)?;
+        Ok(made)
     }
 
     /// Changes rules by name, all or none, and waits until the analyzer has the changes. `default`:
@@ -620,39 +642,50 @@ impl RecorderHandle {
         self.edit(lock(&self.rules.rules), Vec::new(), None, None)
     }
 
-    /// Removes a rule; its dumps go on. Returns whether the rule existed.
+    /// Removes a rule under a `condition`; its dumps go on. Returns whether the rule existed.
     ///
     /// # Errors
-    /// [`CommandError`].
-    pub fn remove_rule(&self, name: &str) -> Result<bool, CommandError> {
+    /// [`CommandError`]; `RuleChangedBefore`: the condition is false for an existing rule.
+    pub fn remove_rule(&self, name: &str, condition: Condition<'_>) -> Result<bool, CommandError> {
         self.check_live()?;
         let rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get(name) else {
             drop(rules);
             return self.wait_for_earlier_edits().map(|()| false);
         };
+        condition.check(name, Some(entry))?;
         entry.check_no_script(name)?;
         let edits = vec![(name.to_owned(), Edit::Remove)];
         self.edit(rules, edits, None, None).map(|()| true)
     }
 
-    /// Enables or disables a rule: whether its matches are hits. Returns whether that changed.
+    /// Enables or disables a rule under a `condition`: whether its matches are hits. Returns the
+    /// rule as this change made it.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: there is no such rule.
-    pub fn enable_rule(&self, name: &str, is_enabled: bool) -> Result<bool, CommandError> {
+    /// [`CommandError`]; `Refused`: there is no such rule; `RuleChangedBefore`: the condition is
+    /// false for a rule that would change.
+    pub fn enable_rule(
+        &self,
+        name: &str,
+        is_enabled: bool,
+        condition: Condition<'_>,
+    ) -> Result<RuleStatus, CommandError> {
         self.check_live()?;
         let rules = lock(&self.rules.rules);
         let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
         entry.check_no_script(name)?;
         if entry.is_enabled == is_enabled {
+            let present = entry.status(name);
             drop(rules);
-            return self.wait_for_earlier_edits().map(|()| false);
+            return self.wait_for_earlier_edits().map(|()| present);
         }
+        condition.check(name, Some(entry))?;
         let mut entry = entry.clone();
         entry.is_enabled = is_enabled;
+        let made = entry.status(name);
         let edits = vec![(name.to_owned(), Edit::Keep(entry))];
-        self.edit(rules, edits, None, None).map(|()| true)
+        self.edit(rules, edits, None, None).map(|()| made)
     }
 }
 

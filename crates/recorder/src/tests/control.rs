@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    CommandError, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
+    CommandError, Condition, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
     RequestedRange, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
@@ -77,12 +77,58 @@ fn a_retry_waits_for_the_analyzer_too() {
         )));
     }
     for _ in 0..2 {
-        assert!(is_late(rig.handle.enable_rule("late", false)));
+        let disabled = rig.handle.enable_rule("late", false, Condition::Any);
+        assert!(matches!(disabled, Err(CommandError::Late)));
     }
     for _ in 0..2 {
-        assert!(is_late(rig.handle.remove_rule("late")));
+        assert!(is_late(rig.handle.remove_rule("late", Condition::Any)));
     }
     assert_eq!(rig.handle.rules().len(), 1);
+}
+
+/// A retry whose first request was carried out succeeds, although the rule has a new version since.
+#[test]
+fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let any = TriggerRequest::default();
+    let put = |rig: &mut Rig, expression: &str, condition| {
+        asked(rig, |it| {
+            it.put_rule("r", (expression, &any), None, condition)
+        })
+    };
+    let is_refused =
+        |result| matches!(result, Err(CommandError::RuleChangedBefore(name)) if name == "r");
+    assert!(is_refused(put(&mut rig, "udp port 7", Condition::Exists)));
+    let (first, existed) = put(&mut rig, "udp port 7", Condition::New).unwrap();
+    assert!(!existed);
+    let old = first.version();
+    for _ in 0..2 {
+        let (made, existed) = put(&mut rig, "udp port 8", Condition::Unchanged(&old)).unwrap();
+        assert_eq!((made.expression.as_str(), existed), ("udp port 8", true));
+    }
+    assert!(is_refused(put(
+        &mut rig,
+        "udp port 9",
+        Condition::Unchanged(&old)
+    )));
+    put(&mut rig, "udp port 9", Condition::Exists).unwrap();
+    let wrong = Condition::Unchanged(&old);
+    let disabled = asked(&mut rig, |it| it.enable_rule("r", false, wrong));
+    assert!(is_refused(disabled.map(|rule| (rule, true))));
+    let version = rig.handle.rule("r").unwrap().version();
+    for _ in 0..2 {
+        let right = Condition::Unchanged(&version);
+        let disabled = asked(&mut rig, |it| it.enable_rule("r", false, right)).unwrap();
+        assert!(!disabled.is_enabled);
+    }
+    let removed = asked(&mut rig, |it| {
+        it.remove_rule("r", Condition::Unchanged(&version))
+    });
+    assert!(matches!(removed, Err(CommandError::RuleChangedBefore(_))));
+    assert!(asked(&mut rig, |it| it.remove_rule("r", Condition::Exists)).unwrap());
 }
 
 /// From the answer on, a changed rule matches other packets. Its open dump goes on and ends as
@@ -131,7 +177,7 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 5);
     // A disabled rule stays disabled with another expression, and a rule of the start can be
     // changed.
-    assert!(asked(&mut rig, |it| it.enable_rule("r", false)).unwrap());
+    asked(&mut rig, |it| it.enable_rule("r", false, Condition::Any)).unwrap();
     assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 6", &one)).unwrap());
     arrive(&mut rig, 6, 6);
     assert!(asked(&mut rig, |it| it.set_rule("1", "udp port 4", &one)).unwrap());
@@ -209,7 +255,7 @@ fn added_rules_have_so_many_bytes() {
     assert!(add(&mut rig, "d", "udp", &dumping).is_err());
     let longer = format!("{long} ");
     asked(&mut rig, |it| it.set_rule("c", &longer, &request)).unwrap();
-    asked(&mut rig, |it| it.remove_rule("c")).unwrap();
+    asked(&mut rig, |it| it.remove_rule("c", Condition::Any)).unwrap();
     add(&mut rig, "d", &long, &request).unwrap();
 }
 
@@ -273,7 +319,9 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
             to_ns: Some(START + 1999 * MS),
             last_ns: None,
         };
-        let (pin, existed) = rig.handle.pin("p", stretch).unwrap();
+        let (pin, existed) = rig.handle.pin("p", stretch, true).unwrap();
+        let again = rig.handle.pin("p", stretch, true);
+        assert!(matches!(again, Err(CommandError::PinExists(_))));
         assert_eq!(
             (pin.from_ns, pin.evicted_before, existed),
             (START + S, 0, false)
@@ -297,10 +345,16 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         };
         let left_out = START + 1800 * S;
         assert_eq!(
-            rig.handle.pin("q", within(left_out, left_out + S)).is_err(),
+            rig.handle
+                .pin("q", within(left_out, left_out + S), false)
+                .is_err(),
             step_ns > 0
         );
-        assert!(rig.handle.pin("r", within(START + 1, START)).is_err());
+        assert!(
+            rig.handle
+                .pin("r", within(START + 1, START), false)
+                .is_err()
+        );
     }
 }
 
@@ -485,7 +539,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     };
     let add = |rig: &mut Rig, name: &'static str, rule: TriggerRequest| {
         asked(rig, move |it| {
-            it.put_rule(name, (NO_PACKET, &rule), None, crate::Condition::New)
+            it.put_rule(name, (NO_PACKET, &rule), None, Condition::New)
         })
     };
     for wrong in [
@@ -561,7 +615,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
         "{told:?}"
     );
     assert_eq!(ask(&mut rig, "a", "udp port 8", at_ns).unwrap(), again);
-    asked(&mut rig, |it| it.enable_rule("web", false)).unwrap();
+    asked(&mut rig, |it| it.enable_rule("web", false, Condition::Any)).unwrap();
     let why = ask(&mut rig, "d", "udp", at_ns).unwrap_err();
     assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
     assert!(why.to_string().contains("disabled"), "{why}");

@@ -8,7 +8,7 @@ use std::{
 use retroscope_filter::Filter;
 
 use crate::{
-    CommandError, Config, ReloadOutcome, RuleStatus, TriggerRequest, Verdict,
+    CommandError, Condition, Config, ReloadOutcome, RuleStatus, TriggerRequest, Verdict,
     analysis::{director::HitOrder, hit_queue::HitQueue, predicate::DumpExpression},
     tests::{
         control::asked,
@@ -293,8 +293,8 @@ fn commands_and_reloads_meet() {
     reload(&mut rig, &configured).unwrap();
     asked(&mut rig, |it| it.set_rule("mine", "udp port 6", &none)).unwrap();
     asked(&mut rig, |it| it.set_rule("a", "udp port 5", &none)).unwrap();
-    asked(&mut rig, |it| it.remove_rule("b")).unwrap();
-    asked(&mut rig, |it| it.enable_rule("1", false)).unwrap();
+    asked(&mut rig, |it| it.remove_rule("b", Condition::Any)).unwrap();
+    asked(&mut rig, |it| it.enable_rule("1", false, Condition::Any)).unwrap();
     let told = reload(&mut rig, &configured).unwrap();
     assert_eq!(told.to_string(), "rules added: b; rules changed: a");
     assert_eq!(

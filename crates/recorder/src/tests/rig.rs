@@ -651,6 +651,7 @@ impl RecorderHandle {
         request: &TriggerRequest,
     ) -> Result<bool, CommandError> {
         self.put_rule(name, (expression, request), None, crate::Condition::Any)
+            .map(|(_, existed)| existed)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::{
-    AgeHistogram, Reason, TriggerRequest,
+    AgeHistogram, Condition, Reason, TriggerRequest,
     control::hits::HitCounts,
     tests::{
         control::asked,
@@ -53,7 +53,7 @@ fn hits_are_told_by_the_name_of_their_rule() {
     assert_eq!((dumps[3], dumps.iter().sum::<u64>()), (2, 2));
     assert_eq!(sum_ns, 10 * MS.unsigned_abs());
     // The counts go on, whatever rule has the name.
-    asked(&mut rig, |it| it.remove_rule(name)).unwrap();
+    asked(&mut rig, |it| it.remove_rule(name, Condition::Any)).unwrap();
     arrive(&mut rig, 7);
     add(&mut rig, "udp port 5");
     arrive(&mut rig, 5);
