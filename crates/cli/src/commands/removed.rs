@@ -5,7 +5,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::record::key_of;
+use super::record::{is_of_flows, key_of};
 
 /// Former options of `record` and `flows`, which were keys too, and the keys that replace them.
 pub(crate) const KEYS: &[(&str, &str)] = &[
@@ -20,7 +20,7 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("dumper-expr", "dump"),
     ("hold", "reorder-window"),
     ("metrics", "api.metrics"),
-    ("no-sha256", "sha256"),
+    ("no-sha256", "sha256 = false"),
     ("path", "write"),
     ("size", "ring"),
     ("tls-cert", "api.tls-cert"),
@@ -34,15 +34,24 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("trigger-keep", "rule.NAME.keep"),
 ];
 
+/// Former options without a replacement, and what to do instead.
+pub(crate) const GONE: &[(&str, &str)] = &[("eve-keep", ROTATION), ("eve-rotate", ROTATION)];
+const ROTATION: &str = "logrotate(8) renames the file and sends SIGHUP";
+
 /// Other former options, and the commands that replace them.
 const COMMANDS: &[(&str, &str)] = &[
     ("bench", "retroscope dev filter-bench"),
     ("explain", "retroscope dev filter-explain"),
 ];
 
-/// The key that replaces a former key.
-pub(crate) fn of_key(name: &str) -> Option<&'static str> {
-    let (_, new) = KEYS.iter().find(|(old, _)| *old == name)?;
+/// What to do instead of a former key.
+pub(crate) fn of_key(name: &str) -> Option<String> {
+    let gone = of(GONE, name).map(str::to_owned);
+    gone.or_else(|| Some(format!("write {}", of(KEYS, name)?)))
+}
+
+fn of(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    let (_, new) = table.iter().find(|(old, _)| *old == name)?;
     Some(new)
 }
 
@@ -53,20 +62,34 @@ pub(crate) fn instead(error: &Error) -> Option<String> {
     };
     let option = option.split('=').next()?;
     let name = option.strip_prefix("--")?;
-    let command = std::env::args().nth(1)?;
+    let command = std::env::args_os().nth(1)?.into_string().ok()?;
     match command.as_str() {
         _ if error.kind() != ErrorKind::UnknownArgument => None,
-        "record" | "flows" => {
-            let is_key = key_of(&[name.to_owned()]).is_ok();
-            let key = of_key(name).or(is_key.then_some(name))?;
-            Some(format!(
-                "{option} is a key now: --set {key}=VALUE, or {key} in the file of --config"
-            ))
-        }
+        "record" | "flows" => of_option(option, name, command == "record"),
         "filter" => {
-            let (_, new) = COMMANDS.iter().find(|(old, _)| *old == name)?;
+            let new = of(COMMANDS, name)?;
             Some(format!("{option} is a command now: {new}"))
         }
         _ => None,
     }
+}
+
+/// The replacement of an unknown option of `record` or `flows`.
+fn of_option(option: &str, name: &str, of_record: bool) -> Option<String> {
+    if let Some(instead) = of(GONE, name) {
+        return Some(format!("there is no {option} any more: {instead}"));
+    }
+    let is_key = key_of(&[name.to_owned()]).is_ok();
+    let key = of(KEYS, name).or(is_key.then_some(name))?;
+    let set = match key.split_once(" = ") {
+        Some((key, value)) => format!("{key}={value}"),
+        None => format!("{key}=VALUE"),
+    };
+    if of_record {
+        return Some(format!(
+            "{option} is a key now: --set {set}, or {key} in the file of --config"
+        ));
+    }
+    let path: Vec<String> = key.split('.').map(str::to_owned).collect();
+    is_of_flows(&path).then(|| format!("{option} is a key now: --set {set}"))
 }

@@ -2,9 +2,10 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader, Read},
-    os::unix::net::UnixListener,
+    os::unix::{ffi::OsStrExt as _, net::UnixListener},
     path::Path,
     process::{Command, Output, Stdio},
     thread,
@@ -282,6 +283,24 @@ fn wrong_arguments_are_a_sentence() {
         ("flows -i lo --top 3 --window 61", 2, "'61'"),
         ("flows -i lo --by bits", 2, "--top"),
         ("flows -r nothing.pcap", 1, "nothing.pcap"),
+        ("flows -r in.pcap -c 0", 2, "from 1 to"),
+        (
+            "flows -r in.pcap --set api.listen=unix:a",
+            2,
+            "api.listen is for `retroscope record`",
+        ),
+        ("flows --set rule.a.past=1s", 2, "rule.a.past is for"),
+        ("flows --set snaplen=9", 2, "snaplen is for"),
+        ("flows --set api=3", 2, "api is for"),
+        ("record --set api=3", 2, "expected a table"),
+        ("flows --cpus=1", 2, "a key now: --set cpus=VALUE\n"),
+        ("flows --eve-rotate=1d", 2, "any more: logrotate(8)"),
+        ("flows --tokens=x", 2, "unexpected argument"),
+        (
+            "record --no-sha256",
+            2,
+            "--set sha256=false, or sha256 = false in",
+        ),
         (
             "record -r in.pcap -t udp --set vlans=apart",
             2,
@@ -295,4 +314,8 @@ fn wrong_arguments_are_a_sentence() {
         assert!(output.stdout.is_empty(), "{arguments}: {output:?}");
     }
     assert!(!directory.path().join("dumps").exists());
+    // An argument that is no text.
+    let mut program = Command::new(PROGRAM);
+    let output = program.arg(OsStr::from_bytes(b"--\xff")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

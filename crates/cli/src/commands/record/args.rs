@@ -99,6 +99,7 @@ impl Loaded {
             return Err(Failure::usage("--history-goal: 1s to 24h"));
         }
         self.check_directory()?;
+        self.refuse_keys_of_post()?;
         let of_rules = of.rule.iter().filter(|rule| rule.module.is_some());
         let are_modules = !of.module.is_empty() || of_rules.count() > 0;
         of.refuse_flows_without_use(are_modules)?;

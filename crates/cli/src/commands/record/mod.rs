@@ -45,7 +45,7 @@ use retroscope_script::ScriptError;
 use alerts::{AlertThreads, BoundAlerts};
 pub(crate) use args::Args;
 pub(crate) use config::{
-    Assignment, FlowsFlags, Loaded, RefusedConfig, Settings, keep, key_of, schema,
+    Assignment, FlowsFlags, Loaded, RefusedConfig, Settings, is_of_flows, keep, key_of, schema,
 };
 use config::{Depth, Reloader};
 use eve_thread::EveThread;

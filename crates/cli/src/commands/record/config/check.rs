@@ -1,6 +1,6 @@
 //! Checks a configuration before a source is opened.
 
-use std::{fs, ops::Range, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use retroscope_api::Owner;
 use retroscope_capture::SourceError;
@@ -8,7 +8,10 @@ use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 
-use super::{Loaded, What, keys_in, text::ConfigFault};
+use super::{
+    Loaded, What, keys_in,
+    text::{ConfigFault, Place},
+};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
 /// Scope of a check.
@@ -63,10 +66,7 @@ fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let rules = loaded.rules.iter().filter_map(|rule| {
         let number = is_taken(&rule.rule.name)?;
         let why = format!("name: '{number}' is what trigger {number} of the options is called");
-        Some(ConfigFault {
-            span: rule.span_of("name"),
-            message: why,
-        })
+        Some(rule.place_of("name").fault(why))
     });
     rules.collect()
 }
@@ -74,9 +74,9 @@ fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
 fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     type Check = fn(&str) -> Result<(), FilterError>;
-    let mut check = |text: &str, check: Check, span: Option<Range<usize>>, what: &str| {
+    let mut check = |text: &str, check: Check, place: Place, what: &str| {
         if let Err(error) = check(text) {
-            faults.push(of_expression(what, &error, span));
+            faults.push(place.fault(of_expression(what, &error)));
         }
     };
     for expression in loaded.expressions() {
@@ -86,44 +86,41 @@ fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
             true => check_template,
             false => check_expression,
         };
-        check(expression.text, template, span, option);
+        check(expression.text, template, span.into(), option);
     }
     for rule in &loaded.rules {
-        let (it, span) = (&rule.rule, |key| rule.span_of(key));
+        let (it, place) = (&rule.rule, |key| rule.place_of(key));
         if let What::Filter(text) = &it.what {
             let what = format!("rule '{}'", it.name);
-            check(text, check_expression, span("filter"), &what);
+            check(text, check_expression, place("filter"), &what);
         }
         if let Some(text) = &it.request.dump {
             let what = format!("dump of rule '{}'", it.name);
-            check(text, check_template, span("dump"), &what);
+            check(text, check_template, place("dump"), &what);
         }
         if let Some(text) = &it.request.alert_dump {
             let what = format!("alert-dump of rule '{}'", it.name);
-            check(text, check_alert_template, span("alert-dump"), &what);
+            check(text, check_alert_template, place("alert-dump"), &what);
         }
     }
     faults
 }
 
-/// The error of an expression, with the filter's own marking of the place.
-fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> ConfigFault {
+/// The message about an expression, with the filter's own marking of the place.
+fn of_expression(what: &str, error: &FilterError) -> String {
     let rendered = error.render();
     let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
-    ConfigFault {
-        span,
-        message: format!("{what}: {rendered}"),
-    }
+    format!("{what}: {rendered}")
 }
 
 /// Files that cannot be read.
 fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
-    let mut check = |path: &Path, span: Option<Range<usize>>, what: &str| {
+    let mut check = |path: &Path, place: Place, what: &str| {
         let is_stdin = what == "read" && path.as_os_str() == "-";
         if !is_stdin && let Err(error) = fs::metadata(path) {
             let message = format!("{what}: cannot read {}: {error}", path.display());
-            faults.push(ConfigFault { span, message });
+            faults.push(place.fault(message));
         }
     };
     let (it, api) = (&loaded.settings, &loaded.settings.api);
@@ -148,12 +145,12 @@ fn files(loaded: &Loaded) -> Vec<ConfigFault> {
         .into_iter()
         .filter_map(|(key, path)| Some((key, 0, path.as_ref()?)));
     for (key, number, path) in lists.chain(single) {
-        check(path, loaded.spans_of(key).get(number).cloned(), key);
+        check(path, loaded.spans_of(key).get(number).cloned().into(), key);
     }
     for rule in &loaded.rules {
         match &rule.rule.what {
-            What::Lua(path) => check(path, rule.span_of("lua"), "lua"),
-            What::Module(path) => check(path, rule.span_of("module"), "module"),
+            What::Lua(path) => check(path, rule.place_of("lua"), "lua"),
+            What::Module(path) => check(path, rule.place_of("module"), "module"),
             What::Filter(_) => {}
         }
     }
@@ -165,7 +162,7 @@ fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;
     let limits = ScriptLimits::default();
-    let mut check = |path: &Path, is_module: bool, span: Option<Range<usize>>| {
+    let mut check = |path: &Path, is_module: bool, place: Place| {
         let load = |script: &Script| -> Result<(), ScriptError> {
             if args.lua_trusted {
                 return Ok(());
@@ -177,11 +174,12 @@ fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
         };
         let loaded = Script::read(path, args.lua_trusted).and_then(|script| load(&script));
         if let Err(error) = loaded {
-            let message = error.to_string();
-            faults.push(ConfigFault { span, message });
+            faults.push(place.fault(error.to_string()));
         }
     };
-    let of = |option: &str, number: usize| loaded.spans_of(option).get(number).cloned();
+    let of = |option: &str, number: usize| -> Place {
+        loaded.spans_of(option).get(number).cloned().into()
+    };
     for (number, path) in args.trigger_lua.iter().enumerate() {
         check(path, false, of("trigger-lua", number));
     }
@@ -193,8 +191,8 @@ fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     }
     for rule in &loaded.rules {
         match &rule.rule.what {
-            What::Lua(path) => check(path, false, rule.span_of("lua")),
-            What::Module(path) => check(path, true, rule.span_of("module")),
+            What::Lua(path) => check(path, false, rule.place_of("lua")),
+            What::Module(path) => check(path, true, rule.place_of("module")),
             What::Filter(_) => {}
         }
     }

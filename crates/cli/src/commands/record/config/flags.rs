@@ -9,7 +9,7 @@ use clap::{
 
 use super::{
     key::{Key, Shape},
-    layers::{AssignedValue, Assignment, key_of},
+    layers::{AssignedValue, Assignment, is_of_flows, key_of},
 };
 
 /// A flag.
@@ -182,16 +182,21 @@ fn size_parser(text: &str) -> Result<String, String> {
 }
 
 /// Rejects a text that is no assignment.
-fn set_parser(text: &str) -> Result<String, String> {
-    Assignment::of_set(text)?.check().map(|()| text.to_owned())
+fn set_parser<const RECORD: bool>(text: &str) -> Result<String, String> {
+    let assignment = Assignment::of_set(text)?;
+    if !RECORD && !is_of_flows(&assignment.path) {
+        let key = assignment.path.join(".");
+        return Err(format!("{key} is for `retroscope record`"));
+    }
+    assignment.check().map(|()| text.to_owned())
 }
 
 /// The option `--set`.
-fn set() -> Arg {
+fn set<const RECORD: bool>() -> Arg {
     Arg::new("set")
         .long("set")
         .value_name("KEY=VALUE")
-        .value_parser(set_parser)
+        .value_parser(set_parser::<RECORD>)
         .action(ArgAction::Append)
         .help_heading("Service")
         .help("Set any key (repeatable)")
@@ -212,7 +217,7 @@ impl<const RECORD: bool> clap::Args for Flags<RECORD> {
         command.disable_help_flag(true).args([
             help.help("Print help (--help: more)"),
             size.conflicts_with("ring"),
-            set(),
+            set::<RECORD>(),
         ])
     }
 

@@ -117,6 +117,7 @@ macro_rules! settings {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
         #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        #[serde(expecting = "a table")]
         pub(crate) struct $name { $($( $(#[doc = $doc])* pub(crate) $field: $type, )*)* }
 
         impl Default for $name {

@@ -58,12 +58,30 @@ impl Assignment {
             }
             Err(_) => AssignedValue::Text(value.to_owned()),
         };
-        Ok(Self {
+        let it = Self {
             option: format!("--set {}", key.trim()),
             path,
             value,
             adds: false,
-        })
+        };
+        Ok(it.as_text().unwrap_or(it))
+    }
+
+    /// The same with a text, if the key takes a text and not the number, boolean or date.
+    fn as_text(&self) -> Option<Self> {
+        let AssignedValue::Toml(text) = &self.value else {
+            return None;
+        };
+        let value = DeValue::parse(text).ok()?;
+        let value = value.get_ref();
+        if value.is_str() || value.is_array() || value.is_table() || self.check().is_ok() {
+            return None;
+        }
+        let it = Self {
+            value: AssignedValue::Text(text.clone()),
+            ..self.clone()
+        };
+        it.check().is_ok().then_some(it)
     }
 
     /// Checks the value on its own.
@@ -216,6 +234,17 @@ pub(crate) fn key_of(path: &[String]) -> Result<&'static Key, String> {
     found.ok_or_else(|| "it names no key".to_owned())
 }
 
+/// Whether `flows` uses the key of a path.
+pub(crate) fn is_of_flows(path: &[String]) -> bool {
+    let [name] = path else { return false };
+    let is_of_section = |key: &Key| match key.section {
+        "Input" => !matches!(name.as_str(), "reorder-window" | "snaplen"),
+        section => section == "Output",
+    };
+    matches!(name.as_str(), "ring" | "relinquish-privileges")
+        || key_of(path).is_ok_and(is_of_section)
+}
+
 /// Finds a key of a table.
 ///
 /// # Errors
@@ -229,9 +258,9 @@ pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'s
         table => format!(" in [{table}]"),
     };
     if table.is_empty()
-        && let Some(new) = removed::of_key(name)
+        && let Some(instead) = removed::of_key(name)
     {
-        return Err(format!("there is no key {name:?} any more: write {new}"));
+        return Err(format!("there is no key {name:?} any more: {instead}"));
     }
     let near = |key: &&Key| strsim::jaro(&key.name(), name);
     let nearest = keys

@@ -36,7 +36,7 @@ pub(crate) use self::{
     check::{Depth, Expression},
     flags::{FlowsFlags, RecordFlags},
     key::Setting,
-    layers::{Assignment, key_of},
+    layers::{Assignment, is_of_flows, key_of},
     print::schema,
     reload::Reloader,
     rules::{ConfigRule, What},
@@ -67,6 +67,9 @@ const EXCLUSIVE: [[&str; 2]; 4] = [
     ["ring-file", "ring-memfd"],
     ["dump", "dump-lua"],
 ];
+
+/// Keys that do nothing without `post`.
+const OF_POST: [&str; 3] = ["post-limit", "post-at-once", "post-user"];
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,7 +138,8 @@ impl Loaded {
         let (Some((settings, written)), true) = (read, layers.faults.is_empty()) else {
             return Err(refused(&text, layers.faults));
         };
-        let rules = rules::read(&text, &settings.rule, layers.rules, &mut layers.faults);
+        let places = (layers.rules, layers.rule_options);
+        let rules = rules::read(&text, &settings.rule, places, &mut layers.faults);
         if !layers.faults.is_empty() {
             return Err(refused(&text, layers.faults));
         }
@@ -153,6 +157,17 @@ impl Loaded {
     /// The rules of `[[rule]]`.
     pub(crate) fn rules(&self) -> Vec<ConfigRule> {
         self.rules.iter().map(|rule| rule.rule.clone()).collect()
+    }
+
+    /// Refuses keys about `post` if there is no `post`.
+    pub(crate) fn refuse_keys_of_post(&self) -> Result<(), Failure> {
+        let mut keys = OF_POST.iter();
+        match keys.find(|key| self.origins.contains_key(**key)) {
+            Some(key) if self.settings.post.is_none() => Err(Failure::usage(format!(
+                "{key} is about `post`: give that key too"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Whether there is a file.
@@ -199,6 +214,8 @@ struct Layers {
     origins: BTreeMap<String, ValueOrigin>,
     /// The places of each rule and its keys.
     rules: Vec<BTreeMap<String, Range<usize>>>,
+    /// The options that set keys of rules, by the names of the rules.
+    rule_options: BTreeMap<String, BTreeMap<String, String>>,
     faults: Vec<ConfigFault>,
 }
 
@@ -222,6 +239,8 @@ impl Layers {
                 Some(ValueOrigin::File { .. }),
                 Some(ValueOrigin::File { key, .. }),
             ] = [one, other].map(|key| self.origins.get(key))
+                && is_given(&table, one)
+                && is_given(&table, other)
             {
                 let why = format!("'{one}' and '{other}' exclude each other: leave one out");
                 self.faults.push(ConfigFault::at(key.clone(), why));
@@ -327,11 +346,18 @@ impl Layers {
     fn put<'a>(&mut self, table: &mut DeTable<'a>, flag: &'a Assignment) {
         let wrong = |why: &str| ConfigFault::nowhere(format!("{}: {why}", flag.option));
         let key = flag.key();
+        let is_list = key_of(&flag.path).is_ok_and(|key| key.shape == Shape::List);
+        let has_option = matches!(self.origins.get(&key), Some(ValueOrigin::Option(_)));
+        let adds = flag.adds && is_list && has_option;
+        if let Err(why) = flag.put(table, adds) {
+            self.faults.push(wrong(&why));
+        }
+        let is_on = is_given(table, &key);
         let partners = EXCLUSIVE.iter().filter(|pair| pair.contains(&key.as_str()));
-        let partners = partners.flatten().filter(|other| **other != key);
+        let partners = partners.flatten().filter(|other| **other != key && is_on);
         for other in partners {
             match self.origins.get(*other) {
-                Some(ValueOrigin::Option(option)) => {
+                Some(ValueOrigin::Option(option)) if is_given(table, other) => {
                     let why = format!("{} excludes {option}: leave one out", flag.option);
                     self.faults.push(ConfigFault::nowhere(why));
                 }
@@ -339,21 +365,29 @@ impl Layers {
                     self.origins.remove(*other);
                     table.remove(*other);
                 }
-                None => {}
+                _ => {}
             }
-        }
-        let is_list = key_of(&flag.path).is_ok_and(|key| key.shape == Shape::List);
-        let has_option = matches!(self.origins.get(&key), Some(ValueOrigin::Option(_)));
-        let adds = flag.adds && is_list && has_option;
-        if let Err(why) = flag.put(table, adds) {
-            self.faults.push(wrong(&why));
         }
         // Rules of the file keep their places, unless the whole list of rules is replaced.
         if flag.path.len() == 1 && key == "rule" {
             self.rules.clear();
+            self.rule_options.clear();
+        }
+        if let [_, rule, name] = flag.path.as_slice() {
+            let options = self.rule_options.entry(rule.clone()).or_default();
+            options.insert(name.clone(), flag.option.clone());
         }
         self.origins
             .insert(key, ValueOrigin::Option(flag.option.clone()));
+    }
+}
+
+/// Whether a key has a value that excludes other keys: neither `false` nor an empty list.
+fn is_given(table: &DeTable<'_>, key: &str) -> bool {
+    match table.get(key).map(Spanned::get_ref) {
+        Some(DeValue::Array(list)) => !list.is_empty(),
+        Some(value) => !matches!(value, DeValue::Boolean(false)),
+        None => false,
     }
 }
 

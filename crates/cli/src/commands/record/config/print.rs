@@ -1,7 +1,7 @@
 //! `--print-config`: prints all effective values as a file, each with its origin.
 
 use super::{
-    Loaded, ValueOrigin,
+    EXCLUSIVE, Loaded, OF_POST, ValueOrigin,
     key::{Key, Setting as _, Shape, table_schema},
     layers::written_default,
     settings::Settings,
@@ -31,6 +31,18 @@ impl Loaded {
         lines.join("\n")
     }
 
+    /// Whether a file may contain the default of a key in addition to the given values.
+    fn takes_default(&self, key: &str) -> bool {
+        let is_given = |key: &str| {
+            let value = self.written.get(key);
+            value.is_some_and(|value| value != "false" && value != "[]")
+        };
+        let mut partners = EXCLUSIVE.iter().filter(|pair| pair.contains(&key));
+        let is_excluded = partners.any(|pair| pair.iter().any(|it| *it != key && is_given(it)));
+        let lacks_post = OF_POST.contains(&key) && !is_given("post");
+        !is_excluded && !lacks_post
+    }
+
     fn print(&self, keys: &[Key], table: &str, lines: &mut Vec<String>) {
         for key in keys {
             let name = key.name();
@@ -39,7 +51,8 @@ impl Loaded {
                 table => format!("{table}.{name}"),
             };
             let value = self.written.get(&path).cloned();
-            let Some(value) = value.or_else(|| written_default(key)) else {
+            let default = || written_default(key).filter(|_| self.takes_default(&path));
+            let Some(value) = value.or_else(default) else {
                 continue;
             };
             let origin = match self.origins.get(&path) {

@@ -12,7 +12,7 @@ use retroscope_recorder::{NO_PACKET, TriggerRequest, check_name};
 
 use super::{
     settings::RuleSettings,
-    text::{ConfigFault, ConfigText},
+    text::{ConfigFault, ConfigText, Place},
 };
 
 /// A rule of a configuration file.
@@ -38,36 +38,55 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(super) struct FileRule {
     pub(super) rule: ConfigRule,
+    places: RulePlaces,
+}
+
+/// Where a rule comes from.
+#[derive(Debug)]
+struct RulePlaces {
     /// Places of the rule (`""`) and of its keys. Empty for a rule of the command line.
     spans: BTreeMap<String, Range<usize>>,
+    /// The options that set keys of the rule.
+    options: BTreeMap<String, String>,
 }
 
 impl FileRule {
     /// The place of a key's value, or of the rule.
-    pub(super) fn span_of(&self, key: &str) -> Option<Range<usize>> {
-        place(&self.spans, key)
+    pub(super) fn place_of(&self, key: &str) -> Place {
+        self.places.of(key)
     }
 }
 
-fn place(spans: &BTreeMap<String, Range<usize>>, key: &str) -> Option<Range<usize>> {
-    spans.get(key).or_else(|| spans.get("")).cloned()
+impl RulePlaces {
+    fn of(&self, key: &str) -> Place {
+        let span = self.spans.get(key).or_else(|| self.spans.get(""));
+        let any = || self.options.values().next();
+        let any = || any().filter(|_| span.is_none() || key.is_empty());
+        match self.options.get(key).or_else(any) {
+            Some(option) => Place::Option(option.clone()),
+            None => span.cloned().into(),
+        }
+    }
 }
 
-/// Reads and checks all rules. `spans` are the places of the file's rules, which come first.
+/// Reads and checks all rules. The spans are of the file's rules, which come
+/// first; the options have the rules' names.
 pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
-    spans: Vec<BTreeMap<String, Range<usize>>>,
+    (spans, mut options): (
+        Vec<BTreeMap<String, Range<usize>>>,
+        BTreeMap<String, BTreeMap<String, String>>,
+    ),
     faults: &mut Vec<ConfigFault>,
 ) -> Vec<FileRule> {
     let mut read: Vec<FileRule> = Vec::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     let spans = spans.into_iter().chain(iter::repeat_with(BTreeMap::new));
     for (settings, spans) in rules.iter().zip(spans) {
-        let wrong = |key, message| ConfigFault {
-            span: place(&spans, key),
-            message,
-        };
+        let options = options.remove(&settings.name).unwrap_or_default();
+        let places = RulePlaces { spans, options };
+        let wrong = |key, message| places.of(key).fault(message);
         if let Err(error) = check_name(&settings.name)
             && !settings.name.is_empty()
         {
@@ -81,12 +100,10 @@ pub(super) fn read(
             }
         };
         if let Some(other) = names.insert(&settings.name, read.len()) {
-            let line = read[other]
-                .span_of("name")
-                .map(|span| text.place(span.start).0);
-            let line = line
-                .map(|line| format!(" in line {line}"))
-                .unwrap_or_default();
+            let line = match read[other].place_of("name") {
+                Place::File(span) => format!(" in line {}", text.place(span.start).0),
+                _ => String::new(),
+            };
             let why = format!("name: there is a rule '{}'{line} already", settings.name);
             faults.push(wrong("name", why));
         }
@@ -95,7 +112,7 @@ pub(super) fn read(
             what,
             request: request(settings),
         };
-        read.push(FileRule { rule, spans });
+        read.push(FileRule { rule, places });
     }
     read
 }

@@ -47,10 +47,10 @@ settings! {
             snaplen: Parsed<Number<0, { u32::MAX }>> = "0",
             /// No promiscuous mode
             no_promiscuous_mode: bool,
-            /// Packets that the host receives, sends, or both
+            /// Direction of packets: in, out or inout
             direction: Direction = "inout",
             /// Stop after N packets
-            count: Option<Parsed<Count>>,
+            count: Option<Parsed<Count<1>>>,
             /// Stop after TIME (with -r: packet time)
             duration: Option<Parsed<Duration>>,
             /// Let af-xdp or dpdk take an interface that the host uses

@@ -163,6 +163,50 @@ fn every_value_is_printed_with_its_origin() {
         assert!(printed.lines().any(|it| it == line), "{line}:\n{printed}");
     }
     assert_eq!(Loaded::new_of(&printed, &[]).settings, loaded.settings);
+    // The printed file has no default that the given keys exclude.
+    for (file, options) in [
+        ("dump-lua = 'x.lua'", &[][..]),
+        ("ring-file = 'x'", &[]),
+        ("ring-file = 'x'\nring-memfd = false", &[]),
+        ("", &["--ring-file=x", "--set=ring-memfd=false"]),
+        ("read = []", &[]),
+        ("post = 'true'\npost-at-once = 3", &[]),
+    ] {
+        let loaded = Loaded::new_of(&format!("{LO}{file}"), &flags(options));
+        let again = Loaded::new_of(&loaded.printed(), &[]);
+        assert_eq!(again.settings, loaded.settings, "{file} {options:?}");
+        assert!(again.refuse_keys_of_post().is_ok(), "{file}");
+    }
+}
+
+/// A text that TOML reads as something else is the value of a key that takes a text.
+#[test]
+fn a_text_needs_no_quotes() {
+    for (plain, quoted) in [
+        ("cutoff=0", "cutoff='0'"),
+        ("post-user=1000", "post-user='1000'"),
+        ("name=2024-01-01", "name='2024-01-01'"),
+        ("post=true", "post='true'"),
+    ] {
+        let [plain, quoted] = [plain, quoted].map(|it| of_command_line(&["--set", it]));
+        assert_eq!(plain, quoted);
+    }
+}
+
+#[test]
+fn errors_name_the_option_of_a_rule() {
+    let rule = format!("{LO}[[rule]]\nname = 'a'\nfilter = 'udp'\n");
+    for (text, option, why) in [
+        (&rule, "rule.a.filter=udp prot", "rule 'a': syntax error"),
+        (&rule, "rule.a.dump=$x", "dump of rule 'a': "),
+        (&rule, "rule.a.lua=x", "rule 'a' needs one of the keys"),
+        (&LO.to_owned(), "rule.a.past=1s", "rule 'a' needs one of"),
+        (&LO.to_owned(), "rule.a.lua=/nowhere", "lua: cannot read"),
+    ] {
+        let told = load(text, &["--set", option]).unwrap_err();
+        let (key, _) = option.split_once('=').unwrap();
+        assert!(told.starts_with(&format!("--set {key}: {why}")), "{told}");
+    }
 }
 
 /// `retroscope dev schema` writes the file.
@@ -221,11 +265,18 @@ fn options_of_before_are_refused_with_the_new_spelling() {
     let changes = fs::read_to_string(format!("{root}/CHANGELOG.md")).unwrap();
     for (old, new) in removed::KEYS {
         let why = load(&format!("{LO}{old} = 1\n"), &[]).unwrap_err();
+        let (key, _) = new.split_once(" = ").unwrap_or((new, ""));
         assert!(why.contains(&format!("any more: write {new}")), "{why}");
         let row = format!("| `{old}` | `{new}` |");
         assert!(changes.contains(&row), "CHANGELOG lacks {row}");
-        let path: Vec<_> = new.split('.').map(str::to_owned).collect();
+        let path: Vec<_> = key.split('.').map(str::to_owned).collect();
         assert!(key_of(&path).is_ok(), "{new}");
+    }
+    for (old, instead) in removed::GONE {
+        let why = load(&format!("{LO}{old} = 1\n"), &[]).unwrap_err();
+        assert!(why.contains(&format!("any more: {instead}")), "{why}");
+        let row = format!("| `{old}` | none: {instead} |");
+        assert!(changes.contains(&row), "CHANGELOG lacks {row}");
     }
 }
 
@@ -274,6 +325,15 @@ fn what_is_wrong_is_told_with_its_place() {
         ("trigger = [1979-05-27]", "f:2:12: trigger: invalid type"),
         ("snaplen = 99999999999999999999", "f:2:11: snaplen: "),
         ("max-dumps = 0", "f:2:13: max-dumps: "),
+        ("count = 0", "f:2:9: count: 0 is no whole number from 1"),
+        (
+            "dump-packets = '9223372036854775808'",
+            "f:2:16: dump-packets: 9223372036854775808 is no whole number",
+        ),
+        (
+            "post-user = 'root'",
+            "f:2:13: post-user is about `post`: give that key too",
+        ),
         (
             "format = 'pcapn'",
             "f:2:10: format: unknown variant `pcapn`, expected `pcapng` or `pcap`",

@@ -31,6 +31,33 @@ pub(super) struct ConfigFault {
     pub(super) message: String,
 }
 
+/// The place of a value.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Unknown,
+    /// Byte range in the file.
+    File(Range<usize>),
+    /// The option that sets the value.
+    Option(String),
+}
+
+impl From<Option<Range<usize>>> for Place {
+    fn from(span: Option<Range<usize>>) -> Self {
+        span.map_or(Self::Unknown, Self::File)
+    }
+}
+
+impl Place {
+    /// An error of the value.
+    pub(super) fn fault(self, message: String) -> ConfigFault {
+        match self {
+            Self::Unknown => ConfigFault::nowhere(message),
+            Self::File(span) => ConfigFault::at(span, message),
+            Self::Option(option) => ConfigFault::nowhere(format!("{option}: {message}")),
+        }
+    }
+}
+
 impl ConfigFault {
     pub(super) fn at(span: Range<usize>, message: impl Into<String>) -> Self {
         Self {

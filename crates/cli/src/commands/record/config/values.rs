@@ -252,17 +252,19 @@ impl<const MIN: u32, const MAX: u32> FromText for Number<MIN, MAX> {
     }
 }
 
-/// A number of packets.
+/// A number of packets, at least `MIN`. TOML has no number above `i64::MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Count(pub(crate) u64);
+pub(crate) struct Count<const MIN: u64 = 0>(pub(crate) u64);
 
-impl FromText for Count {
+impl<const MIN: u64> FromText for Count<MIN> {
     const PATTERN: &'static str = "^[0-9]+$";
     const TAKES_NUMBERS: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        let number = text.parse().map(Self);
-        number.map_err(|_| format!("{text} is no whole number"))
+        let range = MIN..=i64::MAX.unsigned_abs();
+        let number = text.parse().ok().filter(|it| range.contains(it));
+        let wrong = || format!("{text} is no whole number from {MIN} to {}", i64::MAX);
+        number.map(Self).ok_or_else(wrong)
     }
 }
 
@@ -449,6 +451,7 @@ macro_rules! choices {
     ($(#[$meta:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+        #[serde(expecting = "a text")]
         pub(crate) enum $name { $($(#[$of])* #[serde(rename = $text)] $variant,)* }
 
         impl $crate::commands::record::config::Setting for $name {
