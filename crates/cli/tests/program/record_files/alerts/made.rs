@@ -629,8 +629,8 @@ fn limits_hold_alerts() {
         ("dumps-per-minute", "7", 7),
         ("bytes-per-hour", "1KiB", FLOWS / 2),
     ] {
-        let option_name = format!("--{option}");
-        let held = run(&capture, &alerts, &[&option_name, limit, "--future", "0s"]);
+        let key = format!("{option}={limit}");
+        let held = run(&capture, &alerts, &["--set", &key, "--future", "0s"]);
         let outcomes = &held.summary["alerts"]["outcomes"];
         let refused = outcomes[option].as_u64().unwrap();
         let dumps = held.dumps.len();
