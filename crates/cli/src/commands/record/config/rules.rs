@@ -69,15 +69,17 @@ impl RulePlaces {
     }
 }
 
+/// The places of a rule's keys in the file, by key; `""` is the rule itself.
+type KeySpans = BTreeMap<String, Range<usize>>;
+/// The options that set a rule's keys, by key.
+type KeyOptions = BTreeMap<String, String>;
+
 /// Reads and checks all rules. The spans are of the file's rules, which come
 /// first; the options have the rules' names.
 pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
-    (spans, mut options): (
-        Vec<BTreeMap<String, Range<usize>>>,
-        BTreeMap<String, BTreeMap<String, String>>,
-    ),
+    (spans, mut options): (Vec<KeySpans>, BTreeMap<String, KeyOptions>),
     faults: &mut Vec<ConfigFault>,
 ) -> Vec<FileRule> {
     let mut read: Vec<FileRule> = Vec::new();
