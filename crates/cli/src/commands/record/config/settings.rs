@@ -219,7 +219,7 @@ settings! {
             /// Letters, digits, '.', '_', '-', and {time} {date} {number} {rule} {interface} {host}. If
             /// a name is taken, the file gets another number.
             name: Parsed<NameTemplate> = "{time}-{number}-{rule}",
-            /// Compress complete dumps: zstd[:LEVEL]
+            /// Compress complete dumps: zstd or zstd:LEVEL
             ///
             /// The level is 1 to 19, and 3 if it is left out. The files are called NAME.pcapng.zst.
             compress: Option<Parsed<ZstdLevel>>,
