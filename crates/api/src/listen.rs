@@ -84,7 +84,7 @@ impl BoundApi {
             .iter()
             .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
-        let all = all.chain(metrics.map(|it| (it, "--metrics", RouteSet::Metrics)));
+        let all = all.chain(metrics.map(|it| (it, "api.metrics", RouteSet::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
             (Some(path), _) => Some(Tokens::read(path)?),

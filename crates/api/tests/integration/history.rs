@@ -326,7 +326,7 @@ fn a_rule_is_tried_on_the_past() {
     out.refused(422);
 }
 
-/// An address of `--metrics` serves nothing else to any client.
+/// An address of `api.metrics` serves nothing else to any client.
 #[test]
 fn metrics_may_have_an_address_of_their_own() {
     let served = Served::new();

@@ -179,7 +179,7 @@ fn aborted(namespace: &Namespace) -> Option<Outcome> {
     (outcome.dumps()[0]["verdict"] != "complete").then_some(outcome)
 }
 
-/// SIGUSR1 dumps all packets in the window, regardless of `--dump`. `--manual-dump` restricts the
+/// SIGUSR1 dumps all packets in the window, regardless of `--dump`. `manual-dump` restricts the
 /// packets.
 #[test]
 fn a_trigger_by_hand_dumps_everything() {

@@ -486,7 +486,7 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     assert!(status.status.success(), "{status:?}");
 }
 
-/// The address of `--metrics` serves only metrics, and requires a token.
+/// The address of `api.metrics` serves only metrics, and requires a token.
 #[test]
 fn metrics_are_served_alone() {
     let folder = tempfile::tempdir().unwrap();

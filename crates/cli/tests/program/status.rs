@@ -1,4 +1,4 @@
-//! `record --ring-file` and `--ring-memfd`, and the commands `status` and `query` that read the
+//! `record --ring-file` and the key `ring-memfd`, and the commands `status` and `query` that read the
 //! rings.
 
 use std::{

@@ -189,7 +189,7 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     let file = std::io::BufWriter::new(fs::File::create(&capture).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
     // Each tenth of a second has a packet of 1,400 bytes and an earlier packet, back by the limit
-    // of `--hold`. Every 30 s there is a trigger.
+    // of `reorder-window`. Every 30 s there is a trigger.
     for n in 0..6000_i64 {
         let port = if n % 300 == 299 { 9 } else { 7 };
         let mut packet = udp(1, port);

@@ -183,9 +183,26 @@ impl Dump {
         self
     }
 
+    /// A dump of an earlier version, whose packets have no IDs.
+    fn without_ids(self) -> Self {
+        let mut old = self.of_others().damaged(|file| strip_ids(file));
+        old.shelved.recording = None;
+        old.shelved.files[0].sha256 = Some(hexadecimal(Sha256::new_with_prefix(&old.file)));
+        old
+    }
+
     fn damaged(mut self, damage: impl FnOnce(&mut Vec<u8>)) -> Self {
         damage(&mut self.file);
         self
+    }
+}
+
+/// Gives the option `epb_packetid` (code 5, 8 bytes) of all packets an unknown code.
+fn strip_ids(file: &mut [u8]) {
+    for at in 0..file.len() - 4 {
+        if file[at..at + 4] == [5, 0, 8, 0] {
+            file[at] = 0xff;
+        }
     }
 }
 
@@ -630,11 +647,7 @@ fn packets_of_dumps_have_the_ids_of_the_ring() {
 fn without_ids_only_the_time_before_all_others_is_given() {
     let mut past = Past::new();
     past.fill(3000);
-    let old = |id, window| {
-        let mut old = dump(id, window, "", past.those(window)).of_others();
-        old.shelved.recording = None;
-        old
-    };
+    let old = |id, window| dump(id, window, "", past.those(window)).without_ids();
     let those = |window| past.those(window).count();
     let own = dump("own", (9000, 25_000), "", past.those((9000, 25_000)));
     let dumps = vec![old("a", (1000, 5000)), old("b", (4000, 12_000)), own];
@@ -658,13 +671,8 @@ fn without_ids_only_the_time_before_all_others_is_given() {
     once.dedup();
     assert_eq!((once.len(), found.len() > 2000), (found.len(), true));
     // Packets without IDs in a dump that promises IDs.
-    let mut broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
-    for at in 0..broken.file.len() - 4 {
-        if broken.file[at..at + 4] == [5, 0, 8, 0] {
-            broken.file[at] = 0xff;
-        }
-    }
-    past.shelve(vec![broken]);
+    let broken = dump("a", (1000, 25_000), "", past.those((1000, 25_000)));
+    past.shelve(vec![broken.damaged(|file| strip_ids(file))]);
     let (report, found) = past.ask(&named(1000, 8000));
     assert!(errors(&report)[0].contains("without an ID"), "{report:?}");
     assert!(found.is_empty());
@@ -721,6 +729,113 @@ fn a_clock_that_is_set_back_gives_nothing_twice() {
     found.dedup();
     assert_eq!(found.len(), count);
     assert_eq!(report.verdict, Verdict::Incomplete);
+}
+
+/// After a step of a clock, a dump gives only the time before the oldest packet of the ring. The
+/// rest of its window stays missing, although the dump has these packets.
+#[test]
+fn a_dump_covers_only_what_it_gives() {
+    let mut past = Past::new();
+    let sent = |time_ns, interface| Sent {
+        time_ns,
+        interface,
+        bytes: 2048,
+        ..Sent::default()
+    };
+    past.send(sent(500, "right"));
+    // The bucket of this packet stays open, so the ring begins here.
+    past.send(sent(1000, "left"));
+    (0..3000).for_each(|number| past.send(sent(1010 + 10 * number, "right")));
+    past.publish();
+    let window = (0, 25_000);
+    past.shelve(vec![dump("own", window, "", past.those(window))]);
+    let (report, _) = past.ask(&named(0, 40_000));
+    assert_eq!(report.verdict, Verdict::Complete);
+    for producer in &mut past.written.producers {
+        assert!(producer.step(0, 7));
+    }
+    past.send(sent(31_020, "right"));
+    past.publish();
+    let (report, found) = past.ask(&named(0, 40_000));
+    assert_eq!(
+        (report.verdict, causes(&report)),
+        (Verdict::Incomplete, vec!["evicted"])
+    );
+    assert!(found.len() < past.all.len());
+}
+
+/// A query without a start reports a bucket that is overwritten during the answer, if dumps take
+/// part: they give packets from before that bucket.
+#[test]
+fn the_start_does_not_move_past_packets_of_dumps() {
+    let mut past = Past::new();
+    let sent = |number: i64| Sent {
+        time_ns: 1000 + 10 * number,
+        // The buckets of "right" close late, so they outlast those of "left".
+        interface: if number % 10 == 0 { "right" } else { "left" },
+        bytes: 2048,
+        ..Sent::default()
+    };
+    (0..3000).for_each(|number| past.send(sent(number)));
+    past.publish();
+    let ring = Query {
+        dumps: DumpsAsked::No,
+        ..named(0, 40_000)
+    };
+    let (_, kept) = past.ask(&ring);
+    let first_ns = |interface| kept.iter().find(|it| it.1 == interface).unwrap().0;
+    // The oldest bucket of "right" begins before the packets of the dump, which lacks packets of
+    // "right".
+    let (begin_ns, to_ns) = (first_ns("right"), first_ns("left") - 1);
+    assert!(begin_ns + 500 < to_ns, "{begin_ns} {to_ns}");
+    let window = (begin_ns + 100, to_ns);
+    let left = past.those(window).filter(|it| it.interface == "left");
+    past.shelve(vec![dump("own", window, "len > 1000", left)]);
+    let query = Query {
+        from_ns: None,
+        ..named(0, to_ns)
+    };
+    let answer = past.answer(&query);
+    (3000..6000).for_each(|number| past.send(sent(number)));
+    past.publish();
+    let mut out = Vec::new();
+    let report = answer.write_to(&mut out).unwrap();
+    let found = packets(&out);
+    assert!(found.len() > 10 && found.iter().all(|it| it.1 == "left"));
+    assert_eq!(causes(&report), ["evicted"], "{report:?}");
+}
+
+/// The order of packets without IDs does not depend on other dumps, of which one may be left out
+/// after the count.
+#[test]
+fn the_newest_packets_of_dumps_without_ids_are_all_there() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let old = |id, window, parity| {
+        let those = past.those(window).filter(|it| it.mark & 1 == parity);
+        dump(id, window, "", those).without_ids()
+    };
+    // The first dump takes time from the second, which is then cut, matches nothing and is left out.
+    let dumps = vec![
+        old("a", (1000, 2000), 1),
+        old("b", (1500, 4000), 1),
+        old("c", (5000, 9000), 0),
+    ];
+    past.shelve(dumps);
+    let expression = EXPRESSIONS[2];
+    let query = |limit: Option<u64>| Query {
+        expression: expression.to_owned(),
+        newest: limit.is_some(),
+        limit_packets: limit,
+        ..named(0, 9000)
+    };
+    let (_, all) = past.ask(&query(None));
+    assert!(all.len() > 100, "{}", all.len());
+    for limit in [1, 7, 100] {
+        let (_, found) = past.ask(&query(Some(limit)));
+        assert_eq!(found.len() as u64, limit);
+        assert_eq!(found, all[all.len() - found.len()..]);
+    }
 }
 
 #[test]
