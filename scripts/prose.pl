@@ -113,6 +113,7 @@ for my $part (sort keys %words) {
     $failed = 1 unless @ARGV || defined $since;
     printf "prose: %s: %.1f findings per 1,000 words, %d are the limit\n", $part, $rate, $LIMIT_PART;
 }
+die "prose: no text was found\n" unless $words || defined $since;
 my $rate = $words ? 1000 * $found / $words : 0;
 $failed = 1 if $rate > $LIMIT && !@ARGV;
 printf "prose: %d findings in %d words: %.1f per 1,000, %d are the limit\n", $found, $words, $rate, $LIMIT;
