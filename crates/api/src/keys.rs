@@ -34,7 +34,7 @@ impl IdempotencyKeys {
         match last.iter().find(|(known, _)| known == key) {
             Some((_, known)) if *known != hash => {
                 return Err(Problem::invalid(
-                    "this `Idempotency-Key` stands for another trigger: choose another one",
+                    "this `Idempotency-Key` was used for another trigger: choose another key",
                 ));
             }
             Some(_) => return Ok(false),

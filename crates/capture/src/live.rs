@@ -9,8 +9,8 @@
 //! - reports once that an interface went away or came back,
 //! - ends a stopped queue when all counted packets have arrived.
 //!
-//! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and how
-//! long.
+//! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and
+//! how long.
 
 use std::{collections::VecDeque, fmt, io, time::Duration};
 

@@ -14,8 +14,9 @@ use retroscope_capture::{
 /// ```
 /// use retroscope_generate::{GeneratorConfig, Rate};
 ///
-/// let config: GeneratorConfig = "generate:flows=10,size=128,rate=500kpps,trigger-after=2s".parse()?;
-/// assert_eq!(config.rate, Some(Rate::FramesPerSecond(500_000)));
+/// let config: GeneratorConfig =
+/// "generate:flows=10,size=128,rate=500kpps,trigger-after=2s".parse()?; assert_eq!(config.rate,
+/// Some(Rate::FramesPerSecond(500_000)));
 /// # Ok::<(), retroscope_capture::SourceError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,11 +34,10 @@ const MEMORY_BYTES: usize = 256 * 1024;
 /// ```
 /// use retroscope_generate::{Generator, GeneratorConfig};
 ///
-/// let config: GeneratorConfig = "generate:rate=1kpps,count=2".parse()?;
-/// let mut generator = Generator::new(&config)?;
-/// assert_eq!(generator.next_frame().map(|(offset_ns, frame)| (offset_ns, frame.len())), Some((0, 64)));
-/// assert_eq!(generator.next_frame().map(|(offset_ns, _)| offset_ns), Some(1_000_000));
-/// assert!(generator.next_frame().is_none());
+/// let config: GeneratorConfig = "generate:rate=1kpps,count=2".parse()?; let mut generator =
+/// Generator::new(&config)?; assert_eq!(generator.next_frame().map(|(offset_ns, frame)| (offset_ns,
+/// frame.len())), Some((0, 64))); assert_eq!(generator.next_frame().map(|(offset_ns, _)|
+/// offset_ns), Some(1_000_000)); assert!(generator.next_frame().is_none());
 /// # Ok::<(), retroscope_capture::SourceError>(())
 /// ```
 pub struct Generator {

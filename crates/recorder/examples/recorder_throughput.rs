@@ -1,10 +1,13 @@
-//! Measures a whole recorder: the generator at full speed, one inserter, the ring, one analyzer with trigger filters.
+//! Measures a whole recorder: the generator at full speed, one inserter, the ring, one analyzer
+//! with trigger filters.
 //!
-//! `cargo run --release -p retroscope-recorder --example recorder_throughput [RING_MIB] [SIZE] [FILTER…]`
+//! `cargo run --release -p retroscope-recorder --example recorder_throughput [RING_MIB] [SIZE]
+//! [FILTER…]`
 //!
-//! So many frames are made that they fit the ring together: whatever the speed of the threads, nothing is overwritten
-//! before it was read, and the number of packets is the same in every run. Memory is filled before the clock starts. A run
-//! that stored, analyzed or hit another number of packets than expected fails.
+//! So many frames are made that they fit the ring together: whatever the speed of the threads,
+//! nothing is overwritten before it was read, and the number of packets is the same in every run.
+//! Memory is filled before the clock starts. A run that stored, analyzed or hit another number of
+//! packets than expected fails.
 #![expect(clippy::print_stdout, reason = "prints a measurement")]
 
 use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};
@@ -13,7 +16,8 @@ use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{Config, Recorder, RecorderEvent, SystemClock};
 
-/// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
+/// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the
+/// ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
 
 fn main() -> Result<(), Box<dyn Error>> {

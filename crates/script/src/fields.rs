@@ -104,7 +104,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<StateField>, FieldError> {
     match words.next() {
         ("", _) => Ok(fields),
         (word, at) => Err(FieldError {
-            what: format!("'{word}' behind the end of the struct"),
+            what: format!("'{word}' after the end of the struct"),
             at,
         }),
     }
@@ -220,7 +220,7 @@ mod tests {
             ("struct { uint8_t a[2000]; }", "2000", "1 to 1024"),
             ("struct { uint8_t a }", "}", "';' expected"),
             ("struct { uint8_t a; ", "", "found 'the end'"),
-            ("struct { uint8_t a; } b", "b", "behind the end"),
+            ("struct { uint8_t a; } b", "b", "after the end"),
             (
                 "struct { struct { int8_t a; } b; }",
                 "struct { int8_t",

@@ -22,9 +22,9 @@
 //! let udp = [
 //!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
 //!     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
-//! ];
-//! let packet = |data| ScriptPacket { data, wire_len: 28, time_ns: 0, interface: 0, link_type: LinkType::RAW, direction: 0 };
-//! assert_eq!(trigger.match_many(&[packet(&udp), packet(&udp[..22]), packet(&udp)]), 0b101);
+//! ]; let packet = |data| ScriptPacket { data, wire_len: 28, time_ns: 0, interface: 0, link_type:
+//! LinkType::RAW, direction: 0 }; assert_eq!(trigger.match_many(&[packet(&udp), packet(&udp[..22]),
+//! packet(&udp)]), 0b101);
 //! # Ok::<(), retroscope_script::ScriptError>(())
 //! ```
 //!

@@ -201,8 +201,8 @@ impl Runner {
         std::mem::take(&mut self.over)
     }
 
-    /// The packets of the last [`Self::handle_packets`] whose flows the module shunted: bit `n` is packet
-    /// `n`.
+    /// The packets of the last [`Self::handle_packets`] whose flows the module shunted: bit `n` is
+    /// packet `n`.
     #[must_use]
     pub fn shunted(&self) -> u64 {
         self.shunted

@@ -12,8 +12,8 @@
 //! value as the corresponding bit of the destination. The module checks this bit by bit, for the
 //! part of the hash that selects an entry of the indirection table.
 //!
-//! The decision matters for `--set fanout=qm` and `cpu`, AF_XDP and DPDK. The kernel's own fanout by
-//! flow does not use the NIC's hash.
+//! The decision matters for `--set fanout=qm` and `cpu`, AF_XDP and DPDK. The kernel's own fanout
+//! by flow does not use the NIC's hash.
 
 /// Bytes of an ordinary NIC's key: enough for two IPv6 addresses and ports.
 const KEY_BYTES: usize = 40;

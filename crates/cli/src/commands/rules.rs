@@ -224,7 +224,7 @@ fn told(name: &str, rule: &Value, json: bool, what: &str) -> Result<ExitCode, Fa
 
 /// The rules as columns of text.
 fn table(rules: &Value) -> String {
-    let mut rows = vec![["name", "hits", "expression", "its own"].map(str::to_owned)];
+    let mut rows = vec![["name", "hits", "expression", "overrides"].map(str::to_owned)];
     rows.extend(rules["rules"].as_array().into_iter().flatten().map(row));
     columns(&rows, &[1])
 }

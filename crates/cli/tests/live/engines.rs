@@ -173,8 +173,8 @@ fn a_raised_mtu_is_in_the_verdict() {
     assert_eq!(capture::read(dump).packets.len(), 2);
 }
 
-/// The key `cpus` has the same meaning for every engine: one CPU for each thread of an interface, and
-/// none for generators.
+/// The key `cpus` has the same meaning for every engine: one CPU for each thread of an interface,
+/// and none for generators.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();

@@ -1,5 +1,5 @@
-//! `record --ring-file` and the key `ring-memfd`, and the commands `status` and `query` that read the
-//! rings.
+//! `record --ring-file` and the key `ring-memfd`, and the commands `status` and `query` that read
+//! the rings.
 
 use std::{
     fs,

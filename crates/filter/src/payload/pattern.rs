@@ -42,8 +42,7 @@ pub(super) fn parse(text: &str, start: usize) -> Result<(Regex, usize), PayloadP
         "" => false,
         "i" => true,
         _ => {
-            let message =
-                "unknown flag behind a pattern; there is i (upper and lower case are the same)";
+            let message = "unknown flag after a pattern; the only flag is i (ignore case)";
             return Err((flags_start..flags_end, message.into()));
         }
     };

@@ -92,8 +92,8 @@ impl AlertScope {
         self.inner.is_some() || self.vlan.is_some() || self.interface.is_some()
     }
 
-    /// Whether the find_inner headers belong to the flow `key` and have the alert's VLAN stack, which
-    /// begins in `outer`.
+    /// Whether the find_inner headers belong to the flow `key` and have the alert's VLAN stack,
+    /// which begins in `outer`.
     fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }

@@ -193,8 +193,8 @@ pub(crate) struct Director<K> {
     since: HashMap<usize, Suppressions>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
-    /// Ended flows that wait for their time. BiflowKey: time when the end was found (ns), and a sequence
-    /// number. Value: the flow, and the last time for which packets are wanted, ns.
+    /// Ended flows that wait for their time. BiflowKey: time when the end was found (ns), and a
+    /// sequence number. Value: the flow, and the last time for which packets are wanted, ns.
     over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
     /// Ended flows in all; numbers the entries of `over`.
     overs: u64,

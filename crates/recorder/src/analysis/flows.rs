@@ -61,7 +61,8 @@ pub struct FlowCounts {
     pub evicted: u64,
     /// Flows that were active when the recording ended.
     pub finished: u64,
-    /// ShardFlows that ended, and of which nobody was told, because the receiver was too slow or gone.
+    /// ShardFlows that ended, and of which nobody was told, because the receiver was too slow or
+    /// gone.
     #[serde(rename = "unreported")]
     pub untold: u64,
 }

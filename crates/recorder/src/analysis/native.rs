@@ -18,8 +18,8 @@ use crate::control::lock;
 /// thread takes the rest.
 const AT_START_MAX: usize = 1000;
 
-/// Cost of a program of a [`FusedPrograms`], in programs compiled by themselves: about 0.5 ms each for 64
-/// short programs, more for long ones.
+/// Cost of a program of a [`FusedPrograms`], in programs compiled by themselves: about 0.5 ms each
+/// for 64 short programs, more for long ones.
 const JOINED_COST: usize = 4;
 
 /// Compiles programs. All threads that find new filters share this. No function takes long, except

@@ -50,9 +50,9 @@ pub struct Pin {
 }
 
 impl Pins {
-    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets of both
-    /// time ranges stay protected meanwhile. Returns the pin, and whether it replaced a pin.
-    /// `only_new`: replaces no pin.
+    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets
+    /// of both time ranges stay protected meanwhile. Returns the pin, and whether it replaced a
+    /// pin. `only_new`: replaces no pin.
     pub(crate) fn put(
         &self,
         ring: &Ring,

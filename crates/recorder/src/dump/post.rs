@@ -97,7 +97,7 @@ impl PostCommand {
                     word.get_or_insert_default();
                 }
                 (None | Some('"'), '\\') => {
-                    let next = chars.next().ok_or("the last '\\' stands before nothing")?;
+                    let next = chars.next().ok_or("no character follows the last '\\'")?;
                     word.get_or_insert_default().push(next);
                 }
                 (None, c) if c.is_whitespace() => words.extend(word.take()),

@@ -85,7 +85,8 @@ struct DumpSource {
     /// may match.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
-    /// Packets of the query's time range that were read: the record number of packets without an ID.
+    /// Packets of the query's time range that were read: the record number of packets without an
+    /// ID.
     read: u64,
     packets: u64,
     /// Packets with fewer bytes than the snap length of their interface allows.

@@ -72,7 +72,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
         if self.merge.disordered > 0 {
             let count = self.merge.disordered;
             notes.push(format!(
-                "stamps in disorder: {count} packets stand behind younger ones"
+                "stamps in disorder: {count} packets come after packets of a later time"
             ));
         }
         let to = window.reported_ns.1.map(rfc3339);

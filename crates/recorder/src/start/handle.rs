@@ -76,7 +76,8 @@ pub enum CommandError {
         "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
     )]
     RuleChangedBefore(String),
-    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled: which. Later it may start one.
+    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled:
+    /// which. Later it may start one.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.
@@ -147,8 +148,8 @@ impl RecorderHandle {
         self.stop();
     }
 
-    /// Keeps a time range in the ring under a name. Replaces the pin of this name, unless `only_new`.
-    /// Returns the pin, and whether it replaced a pin.
+    /// Keeps a time range in the ring under a name. Replaces the pin of this name, unless
+    /// `only_new`. Returns the pin, and whether it replaced a pin.
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins;

@@ -281,8 +281,9 @@ fn what_comes_late_for_a_full_dump_is_counted() {
     }
 }
 
-/// Files in order, out of order by less than `reorder-window`, and by more, with limits of all sizes in rings of two sizes: the same in every run, and the first
-/// packets of the window, or the dump counts as outdated.
+/// Files in order, out of order by less than `reorder-window`, and by more, with limits of all
+/// sizes in rings of two sizes: the same in every run, and the first packets of the window, or the
+/// dump counts as outdated.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -413,8 +414,9 @@ fn from_files_a_late_packet_ends_a_dump() {
     assert!(told.contains(&late), "{late} of {told:?}");
 }
 
-/// Packets are out of order by less than `reorder-window`, and the inserter waits for the dumper again and again because the ring is full: a limit ends
-/// no dump with a packet that an older one can still come before.
+/// Packets are out of order by less than `reorder-window`, and the inserter waits for the dumper
+/// again and again because the ring is full: a limit ends no dump with a packet that an older one
+/// can still come before.
 #[test]
 fn from_files_a_full_ring_ends_no_dump_too_soon() {
     let dir = tempfile::tempdir().unwrap();

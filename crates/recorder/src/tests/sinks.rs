@@ -272,8 +272,8 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// The window of a dump whose file takes nothing is the whole ring. The producer overwrites the ring several times: ten other dumps
-/// of the same time lose nothing.
+/// The window of a dump whose file takes nothing is the whole ring. The producer overwrites the
+/// ring several times: ten other dumps of the same time lose nothing.
 #[test]
 fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     let disk = FakeDisk::default();
@@ -315,8 +315,9 @@ fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     }
 }
 
-/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written, and what
-/// came meanwhile is read. So it is where no source promises that nothing older is to come.
+/// A dump that has just caught up has no room again, and then gets some when nothing more comes for
+/// it: what waits is written, and what came meanwhile is read. So it is where no source promises
+/// that nothing older is to come.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {

@@ -199,7 +199,7 @@ fn a_stop_does_not_wait_for_all_packets() {
         let (analyzed, lapped, unseen) = counts(&rig);
         let unread = stored - analyzed - lapped;
         assert_eq!((unseen, unread > 0), (lapped + unread, is_bound));
-        let told = format!("{unread} packets were not looked at");
+        let told = format!("the trigger rules did not see {unread} packets");
         let told = rig.notices.iter().any(|text| text.starts_with(&told));
         assert_eq!(told, is_bound, "{:?}", rig.notices);
         let report = rig.reports.last().unwrap();

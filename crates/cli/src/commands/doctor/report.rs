@@ -37,7 +37,7 @@ impl Text for DoctorReport {
             let checks = self.not_checked.join(", ");
             let _ = writeln!(
                 text,
-                "-     not looked at, because there are none here or nobody tells: {checks}"
+                "-     not checked, because this machine has none or does not report them: {checks}"
             );
         }
         let severities = self.findings.iter().map(|finding| finding.severity);
@@ -90,7 +90,7 @@ mod tests {
             "ok    clock         is right\n\
              note  eth0 offload  merges\n                    → switch it off\n\
              warn  permission    none\n                    → run as root\n\
-             -     not looked at, because there are none here or nobody tells: governor, rss\n\
+             -     not checked, because this machine has none or does not report them: governor, rss\n\
              1 finding would lose packets\n"
         );
         assert!(

@@ -140,7 +140,7 @@ impl Loaded {
         let last = of.cutoff.len().saturating_sub(1);
         if of.cutoff.values().take(last).any(takes_all) {
             return Err(Failure::usage(
-                "--cutoff: one without an expression takes all flows, and those behind it would be for none: say it last",
+                "--cutoff: a limit without an expression applies to all flows: write it last",
             ));
         }
         let (names, requests) = self.names_and_requests();

@@ -27,7 +27,7 @@ impl Settings {
             .find(|(_, is_given)| *is_given)
         {
             Some((option, _)) if self.eve.is_none() => Err(Failure::usage(format!(
-                "{option} is about flows, which are told by --eve: say --eve FILE too"
+                "{option} needs --eve FILE, which writes flows"
             ))),
             _ => Ok(()),
         }

@@ -281,7 +281,7 @@ fn processing_line(shard: usize, histogram: &ProcessingHistogram) -> Option<Stri
     });
     let counts: Vec<String> = counts.collect();
     Some(format!(
-        "shard {shard}: 99.99 % of packets took at most {most} to be looked at; of those timed {}",
+        "shard {shard}: 99.99 % of packets were analyzed within {most}; of those timed {}",
         counts.join(", ")
     ))
 }

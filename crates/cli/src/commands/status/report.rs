@@ -240,7 +240,7 @@ impl RingReport {
             (Some(seconds), Some(since)) => {
                 writeln!(text, "history   {seconds:.3} s: all since {since}")?;
             }
-            _ => writeln!(text, "history   not told: packets of a file")?,
+            _ => writeln!(text, "history   unknown: packets of a file")?,
         }
         if let (Some(oldest), Some(newest)) = (&self.oldest, &self.newest) {
             writeln!(text, "stamps    from {oldest} to {newest}")?;

@@ -56,7 +56,7 @@ pub(super) fn view(
         Some(rules) => told.rules(rules, before.and_then(|before| before.rules.as_ref())),
         None => told.line(
             LineStyle::Plain,
-            "rules     not told to this token".to_owned(),
+            "rules     not permitted for this token".to_owned(),
         ),
     }
     told.pins();
@@ -93,7 +93,7 @@ impl StatusView<'_> {
         let (have, goal) = (seconds("history_seconds"), seconds("history_goal_seconds"));
         let mut text = match have {
             Some(have) => format!("history   {have:.1} s"),
-            None => "history   not told: packets of a file".to_owned(),
+            None => "history   unknown: packets of a file".to_owned(),
         };
         if let Some(goal) = goal {
             text += &format!(" of {goal} s");
@@ -185,7 +185,9 @@ impl StatusView<'_> {
             } else {
                 LineStyle::Plain
             },
-            format!("analyzers {unread} packets behind; {missed} not inspected for triggers{look}"),
+            format!(
+                "analyzers {unread} packets pending; {missed} not inspected for triggers{look}"
+            ),
         );
     }
 

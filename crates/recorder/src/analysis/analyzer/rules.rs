@@ -198,7 +198,7 @@ impl Core {
         self.unseen.packets += unseen;
         if unseen > 0 {
             self.tell(RecorderEvent::Notice(format!(
-                "{unseen} packets were not looked at by the trigger rules before the stop: triggers may be missed (fewer rules or faster scripts help)"
+                "the trigger rules did not see {unseen} packets before the stop: triggers may be missed (fewer rules or faster scripts help)"
             )));
         }
     }

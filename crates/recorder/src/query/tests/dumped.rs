@@ -815,7 +815,8 @@ fn the_newest_packets_of_dumps_without_ids_are_all_there() {
         let those = past.those(window).filter(|it| it.mark & 1 == parity);
         dump(id, window, "", those).without_ids()
     };
-    // The first dump takes time from the second, which is then cut, matches nothing and is left out.
+    // The first dump takes time from the second, which is then cut, matches nothing and is left
+    // out.
     let dumps = vec![
         old("a", (1000, 2000), 1),
         old("b", (1500, 4000), 1),

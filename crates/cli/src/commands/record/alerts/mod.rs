@@ -52,7 +52,7 @@ impl FromStr for AlertSource {
             None if Path::new(text).exists() => Ok(Self::Files(text.to_owned())),
             // `**` would walk whole directory trees.
             None if text.contains("**") => {
-                Err("'**' is no pattern here: '*' stands for any part of one name".to_owned())
+                Err("'**' is not supported: '*' matches any part of one name".to_owned())
             }
             None => match Pattern::new(text) {
                 Ok(_) => Ok(Self::Files(text.to_owned())),

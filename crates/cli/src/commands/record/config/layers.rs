@@ -178,7 +178,7 @@ fn rule_of<'t, 'a>(
         insert(table, "rule", DeValue::Array(DeArray::new()));
     }
     let Some(DeValue::Array(rules)) = table.get_mut("rule").map(Spanned::get_mut) else {
-        return Err("rules stand in [[rule]], one each, with two brackets".to_owned());
+        return Err("write each rule as [[rule]], with two brackets".to_owned());
     };
     let is_named = |rule: &Spanned<DeValue<'_>>| {
         let rule = rule.get_ref().as_table();

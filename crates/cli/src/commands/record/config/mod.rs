@@ -316,7 +316,7 @@ impl Layers {
 
     fn rules(&mut self, keys: &'static [Key], value: &Spanned<DeValue<'_>>) {
         let DeValue::Array(list) = value.get_ref() else {
-            let why = "rules stand in [[rule]], one each, with two brackets";
+            let why = "write each rule as [[rule]], with two brackets";
             self.faults.push(ConfigFault::at(value.span(), why));
             return;
         };

@@ -17,7 +17,7 @@ use super::{
 use crate::{commands::record::alerts::AlertSource, eve::EveTarget};
 
 settings! {
-    /// What `retroscope record` does.
+    /// Settings of `retroscope record`.
     Settings {
         "Input" {
             /// Interface to record (repeatable)
@@ -27,8 +27,8 @@ settings! {
             interface: List<String>,
             /// Read a capture file instead (repeatable)
             ///
-            /// The file is pcap or pcapng, also inside gzip or zstd; `-` is stdin. Several files are
-            /// merged by time.
+            /// The file is pcap or pcapng, also inside gzip or zstd; `-` is stdin. Several files
+            /// are merged by time.
             read: List<PathBuf>,
             /// Capture method of interfaces
             ///
@@ -39,7 +39,8 @@ settings! {
             engine: Engine = "auto",
             /// Record only packets that match EXPR
             ///
-            /// EXPR is a pcap-filter(7) expression. Other packets are neither recorded nor analyzed.
+            /// EXPR is a pcap-filter(7) expression. Other packets are neither recorded nor
+            /// analyzed.
             filter: Option<String>,
             /// Read the capture filter from FILE
             filter_file: Option<PathBuf>,
@@ -109,31 +110,33 @@ settings! {
             /// Keep the ring in a file
             ///
             /// The file is on tmpfs or hugetlbfs. `retroscope status` and `query` read it, and it
-            /// stays after the end. An older ring file there is replaced, unless a recorder holds it.
+            /// stays after the end. An older ring file is replaced, unless a recorder uses the
+            /// file.
             ring_file: Option<PathBuf>,
             /// Keep the ring in a file without a name
             ///
             /// `retroscope status` and `query` read it as /proc/PID/fd/N while the recorder runs.
             ring_memfd: bool,
-            /// What happens when dumps and pins need all packets in the ring
+            /// Behavior when dumps and pins need all packets in the ring
             ///
             /// `record`: new packets overwrite the oldest dump or pin, which loses what it has not
             /// written. `protect`: dumps and pins keep their packets, and new packets are lost.
             when_full: RingFull = "record",
             /// Keep only the beginnings of flows, as 20KiB
             ///
-            /// LIMIT is [EXPR=]BYTES[/TIME], for each direction of a flow. `20KiB/5m`: the flow begins
-            /// anew after 5 minutes of silence (60 s without TIME).
-            /// `tcp port 443=20KiB` is for flows whose first packet matches the expression; the first
-            /// match wins. SYN, FIN and RST are kept, and all of flows that a trigger matched. The
-            /// rest counts as lost by the cause `shed`.
+            /// LIMIT is [EXPR=]BYTES[/TIME], for each direction of a flow. `20KiB/5m`: the flow
+            /// begins anew after 5 minutes of silence (60 s without TIME). `tcp port 443=20KiB` is
+            /// for flows whose first packet matches the expression; the first match wins. SYN, FIN
+            /// and RST are kept, and all of flows that a trigger matched. The rest counts as lost
+            /// by the cause `shed`.
             cutoff: List<Parsed<ClassCutoff>>,
             /// Live, under overload: keep only the first packets of each flow, at least N
             ///
             /// Tail early drop: while the source loses packets, or more than a quarter of the ring
             /// is not analyzed yet, the number of packets of each flow halves every 10 ms, down to
             /// N (`true`: 16). It grows by one every 10 ms without overload. SYN, FIN and RST are
-            /// kept, and all of flows that a trigger matched. The rest counts as lost by the cause `shed`.
+            /// kept, and all of flows that a trigger matched. The rest counts as lost by the cause
+            /// `shed`.
             ted: Option<Parsed<TailDrop>>,
             /// Shorten flows so that the ring reaches back TIME
             ///
@@ -189,15 +192,15 @@ settings! {
         "Dumps" {
             /// Dump packets that match; empty: everything
             ///
-            /// A pcap-filter(7) expression with $srcIP $dstIP $srcPort $dstPort $proto $srcMAC $dstMAC
-            /// $vlan of the trigger packet, and the terms $flow $iface $communityId.
+            /// A pcap-filter(7) expression with $srcIP $dstIP $srcPort $dstPort $proto $srcMAC
+            /// $dstMAC $vlan of the trigger packet, and the terms $flow $iface $communityId.
             dump: String = "$flow",
             /// Dump by a Lua file
             ///
             /// The file returns function(trigger), which makes a function(pkt) of the trigger
             /// packet, or the text of a `dump` expression.
             dump_lua: Option<PathBuf>,
-            /// What SIGUSR1 dumps; empty: everything
+            /// Dump filter of SIGUSR1; empty: everything
             manual_dump: String,
             /// Dump packets from TIME before the trigger
             past: Parsed<Duration> = "10s",
@@ -211,13 +214,13 @@ settings! {
             write: PathBuf = ".",
             /// Format of dump files
             ///
-            /// `pcapng` has interfaces, comments, statistics and the verdict. `pcap` is for old tools:
-            /// ns stamps, one link type for each file, and the verdict only in the sidecar.
+            /// `pcapng` has interfaces, comments, statistics and the verdict. `pcap` is for old
+            /// tools: ns stamps, one link type for each file, and the verdict only in the sidecar.
             format: FormatName = "pcapng",
             /// Names of dump files
             ///
-            /// Letters, digits, '.', '_', '-', and {time} {date} {number} {rule} {interface} {host}. If
-            /// a name is taken, the file gets another number.
+            /// Letters, digits, '.', '_', '-', and {time} {date} {number} {rule} {interface}
+            /// {host}. If a name is taken, the file gets another number.
             name: Parsed<NameTemplate> = "{time}-{number}-{rule}",
             /// Compress complete dumps: zstd or zstd:LEVEL
             ///
@@ -230,8 +233,8 @@ settings! {
             sha256: Option<bool>,
             /// Delete old dumps beyond SIZE, TIME or both
             ///
-            /// `50GiB`, `30d` or `50GiB,30d`. The oldest dumps go first. Dumps of earlier recorders in
-            /// the directory count. A dump with a file NAME.hold next to it stays.
+            /// `50GiB`, `30d` or `50GiB,30d`. The oldest dumps go first. Dumps of earlier recorders
+            /// in the directory count. A dump with a file NAME.hold next to it stays.
             keep: Option<Parsed<RetentionLimit>>,
             /// Delete the oldest dumps if the file system has less room, as 10% or 20GiB
             ///
@@ -239,9 +242,9 @@ settings! {
             min_free: Option<Parsed<MinFree>>,
             /// Run CMD for each finished dump
             ///
-            /// Without a shell, but words are split as a shell does ('…', "…", \). {file} {sidecar} {id}
-            /// {rule} {verdict} are filled in. Without {file} the paths of the captures are added at
-            /// the end. CMD has no capabilities, and runs as the user of -Z.
+            /// Without a shell, but words are split as a shell does ('…', "…", \). {file} {sidecar}
+            /// {id} {rule} {verdict} are filled in. Without {file} the paths of the captures are
+            /// added at the end. CMD has no capabilities, and runs as the user of -Z.
             post: Option<Parsed<PostCommand>>,
             /// How long a `post` command may take; then its process group is ended
             post_limit: Parsed<Duration> = "60s",
@@ -261,8 +264,9 @@ settings! {
             json: bool,
             /// Write flows and events as EVE JSON
             ///
-            /// The lines are appended to a file, go to stdout (`-`), or to the stream socket `unix:PATH`,
-            /// at which another program listens. A service opens the file again at SIGHUP.
+            /// The lines are appended to a file, go to stdout (`-`), or to the stream socket
+            /// `unix:PATH`, at which another program listens. A service opens the file again at
+            /// SIGHUP.
             eve: Option<Parsed<EveTarget>>,
             /// Seed of Community IDs
             community_id_seed: Option<Parsed<Number<0, 65_535>>>,
@@ -276,8 +280,8 @@ settings! {
             fragments: Option<Fragments>,
             /// Whether VLANs keep flows apart
             ///
-            /// `apart` is the default: packets with different VLANs are of different flows. With `together`
-            /// the VLAN does not matter.
+            /// `apart` is the default: packets with different VLANs are of different flows. With
+            /// `together` the VLAN does not matter.
             vlans: Option<Vlans>,
             /// Flows at once at most [default: 1000000]
             ///
@@ -339,10 +343,10 @@ settings! {
         "Triggers" {
             /// Trigger on IDS alerts from WHERE (repeatable)
             ///
-            /// Lines of Suricata's EVE JSON or of Zeek's notice log. The IDS writes to a socket that
-            /// the recorder makes (`unix:PATH`, a stream, or `unix-dgram:PATH`), or to files, whose path
-            /// may contain `*`, `?` and `[…]`. Live, the recorder follows the files as they grow. With -r
-            /// each alert acts in packet time.
+            /// Lines of Suricata's EVE JSON or of Zeek's notice log. The IDS writes to a socket
+            /// that the recorder makes (`unix:PATH`, a stream, or `unix-dgram:PATH`), or to files,
+            /// whose path may contain `*`, `?` and `[…]`. Live, the recorder follows the files as
+            /// they grow. With -r each alert acts in packet time.
             from: List<Parsed<AlertSource>>,
             /// Wait TIME after an alert's stamp before dumping
             delay: Parsed<Duration> = "0s",
@@ -375,7 +379,7 @@ settings! {
             ///
             /// Labels of the alert fill in the template, as 'host {instance}' (docs/alerts.md).
             alert_dump: Option<String>,
-            /// What the rule dumps [default: `dump` of all]
+            /// Dump filter of the rule [default: `dump` of all]
             dump: Option<String>,
             /// Time before the trigger [default: `past` of all]
             past: Option<Parsed<Duration>>,
@@ -426,7 +430,7 @@ choices! {
 }
 
 choices! {
-    /// What a full ring does.
+    /// The behavior of a full ring.
     RingFull { Record = "record", Protect = "protect" }
 }
 

@@ -346,7 +346,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "dump = ''\ndump-lua = 'x'",
             "f:3:1: 'dump' and 'dump-lua' exclude each other",
         ),
-        ("vlans = 'apart'", "f:2:9: vlans is about flows"),
+        ("vlans = 'apart'", "f:2:9: vlans needs --eve FILE"),
         ("history-goal = '1ms'", "f:2:16: --history-goal: 1s to 24h"),
         (
             "trigger-into = '1=x'",
@@ -354,7 +354,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "cutoff = ['1KiB', 'udp=2KiB']",
-            "f:2:11: --cutoff: one without an expression takes all flows",
+            "f:2:11: --cutoff: a limit without an expression applies to all flows",
         ),
         (
             "[api]\npast = 1",
@@ -392,8 +392,8 @@ fn what_is_wrong_is_told_with_its_place() {
             "f:2:11: cutoff: syntax error",
         ),
         ("[tables]\na = 1", "f:2:2: there is no key \"tables\""),
-        ("[rule]\nname = 'a'", "f:2:1: rules stand in [[rule]]"),
-        ("rule = 3", "f:2:8: rules stand in [[rule]]"),
+        ("[rule]\nname = 'a'", "f:2:1: write each rule as [[rule]]"),
+        ("rule = 3", "f:2:8: write each rule as [[rule]]"),
         ("rule = [3]", "f:2:9: a rule is a table"),
         (
             "[[rule]]\nname = 'a'",

@@ -46,7 +46,7 @@ fn a_screen_tells_history_rates_losses_dumps_and_rules() {
         "ring      buckets: 30 closed, 2 wanted by dumps and pins, 1 open, 0 free; when full: record",
         "stored    1000 pps, 1.000 Mbit/s; 3000 packets since the start",
         "lost      8, now 4 in a second: kernel 8; unknown: nic",
-        "analyzers 7 packets behind; 0 not inspected for triggers; 42 ns a packet",
+        "analyzers 7 packets pending; 0 not inspected for triggers; 42 ns a packet",
         "dumps     1 open; 3 triggers, 5 suppressed: hold-off 5",
         "source   pps  received  stored  lost",
         "eth0    1000      3008    3000     8",
@@ -85,7 +85,7 @@ fn who_does_not_answer_is_told_above_what_it_told_before() {
             LineStyle::Alarm
         )
     );
-    assert!(texts(&lines).contains(&"rules     not told to this token"));
+    assert!(texts(&lines).contains(&"rules     not permitted for this token"));
 }
 
 #[test]
