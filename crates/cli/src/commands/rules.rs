@@ -280,7 +280,7 @@ mod tests {
             { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past": null, "dump": null },
             { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
         ] });
-        let expected = "name     hits  expression  its own\n\
+        let expected = "name     hits  expression  overrides\n\
                         1       12345  udp\n\
                         scan?s      ?  tcp         disabled, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
         assert_eq!(table(&rules), expected);

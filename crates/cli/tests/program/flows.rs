@@ -304,7 +304,7 @@ fn wrong_arguments_are_a_sentence() {
         (
             "record -r in.pcap -t udp --set vlans=apart",
             2,
-            "say --eve FILE too",
+            "needs --eve FILE",
         ),
     ] {
         let output = run(directory.path(), arguments);

@@ -336,6 +336,6 @@ fn what_is_no_cutoff_is_refused() {
         ]);
         assert_eq!(output.status.code(), Some(2), "{more}");
         let words = stderr(&output);
-        assert!(words.contains("say it last"), "{more}: {words}");
+        assert!(words.contains("write it last"), "{more}: {words}");
     }
 }
