@@ -592,8 +592,8 @@ fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
     random.usize(used[range].clone())
 }
 
-/// Whether a changed byte at this offset is noticed, or makes no difference: docs/record.md lists
-/// the rest.
+/// Whether a changed byte at this offset is noticed, or makes no difference: docs/dev/threats.md
+/// lists the rest.
 fn is_checked(place: usize, good: &[u8]) -> bool {
     let buckets_at = good.len() - BUCKET_BYTES * BUCKETS;
     if place >= buckets_at {
