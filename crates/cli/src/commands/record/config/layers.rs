@@ -49,7 +49,13 @@ impl Assignment {
     pub(crate) fn of_set(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').unwrap_or_default();
         let path = read_path(key).ok_or("write KEY=VALUE, as --set max-dumps=8")?;
-        key_of(&path)?;
+        let found = key_of(&path)?;
+        if found.shape == Shape::Table && found.name() != "rule" {
+            let key = key.trim();
+            return Err(format!(
+                "{key} is a table: set its keys, as --set {key}.KEY=VALUE"
+            ));
+        }
         let value = value.trim();
         let value = match DeValue::parse(value) {
             Ok(_) => AssignedValue::Toml(value.to_owned()),

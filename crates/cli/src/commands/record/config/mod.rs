@@ -214,7 +214,8 @@ struct Layers {
     origins: BTreeMap<String, ValueOrigin>,
     /// The places of each rule and its keys.
     rules: Vec<BTreeMap<String, Range<usize>>>,
-    /// The options that set keys of rules, by the names of the rules.
+    /// The options that set keys of rules, by the names of the rules. The name `""` has the option
+    /// that replaced all rules.
     rule_options: BTreeMap<String, BTreeMap<String, String>>,
     faults: Vec<ConfigFault>,
 }
@@ -371,7 +372,8 @@ impl Layers {
         // Rules of the file keep their places, unless the whole list of rules is replaced.
         if flag.path.len() == 1 && key == "rule" {
             self.rules.clear();
-            self.rule_options.clear();
+            let options = BTreeMap::from([(String::new(), flag.option.clone())]);
+            self.rule_options = BTreeMap::from([(String::new(), options)]);
         }
         if let [_, rule, name] = flag.path.as_slice() {
             let options = self.rule_options.entry(rule.clone()).or_default();

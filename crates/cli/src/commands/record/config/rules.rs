@@ -74,8 +74,8 @@ type KeySpans = BTreeMap<String, Range<usize>>;
 /// The options that set a rule's keys, by key.
 type KeyOptions = BTreeMap<String, String>;
 
-/// Reads and checks all rules. The spans are of the file's rules, which come
-/// first; the options have the rules' names.
+/// Reads and checks all rules. The spans are of the file's rules, which come first. The options have
+/// the rules' names, or `""` for the option that sets all rules.
 pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
@@ -85,8 +85,10 @@ pub(super) fn read(
     let mut read: Vec<FileRule> = Vec::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
     let spans = spans.into_iter().chain(iter::repeat_with(BTreeMap::new));
+    let of_all = options.remove("").unwrap_or_default();
     for (settings, spans) in rules.iter().zip(spans) {
-        let options = options.remove(&settings.name).unwrap_or_default();
+        let mut options = options.remove(&settings.name).unwrap_or_default();
+        options.extend(of_all.clone());
         let places = RulePlaces { spans, options };
         let wrong = |key, message| places.of(key).fault(message);
         if let Err(error) = check_name(&settings.name)
