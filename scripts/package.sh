@@ -13,7 +13,7 @@ for builder in docker podman; do
 	if "$builder" info >/dev/null 2>&1; then
 		step "container image"
 		image=retroscope:$version
-		"$builder" build --file contrib/container/Dockerfile --tag "$image" "$(dirname "$package")"
+		"$builder" build --file contrib/container/Dockerfile --tag "$image" --tag retroscope:latest "$(dirname "$package")"
 		"$builder" run --rm "$image" --version
 		break
 	fi
