@@ -50,7 +50,16 @@ impl Stdin {
             writer.record(time_ns, *wire, frame).unwrap();
         }
         let mut child = Command::new(PROGRAM)
-            .args(["record", "-r", "-", "--ring", "32MiB", "--api"])
+            .args([
+                "record",
+                "-r",
+                "-",
+                "--ring",
+                "32MiB",
+                "--trigger",
+                "udp port 9",
+                "--api",
+            ])
             .arg(format!("unix:{}", socket(folder.path()).display()))
             .args(["--set", "reorder-window=0s"])
             .stdin(Stdio::piped())
