@@ -48,6 +48,8 @@ pub(crate) struct App {
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
     /// Limit of queries that read the past only.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
+    /// Limit of packets whose details are made at the same time.
+    pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
     pub(crate) listener_limit: Arc<ConcurrencyLimit>,

@@ -122,7 +122,7 @@ fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();
     let costly = [
-        "doctor", "dumps", "events", "packets", "query", "timeline", "top",
+        "details", "doctor", "dumps", "events", "packets", "query", "stream", "timeline", "top",
     ];
     path.strip_prefix("/v1/")
         .is_some_and(|path| costly.contains(&path))

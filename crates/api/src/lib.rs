@@ -8,6 +8,7 @@
 //! | `operations`, `openapi` | the table of operations: source of routes and OpenAPI document |
 //! | `routes`, `bodies`, `extract` | the operations and their bodies |
 //! | `problem`, `queries`, `keys` | refusals, concurrency limits, idempotency |
+//! | `dissect`, `flow_packets`, `conversation` | packet details by Wireshark in a sandbox; streams |
 //! | `metrics`, `doctor` | metrics for Prometheus, and findings about the machine |
 //! | `client` | the client that the commands of `retroscope` use |
 //!
@@ -21,8 +22,11 @@ mod bodies;
 mod caller;
 pub mod client;
 mod connection;
+mod conversation;
+mod dissect;
 pub mod doctor;
 mod extract;
+mod flow_packets;
 mod guard;
 mod keys;
 mod largest;
@@ -47,6 +51,7 @@ use std::{fmt, path::PathBuf, sync::Arc};
 pub use retroscope_unix::{Notifier, Owner};
 
 pub use bodies::{event::EventBody, status::StatusBody};
+pub use dissect::{Dissector, SandboxError, UNPROTECTED, run_in_sandbox};
 pub use listen::{Address, BoundApi};
 pub use role::Role;
 pub use server::Server;
@@ -74,6 +79,8 @@ pub struct Services {
     pub reload: Option<Reload>,
     /// Inspects the machine.
     pub doctor: doctor::Doctor,
+    /// Starts Wireshark's dissectors.
+    pub dissector: Dissector,
 }
 
 /// The configuration of the API.

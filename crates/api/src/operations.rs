@@ -87,6 +87,8 @@ operations! {
     get GET "/v1/queries/{id}" getQuery query::verdict Some(Role::Packets), May;
     delete DELETE "/v1/queries/{id}" cancelQuery query::cancel Some(Role::Packets), May;
     get GET "/v1/packets" listPackets packets::list Some(Role::View), May;
+    get GET "/v1/details" getPacketDetails details::details Some(Role::Packets), May;
+    get GET "/v1/stream" followStream details::stream Some(Role::Packets), May;
     get GET "/v1/timeline" getTimeline timeline::timeline Some(Role::View), MayNot;
     get GET "/v1/top" getTop top::top Some(Role::View), May;
     get GET "/v1/when-full" getWhenFull control::when_full Some(Role::View), May;

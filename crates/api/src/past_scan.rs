@@ -18,7 +18,7 @@ use crate::{
 
 /// Cancels a query when the request's future is dropped because the client has disconnected.
 #[derive(Debug, Default)]
-struct CancelOnDrop(Cancel);
+pub(crate) struct CancelOnDrop(pub(crate) Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {

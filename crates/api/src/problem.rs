@@ -73,6 +73,8 @@ causes! {
     Internal INTERNAL_SERVER_ERROR "urn:retroscope:problem:internal" "The recorder has a bug";
     Busy SERVICE_UNAVAILABLE "urn:retroscope:problem:busy" "The recorder is busy";
     Ended SERVICE_UNAVAILABLE "urn:retroscope:problem:ended" "The recording has ended";
+    NoDissector NOT_IMPLEMENTED "urn:retroscope:problem:no-dissector" "Wireshark cannot run here";
+    Dissector GATEWAY_TIMEOUT "urn:retroscope:problem:dissector" "Wireshark gave no details";
     HttpVersion HTTP_VERSION_NOT_SUPPORTED "urn:retroscope:problem:http-version" "The answer needs HTTP/1.1";
 }
 

@@ -29,6 +29,9 @@ const LISTENERS_MAX: (usize, usize) = (12, 24);
 /// Maximum number of requests that are being answered, of one account. One account gets at most
 /// half of the connections of an address, so that other accounts can connect.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
+/// Maximum number of packets whose details are made at the same time, of one account and of all
+/// accounts. Each may occupy a processor for 10 s.
+const DISSECTIONS_MAX: (usize, usize) = (2, 3);
 /// Maximum number of manual triggers at the same time, of one account and of all accounts. Each
 /// trigger may occupy a thread for seconds while its filter is compiled.
 const TRIGGERS_MAX: (usize, usize) = (8, 16);
@@ -69,6 +72,10 @@ impl ConcurrencyLimit {
 
     pub(crate) fn requests() -> Arc<Self> {
         Self::new("requests", REQUESTS_MAX)
+    }
+
+    pub(crate) fn dissections() -> Arc<Self> {
+        Self::new("packet details", DISSECTIONS_MAX)
     }
 
     pub(crate) fn triggers() -> Arc<Self> {

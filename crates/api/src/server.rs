@@ -123,6 +123,7 @@ impl Server {
             listener_limit: ConcurrencyLimit::listeners(),
             request_limit: ConcurrencyLimit::requests(),
             trigger_limit: ConcurrencyLimit::triggers(),
+            dissection_limit: ConcurrencyLimit::dissections(),
             services,
             keys: IdempotencyKeys::default(),
             refusals: Refusals::default(),

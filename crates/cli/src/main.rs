@@ -47,6 +47,8 @@ enum Command {
     Stop(commands::control::StopArgs),
     Token(commands::token::Args),
     Dev(commands::dev::Args),
+    #[command(hide = true)]
+    Sandbox(commands::sandbox::Args),
     Completions(commands::completions::CompletionArgs),
     Man(commands::completions::ManArgs),
 }
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Stop(args) => commands::control::stop(&args),
         Command::Token(args) => commands::token::run(&args),
         Command::Dev(args) => commands::dev::run(&args),
+        Command::Sandbox(args) => commands::sandbox::run(&args),
         Command::Completions(args) => commands::completions::completions(&args, Cli::command()),
         Command::Man(args) => commands::completions::man(&args, Cli::command()),
     };

@@ -51,7 +51,7 @@ use std::{
 
 use retroscope_capture::clock::{Clock, SystemClock};
 use retroscope_filter::FilterError;
-use retroscope_ring::{Attached, CopyError};
+use retroscope_ring::{Attached, CopyError, Step};
 
 pub use self::{
     cancel::Cancel,
@@ -246,6 +246,27 @@ impl RecorderHandle {
         let answer = query.of(common.ring.attached())?;
         let answer = answer.with_losses_of(&common);
         Ok(answer.with_dumps_of(Arc::new(self.clone())))
+    }
+
+    /// The stamp of a packet in the ring, ns since the UNIX epoch. `None`: the packet was
+    /// overwritten.
+    ///
+    /// # Errors
+    /// [`QueryError::Usage`]: the recording never had this packet. [`QueryError::Ended`],
+    /// [`QueryError::Ring`].
+    pub fn stamp_of(&self, id: PacketId) -> Result<Option<i64>, QueryError> {
+        let common = self.common().map_err(|_| QueryError::Ended)?;
+        let attached = common.ring.attached();
+        let contents = RegionContents::read(&attached)?;
+        let recording = Recording::of(&attached.info());
+        let found = resume::find(id, recording, &attached, &contents);
+        let (producer, record, place) =
+            found.map_err(|why| QueryError::Usage(format!("packet {id}: {why}")))?;
+        Ok(place.and_then(|(time_ns, interface)| {
+            let clock = contents.interfaces.get(usize::from(interface))?.clock;
+            let steps = &contents.steps;
+            Some(Step::stamp_ns(steps, producer, clock, record, time_ns))
+        }))
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `location` | where a path leads, without trust in the users who can change it |
 //! | `file`, `directory`, `socket` | each makes what its name says, for another user |
 //! | `peer` | user, process and groups of a client: unix(7), credentials(7) |
-//! | `sys` | the one system call that rustix does not have |
+//! | `sys` | the two system calls that rustix does not have |
 
 mod directory;
 mod file;
@@ -23,6 +23,7 @@ pub use directory::{NewDirectories, make_directories, make_directory};
 pub use file::open_to_append;
 pub use peer::{Peer, uid_of};
 pub use socket::{Bind, BoundSocket, Notifier, SocketFile};
+pub use sys::close_from;
 
 /// The user and group that something is made for; `None`: those of this process.
 pub type Owner = (Option<Uid>, Option<Gid>);

@@ -1,5 +1,9 @@
-//! `SO_PEERGROUPS`, which rustix and nix do not have: unix(7) sockets, since Linux 4.13.
-#![expect(unsafe_code, reason = "a socket option of variable length")]
+//! Two system calls that rustix and nix do not have: `SO_PEERGROUPS` of unix(7) sockets, since
+//! Linux 4.13, and close_range(2), since Linux 5.9.
+#![expect(
+    unsafe_code,
+    reason = "a socket option of variable length; close_range(2)"
+)]
 
 use std::{
     io,
@@ -44,5 +48,22 @@ pub(crate) fn peer_groups(socket: impl AsFd, groups: &mut [gid_t]) -> io::Result
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(libc::ERANGE) => Ok(PeerGroups::Needs(count)),
         error => Err(error),
+    }
+}
+
+/// Closes every descriptor of this process from `first` on, close_range(2).
+///
+/// Only for the start of a process that owns no such descriptor: descriptors that another part of
+/// the process owns would be closed too.
+///
+/// # Errors
+/// The kernel is older than Linux 5.9, or a seccomp filter forbids the call.
+pub fn close_from(first: u32) -> io::Result<()> {
+    let flags: libc::c_uint = 0;
+    // SAFETY: the call reads and writes no memory of the process. The caller owns no descriptor in
+    // the range, so no value of this process refers to a closed descriptor.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod alertmanager;
 pub(crate) mod control;
+pub(crate) mod details;
 pub(crate) mod document;
 pub(crate) mod dump_files;
 pub(crate) mod dumps;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, BoundApi, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
+    Address, BoundApi, Config, Dissector, Notifier, Role, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, DoctorReport, Finding},
 };
 use retroscope_capture::Source;
@@ -212,6 +212,7 @@ impl Drop for Served {
 fn services() -> Services {
     Services {
         reload: None,
+        dissector: Dissector::default(),
         doctor: Doctor(Arc::new(|wanted| match wanted {
             [] => {
                 let finding = Finding::warn("state", "is down", "ip link set eth0 up").on("eth0");

@@ -17,6 +17,7 @@ pub(crate) mod record;
 pub(crate) mod remote;
 pub(crate) mod removed;
 pub(crate) mod rules;
+pub(crate) mod sandbox;
 pub(crate) mod status;
 mod stretch;
 mod target;

@@ -25,6 +25,40 @@ pub(super) struct Resume {
     begin: Option<RecordPosition>,
 }
 
+/// Finds a packet in the ring: its producer, its record, its ring time in ns, and the number of its
+/// interface. `None`: the packet was overwritten.
+///
+/// # Errors
+/// The recording never had this packet, in words.
+pub(super) fn find(
+    id: PacketId,
+    recording: Recording,
+    attached: &Attached,
+    contents: &RegionContents,
+) -> Result<(usize, u64, Option<(i64, u16)>), &'static str> {
+    let (producer, record) = recording.read(id);
+    if producer >= attached.info().producers {
+        return Err("it is of another recording");
+    }
+    if record >= contents.end_of(producer) {
+        return Err("there is no such packet");
+    }
+    let buckets = contents.buckets.iter().map(|candidate| &candidate.bucket);
+    let mut buckets = buckets.filter(|bucket| bucket.producer == producer);
+    let holder =
+        buckets.find(|bucket| record >= bucket.first && record - bucket.first < bucket.packets);
+    let place = holder.and_then(|bucket| {
+        let skip = record - bucket.first;
+        let mut buffer = Buffer::new();
+        attached
+            .copy_bucket_from(bucket.bucket, skip, &mut buffer)
+            .ok()?;
+        let packet = buffer.packets().next()?;
+        Some((packet.time_ns, packet.interface))
+    });
+    Ok((producer, record, place))
+}
+
 /// A named packet of a producer.
 #[derive(Debug, Clone, Copy)]
 struct ResumePlace {
@@ -41,28 +75,11 @@ impl Resume {
         contents: &RegionContents,
     ) -> Result<Self, QueryError> {
         let mut resume = Self::default();
-        let producers = attached.info().producers;
-        let mut buffer = Buffer::new();
         for id in after {
-            let usage = |why: &str| QueryError::Usage(format!("after packet {id}: {why}"));
-            let (producer, record) = recording.read(*id);
-            if producer >= producers {
-                return Err(usage("it is of another recording"));
-            }
-            if record >= contents.end_of(producer) {
-                return Err(usage("there is no such packet"));
-            }
-            let buckets = contents.buckets.iter().map(|candidate| &candidate.bucket);
-            let mut buckets = buckets.filter(|bucket| bucket.producer == producer);
-            let holder = buckets
-                .find(|bucket| record >= bucket.first && record - bucket.first < bucket.packets);
-            let time_ns = holder.and_then(|bucket| {
-                let skip = record - bucket.first;
-                attached
-                    .copy_bucket_from(bucket.bucket, skip, &mut buffer)
-                    .ok()?;
-                Some(buffer.packets().next()?.time_ns)
-            });
+            let found = find(*id, recording, attached, contents);
+            let found = found.map_err(|why| QueryError::Usage(format!("after packet {id}: {why}")));
+            let (producer, record, place) = found?;
+            let time_ns = place.map(|(time_ns, _)| time_ns);
             if resume.own.len() <= producer {
                 resume.own.resize(producer + 1, None);
             }

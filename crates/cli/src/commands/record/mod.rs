@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{BoundApi, Notifier, Reload, Server, Services};
+use retroscope_api::{BoundApi, Dissector, Notifier, Reload, Server, Services};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -167,6 +167,7 @@ pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
         let services = Services {
             reload,
             doctor: super::doctor::of_recorder(),
+            dissector: Dissector::default(),
         };
         let server = Server::start(bound, handle, stop, services, give_up)?;
         let mut told = |url: &String| screen.line(&format!("HTTP at {url}"));

@@ -1,0 +1,335 @@
+//! The child's side of the sandbox: the process restricts itself for good, then executes a
+//! dissector.
+//!
+//! A dissector is hundreds of thousands of lines of C that parse hostile packets. Somebody who
+//! takes it over gets these rights only:
+//!
+//! | right | taken away by |
+//! |---|---|
+//! | files | Landlock: reads the system's libraries and Wireshark's data, writes nothing |
+//! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
+//! | other processes | seccomp: no `fork`, `kill`, `ptrace`, `prlimit64` that sets, `process_vm_readv` |
+//! | descriptors of the recorder | `close_range`: only stdin, stdout and stderr, which are pipes |
+//! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
+//! | capabilities | dropped, and `no_new_privs` |
+//!
+//! If a restriction cannot be set, the program does not run.
+
+use std::{
+    ffi::OsString,
+    fmt, fs,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::process::CommandExt,
+    },
+    path::Path,
+    process::Command,
+};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+};
+use retroscope_unix::close_from;
+use rustix::{
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
+    process::{Resource, Rlimit, Signal, nice, set_parent_process_death_signal, setrlimit},
+    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities},
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+/// The file with the packets, for the dissector: the only descriptor in addition to the pipes.
+pub(super) const PACKETS_FILE: &str = "/proc/self/fd/3";
+const PACKETS_DESCRIPTOR: i32 = 3;
+/// Maximum number of bytes of that file.
+pub(super) const PACKETS_BYTES_MAX: u64 = 16 << 20;
+
+/// Limits of a resource, for [`setrlimit`].
+const LIMITS: [(Resource, u64); 6] = [
+    (Resource::As, 1 << 30),
+    (Resource::Cpu, 10),
+    (Resource::Core, 0),
+    (Resource::Memlock, 0),
+    (Resource::Nofile, 64),
+    (Resource::Fsize, 0),
+];
+
+/// What the dissector reads: libraries, plug-ins and tables.
+const READABLE: [&str; 10] = [
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share",
+    "/usr/local/lib",
+    "/usr/local/share",
+    "/etc/wireshark",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+];
+/// Devices that libraries read.
+const DEVICES: [&str; 2] = ["/dev/null", "/dev/urandom"];
+/// Where the loader of dynamic programs is, which the kernel executes.
+const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+
+/// Exit status of the child: a restriction could not be set. stderr has the reason.
+pub const UNPROTECTED: u8 = 117;
+
+/// Why the child cannot run the program.
+#[derive(Debug)]
+pub struct SandboxError {
+    what: &'static str,
+    why: String,
+}
+
+impl fmt::Display for SandboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
+}
+
+/// A step that fails, in words.
+trait OrRefuse<T> {
+    fn or_refuse(self, what: &'static str) -> Result<T, SandboxError>;
+}
+
+impl<T, E: fmt::Display> OrRefuse<T> for Result<T, E> {
+    fn or_refuse(self, what: &'static str) -> Result<T, SandboxError> {
+        self.map_err(|why| SandboxError {
+            what,
+            why: why.to_string(),
+        })
+    }
+}
+
+/// Restricts this process for good, and replaces it by `program`. stdin begins with a file: its
+/// length, 8 bytes in little-endian order, and its bytes. The program reads this file at
+/// `/proc/self/fd/3`, and the rest of stdin. Returns only if something failed.
+///
+/// Call this at the start of a process with one thread: the process loses its descriptors.
+#[must_use]
+pub fn run(program: &Path, arguments: &[OsString]) -> SandboxError {
+    match restrict(program) {
+        Err(error) => error,
+        Ok(()) => SandboxError {
+            what: "the program does not start",
+            why: Command::new(program)
+                .args(arguments)
+                .env_clear()
+                .envs([
+                    ("HOME", "/nonexistent"),
+                    ("LC_ALL", "C.UTF-8"),
+                    ("TZ", "UTC"),
+                ])
+                .exec()
+                .to_string(),
+        },
+    }
+}
+
+fn restrict(program: &Path) -> Result<(), SandboxError> {
+    close_from(3).or_refuse("close_range(2)")?;
+    set_parent_process_death_signal(Some(Signal::KILL)).or_refuse("prctl(2)")?;
+    std::env::set_current_dir("/").or_refuse("chdir(2)")?;
+    packets_file().or_refuse("the packets cannot be stored")?;
+    // Not essential: the kernel may have no such file.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    nice(19).or_refuse("nice(2)")?;
+    for (resource, limit) in LIMITS {
+        let limit = Rlimit {
+            current: Some(limit),
+            maximum: Some(limit),
+        };
+        setrlimit(resource, limit).or_refuse("setrlimit(2)")?;
+    }
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    clear_ambient_capability_set().or_refuse("capabilities(7)")?;
+    set_capabilities(None, sets).or_refuse("capabilities(7)")?;
+    restrict_files(program)?;
+    let filter = system_calls().or_refuse("seccomp(2)")?;
+    seccompiler::apply_filter(&filter).or_refuse("seccomp(2)")
+}
+
+/// Copies the file at the start of stdin into memory, as a descriptor that the program inherits.
+/// Reads not one byte more.
+fn packets_file() -> io::Result<()> {
+    let flags = MemfdFlags::ALLOW_SEALING;
+    let mut file = fs::File::from(memfd_create(c"packets", flags)?);
+    if file.as_raw_fd() != PACKETS_DESCRIPTOR {
+        return Err(io::Error::other("a descriptor is left"));
+    }
+    let mut input = fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut length = [0; 8];
+    input.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > PACKETS_BYTES_MAX {
+        return Err(io::Error::other("the file is too long"));
+    }
+    if io::copy(&mut input.take(length), &mut file)? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    file.flush()?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    // The program inherits the descriptor.
+    std::mem::forget(file);
+    Ok(())
+}
+
+/// Landlock: reads [`READABLE`], executes `program` and its loader, nothing else. Kernels before
+/// Linux 5.19 lack later rights, which the filter of system calls takes away as well.
+fn restrict_files(program: &Path) -> Result<(), SandboxError> {
+    const LANDLOCK: &str = "Landlock";
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))
+        .map_err(|_| "Linux 5.13 or later has it, if it is enabled and permitted")
+        .or_refuse(LANDLOCK)?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .or_refuse(LANDLOCK)?
+        .handle_access(AccessNet::from_all(ABI::V4))
+        .or_refuse(LANDLOCK)?
+        .scope(Scope::from_all(ABI::V6))
+        .or_refuse(LANDLOCK)?
+        .create()
+        .or_refuse(LANDLOCK)?;
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let status = ruleset
+        .add_rules(path_beneath_rules(READABLE, read))
+        .or_refuse(LANDLOCK)?
+        .add_rules(path_beneath_rules(DEVICES, AccessFs::ReadFile))
+        .or_refuse(LANDLOCK)?
+        .add_rules(path_beneath_rules(LOADERS, AccessFs::Execute))
+        .or_refuse(LANDLOCK)?
+        .add_rules(path_beneath_rules(
+            [program],
+            AccessFs::Execute | AccessFs::ReadFile,
+        ))
+        .or_refuse(LANDLOCK)?
+        .restrict_self()
+        .or_refuse(LANDLOCK)?;
+    if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
+        return Err("the kernel does not enforce it").or_refuse(LANDLOCK);
+    }
+    Ok(())
+}
+
+/// System calls that a dissector needs. All other system calls fail as on a kernel without these
+/// calls, so that the C library takes an older call.
+const ALLOWED: &[libc::c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_execve,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_futex,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_ppoll,
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    // Without capabilities, only to the process's own IDs. Wireshark ends if these fail.
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_sigaltstack,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// System calls that only this architecture has.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_HERE: &[libc::c_long] = &[
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_dup2,
+    libc::SYS_lstat,
+    libc::SYS_open,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_stat,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_HERE: &[libc::c_long] = &[];
+
+fn system_calls() -> seccompiler::Result<BpfProgram> {
+    let calls = ALLOWED.iter().chain(ALLOWED_HERE);
+    let calls = calls.map(|call| (*call, Vec::new()));
+    // Threads, but no processes. clone3(2) fails, because a filter cannot read its flags.
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    let is_thread = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Qword,
+        SeccompCmpOp::MaskedEq(thread),
+        thread,
+    )?;
+    // The call reads limits. With new limits it may change those of the recorder.
+    let only_reads = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+    let conditional = [
+        (libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]),
+        (
+            libc::SYS_prlimit64,
+            vec![SeccompRule::new(vec![only_reads])?],
+        ),
+    ];
+    let filter = SeccompFilter::new(
+        calls.chain(conditional).collect(),
+        SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
+        SeccompAction::Allow,
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    Ok(filter.try_into()?)
+}
