@@ -72,7 +72,8 @@ pub(crate) struct QueryParameters {
     /// Resume after these packets of an earlier answer, without repeating a packet: IDs, separated
     /// by commas, from `epb_packetid` or from `after` in the verdict.
     after: Option<String>,
-    /// Return the verdict as JSON, without the packets. The answer and its `Location` begin at once.
+    /// Return the verdict as JSON, without the packets. The answer and its `Location` begin at
+    /// once.
     count: Option<bool>,
 }
 
