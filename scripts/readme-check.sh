@@ -189,7 +189,7 @@ book() {
 	export HOME="$FOLDER/home"
 	mount -t tmpfs none /var/log
 	mkdir -p /var/log/suricata /var/log/retroscope
-	for file in big.pcapng capture.pcap a.pcap call.pcap; do
+	for file in big.pcapng capture.pcap a.pcap call.pcap in.pcap; do
 		retroscope generate -q -c 1000 -w "$FOLDER/files/$file"
 	done
 	touch "$FOLDER/files/eve.json"
