@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs the commands of README's "The packets of an alert" and "The last 30 seconds of this host" as they stand there, on two machines: network namespaces with a
-# link between them.
+# Runs the commands of README and of the book, on two machines: network namespaces with a link between them.
 #
-# Above each block a comment says where it runs: on the tap (`first`, before it records; `records`, in the background; or while it does), or on the laptop. The
-# laptop is 192.0.2.7 and is given the token and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all. The alert's
-# are run on the tap too; where there is no Suricata, its line is written as it would be.
+# README's sections on alerts and on the last 30 seconds have a comment above each block, which says where the block runs: on the tap
+# (`first`, before it records; `records`, in the background; or while it does), or on the laptop. The laptop is 192.0.2.7 and has the token
+# and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all. Without Suricata, the script
+# writes the line of the alert.
 #
-# Needs root, ip, ping, tshark, curl and openssl, and says SKIP without. What it makes outside its temporary folder is in a mount namespace of its own.
+# All other console blocks of README and docs/*.md run page by page on the tap (`page` below). A test runs the triggers of docs/cookbook.md.
+#
+# Needs root, ip, ping, tshark, tcpdump, curl, jq and openssl, and prints SKIP without. Files outside the temporary folder are in a mount namespace.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -88,11 +90,129 @@ alert() {
 	umount "$log"
 }
 
+# Commands that need a program, a host or hardware that is not here.
+ABSENT='^(git|make|cargo|docker|kubectl|ssh|apt|apt-get|systemctl|usermod|newgrp|editor|chown|dpdk-devbind.py|ethtool)\b|--engine dpdk|sensor:|tap\.example|usbmon|rsync|reader\.sock|/sys/|/proc/sys/'
+
+# The commands of a page, a command a line, without the blocks that have a comment above.
+commands() {
+	awk '
+		/^<!-- / { skip = 1; next }
+		/^```(console|sh)$/ { inside = !skip; shell = /sh$/; skip = 0; next }
+		/^```$/ { inside = joined = 0; next }
+		inside && (joined || shell || /^[$#] /) {
+			if (!joined && !shell) sub(/^[$#] /, "")
+			joined = sub(/\\$/, " ")
+			printf "%s%s", $0, joined ? "" : "\n"
+		}
+	' "$1"
+}
+
+# Runs a command to its end, or for four seconds if it follows live traffic. Repeats a command that fails, because its dump may be open yet.
+finish() {
+	local waited result expected=" 0 " seconds=60
+	case $1 in
+	"tshark -i"* | "retroscope flows -i"*) seconds=4 ;;
+	# An expression with an error; a ring whose recorder was killed; findings.
+	*"bad..1"*) expected=" 2 " ;;
+	*"--ring-file"*) expected=" 0 3 " ;;
+	"retroscope doctor"*) expected=" 0 1 " ;;
+	esac
+	for ((waited = 0; waited < 15; waited++)); do
+		result=0
+		timeout --preserve-status -s INT "$seconds" bash -c "$1" >"$FOLDER/out" 2>"$FOLDER/err" </dev/null || result=$?
+		[[ $expected = *" $result "* ]] && return
+		sleep 1
+	done
+	die "readme-check: FAIL with $result: $(cat "$FOLDER/out" "$FOLDER/err" "$FOLDER/words")"
+}
+
+# Ends the recorder of a page. Code 3: a dump lacks packets, because the ring was too young for its window.
+stop() {
+	[ -n "$recorder" ] || return 0
+	kill -INT "$recorder"
+	wait "$recorder" || [ $? -eq 3 ] || die "readme-check: FAIL: the recorder ended: $(cat "$FOLDER/words")"
+	recorder=
+}
+
+# Runs the commands of a page. A live recorder runs until the next one, or to the end of the page.
+page() (
+	recorder='' suricata=''
+	trap 'kill $recorder $suricata 2>/dev/null || true; wait' EXIT
+	rm -rf /etc/retroscope/* "$FOLDER/page" /var/log/suricata/*
+	mkdir /etc/retroscope/alertmanager /etc/retroscope/prometheus
+	cp -r "$FOLDER/files" "$FOLDER/page"
+	ln -s "$PWD/examples" "$FOLDER/page"
+	cp "$FOLDER/files/retroscope.toml" "$FOLDER/files/tokens" /etc/retroscope
+	mapfile -t commands < <(commands "$1")
+	[ "$1" != docs/wireshark.md ] || commands=("retroscope record -i eth0 --api unix:/run/retroscope/retroscope.sock" "${commands[@]}")
+	cd "$FOLDER/page"
+	for command in "${commands[@]}"; do
+		command=${command#sudo }
+		if grep -qE "$ABSENT" <<<"$command"; then
+			echo "$1: not run: $command"
+			continue
+		fi
+		echo "$1: $command"
+		echo "$command" >>"$FOLDER/ran"
+		command=$(sed -E 's/--ring [0-9]+GiB/--ring 256MiB/; s/dumps get [0-9]+/dumps get 1/; s,/etc/(retroscope.toml|prometheus/|alertmanager/),/etc/retroscope/\1,' <<<"$command")
+		case $command in
+		*"--check-config"* | *"--duration"*) finish "$command" ;;
+		*"--ring-file"*" &")
+			eval "$command"
+			file=${command##*--ring-file }
+			finish "retroscope status --ring-file ${file% &}"
+			;;
+		*'$!'*) eval "$command" ;;
+		"suricata"*)
+			command -v suricata >/dev/null || continue
+			bash -c "exec $command" >"$FOLDER/suricata" 2>&1 &
+			suricata=$!
+			await 'Engine started' "$FOLDER/suricata" "$suricata"
+			;;
+		"retroscope record"*" -i "* | "retroscope record --config"*)
+			stop
+			: >"$FOLDER/words"
+			bash -c "exec $command" >"$FOLDER/words" 2>&1 </dev/null &
+			recorder=$!
+			await 'recording on' "$FOLDER/words" "$recorder"
+			;;
+		"tshark -r alerts"* | "jq .alerts"*) [ -z "$suricata" ] || finish "$command" ;;
+		*) finish "$command" ;;
+		esac
+	done
+	stop
+)
+
+# Runs the pages of the book. A test runs the triggers of the cookbook. The pages on DPDK and on containers need more than this machine.
+book() {
+	mkdir -p "$FOLDER/files" "$FOLDER/home"
+	export HOME="$FOLDER/home"
+	mount -t tmpfs none /var/log
+	mkdir -p /var/log/suricata /var/log/retroscope
+	for file in big.pcapng capture.pcap a.pcap call.pcap in.pcap; do
+		retroscope generate -q -c 1000 -w "$FOLDER/files/$file"
+	done
+	touch "$FOLDER/files/eve.json"
+	retroscope token --tokens "$FOLDER/files/tokens" --name first --role admin >/dev/null
+	printf '%s\n' 'interface = ["eth0"]' 'write = "dumps"' \
+		'[[rule]]' 'name = "dns-failures"' 'filter = "udp port 53"' '[api]' 'listen = ["unix:/run/retroscope/retroscope.sock"]' >"$FOLDER/files/retroscope.toml"
+	$laptop bash -c 'while sleep 0.2; do echo >/dev/udp/192.0.2.1/53; done' &
+	traffic=$!
+	trap 'kill "$traffic"; wait; umount "$FOLDER/net"' EXIT
+	for page in README.md docs/*.md; do
+		[ "$page" = docs/cookbook.md ] || page "$page"
+	done
+	ran=$(wc -l <"$FOLDER/ran")
+	[ "$ran" -ge 40 ] || die "readme-check: FAIL: the book has only $ran commands"
+}
+
 if [ "${1:-}" = inside ]; then
-	# Of our own, and gone with us.
+	# In a mount namespace, which ends with this script.
 	mount -t tmpfs none /etc/retroscope
-	mount -t tmpfs none /run/retroscope
+	mount -t tmpfs none /run
 	mount -t tmpfs none /var/tmp
+	mount -t tmpfs none /dev/shm
+	mkdir /run/retroscope
 	PATH=$(dirname "$RETROSCOPE"):$PATH
 	export PATH
 	mkdir -p "$FOLDER/tap" "$FOLDER/laptop"
@@ -103,6 +223,10 @@ if [ "${1:-}" = inside ]; then
 	ip addr add 192.0.2.1/24 dev eth0
 	ip link set lo up
 	ip link set eth0 up
+	# An interface that the host does not use, for AF_XDP.
+	ip link add eth1 type veth peer name eth1 netns "$FOLDER/net"
+	ip link set eth1 up
+	$laptop ip link set eth1 up
 	$laptop ip addr add 192.0.2.7/24 dev eth0
 	$laptop ip link set eth0 up
 
@@ -126,24 +250,25 @@ if [ "${1:-}" = inside ]; then
 	[ "$asked" -eq 4 ] || die "readme-check: FAIL: $asked commands were found in README.md, and not 4"
 	kill -INT "$recorder"
 	wait "$recorder" || die "readme-check: FAIL: the recorder ended with $?: $(cat "$FOLDER/words")"
+	book
 	exit 0
 fi
 
-step "README's commands"
+step "commands of README and of the book"
 if [ "$(id -u)" -ne 0 ]; then
-	echo "SKIP: README's commands (not root)"
+	echo "SKIP: commands of README and of the book (not root)"
 	exit 0
 fi
-for tool in ip ping tshark curl openssl nsenter; do
+for tool in ip ping tshark tcpdump curl jq openssl nsenter; do
 	if ! command -v "$tool" >/dev/null; then
-		echo "SKIP: README's commands ($tool is not installed)"
+		echo "SKIP: commands of README and of the book ($tool is not installed)"
 		exit 0
 	fi
 done
 RETROSCOPE=${1:-$(PROFILE=dev built --bin retroscope)}
 FOLDER=$(mktemp -d)
 export RETROSCOPE FOLDER
-mkdir -p /etc/retroscope /run/retroscope
-trap 'rm -rf "$FOLDER"; rmdir /etc/retroscope /run/retroscope 2>/dev/null || true' EXIT
+mkdir -p /etc/retroscope
+trap 'rm -rf "$FOLDER"; rmdir /etc/retroscope 2>/dev/null || true' EXIT
 unshare --net --mount scripts/readme-check.sh inside
 echo "readme-check: ok"

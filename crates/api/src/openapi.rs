@@ -14,8 +14,9 @@ use utoipa::{
 };
 
 use crate::{
-    operations::OPERATIONS,
-    problem::{Cause, ProblemBody},
+    operations::{Limited, OPERATIONS},
+    problem::{Cause, ProblemBody, cause_schema},
+    role::Role,
 };
 
 /// The name of the security scheme for tokens.
@@ -26,6 +27,7 @@ pub(crate) struct Common;
 
 impl Modify for Common {
     fn modify(&self, document: &mut OpenApi) {
+        document.info.description = Some(include_str!("description.md").to_owned());
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
@@ -35,7 +37,7 @@ impl Modify for Common {
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
         for (name, schema) in [
             (ProblemBody::name(), ProblemBody::schema()),
-            (Cause::name(), Cause::schema()),
+            (Cause::name(), cause_schema()),
         ] {
             components.schemas.insert(name.into_owned(), schema);
         }
@@ -51,7 +53,14 @@ impl Modify for Common {
             });
             if let Some(operation) = operation {
                 operation.operation_id = Some(known.id.to_owned());
-                complete(operation, known.role.map(crate::role::Role::as_str));
+                complete(operation, known.role.map(Role::as_str));
+                if known.limited == Limited::MayNot {
+                    let text = operation.description.get_or_insert_default();
+                    if !text.is_empty() {
+                        text.push_str("\n\n");
+                    }
+                    text.push_str("Not for tokens with a filter or a snap length.");
+                }
             }
         }
     }

@@ -42,7 +42,6 @@ macro_rules! operations {
         #[openapi(
             info(
                 title = "Retroscope",
-                description = "A running recorder: trigger dumps, query the past, change rules, follow events. See docs/api.md.",
                 license(name = "MIT OR Apache-2.0"),
             ),
             modifiers(&Common),

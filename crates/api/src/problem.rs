@@ -10,6 +10,10 @@ use axum::{
 use retroscope_filter::FilterError;
 use retroscope_recorder::{CommandError, QueryError};
 use serde::Serialize;
+use utoipa::{
+    PartialSchema as _,
+    openapi::{RefOr, schema::Schema},
+};
 
 use crate::role::Role;
 
@@ -17,7 +21,7 @@ use crate::role::Role;
 const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
 
 macro_rules! causes {
-    ($($cause:ident $status:ident $urn:literal $title:literal;)*) => {
+    ($($cause:ident $status:ident $urn:tt $title:literal, $when:literal;)*) => {
         /// The cause of a refusal, by which programs tell refusals apart.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
         #[schema(as = ProblemType)]
@@ -26,7 +30,6 @@ macro_rules! causes {
         }
 
         impl Cause {
-            #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$cause),*];
 
             /// The value of `type`.
@@ -48,34 +51,62 @@ macro_rules! causes {
             fn status(self) -> StatusCode {
                 match self { $(Self::$cause => StatusCode::$status,)* }
             }
+
+            /// The case in which clients get this cause, for the OpenAPI document.
+            fn when(self) -> &'static str {
+                match self { $(Self::$cause => $when,)* }
+            }
         }
     };
 }
 
 causes! {
-    Malformed BAD_REQUEST "urn:retroscope:problem:malformed" "The request is malformed";
-    Unauthenticated UNAUTHORIZED "urn:retroscope:problem:unauthenticated" "The client needs a valid token";
-    Forbidden FORBIDDEN "urn:retroscope:problem:forbidden" "The client may not do this";
-    NotFound NOT_FOUND "urn:retroscope:problem:not-found" "The object does not exist";
-    Method METHOD_NOT_ALLOWED "urn:retroscope:problem:method" "The path does not have this method";
-    BodyTimeout REQUEST_TIMEOUT "urn:retroscope:problem:body-timeout" "The body did not arrive in time";
-    Conflict CONFLICT "urn:retroscope:problem:conflict" "The state of the recorder does not permit this";
-    RuleExists PRECONDITION_FAILED "urn:retroscope:problem:rule-exists" "The rule exists";
-    PinExists PRECONDITION_FAILED "urn:retroscope:problem:pin-exists" "The pin exists";
-    Changed PRECONDITION_FAILED "urn:retroscope:problem:changed" "The object has changed";
-    BodyTooLarge PAYLOAD_TOO_LARGE "urn:retroscope:problem:body-too-large" "The body is too large";
-    MediaType UNSUPPORTED_MEDIA_TYPE "urn:retroscope:problem:media-type" "The body is not JSON";
-    Range RANGE_NOT_SATISFIABLE "urn:retroscope:problem:range" "The file does not have this range";
-    Host MISDIRECTED_REQUEST "urn:retroscope:problem:host" "The API does not have this name";
-    Invalid UNPROCESSABLE_ENTITY "urn:retroscope:problem:invalid-value" "A value is invalid";
-    FilterSyntax UNPROCESSABLE_ENTITY "urn:retroscope:problem:filter" "The filter is invalid";
-    Limit TOO_MANY_REQUESTS "urn:retroscope:problem:limit" "A limit is reached";
-    Internal INTERNAL_SERVER_ERROR "urn:retroscope:problem:internal" "The recorder has a bug";
-    Busy SERVICE_UNAVAILABLE "urn:retroscope:problem:busy" "The recorder is busy";
-    Ended SERVICE_UNAVAILABLE "urn:retroscope:problem:ended" "The recording has ended";
-    NoDissector NOT_IMPLEMENTED "urn:retroscope:problem:no-dissector" "Wireshark cannot run here";
-    Dissector GATEWAY_TIMEOUT "urn:retroscope:problem:dissector" "Wireshark gave no details";
-    HttpVersion HTTP_VERSION_NOT_SUPPORTED "urn:retroscope:problem:http-version" "The answer needs HTTP/1.1";
+    Malformed BAD_REQUEST "urn:retroscope:problem:malformed" "The request is malformed",
+        "A body, parameter, header or path cannot be parsed, or has an unknown field.";
+    Unauthenticated UNAUTHORIZED "urn:retroscope:problem:unauthenticated" "The client needs a valid token",
+        "The token is missing, unknown or expired.";
+    Forbidden FORBIDDEN "urn:retroscope:problem:forbidden" "The client may not do this",
+        "The client may not do this. `role` is the missing role.";
+    NotFound NOT_FOUND "urn:retroscope:problem:not-found" "The object does not exist",
+        "The object or path does not exist.";
+    Method METHOD_NOT_ALLOWED "urn:retroscope:problem:method" "The path does not have this method",
+        "The path does not have this method.";
+    BodyTimeout REQUEST_TIMEOUT "urn:retroscope:problem:body-timeout" "The body did not arrive in time",
+        "The body took more than 10 s.";
+    Conflict CONFLICT "urn:retroscope:problem:conflict" "The state of the recorder does not permit this",
+        "The state does not permit the request, for example because a dump is open or a list is full.";
+    RuleExists PRECONDITION_FAILED "urn:retroscope:problem:rule-exists" "The rule exists",
+        "The request has `If-None-Match: *`, and the rule exists.";
+    PinExists PRECONDITION_FAILED "urn:retroscope:problem:pin-exists" "The pin exists",
+        "The request has `If-None-Match: *`, and the pin exists.";
+    Changed PRECONDITION_FAILED "urn:retroscope:problem:changed" "The object has changed",
+        "The request has `If-Match`, and another client has changed or removed the rule.";
+    BodyTooLarge PAYLOAD_TOO_LARGE "urn:retroscope:problem:body-too-large" "The body is too large",
+        "The body has more bytes than `limit`: 64 KiB, for Alertmanager 1 MiB.";
+    MediaType UNSUPPORTED_MEDIA_TYPE "urn:retroscope:problem:media-type" "The body is not JSON",
+        "The body is not JSON.";
+    Range RANGE_NOT_SATISFIABLE "urn:retroscope:problem:range" "The file does not have this range",
+        "The file, of `limit` bytes, has none of the bytes of `Range`.";
+    Host MISDIRECTED_REQUEST "urn:retroscope:problem:host" "The API does not have this name",
+        "The API does not have the name in `Host`.";
+    Invalid UNPROCESSABLE_ENTITY "urn:retroscope:problem:invalid-value" "A value is invalid",
+        "A value is out of range, no time or duration, or no name.";
+    FilterSyntax UNPROCESSABLE_ENTITY "urn:retroscope:problem:filter" "The filter is invalid",
+        "`filter` does not compile. The faulty word begins at byte `offset`.";
+    Limit TOO_MANY_REQUESTS "urn:retroscope:problem:limit" "A limit is reached",
+        "The client is at its limit of requests (`limit`), or a trigger is held off.";
+    Internal INTERNAL_SERVER_ERROR "urn:retroscope:problem:internal" "The recorder has a bug",
+        "The recorder has a bug.";
+    Busy SERVICE_UNAVAILABLE "urn:retroscope:problem:busy" "The recorder is busy",
+        "All clients together are at the limit, or the disk is slow.";
+    Ended SERVICE_UNAVAILABLE "urn:retroscope:problem:ended" "The recording has ended",
+        "The recording has ended.";
+    NoDissector NOT_IMPLEMENTED "urn:retroscope:problem:no-dissector" "Wireshark cannot run here",
+        "Wireshark's `sharkd` is not installed, or this machine cannot restrict it. `detail` says what is missing.";
+    Dissector GATEWAY_TIMEOUT "urn:retroscope:problem:dissector" "Wireshark gave no details",
+        "Wireshark took more than 10 s, or failed. `detail` says which.";
+    HttpVersion HTTP_VERSION_NOT_SUPPORTED "urn:retroscope:problem:http-version" "The answer needs HTTP/1.1",
+        "An answer of unknown length needs HTTP/1.1, because with HTTP/1.0 a cut answer looks complete.";
 }
 
 /// Why a request was refused, and what the client can do.
@@ -111,6 +142,23 @@ pub(crate) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     is_as_requested: Option<bool>,
+}
+
+/// The schema of `type`, with the status and the meaning of each value.
+pub(crate) fn cause_schema() -> RefOr<Schema> {
+    let mut schema = Cause::schema();
+    if let RefOr::T(Schema::Object(object)) = &mut schema {
+        let causes = Cause::ALL.iter().map(|cause| {
+            let status = cause.status().as_u16();
+            format!("\n- `{}` ({status}): {}", cause.urn(), cause.when())
+        });
+        let causes: String = causes.collect();
+        object
+            .description
+            .get_or_insert_default()
+            .push_str(&format!("\n{causes}"));
+    }
+    schema
 }
 
 /// A refusal on its way to a client.
@@ -280,20 +328,5 @@ impl IntoResponse for Problem {
             .headers_mut()
             .extend(headers.map(|(name, value)| (Some(name), value)));
         response
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// docs/api-reference.md has a row for each type, with its status.
-    #[test]
-    fn each_type_is_documented() {
-        let docs = include_str!("../../../docs/api-reference.md");
-        for cause in Cause::ALL {
-            let row = format!("| `{}` | {} |", cause.word(), cause.status().as_u16());
-            assert!(docs.contains(&row), "{row}");
-        }
     }
 }

@@ -128,7 +128,7 @@ fn files(paths: &[&str]) -> Vec<PathBuf> {
             waiting.extend(entries.map(|entry| entry.unwrap().path()));
         } else if path
             .extension()
-            .is_none_or(|it| it != "svg" && it != "json")
+            .is_none_or(|it| it != "svg" && it != "png" && it != "json")
         {
             files.push(path);
         }

@@ -9,6 +9,8 @@ mod failure;
 mod memory;
 mod numa;
 mod privileges;
+#[cfg(test)]
+mod reference_tests;
 mod system_file;
 mod terminal;
 mod units;

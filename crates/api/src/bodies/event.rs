@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 #[schema(as = RecorderEvent)]
 pub enum EventBody<'a> {
     /// A hit started a dump.
+    #[schema(title = "triggered")]
     Triggered {
         /// The dump's number.
         dump: u64,
@@ -22,8 +23,9 @@ pub enum EventBody<'a> {
         /// The filled-in dump filter; empty: all packets.
         expression: &'a str,
     },
-    /// A dump is on disk, or failed. As event `compressed`: the dump's files were compressed and
-    /// have new names.
+    /// A dump is on disk, or failed. The event `compressed` has the same fields: the dump's files
+    /// were compressed and have new names.
+    #[schema(title = "finished")]
     Finished {
         /// The dump's number.
         dump: u64,
@@ -31,23 +33,27 @@ pub enum EventBody<'a> {
         report: &'a DumpReport,
     },
     /// A message for the user.
+    #[schema(title = "notice")]
     Notice {
         /// The message text.
         text: &'a str,
     },
     /// A dump's files were deleted.
+    #[schema(title = "deleted")]
     Deleted {
         /// The dump, its size, and the reason of the deletion.
         #[serde(flatten)]
         dump: &'a DeletedDump,
     },
     /// The command of `--post` for a finished dump ended.
+    #[schema(title = "posted")]
     Posted {
         /// The dump and the result of the command.
         #[serde(flatten)]
         posted: &'a PostResult,
     },
     /// The recorder acted on an alert of an IDS, or the alert's dump has no packet.
+    #[schema(title = "alert")]
     Alert {
         /// The content of the alert's line, the result, and the reason.
         #[serde(flatten)]
@@ -55,24 +61,28 @@ pub enum EventBody<'a> {
         alert: &'a AlertNews,
     },
     /// A client received packets.
+    #[schema(title = "exported")]
     Exported {
         /// The client, its request, and the amount of data.
         #[serde(flatten)]
         export: &'a Export,
     },
     /// A client changed something, or a reload failed.
+    #[schema(title = "changed")]
     Changed {
         /// The caller, its address and the change.
         #[serde(flatten)]
         change: &'a Change,
     },
     /// Clients were refused.
+    #[schema(title = "refused")]
     Refused {
         /// The client, its address and the reason.
         #[serde(flatten)]
         refusal: &'a Refusal,
     },
     /// Events that were overwritten before the listener could read these events.
+    #[schema(title = "missed")]
     Missed {
         /// The number of missed events.
         count: u64,

@@ -190,8 +190,8 @@ dump_options! {
         /// The flow to dump, in both directions and under any VLAN tags. Only packets that match
         /// `dump` are dumped.
         flow: Option<FlowBody>,
-        /// The Community ID (version 1, seed 0) of the flow to dump. Only packets that match `dump`
-        /// are dumped.
+        /// The Community ID (version 1, seed 0) of the flow to dump, instead of `flow`. Only
+        /// packets that match `dump` are dumped.
         #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
         community_id: Option<String>,
         /// The time of the incident, if it is before now: RFC 3339 with any offset, or s, ms, µs or

@@ -73,10 +73,13 @@ pub struct StatusBody<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Analyzers)]
 struct AnalyzersBody {
+    /// Packets stored in the ring since the start.
     stored: u64,
+    /// Packets that the analyzer inspected.
     analyzed: u64,
     /// Packets that the ring overwrote before the analyzer inspected the packets.
     missed: u64,
+    /// Packets in the ring that the analyzer has not inspected yet.
     unread: u64,
 }
 
@@ -86,12 +89,17 @@ struct AnalyzersBody {
 struct RingBody {
     /// Packets published since the start.
     stored: u64,
+    /// Captured bytes of these packets.
     stored_bytes: u64,
     /// Packets that were overwritten.
     evicted: u64,
+    /// Captured bytes of the overwritten packets.
     evicted_bytes: u64,
+    /// Buckets without packets.
     free_buckets: usize,
+    /// Buckets that a producer fills.
     open_buckets: usize,
+    /// Full buckets.
     closed_buckets: usize,
     /// Closed buckets that dumps or pins need.
     reserved_buckets: usize,
@@ -130,7 +138,9 @@ enum Tier {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Buffer)]
 struct BufferBody<'a> {
+    /// The source's name.
     source: &'a str,
+    /// Packets that the buffer can hold; `None`: unknown.
     buffer_packets: Option<u64>,
     /// Time that an inspection may take before a packet is dropped, in seconds, by the link's speed
     /// in Gbit/s.

@@ -214,7 +214,7 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
         ),
         (
             "retroscope_missed_packets",
-            "Packets that were overwritten before the triggers inspected them.",
+            "Packets that the ring overwrote before the triggers inspected the packets.",
             status.lapped,
         ),
         (

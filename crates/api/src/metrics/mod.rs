@@ -2,8 +2,8 @@
 //!
 //! [`render`] is a pure function of a [`RecorderStatus`]. An unknown value is left out and not
 //! reported as 0. Counters never decrease while the process lives. The number of series is bounded:
-//! each label has at most 256 values, and all further values are summed up. `docs/metrics.md` lists
-//! all metrics.
+//! each label has at most 256 values, and all further values are summed up.
+//! `docs/metrics-reference.md` lists all metrics.
 
 mod alerts;
 mod exposition;

@@ -63,7 +63,8 @@ impl From<CommandError> for AlertFailure {
 /// The window surrounds `startsAt`. An alert with the same fingerprint and `startsAt` as an earlier
 /// alert gets the dump of the earlier alert. An alert whose window ends before the oldest packet in
 /// the ring, for example after a restart, gets no dump. If all firing alerts are refused, the
-/// notification is refused.
+/// notification is refused. The problem `limit` has the status 503 here, because Alertmanager
+/// repeats a notification only after a 5xx.
 #[utoipa::path(
     post, path = "/v1/alertmanager", tag = "dumps",
     params(NotificationQuery),

@@ -65,6 +65,8 @@ pub(crate) struct ReloadedBody {
 }
 
 /// Read the configuration file again, as SIGHUP does: either all changes apply or none
+///
+/// If the file has errors, the answer is 409 with the errors, and nothing changes.
 #[utoipa::path(post, path = "/v1/reload", tag = "control", responses((status = 200, body = ReloadedBody)))]
 pub(crate) async fn reload(
     State(app): AppState,

@@ -54,7 +54,7 @@ pub(crate) struct EventsQuery {
 /// events. The event `end` has `why` if the token was removed or changed, or has expired.
 #[utoipa::path(
     get, path = "/v1/events", tag = "status",
-    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header)),
+    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "The `id` of the last event that the client received.")),
     responses((status = 200, content_type = "text/event-stream", body = EventBody)),
 )]
 pub(crate) async fn events(

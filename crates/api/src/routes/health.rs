@@ -21,7 +21,7 @@ pub(crate) async fn healthz(_: QueryParams<NoQuery>) -> &'static str {
     "ok\n"
 }
 
-/// Whether the recording is running
+/// Whether the recording is running: 200, or 503 after its end
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn readyz(
     State(app): AppState,

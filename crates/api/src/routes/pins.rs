@@ -36,7 +36,7 @@ pub(crate) async fn list(
 /// A pin
 #[utoipa::path(
     get, path = "/v1/pins/{name}", tag = "pins",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(("name" = String, Path, description = "The pin's name.", min_length = 1, max_length = 64)),
     responses((status = 200, body = PinBody)),
 )]
 pub(crate) async fn read(
@@ -59,7 +59,7 @@ pub(crate) async fn read(
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(
-        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("name" = String, Path, description = "The pin's name.", min_length = 1, max_length = 64),
         ("If-None-Match" = Option<String>, Header, description = "`*`: replace no existing pin.", pattern = r"^\*$"),
     ),
     request_body = TimeRangeBody,
@@ -99,7 +99,7 @@ pub(crate) async fn put(
 /// Remove a pin
 #[utoipa::path(
     delete, path = "/v1/pins/{name}", tag = "pins",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(("name" = String, Path, description = "The pin's name.", min_length = 1, max_length = 64)),
     responses((status = 204, description = "The object was removed.")),
 )]
 pub(crate) async fn remove(

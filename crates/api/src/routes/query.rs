@@ -67,12 +67,13 @@ pub(crate) struct QueryParameters {
     /// Truncate each packet to this number of bytes.
     #[param(minimum = 1, maximum = 262_144, value_type = Option<u32>)]
     snaplen: Option<NonZeroU32>,
-    /// Continue with new packets.
+    /// Continue with new packets until `to`, a limit, or the end of the recording.
     follow: Option<bool>,
-    /// Resume after these packets of an earlier answer: IDs, separated by commas, from
-    /// `epb_packetid` or from `after` in the verdict.
+    /// Resume after these packets of an earlier answer, without repeating a packet: IDs, separated
+    /// by commas, from `epb_packetid` or from `after` in the verdict.
     after: Option<String>,
-    /// Return the verdict as JSON, without the packets.
+    /// Return the verdict as JSON, without the packets. The answer and its `Location` begin at
+    /// once.
     count: Option<bool>,
 }
 
@@ -287,7 +288,7 @@ fn write_count(report: QueryReport, out: &mut impl Write) -> Result<QueryReport,
 /// The state of one of the last 256 queries, for the client that sent it
 #[utoipa::path(
     get, path = "/v1/queries/{id}", tag = "packets",
-    params(("id" = String, Path, min_length = 1, max_length = 64)),
+    params(("id" = String, Path, description = "The query's ID, from `Location` of its answer.", min_length = 1, max_length = 64)),
     responses((status = 200, body = QueryRecord)),
 )]
 pub(crate) async fn verdict(
@@ -306,7 +307,7 @@ pub(crate) async fn verdict(
 /// has ended stays as it is.
 #[utoipa::path(
     delete, path = "/v1/queries/{id}", tag = "packets",
-    params(("id" = String, Path, min_length = 1, max_length = 64)),
+    params(("id" = String, Path, description = "The query's ID, from `Location` of its answer.", min_length = 1, max_length = 64)),
     responses((status = 204, description = "The query ends, or has ended.")),
 )]
 pub(crate) async fn cancel(

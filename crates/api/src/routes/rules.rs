@@ -51,7 +51,7 @@ pub(crate) async fn list(
 /// A rule
 #[utoipa::path(
     get, path = "/v1/rules/{name}", tag = "rules",
-    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    params(("name" = String, Path, description = "The rule's name.", min_length = 1, max_length = 64)),
     responses((status = 200, body = RuleBody, headers(("ETag" = String, description = "Changes with the rule's definition.")))),
 )]
 pub(crate) async fn read(
@@ -71,7 +71,7 @@ pub(crate) async fn read(
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(
-        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("name" = String, Path, description = "The rule's name.", min_length = 1, max_length = 64),
         ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: change no existing rule.", pattern = r"^\*$"),
     ),
@@ -123,7 +123,7 @@ pub(crate) async fn put(
 #[utoipa::path(
     patch, path = "/v1/rules/{name}", tag = "rules",
     params(
-        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("name" = String, Path, description = "The rule's name.", min_length = 1, max_length = 64),
         ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
     ),
     request_body = RulePatch,
@@ -156,7 +156,7 @@ pub(crate) async fn enable(
 #[utoipa::path(
     delete, path = "/v1/rules/{name}", tag = "rules",
     params(
-        ("name" = String, Path, min_length = 1, max_length = 64),
+        ("name" = String, Path, description = "The rule's name.", min_length = 1, max_length = 64),
         ("If-Match" = Option<String>, Header, description = "The `ETag` of the rule, or `*`: the rule exists.", pattern = "^(\\*|\"[0-9a-f]{16}\")$"),
     ),
     responses((status = 204, description = "The object was removed.")),

@@ -43,7 +43,7 @@ pub(crate) struct TriggeredBody {
 /// key that started a dump belongs to that dump. A key of another trigger is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A word that names this trigger.", min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
     request_body = TriggerBody,
     responses(
         (status = 200, description = "The dump existed before.", body = TriggeredBody),

@@ -45,11 +45,20 @@ enum DumpsCommand {
     /// finished
     Get(GetArgs),
     /// Protect a dump from deletion, by limits and by users
-    Hold { dump: String },
+    Hold {
+        /// Number or ID of the dump
+        dump: String,
+    },
     /// Remove the protection of a dump
-    Release { dump: String },
+    Release {
+        /// Number or ID of the dump
+        dump: String,
+    },
     /// Delete the files of a dump that is finished and not protected
-    Delete { dump: String },
+    Delete {
+        /// Number or ID of the dump
+        dump: String,
+    },
 }
 
 #[derive(Debug, clap::Args)]

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     top: TopArgs,
 
-    /// Only the packets that this pcap-filter(7) expression takes; as -f
+    /// Count only packets that match this pcap-filter(7) expression, like -f
     #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter-file"])]
     expression: Vec<String>,
 }

@@ -43,11 +43,20 @@ enum RulesCommand {
     /// Running dumps continue unchanged
     Change(RuleArgs),
     /// Delete a rule. Running dumps continue
-    Remove { name: String },
+    Remove {
+        /// Name of the rule
+        name: String,
+    },
     /// Enable a rule
-    Enable { name: String },
+    Enable {
+        /// Name of the rule
+        name: String,
+    },
     /// Disable a rule: its matches start no dumps
-    Disable { name: String },
+    Disable {
+        /// Name of the rule
+        name: String,
+    },
     /// Report how often a rule would have fired on recorded packets, and on which packets. Changes
     /// nothing
     Test(TestArgs),

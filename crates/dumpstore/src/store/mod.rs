@@ -229,7 +229,7 @@ pub struct DeletedDump {
     pub bytes: u64,
     /// The reason.
     pub why: WhyDeleted,
-    /// Who asked for it, where that is told.
+    /// The client that deleted the dump. Absent if a limit deleted the dump.
     #[serde(rename = "caller", skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }

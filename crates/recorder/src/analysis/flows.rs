@@ -39,8 +39,8 @@ const PASS_NS: i64 = 100_000_000;
 /// Clock steps that are remembered for flows with packets before the step.
 const STEPS_KEPT: usize = 256;
 
-/// Counts of flows. `begun` is the sum of all fields that follow, without `untold`, which counts a
-/// part of the ended flows.
+/// Counts of flows. Each flow that began is in `live`, `timed_out`, `reused`, `evicted` or
+/// `finished`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowCounts {
@@ -61,8 +61,7 @@ pub struct FlowCounts {
     pub evicted: u64,
     /// Flows that were active when the recording ended.
     pub finished: u64,
-    /// ShardFlows that ended, and of which nobody was told, because the receiver was too slow or
-    /// gone.
+    /// Ended flows without a flow record, because the receiver was too slow or had disconnected.
     #[serde(rename = "unreported")]
     pub untold: u64,
 }

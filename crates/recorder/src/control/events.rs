@@ -77,7 +77,7 @@ pub enum RecorderEvent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
-    /// Who asked, as the control plane knows them: a token's name, or a user and process.
+    /// The client: a token's name, or a user and process at the unix socket.
     #[serde(rename = "caller")]
     pub who: String,
     /// The client's address and port; `None`: the client has none, as at the unix socket.

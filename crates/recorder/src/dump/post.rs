@@ -219,15 +219,15 @@ pub enum PostOutcome {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PostCounts {
-    /// Commands with [`PostOutcome::Done`].
+    /// Commands that ended with exit code 0.
     pub done: u64,
     /// Commands that ended with another exit code, or by a signal.
     pub failed: u64,
-    /// Commands with [`PostOutcome::TimedOut`].
+    /// Commands that the recorder ended because they took too long or the recording was aborted.
     pub timed_out: u64,
-    /// Commands with [`PostOutcome::NotStarted`].
+    /// Commands that could not be started.
     pub not_started: u64,
-    /// Commands with [`PostOutcome::Skipped`].
+    /// Commands that were not run, because too many dumps waited or the recording was aborted.
     pub skipped: u64,
     /// Dumps whose command waits or runs.
     pub to_be_done: u64,

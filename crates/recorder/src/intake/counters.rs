@@ -360,13 +360,13 @@ pub struct SourceSnapshot {
     pub late: u64,
     /// How often the interface went down or was removed during the recording.
     pub gaps: u64,
-    /// Total time for which the interface was away, ns. If recording of the interface ended early,
-    /// the time until the recorder ends counts too.
+    /// Total time for which the interface was down or removed: ns, in JSON seconds. If recording of
+    /// the interface ended early, the time until the recorder ends counts too.
     #[serde(rename = "gap_seconds", serialize_with = "as_seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub gap_ns: u64,
-    /// Received packets larger than any frame on the wire, because of offloads
-    /// ([`OffloadEffects`]); `None`: the engine cannot count these.
+    /// Received packets larger than any frame on the wire, because of offloads; `None`: the engine
+    /// cannot count these.
     pub merged: Option<u64>,
     /// Received packets without a checksum, because of offloads; `None`: the engine cannot count
     /// these.
@@ -380,14 +380,17 @@ pub struct SourceSnapshot {
     pub buffer: Option<SourceBuffer>,
 }
 
-/// How AF_XDP receives packets, in the form for users.
+/// How AF_XDP receives packets.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 struct Xdp {
+    /// The driver runs the XDP program, and not the kernel's generic code.
     native: bool,
+    /// The NIC writes packets into the recorder's memory.
     zero_copy: bool,
     /// Why packets are copied, in words; `null`: reception is zero-copy.
     zero_copy_refused: Option<String>,
+    /// A packet may have several buffers (jumbo frames).
     multi_buffer: bool,
 }
 

@@ -23,8 +23,7 @@ pub struct QueryReport {
     /// Captured bytes of these packets.
     pub bytes: u64,
     /// Packets of the window that were compared with the query, including packets of buckets that
-    /// the index ruled out. With [`Query::within`](crate::Query::within), only packets in the
-    /// answer.
+    /// the index ruled out. For a token with a filter, only packets in the answer.
     pub inspected: u64,
     /// Whether packets are missing: see [`Verdict`]. Never `failed`.
     pub verdict: Verdict,
@@ -60,8 +59,8 @@ pub struct QueryReport {
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The last packet of each producer in the answer. With these as
-    /// [`Query::after`](crate::Query::after) another answer continues after this answer.
+    /// The ID of the last packet of each producer in the answer. A query with these IDs as `after`
+    /// continues after this answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
@@ -148,21 +147,21 @@ pub enum Empty {
     NothingRecorded,
     /// The window begins after the latest time that the recorder knows.
     NotYet {
-        /// Time from then to the start of the window, ns; in JSON s.
+        /// Time from the latest known time to the start of the window: ns, in JSON seconds.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the oldest packet in the ring.
     AgedOut {
-        /// Time from the end of the window to the oldest packet, ns; in JSON s.
+        /// Time from the end of the window to the oldest packet: ns, in JSON seconds.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the recording began. Only triggers have this reason.
     NotRecorded {
-        /// Time from the end of the window to the start of the recording, ns; in JSON s.
+        /// Time from the end of the window to the start of the recording: ns, in JSON seconds.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,

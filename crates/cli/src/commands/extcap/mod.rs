@@ -37,7 +37,7 @@ const ALL: &str = "all";
 /// the option without hyphens, for example `-o extcap.retroscope.past:5m`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 nobody there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
+    after_help = "Exit codes: 0 done, 1 no recorder there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
                   What a DNS server was asked in the last minute, and is asked now:\n  \
                   retroscope extcap --install\n  \
                   tshark -i retroscope -o extcap.retroscope.past:1m -f 'udp port 53'"

@@ -44,7 +44,7 @@ use crate::{
 /// Show, count or copy the packets of a capture file that match an expression.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces, none takes every packet. \
+    after_help = "EXPR is a pcap-filter(7) expression; several words are joined by spaces. Without EXPR every packet matches. \
                   Put -- before it if it starts with a hyphen.\n\n\
                   Exit codes: 0 done, 1 the file is damaged or something failed, 2 wrong arguments or expression."
 )]

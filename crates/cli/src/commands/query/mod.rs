@@ -39,8 +39,8 @@ use crate::{
 /// the statistics of each interface.
 #[derive(Debug, Default, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
-                  What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
+    after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
+                  What happened in the last 30 seconds:\n  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
     /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the

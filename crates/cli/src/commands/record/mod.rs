@@ -48,6 +48,8 @@ pub(crate) use config::{
     Assignment, FlowsFlags, Loaded, RefusedConfig, Settings, is_of_flows, keep, key_of, schema,
 };
 use config::{Depth, Reloader};
+#[cfg(test)]
+pub(crate) use config::{Key, Setting};
 use eve_thread::EveThread;
 use screen::RecordScreen;
 use service::Service;

@@ -31,12 +31,12 @@ const WINDOW_S: u32 = 10;
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct TopArgs {
     /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as
-    /// text once a second. Of live traffic, and without lines, unless --eve is there too
+    /// text once a second. Live only. Flow records are written only with --eve
     #[arg(long = "top", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rows: Option<u32>,
 
-    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The
-    /// keys b, p and f change it [default: bits]
+    /// Show flows with the most bits or packets, or hosts with the most flows. The keys b, p and f
+    /// change the order [default: bits]
     #[arg(long, value_name = "WHAT", requires = "rows", value_parser = by())]
     by: Option<TopOrder>,
 

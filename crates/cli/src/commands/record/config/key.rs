@@ -19,7 +19,7 @@ pub(crate) struct Key {
     pub(crate) keys: &'static [Self],
     /// The possible values, if the key has a fixed set of values.
     pub(crate) choices: &'static [&'static str],
-    schema: fn() -> Json,
+    pub(crate) schema: fn() -> Json,
 }
 
 /// How many values a key takes.

@@ -35,7 +35,7 @@ use toml::{
 pub(crate) use self::{
     check::{Depth, Expression},
     flags::{FlowsFlags, RecordFlags},
-    key::Setting,
+    key::{Key, Setting},
     layers::{Assignment, is_of_flows, key_of},
     print::schema,
     reload::Reloader,
@@ -47,7 +47,7 @@ pub(crate) use self::{
     values::keep,
 };
 use self::{
-    key::{Key, Shape},
+    key::Shape,
     layers::known,
     rules::FileRule,
     text::{ConfigFault, ConfigText},

@@ -127,23 +127,23 @@ settings! {
             /// LIMIT is [EXPR=]BYTES[/TIME], for each direction of a flow. `20KiB/5m`: the flow
             /// begins anew after 5 minutes of silence (60 s without TIME). `tcp port 443=20KiB` is
             /// for flows whose first packet matches the expression; the first match wins. SYN, FIN
-            /// and RST are kept, and all of flows that a trigger matched. The rest counts as lost
-            /// by the cause `shed`.
+            /// and RST are kept, and all packets of flows that a trigger matched. The rest counts
+            /// as lost by the cause `shed`.
             cutoff: List<Parsed<ClassCutoff>>,
             /// Live, under overload: keep only the first packets of each flow, at least N
             ///
             /// Tail early drop: while the source loses packets, or more than a quarter of the ring
             /// is not analyzed yet, the number of packets of each flow halves every 10 ms, down to
             /// N (`true`: 16). It grows by one every 10 ms without overload. SYN, FIN and RST are
-            /// kept, and all of flows that a trigger matched. The rest counts as lost by the cause
-            /// `shed`.
+            /// kept, and all packets of flows that a trigger matched. The rest counts as lost by
+            /// the cause `shed`.
             ted: Option<Parsed<TailDrop>>,
             /// Shorten flows so that the ring reaches back TIME
             ///
             /// Live: if the packets would not fit, flows keep their first 16 MiB of each direction,
             /// then 8 MiB, and so on down to 4 KiB, and more again when there is room. Each step is
-            /// reported. SYN, FIN and RST are kept, and all of flows that a trigger matched. The
-            /// rest counts as lost by the cause `shed`.
+            /// reported. SYN, FIN and RST are kept, and all packets of flows that a trigger
+            /// matched. The rest counts as lost by the cause `shed`.
             history_goal: Option<Parsed<Duration>>,
         }
         "Triggers" {
@@ -174,12 +174,12 @@ settings! {
             /// A match of the same trigger with the same filled-in dump filter starts no dump until
             /// TIME after the previous dump's window.
             hold_off: Parsed<Duration> = "0s",
-            /// Open dumps at most
+            /// Maximum number of open dumps
             ///
             /// Further triggers are refused and counted. With several triggers, one trigger may
             /// use half of this limit and of the next two; the others share the rest.
             max_dumps: Parsed<Number<1, 65_536>> = "64",
-            /// Dumps that start in any minute at most (0: no limit)
+            /// Maximum number of dumps that start in any minute (0: no limit)
             ///
             /// With `read` it is a minute of the packets. Without this key 400 for triggers, and
             /// no limit for alerts.
@@ -242,9 +242,9 @@ settings! {
             min_free: Option<Parsed<MinFree>>,
             /// Run CMD for each finished dump
             ///
-            /// Without a shell, but words are split as a shell does ('…', "…", \). {file} {sidecar}
-            /// {id} {rule} {verdict} are filled in. Without {file} the paths of the captures are
-            /// added at the end. CMD has no capabilities, and runs as the user of -Z.
+            /// No shell runs CMD, but quotes and backslashes group words as in a shell. {file}
+            /// {sidecar} {id} {rule} {verdict} are filled in. Without {file} the paths of the
+            /// captures are added at the end. CMD has no capabilities, and runs as the user of -Z.
             post: Option<Parsed<PostCommand>>,
             /// How long a `post` command may take; then its process group is ended
             post_limit: Parsed<Duration> = "60s",
@@ -274,7 +274,7 @@ settings! {
             ///
             /// The default is Suricata's time-outs by protocol and state.
             idle_timeout: Option<Parsed<Duration>>,
-            /// Whether fragments join the first one
+            /// Whether fragments belong to the flow of their first fragment
             ///
             /// `join` is the default. With `apart` later fragments of a packet belong to no flow.
             fragments: Option<Fragments>,
@@ -283,9 +283,10 @@ settings! {
             /// `apart` is the default: packets with different VLANs are of different flows. With
             /// `together` the VLAN does not matter.
             vlans: Option<Vlans>,
-            /// Flows at once at most [default: 1000000]
+            /// Maximum number of flows at the same time [default: 1000000]
             ///
-            /// A flow takes at most 400 bytes. If more begin, the flows that would end first end.
+            /// A flow takes at most 400 bytes. Above the limit, the flows with the nearest time-out
+            /// end early.
             max_flows: Option<Parsed<Number<1, 100_000_000>>>,
             /// Report only errors
             quiet: bool,
@@ -314,8 +315,8 @@ settings! {
             listen: List<Parsed<Address>>,
             /// Serve only metrics at these addresses, for Prometheus
             ///
-            /// Over TCP, clients need a token of the role metrics or more. docs/metrics.md lists
-            /// the metrics.
+            /// Over TCP, clients need a token of the role metrics or more. docs/metrics.md
+            /// describes the metrics.
             metrics: List<Parsed<Address>>,
             /// Accept this host name in requests, in addition to IP addresses and localhost
             host: List<String>,
@@ -329,7 +330,7 @@ settings! {
             tls_cert: Option<PathBuf>,
             /// Key of `tls-cert` (PEM)
             tls_key: Option<PathBuf>,
-            /// Let in only clients with a certificate of these authorities (PEM)
+            /// Accept only clients with a certificate of these authorities (PEM)
             ///
             /// Clients need their tokens as well.
             tls_client_ca: Option<PathBuf>,
@@ -350,7 +351,7 @@ settings! {
             from: List<Parsed<AlertSource>>,
             /// Wait TIME after an alert's stamp before dumping
             delay: Parsed<Duration> = "0s",
-            /// Open dumps of alerts at most, in addition to those of triggers
+            /// Maximum number of open dumps of alerts, in addition to dumps of triggers
             ///
             /// Further alerts are refused and counted.
             max_dumps: Parsed<Number<1, 65_536>> = "4096",
@@ -366,8 +367,7 @@ settings! {
     /// A rule.
     RuleSettings {
         "Triggers" {
-            /// 1 to 64 bytes. No two rules have the same name, and none has the number of a trigger
-            /// without a name
+            /// Unique name of 1 to 64 bytes, other than the number of a trigger without a name
             name: String,
             /// Trigger: a pcap-filter(7) expression
             filter: Option<String>,
@@ -375,7 +375,7 @@ settings! {
             lua: Option<PathBuf>,
             /// Trigger: a file as for `module`
             module: Option<PathBuf>,
-            /// What an alert of Prometheus' Alertmanager dumps that names the rule
+            /// Dump filter for alerts of Prometheus' Alertmanager that name the rule
             ///
             /// Labels of the alert fill in the template, as 'host {instance}' (docs/alerts.md).
             alert_dump: Option<String>,
@@ -393,15 +393,15 @@ settings! {
             into: Option<Parsed<SubDirectory>>,
             /// A text for reports and sidecars: at most 256 bytes
             asked_by: Option<String>,
-            /// As `hold-off` of all
+            /// Ignore repeated matches for TIME after a dump [default: `hold-off` of all]
             hold_off: Option<Parsed<Duration>>,
-            /// Open dumps of the rule at most, within `max-dumps` of all (0: no limit)
+            /// Maximum number of open dumps of the rule, within `max-dumps` of all (0: no limit)
             max_dumps: Option<Parsed<Count>>,
-            /// Dumps of the rule in any minute at most, within the limit of all (0: no limit)
+            /// Maximum number of the rule's dumps that start in any minute (0: no limit)
             dumps_per_minute: Option<Parsed<Count>>,
             /// Start no dump while the rule wrote SIZE in the last hour (0: no limit)
             bytes_per_hour: Option<Parsed<SizeLimit>>,
-            /// How much of the rule's dumps is kept, and how long, within `keep` of all: 10GiB,7d
+            /// Delete old dumps of the rule beyond SIZE, TIME or both, within `keep` of all
             keep: Option<Parsed<RetentionLimit>>,
         }
     }
