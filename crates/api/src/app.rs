@@ -18,6 +18,7 @@ use crate::{
     problem::Problem,
     queries::{ConcurrencyLimit, ConcurrencyPermit, Queries},
     refusals::Refusals,
+    sessions::Sessions,
     tls::Tls,
     token::Tokens,
 };
@@ -59,22 +60,51 @@ pub(crate) struct App {
     pub(crate) trigger_limit: Arc<ConcurrencyLimit>,
     pub(crate) services: Services,
     pub(crate) keys: IdempotencyKeys,
+    /// Whether the page is served, and sessions are possible.
+    pub(crate) has_page: bool,
+    /// The base of the page's address for a link that a client of the unix socket makes; `None`:
+    /// there is no TCP address.
+    pub(crate) page_url: Option<String>,
+    pub(crate) sessions: Sessions,
     pub(crate) refusals: Refusals,
     /// Counters of the API itself, for the metrics.
     pub(crate) counts: Arc<Requests>,
 }
 
 impl App {
-    /// Checks that the caller's token is still valid and unchanged.
+    /// Checks that the caller's token and session are still valid. Counts as use of the session.
     ///
     /// # Errors
     ///
-    /// A sentence: the token was removed or changed, or has expired.
+    /// As [`Self::check_unused`].
     pub(crate) fn check(&self, caller: &Caller) -> Result<(), String> {
-        match (&caller.token, &self.tokens) {
-            (Some(token), Some(tokens)) => tokens.check(token, SystemClock.now().wall_ns),
-            _ => Ok(()),
+        self.check_unused(caller)?;
+        if let Some(session) = &caller.session {
+            session.touch(Instant::now());
         }
+        Ok(())
+    }
+
+    /// Checks that the caller's token is still valid and unchanged, and that its session has not
+    /// ended. Does not count as use of the session.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: the token was removed or changed, or has expired, or the session has ended.
+    pub(crate) fn check_unused(&self, caller: &Caller) -> Result<(), String> {
+        if let (Some(token), Some(tokens)) = (&caller.token, &self.tokens) {
+            tokens.check(token, SystemClock.now().wall_ns)?;
+        }
+        match &caller.session {
+            Some(session) => self.sessions.check(session, Instant::now()),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the sessions whose token was removed or changed, or has expired.
+    pub(crate) fn end_sessions_of_lost_tokens(&self) {
+        let is_valid = |caller: &Caller| self.check_unused(caller).is_ok();
+        self.sessions.end_unless(is_valid);
     }
 
     /// Reports that a client was refused, as an event, within a bound.
@@ -92,7 +122,7 @@ impl App {
 
     /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal.
     pub(crate) async fn revoked(&self, caller: &Caller) -> String {
-        if caller.token.is_none() {
+        if caller.token.is_none() && caller.session.is_none() {
             return pending().await;
         }
         loop {

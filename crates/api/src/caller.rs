@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use retroscope_recorder::{Action, Change};
 
-use crate::{role::Role, token::Token};
+use crate::{role::Role, sessions::Session, token::Token};
 
 /// The client of a request, identified by its token or by the unix socket.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub(crate) struct Caller {
     pub(crate) snaplen: Option<u32>,
     /// The client's address and port; `None`: the unix socket.
     pub(crate) address: Option<SocketAddr>,
+    /// The session by whose cookie the client is known.
+    pub(crate) session: Option<Arc<Session>>,
 }
 
 impl Caller {
@@ -35,6 +37,7 @@ impl Caller {
             filter: None,
             snaplen: None,
             address: None,
+            session: None,
         }
     }
 
@@ -49,6 +52,7 @@ impl Caller {
             filter: None,
             snaplen: None,
             address: None,
+            session: None,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Access control: the host and origin of a request, its client, and the client's roles.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use axum::{
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderValue, Method, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -15,10 +15,20 @@ use crate::{
     app::{App, PERMIT},
     caller::Caller,
     operations::{self, Limited, Operation},
-    problem::{Cause, Problem, WhyRefused},
+    page::CONTENT_SECURITY_POLICY,
+    problem::{Cause, Denied, Problem, WhyRefused},
+    role::Role,
     stream::no_body,
     token::TokenRefusal,
 };
+
+/// Keeps pages of other origins, such as other ports of this machine, from including answers.
+const SAME_ORIGIN_RESOURCES: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+/// The relation of the page that makes a request to the API. Browsers set it: Fetch Metadata.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+/// Cookies with the name of the session's cookie that a request may have. A browser
+/// can have several of different proxies.
+const COOKIES_MAX: usize = 4;
 
 /// How a request arrived.
 #[derive(Debug, Clone, Copy)]
@@ -57,19 +67,6 @@ impl Transport {
     }
 }
 
-/// A refused request.
-struct Denied {
-    /// The client's name, if it is known.
-    who: Option<Arc<str>>,
-    problem: Problem,
-}
-
-impl From<Problem> for Denied {
-    fn from(problem: Problem) -> Self {
-        Self { who: None, problem }
-    }
-}
-
 /// Admits or refuses a request, whatever it asks for. Reports refusals that are about the client.
 pub(crate) async fn guard(
     State(app): State<Arc<App>>,
@@ -87,7 +84,7 @@ pub(crate) async fn guard(
     });
     let (who, mut response) = match admitted {
         Ok((caller, permit)) => {
-            let who = Arc::clone(&caller.name);
+            let who = (!caller.roles.is_empty()).then(|| Arc::clone(&caller.name));
             request.extensions_mut().insert(caller);
             let permit = Arc::new(permit);
             let mut response = if request.method() == Method::HEAD && is_costly(&request) {
@@ -97,22 +94,36 @@ pub(crate) async fn guard(
             };
             // The connection keeps the concurrency permit until the answer ends.
             response.extensions_mut().insert(permit);
-            (Some(who), response)
+            (who, response)
         }
-        Err(Denied { who, problem }) => (who, problem.into_response()),
+        Err(denied) => (None, denied.into_response()),
     };
     let refusal = response.extensions().get::<Cause>().map(|it| it.word());
     app.counts.add(response.status().as_u16(), refusal);
-    if let Some(WhyRefused(why)) = response.extensions_mut().remove() {
+    if let Some(refused) = response.extensions_mut().remove::<WhyRefused>() {
         let address = transport.and_then(Transport::address);
         let address = address.map(|address| address.ip());
         let status = Some(response.status().as_u16());
-        app.refuse(Refusal::new(who.as_deref(), address, status, &why));
+        let who = refused.who.or(who);
+        app.refuse(Refusal::new(
+            who.as_deref(),
+            address,
+            status,
+            &refused.reason,
+        ));
     }
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    let nosniff = HeaderValue::from_static("nosniff");
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    // The page's files have another value.
+    let cached = headers.entry(header::CACHE_CONTROL);
+    cached.or_insert(HeaderValue::from_static("no-store"));
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (SAME_ORIGIN_RESOURCES, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 
@@ -133,7 +144,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
         transport.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
     if let Transport::Tcp { is_tls, .. } = transport {
         let host = check_host(request.uri(), request.headers(), &app.hosts)?;
-        check_origin(request.headers(), is_tls, &host)?;
+        check_origin(request.headers(), is_tls, &host, &app.hosts)?;
     }
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str);
@@ -142,22 +153,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
     if needed == Some(None) {
         return Ok(Caller::anybody(&transport.origin()));
     }
-    let caller = match transport {
-        Transport::Unix {
-            peer: Some(peer), ..
-        } => Caller::of_peer(peer.uid, peer.pid),
-        Transport::Unix { peer: None, uid } => {
-            let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
-            return Err(Denied {
-                who: uid.map(|uid| format!("uid {uid}").into()),
-                problem: Problem::forbidden(why),
-            });
-        }
-        Transport::Tcp { address, .. } => Caller {
-            address: Some(address),
-            ..authenticate(app, request.headers())?
-        },
-    };
+    let caller = identify(app, request.method(), request.headers(), transport)?;
     let Some(path) = path else {
         let asked = request.uri().path();
         let why = format!(
@@ -185,51 +181,169 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
     }
 }
 
-/// Refuses an operation that the caller's roles do not include. Refuses an operation that reports
-/// all packets to a caller that may see a part of the packets.
-fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem> {
-    let name = &caller.name;
-    if let Some(role) = operation.role
-        && !caller.may(role)
-    {
-        return Err(Problem::forbidden(format!(
-            "token '{name}' does not have the role '{role}', which this operation needs"
-        ))
-        .with_role(role));
-    }
-    if operation.limited == Limited::MayNot && caller.is_restricted() {
-        return Err(Problem::forbidden(format!(
-            "this operation shows all packets, and token '{name}' is restricted by a filter or snap length"
-        )));
-    }
-    Ok(())
+/// Why a caller may not use an operation.
+pub(crate) enum Lack {
+    /// The caller's roles do not include the role of the operation.
+    Role(Role),
+    /// The operation reports about all packets, and the caller may see a part of the packets.
+    Packets,
 }
 
-fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
-    let refuse = |challenge: &'static str, why: &str| {
-        let problem = Problem::new(Cause::Unauthenticated, why);
-        problem.with(
-            header::WWW_AUTHENTICATE,
-            HeaderValue::from_static(challenge),
-        )
+/// Finds the reason why a caller may not use an operation.
+pub(crate) fn lack(operation: &Operation, caller: &Caller) -> Option<Lack> {
+    match operation.role {
+        Some(role) if !caller.may(role) => Some(Lack::Role(role)),
+        _ if operation.limited == Limited::MayNot && caller.is_restricted() => Some(Lack::Packets),
+        _ => None,
+    }
+}
+
+fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem> {
+    let name = &caller.name;
+    match lack(operation, caller) {
+        None => Ok(()),
+        Some(Lack::Role(role)) => Err(Problem::forbidden(format!(
+            "token '{name}' does not have the role '{role}', which this operation needs"
+        ))
+        .with_role(role)),
+        Some(Lack::Packets) => Err(Problem::forbidden(format!(
+            "this operation shows all packets, and token '{name}' is restricted by a filter or snap length"
+        ))),
+    }
+}
+
+/// The client of a request: by its token, its session's cookie, or the unix socket.
+pub(crate) fn identify(
+    app: &App,
+    method: &Method,
+    headers: &HeaderMap,
+    transport: Transport,
+) -> Result<Caller, Denied> {
+    let (address, is_tls) = match transport {
+        Transport::Unix {
+            peer: Some(peer), ..
+        } => return Ok(Caller::of_peer(peer.uid, peer.pid)),
+        Transport::Unix { peer: None, uid } => {
+            let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
+            return Err(Denied {
+                who: uid.map(|uid| format!("uid {uid}").into()),
+                problem: Problem::forbidden(why),
+            });
+        }
+        Transport::Tcp { address, is_tls } => (address, is_tls),
     };
-    let ask = r#"Bearer realm="retroscope""#;
+    let values = session_values(headers, is_tls);
+    let caller = match values.is_empty() || headers.contains_key(header::AUTHORIZATION) {
+        true => authenticate(app, headers)?,
+        false => resume(app, method, headers, &values)?,
+    };
+    let address = Some(address);
+    Ok(Caller { address, ..caller })
+}
+
+/// The name of the cookie with a session: with the port that the browser uses, because browsers
+/// send a cookie to all ports of a host.
+pub(crate) fn cookie_name(headers: &HeaderMap, is_tls: bool) -> String {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let port = host.and_then(|host| host.port_u16());
+    format!(
+        "retroscope-{}",
+        port.unwrap_or(if is_tls { 443 } else { 80 })
+    )
+}
+
+/// The values of the session's cookie.
+fn session_values(headers: &HeaderMap, is_tls: bool) -> Vec<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = cookies.filter_map(|value| value.to_str().ok());
+    let mut cookies = cookies.flat_map(|value| value.split(';')).peekable();
+    if cookies.peek().is_none() {
+        return Vec::new();
+    }
+    let name = cookie_name(headers, is_tls);
+    let values = cookies.filter_map(|cookie| {
+        let (of, value) = cookie.trim().split_once('=')?;
+        (of == name).then_some(value)
+    });
+    values.take(COOKIES_MAX).collect()
+}
+
+/// The client of a session. Browsers attach a cookie to any request for this host. A request
+/// must show that it is from a page of this origin.
+fn resume(
+    app: &App,
+    method: &Method,
+    headers: &HeaderMap,
+    values: &[&str],
+) -> Result<Caller, Denied> {
+    let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+    let is_reading = matches!(*method, Method::GET | Method::HEAD);
+    // `check_origin` has compared the value of `Origin`.
+    let is_own = match site {
+        Some(b"same-origin") => true,
+        // The user entered the address.
+        Some(b"none") => is_reading,
+        Some(_) => false,
+        None => is_reading || headers.contains_key(header::ORIGIN),
+    };
+    if !is_own {
+        let why = "only a page of this recorder may use its session: send `Origin`, or a token instead of the cookie";
+        return Err(Problem::forbidden(why).into());
+    }
+    let now = Instant::now();
+    let caller = values
+        .iter()
+        .find_map(|value| app.sessions.find(value, now));
+    let caller = caller.ok_or_else(|| unauthenticated("this session has ended: log in again"))?;
+    if let Err(why) = app.check(&caller) {
+        app.end_sessions_of_lost_tokens();
+        return Err(Denied {
+            who: Some(caller.name),
+            problem: unauthenticated(&format!("{why}: log in again")),
+        });
+    }
+    Ok(caller)
+}
+
+/// The challenge to a client without a token.
+const ASK: &str = r#"Bearer realm="retroscope""#;
+
+fn refuse(challenge: &'static str, why: &str) -> Problem {
+    let problem = Problem::new(Cause::Unauthenticated, why);
+    problem.with(
+        header::WWW_AUTHENTICATE,
+        HeaderValue::from_static(challenge),
+    )
+}
+
+/// The refusal of a client that does not present a valid token.
+pub(crate) fn unauthenticated(why: &str) -> Problem {
+    refuse(ASK, why)
+}
+
+/// The client of a token.
+pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     let wrong = r#"Bearer realm="retroscope", error="invalid_token""#;
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let (given, more) = (given.next(), given.next());
     let given = given.ok_or_else(|| {
-        refuse(ask, "a token is asked for: send `Authorization: Bearer TOKEN`, with one that `retroscope token` made")
+        refuse(ASK, "a token is asked for: send `Authorization: Bearer TOKEN`, with one that `retroscope token` made")
     })?;
     let token = given.to_str().ok().and_then(|text| {
         let (scheme, token) = text.split_once(' ')?;
         (scheme.eq_ignore_ascii_case("bearer") && more.is_none()).then_some(token.trim())
     });
     let token = token
-        .ok_or_else(|| refuse(ask, "send exactly one header `Authorization: Bearer TOKEN`"))?;
-    let tokens = app
-        .tokens
-        .as_ref()
-        .ok_or_else(|| refuse(ask, "there are no tokens"))?;
+        .ok_or_else(|| refuse(ASK, "send exactly one header `Authorization: Bearer TOKEN`"))?;
+    let tokens = app.tokens.as_ref().ok_or_else(|| {
+        refuse(
+            ASK,
+            "there are no tokens: `retroscope open` logs in to the page",
+        )
+    })?;
     tokens
         .caller(token, SystemClock.now().wall_ns)
         .map_err(|refused| match refused {
@@ -284,12 +398,21 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     Ok(host)
 }
 
-/// Refuses requests from pages of other sites: RFC 6454.
-fn check_origin(headers: &HeaderMap, is_tls: bool, host: &Authority) -> Result<(), Problem> {
+/// Refuses requests from pages of other sites: RFC 6454. A name of `hosts` may be the name of a
+/// proxy that ends TLS. The page's origin is then `https`.
+fn check_origin(
+    headers: &HeaderMap,
+    is_tls: bool,
+    host: &Authority,
+    hosts: &[String],
+) -> Result<(), Problem> {
     let scheme = if is_tls { "https" } else { "http" };
     let own = format!("{scheme}://{host}");
+    let of_proxy = hosts.contains(&host.host().to_ascii_lowercase());
+    let of_proxy = of_proxy.then(|| format!("https://{host}"));
     for origin in headers.get_all(header::ORIGIN) {
-        if !origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()) {
+        let is = |own: &str| origin.as_bytes().eq_ignore_ascii_case(own.as_bytes());
+        if !is(&own) && !of_proxy.as_deref().is_some_and(is) {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             return Err(Problem::forbidden(format!(
                 "pages of {origin:?} may not use the API: the only origin that may is {own}"
@@ -301,8 +424,6 @@ fn check_origin(headers: &HeaderMap, is_tls: bool, host: &Authority) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderName;
-
     use super::*;
 
     fn headers(of: &[(HeaderName, &str)]) -> HeaderMap {
@@ -368,9 +489,9 @@ mod tests {
     fn pages_of_other_sites_are_refused() {
         let host = Authority::from_static("127.0.0.1:8080");
         let check = |origin: &str, is_tls| {
-            check_origin(&headers(&[(header::ORIGIN, origin)]), is_tls, &host)
+            check_origin(&headers(&[(header::ORIGIN, origin)]), is_tls, &host, &[])
         };
-        assert!(check_origin(&headers(&[]), false, &host).is_ok());
+        assert!(check_origin(&headers(&[]), false, &host, &[]).is_ok());
         assert!(check("http://127.0.0.1:8080", false).is_ok());
         assert!(check("https://127.0.0.1:8080", true).is_ok());
         for origin in [
@@ -385,5 +506,12 @@ mod tests {
         ] {
             assert!(check(origin, false).is_err(), "{origin}");
         }
+        let named = Authority::from_static("Tap.example:8443");
+        let behind_proxy = |origin: &str| {
+            let origin = headers(&[(header::ORIGIN, origin)]);
+            check_origin(&origin, false, &named, &["tap.example".to_owned()]).is_ok()
+        };
+        assert!(behind_proxy("https://tap.example:8443"));
+        assert!(!behind_proxy("https://tap.example") && !behind_proxy("https://127.0.0.1:8443"));
     }
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `listen`, `tls` | addresses, and the sockets and keys that are opened with privileges |
 //! | `server`, `connection`, `stream` | threads, connections and their limits, streamed bodies |
-//! | `guard`, `token`, `role`, `caller` | access control |
+//! | `guard`, `token`, `role`, `caller`, `sessions` | access control |
+//! | `page` | the page for browsers |
 //! | `operations`, `openapi` | the table of operations: source of routes and OpenAPI document |
 //! | `routes`, `bodies`, `extract` | the operations and their bodies |
 //! | `problem`, `queries`, `keys` | refusals, concurrency limits, idempotency |
@@ -34,6 +35,7 @@ mod listen;
 pub mod metrics;
 mod openapi;
 mod operations;
+mod page;
 mod past_scan;
 mod problem;
 mod queries;
@@ -41,12 +43,13 @@ mod refusals;
 mod role;
 mod routes;
 mod server;
+mod sessions;
 mod stamp;
 mod stream;
 mod tls;
 mod token;
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 pub use retroscope_unix::{Notifier, Owner};
 
@@ -83,6 +86,13 @@ pub struct Services {
     pub dissector: Dissector,
 }
 
+/// The configuration of the page.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// Time without a request after which a session ends.
+    pub idle: Duration,
+}
+
 /// The configuration of the API.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
@@ -92,8 +102,10 @@ pub struct Config {
     pub metrics: Vec<Address>,
     /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// The token file, required for TCP.
+    /// The token file, required for TCP except if the page's links can log in.
     pub tokens: Option<PathBuf>,
+    /// Settings of the page; `None`: no page and no sessions.
+    pub page: Option<Page>,
     /// The files for TLS. If present, all TCP addresses use TLS.
     pub tls: Option<TlsFiles>,
     /// The owner of the unix sockets.

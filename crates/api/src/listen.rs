@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::unix::net::UnixListener,
     path::PathBuf,
     str::FromStr,
@@ -11,7 +11,7 @@ use std::{
 
 use retroscope_unix::{BoundSocket, SocketFile};
 
-use crate::{Config, Notifier, operations::RouteSet, tls::Tls, token::Tokens};
+use crate::{Config, Notifier, Page, operations::RouteSet, tls::Tls, token::Tokens};
 
 /// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub struct BoundApi {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
+    pub(crate) page: Option<Page>,
+    /// The page's address for links; `None`: there is no page at a TCP address.
+    pub(crate) page_url: Option<String>,
     pub(crate) say: Notifier,
 }
 
@@ -85,14 +88,21 @@ impl BoundApi {
             .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
         let all = all.chain(metrics.map(|it| (it, "api.metrics", RouteSet::Metrics)));
-        let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
-        let tokens = match (&config.tokens, first_tcp) {
+        // Without tokens, links from the unix socket can log in to the page on this machine.
+        let has_links =
+            config.page.is_some() && config.addresses.iter().any(|address| !is_tcp(&address));
+        let needs_tokens = |(address, _, part): &(&Address, &str, RouteSet)| match address {
+            Address::Tcp(at) => !(has_links && at.ip().is_loopback() && *part == RouteSet::All),
+            Address::Unix(_) => false,
+        };
+        let first = all.clone().find(needs_tokens);
+        let tokens = match (&config.tokens, first) {
             (Some(path), _) => Some(Tokens::read(path)?),
             (None, None) => None,
             (None, Some((address, option, _))) => {
                 return Err(format!(
                     "{option} {address}: over TCP everybody is asked for a token: name their file by --tokens FILE, and make one by \
-                     `retroscope token`; a unix socket ({option} unix:PATH) needs none"
+                     `retroscope token`; a unix socket ({option} unix:PATH) needs none, and with one the page at a loopback address needs none either"
                 ));
             }
         };
@@ -119,7 +129,10 @@ impl BoundApi {
                 }
             }
         };
-        let listeners = all.map(listen).collect::<Result<_, String>>()?;
+        let listeners = all.map(listen).collect::<Result<Vec<_>, String>>()?;
+        let page_url = config
+            .page
+            .and_then(|_| page_url(&listeners, &config.hosts));
         Ok(Self {
             listeners,
             tokens,
@@ -129,6 +142,8 @@ impl BoundApi {
                 .iter()
                 .map(|host| host.to_ascii_lowercase())
                 .collect(),
+            page: config.page,
+            page_url,
             say: say.clone(),
         })
     }
@@ -159,6 +174,28 @@ impl BoundApi {
             });
         addresses.collect()
     }
+}
+
+/// The address of the page for a browser on this machine. With TLS it has the first name of `hosts`,
+/// for which the certificate probably is.
+fn page_url(listeners: &[(Listener, RouteSet)], hosts: &[String]) -> Option<String> {
+    let all = listeners.iter().filter(|(_, part)| *part == RouteSet::All);
+    let (at, is_tls) = all
+        .filter_map(|(listener, _)| match listener {
+            Listener::Tcp(listener, tls) => Some((listener.local_addr().ok()?, tls.is_some())),
+            Listener::Unix(..) => None,
+        })
+        .next()?;
+    let at = match at.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, at.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, at.port()).into(),
+        _ => at,
+    };
+    Some(match (is_tls, hosts.first()) {
+        (true, Some(host)) => format!("https://{host}:{}/", at.port()),
+        (true, None) => format!("https://{at}/"),
+        (false, _) => format!("http://{at}/"),
+    })
 }
 
 fn set_nonblocking(set: std::io::Result<()>) -> Result<(), String> {

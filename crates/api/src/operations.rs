@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{Router, http::Method, middleware::from_fn_with_state, routing};
 use utoipa::OpenApi;
 
-use crate::{app::App, guard::guard, openapi::Common, role::Role, routes};
+use crate::{app::App, guard::guard, openapi::Common, page, role::Role, routes};
 
 /// Whether a token with a filter or a snap length may use the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,11 @@ operations! {
     get GET "/readyz" getReadiness health::readyz None, May;
     get GET "/metrics" getMetrics health::metrics Some(Role::Metrics), May;
     get GET "/v1/openapi.json" getOpenApi document::openapi Some(Role::Metrics), May;
+    get GET "/v1/session" getSession session::read None, May;
+    post POST "/v1/session" createSession session::create None, May;
+    delete DELETE "/v1/session" deleteSession session::end Some(Role::Metrics), May;
+    delete DELETE "/v1/sessions" deleteSessions session::end_all Some(Role::Admin), May;
+    post POST "/v1/links" createLink session::link Some(Role::View), May;
     get GET "/v1/status" getStatus status::status Some(Role::View), May;
     get GET "/v1/interfaces" listInterfaces status::interfaces Some(Role::View), May;
     get GET "/v1/doctor" checkMachine status::doctor Some(Role::View), May;
@@ -104,14 +109,17 @@ pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
     } else {
         method
     };
-    OPERATIONS
-        .iter()
-        .find(|operation| operation.path == path && operation.method == method)
+    served().find(|operation| operation.path == path && operation.method == method)
+}
+
+/// All operations, and the files of the page.
+fn served() -> impl Iterator<Item = &'static Operation> {
+    OPERATIONS.iter().chain(page::OPERATIONS)
 }
 
 /// The methods of a path, as value of `Allow`.
 pub(crate) fn methods(path: &str) -> String {
-    let own = OPERATIONS.iter().filter(|operation| operation.path == path);
+    let own = served().filter(|operation| operation.path == path);
     let names = own.map(|operation| match operation.method {
         Method::GET => "GET, HEAD",
         ref method => method.as_str(),
@@ -139,6 +147,7 @@ fn metrics() -> Router<Arc<App>> {
 /// The routes of an address, with access control.
 pub(crate) fn router(app: &Arc<App>, part: RouteSet) -> Router {
     let routes = match part {
+        RouteSet::All if app.has_page => routes().merge(page::routes()),
         RouteSet::All => routes(),
         RouteSet::Metrics => metrics(),
     };

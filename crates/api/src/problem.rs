@@ -1,6 +1,6 @@
 //! Refusals, as `application/problem+json`: RFC 9457.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -166,6 +166,8 @@ pub(crate) fn cause_schema() -> RefOr<Schema> {
 pub(crate) struct Problem {
     body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether the guard reports the refusal as an event, because it is about the client.
+    is_reported: bool,
 }
 
 impl Problem {
@@ -183,6 +185,10 @@ impl Problem {
                 is_as_requested: None,
             }),
             headers: Vec::new(),
+            is_reported: matches!(
+                cause,
+                Cause::Unauthenticated | Cause::Forbidden | Cause::Host
+            ),
         }
     }
 
@@ -227,6 +233,10 @@ impl Problem {
         serde_json::to_string(&self.body).unwrap_or_default()
     }
 
+    pub(crate) fn is(&self, cause: Cause) -> bool {
+        self.body.r#type == cause
+    }
+
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
@@ -240,6 +250,14 @@ impl Problem {
     pub(crate) fn with_limit(mut self, limit: u64) -> Self {
         self.body.limit = Some(limit);
         self
+    }
+
+    /// Makes the guard report the refusal as an event.
+    pub(crate) fn reported(self) -> Self {
+        Self {
+            is_reported: true,
+            ..self
+        }
     }
 
     pub(crate) fn retry_after(self, again: Duration) -> Self {
@@ -300,9 +318,37 @@ impl From<QueryError> for Problem {
     }
 }
 
-/// The reason why a client was refused by its identity or origin. The guard reports this reason.
+/// A refusal by identity or origin. The guard reports it.
 #[derive(Debug, Clone)]
-pub(crate) struct WhyRefused(pub(crate) String);
+pub(crate) struct WhyRefused {
+    pub(crate) reason: String,
+    /// The name of the refused client, if it differs from the client that the guard admitted.
+    pub(crate) who: Option<Arc<str>>,
+}
+
+/// A refused request of a client whose name may be known.
+#[derive(Debug)]
+pub(crate) struct Denied {
+    /// The client's name, if it is known.
+    pub(crate) who: Option<Arc<str>>,
+    pub(crate) problem: Problem,
+}
+
+impl From<Problem> for Denied {
+    fn from(problem: Problem) -> Self {
+        Self { who: None, problem }
+    }
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let mut response = self.problem.into_response();
+        if let Some(why) = response.extensions_mut().get_mut::<WhyRefused>() {
+            why.who = self.who;
+        }
+        response
+    }
+}
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
@@ -315,11 +361,9 @@ impl IntoResponse for Problem {
         } = *self.body;
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
         response.extensions_mut().insert(cause);
-        if matches!(
-            cause,
-            Cause::Unauthenticated | Cause::Forbidden | Cause::Host
-        ) {
-            response.extensions_mut().insert(WhyRefused(detail));
+        if self.is_reported {
+            let (reason, who) = (detail, None);
+            response.extensions_mut().insert(WhyRefused { reason, who });
         }
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);

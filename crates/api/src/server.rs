@@ -37,6 +37,7 @@ use crate::{
     problem::Problem,
     queries::ConcurrencyLimit,
     refusals::Refusals,
+    sessions::Sessions,
     tls::Tls,
 };
 
@@ -117,6 +118,9 @@ impl Server {
             tokens: bound.tokens,
             tls: bound.tls,
             hosts: bound.hosts,
+            has_page: bound.page.is_some(),
+            page_url: bound.page_url,
+            sessions: Sessions::new(bound.page.map_or(Duration::ZERO, |page| page.idle)),
             follow_limit: ConcurrencyLimit::followers(),
             query_limit: ConcurrencyLimit::queries(),
             queries: Arc::default(),
@@ -214,7 +218,11 @@ impl Drop for Server {
 /// other. Reports changes as events.
 fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<()>>> {
     type Refresh = fn(&App, bool) -> Option<String>;
-    let tokens: Refresh = |app, is_asked| app.tokens.as_ref()?.refresh(is_asked);
+    let tokens: Refresh = |app, is_asked| {
+        let notice = app.tokens.as_ref()?.refresh(is_asked);
+        app.end_sessions_of_lost_tokens();
+        notice
+    };
     let tls: Refresh = |app, is_asked| app.tls.as_ref()?.refresh(is_asked);
     let files = [(app.tokens.is_some(), tokens), (app.tls.is_some(), tls)];
     let files = files.into_iter().filter(|(is_there, _)| *is_there);

@@ -69,12 +69,7 @@ impl TokenLine {
     ///
     /// The system provides no random numbers.
     pub fn random(name: &str, roles: Vec<Role>) -> io::Result<(Self, String)> {
-        let mut bits = [0_u8; 32];
-        let got = getrandom(&mut bits, GetRandomFlags::empty())?;
-        if got != bits.len() {
-            return Err(io::Error::other("getrandom gave too few bytes"));
-        }
-        let token = format!("{PREFIX}{}", hex(&bits));
+        let token = format!("{PREFIX}{}", random_text()?);
         let line = Self {
             name: name.to_owned(),
             roles,
@@ -302,6 +297,7 @@ impl Tokens {
             filter: token.filter.clone(),
             snaplen: token.snaplen,
             address: None,
+            session: None,
         })
     }
 
@@ -369,6 +365,20 @@ fn parse(text: &str) -> Result<Vec<Arc<Token>>, String> {
         tokens.push(Arc::new(token));
     }
     Ok(tokens)
+}
+
+/// 256 random bits as 64 hexadecimal digits.
+///
+/// # Errors
+///
+/// The system provides no random numbers.
+pub(crate) fn random_text() -> io::Result<String> {
+    let mut bits = [0_u8; 32];
+    let got = getrandom(&mut bits, GetRandomFlags::empty())?;
+    if got != bits.len() {
+        return Err(io::Error::other("getrandom gave too few bytes"));
+    }
+    Ok(hex(&bits))
 }
 
 fn hex(bytes: &[u8]) -> String {

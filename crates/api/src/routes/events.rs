@@ -89,7 +89,7 @@ pub(crate) async fn events(
             }
             let next = listener.cursor();
             let heard = listener.take(CLIENT_CHECK_PERIOD);
-            if let Err(why) = app.check(&caller) {
+            if let Err(why) = app.check_unused(&caller) {
                 return end(sender, next, Some(&why));
             }
             match heard {

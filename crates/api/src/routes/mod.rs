@@ -13,6 +13,7 @@ pub(crate) mod pins;
 pub(crate) mod query;
 pub(crate) mod rule_test;
 pub(crate) mod rules;
+pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod timeline;
 pub(crate) mod top;

@@ -11,5 +11,6 @@ mod history;
 mod hostile;
 mod limited;
 mod operations;
+mod page;
 mod support;
 mod tls;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, BoundApi, Config, Dissector, Notifier, Role, Server, Services, TlsFiles, TokenLine,
+    Address, BoundApi, Config, Dissector, Notifier, Page, Role, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, DoctorReport, Finding},
 };
 use retroscope_capture::Source;
@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 /// Longer than any answer takes.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
 
 /// A recorder of generated traffic. Its API listens on TCP and on a unix socket.
 pub(crate) struct Served {
@@ -45,11 +46,20 @@ impl Served {
     }
 
     pub(crate) fn with_tls(tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
-        Self::recording("generate:flows=10,rate=10kpps", tls)
+        Self::recording(TRAFFIC, tls)
+    }
+
+    /// Starts a recorder whose API has another configuration.
+    pub(crate) fn with(configure: impl FnOnce(&mut Config)) -> Self {
+        Self::start(TRAFFIC, |config, _| configure(config))
     }
 
     /// Starts a recorder of this traffic.
     pub(crate) fn recording(traffic: &str, tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
+        Self::start(traffic, |config, folder| config.tls = tls(folder))
+    }
+
+    fn start(traffic: &str, configure: impl FnOnce(&mut Config, &TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tokens = folder.path().join("tokens");
         let socket = folder.path().join("socket");
@@ -63,7 +73,7 @@ impl Served {
         let say = Notifier(Arc::new(move |text: &str| {
             hearing.lock().unwrap().push(text.to_owned())
         }));
-        let config = Config {
+        let mut config = Config {
             addresses: vec![
                 Address::Tcp("127.0.0.1:0".parse().unwrap()),
                 Address::Unix(socket.clone()),
@@ -71,11 +81,17 @@ impl Served {
             metrics: vec![Address::Tcp("127.0.0.1:0".parse().unwrap())],
             hosts: vec!["tap.example".to_owned()],
             tokens: Some(tokens.clone()),
-            tls: tls(&folder),
+            tls: None,
+            page: Some(Page {
+                idle: Duration::from_secs(1800),
+            }),
             owner: (None, None),
         };
+        configure(&mut config, &folder);
         let bound = BoundApi::new(&config, &say).unwrap();
-        let (address, metrics) = (bound.tcp_addresses()[0], bound.tcp_addresses()[1]);
+        let addresses = bound.tcp_addresses();
+        // Without an address for metrics, the last address is that of the API.
+        let (address, metrics) = (addresses[0], addresses[addresses.len() - 1]);
         let config = RecorderConfig {
             ring_bytes: 32 << 20,
             triggers: vec!["tcp port 9".to_owned()],

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use retroscope_api::{Address, BoundApi, Config, Notifier, TlsFiles};
+use retroscope_api::{Address, BoundApi, Config, Notifier, Page, TlsFiles};
 use retroscope_recorder::{RecorderEvent, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::audit::next;
-use crate::support::{Answer, DEADLINE, Request, Served, get};
+use crate::support::{Answer, DEADLINE, Request, Served, get, request};
 
 /// A certificate authority that signs test certificates.
 struct Authority {
@@ -107,6 +107,9 @@ fn tls_is_spoken_and_tokens_are_asked_for() {
     ask(&served, &authority, None, &get("/v1/status"))
         .unwrap()
         .refused(401);
+    let login = request("POST", "/v1/session").token(token);
+    let session = ask(&served, &authority, None, &login).unwrap();
+    assert!(session.headers["set-cookie"].ends_with("; Secure"));
     let own = format!("https://{}", served.address);
     let page = get("/v1/status").token(token).header("Origin", &own);
     assert_eq!(ask(&served, &authority, None, &page).unwrap().status, 200);
@@ -272,6 +275,37 @@ fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
         ..Config::default()
     };
     assert!(refused(config).contains("--tokens"));
+    // With a page and a unix socket, links can log in at loopback addresses, but not for metrics.
+    let linked = Config {
+        addresses: [
+            at("127.0.0.1:0"),
+            vec![Address::Unix(folder.path().join("socket"))],
+        ]
+        .concat(),
+        page: Some(Page { idle: DEADLINE }),
+        ..Config::default()
+    };
+    assert!(BoundApi::new(&linked, &say).is_ok());
+    for config in [
+        Config {
+            page: None,
+            ..linked.clone()
+        },
+        Config {
+            addresses: at("127.0.0.1:0"),
+            ..linked.clone()
+        },
+        Config {
+            metrics: at("127.0.0.1:0"),
+            ..linked.clone()
+        },
+        Config {
+            addresses: [linked.addresses.clone(), at("0.0.0.0:0")].concat(),
+            ..linked.clone()
+        },
+    ] {
+        assert!(refused(config).contains("--tokens"));
+    }
     let missing = folder.path().join("missing");
     let config = Config {
         addresses: at("127.0.0.1:0"),

@@ -11,6 +11,7 @@ pub(crate) mod extcap;
 pub(crate) mod filter;
 pub(crate) mod flows;
 pub(crate) mod generate;
+pub(crate) mod open;
 pub(crate) mod pin;
 pub(crate) mod query;
 pub(crate) mod record;

@@ -358,6 +358,31 @@ fn over_tls_the_authority_has_to_be_known() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
+/// Without a token file, links of the unix socket log in to the page at a loopback address.
+#[test]
+fn open_prints_a_link_of_the_page() {
+    let mut recording = Recording::start(&["--api", "127.0.0.1:0"]);
+    let url = recording.url();
+    let link = recording.told(&["open", "--print"]);
+    let code = link.strip_prefix(&format!("{url}/#link=")).unwrap();
+    assert_eq!(code.trim_end().len(), 64, "{link}");
+    assert_ne!(link, recording.told(&["open", "--print"]));
+    recording.told(&["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
+    let alone = Recording::start(&[]);
+    let said = failed(1, &alone.run(&["open"]));
+    assert!(said.contains("--api 127.0.0.1:PORT"), "{said}");
+    alone.told(&["stop"]);
+    let no_page = ["--api", "127.0.0.1:0", "--set", "api.page=false"];
+    let said = failed(
+        1,
+        &record(tempfile::tempdir().unwrap().path(), &no_page)
+            .output()
+            .unwrap(),
+    );
+    assert!(said.contains("--tokens"), "{said}");
+}
+
 /// Changes and refusals are in the log and in the file of --eve, with client and address, and
 /// without a token.
 #[test]

@@ -61,6 +61,12 @@ pub enum Action {
     HoldDump,
     /// A dump may be deleted again.
     ReleaseDump,
+    /// A session of the page began.
+    LogIn,
+    /// A session of the page ended at a client's request; with target `all`: all sessions.
+    LogOut,
+    /// A link that logs in to the page once was made.
+    MakeLink,
 }
 
 impl Change {
@@ -124,6 +130,9 @@ impl fmt::Display for Change {
             Action::Stop => " stopped the recording",
             Action::HoldDump => " held dump",
             Action::ReleaseDump => " released dump",
+            Action::LogIn => " logged in",
+            Action::LogOut => " logged out",
+            Action::MakeLink => " made a link to log in",
         };
         if let Some(target) = &self.target {
             line += &format!(" '{target}'");

@@ -22,6 +22,7 @@ use crate::{
         commands::{AnalyzerCommand, NoDump},
         common::RecorderShared,
         events::EventLog,
+        packet_id::Recording,
         pins::Pin,
         progress::StopControl,
     },
@@ -211,6 +212,14 @@ impl RecorderHandle {
         }
         self.common()?.ring.set_mode(mode);
         Ok(())
+    }
+
+    /// The UUID of the recording, as in the section headers of its files; `None`: the recording has
+    /// ended.
+    #[must_use]
+    pub fn recording(&self) -> Option<String> {
+        let common = self.common.upgrade()?;
+        Some(Recording::of(&common.ring.attached().info()).to_string())
     }
 
     pub(crate) fn common(&self) -> Result<Arc<RecorderShared>, CommandError> {

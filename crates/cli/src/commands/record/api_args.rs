@@ -1,6 +1,6 @@
 //! Configuration of the HTTP API of `record`.
 
-use retroscope_api::{Config, Owner, TlsFiles};
+use retroscope_api::{Config, Owner, Page, TlsFiles};
 
 use super::config::Api;
 use crate::failure::Failure;
@@ -39,6 +39,9 @@ impl Api {
             hosts: self.host.to_vec(),
             tokens: self.tokens.clone(),
             tls,
+            page: self.page.then(|| Page {
+                idle: *self.session_idle,
+            }),
             owner,
         }))
     }

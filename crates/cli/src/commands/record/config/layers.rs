@@ -281,7 +281,8 @@ pub(crate) fn known(keys: &'static [Key], name: &str, table: &str) -> Result<&'s
 /// A default as TOML.
 pub(crate) fn written_default(key: &Key) -> Option<String> {
     match key.shape {
-        Shape::Switch => Some("false".to_owned()),
+        Shape::Switch if key.default.is_empty() => Some("false".to_owned()),
+        Shape::Switch => Some(key.default.to_owned()),
         _ if key.default.is_empty() => None,
         _ if key.default.parse::<u32>().is_ok() => Some(key.default.to_owned()),
         _ => Some(Value::from(key.default).to_string()),

@@ -334,6 +334,12 @@ settings! {
             ///
             /// Clients need their tokens as well.
             tls_client_ca: Option<PathBuf>,
+            /// Serve the page for browsers, and let them log in
+            ///
+            /// The page is at the TCP addresses of the API. `false`: only the API.
+            page: bool = "true",
+            /// Log a browser out after TIME without a request
+            session_idle: Parsed<Duration> = "30m",
         }
     }
 }

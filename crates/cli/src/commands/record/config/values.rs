@@ -136,8 +136,8 @@ impl<T: Setting> Setting for Option<T> {
 impl Setting for bool {
     const SHAPE: Shape = Shape::Switch;
 
-    fn unset(_: &str) -> Self {
-        false
+    fn unset(text: &str) -> Self {
+        text == "true"
     }
 
     fn schema() -> Json {

@@ -1,0 +1,376 @@
+//! Sessions of the page, links that log in once, and the limit of failed logins.
+//!
+//! A session is a random value in a cookie. The API keeps only its SHA-256, in memory. A session has
+//! the identity of the token or of the user that started it, and ends with that token.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::{caller::Caller, token::random_text};
+
+/// Maximum number of sessions.
+const SESSIONS_MAX: usize = 64;
+/// Maximum number of sessions of one token or user.
+const SESSIONS_OF_ONE_MAX: usize = 16;
+/// Maximum number of links that nobody has used yet.
+const LINKS_MAX: usize = 16;
+/// Time for which a link is valid.
+pub(crate) const LINK_LIFETIME: Duration = Duration::from_secs(60);
+/// Period in which failed logins are counted.
+const FAILURE_PERIOD: Duration = Duration::from_secs(60);
+/// Failed logins of an address in a period, after which the address is refused.
+const FAILURES_MAX: u32 = 10;
+/// Addresses with separate counts in a period. All other addresses share one count.
+const FAILING_ADDRESSES_MAX: usize = 1024;
+
+/// A session, which requests name by their cookie.
+#[derive(Debug)]
+pub(crate) struct Session {
+    hash: [u8; 32],
+    /// The client that logged in. `session` and `address` are `None`.
+    caller: Caller,
+    used: Mutex<Instant>,
+    /// Set once, under the lock of the sessions. Readers need no order with other memory.
+    has_ended: AtomicBool,
+}
+
+impl Session {
+    fn used(&self) -> Instant {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the session is used now.
+    pub(crate) fn touch(&self, now: Instant) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    hash: [u8; 32],
+    caller: Caller,
+    until: Instant,
+}
+
+/// The sessions and links of a recorder. Any thread may use this.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    /// Time without a request after which a session ends.
+    pub(crate) idle: Duration,
+    open: Mutex<Open>,
+    failures: Mutex<Failures>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    sessions: Vec<Arc<Session>>,
+    links: Vec<Link>,
+}
+
+/// Failed logins of the current period.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Time of the first failure; `None`: no failure yet.
+    since: Option<Instant>,
+    /// By address; `None`: all addresses beyond [`FAILING_ADDRESSES_MAX`].
+    counts: BTreeMap<Option<IpAddr>, u32>,
+}
+
+impl Failures {
+    /// The address under which failures of `address` are counted.
+    fn place(&self, address: IpAddr) -> Option<IpAddr> {
+        let has_room = self.counts.len() < FAILING_ADDRESSES_MAX;
+        (has_room || self.counts.contains_key(&Some(address))).then_some(address)
+    }
+
+    fn forget_the_past(&mut self, now: Instant) {
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= FAILURE_PERIOD;
+        if self.since.is_some_and(is_over) {
+            *self = Self::default();
+        }
+    }
+}
+
+impl Sessions {
+    pub(crate) fn new(idle: Duration) -> Self {
+        Self {
+            idle,
+            open: Mutex::default(),
+            failures: Mutex::default(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a session of a client. Returns the session and the value of its cookie. At a limit,
+    /// the session that was idle for longest ends.
+    ///
+    /// # Errors
+    ///
+    /// The system provides no random numbers.
+    pub(crate) fn start(&self, caller: Caller, now: Instant) -> io::Result<(Caller, String)> {
+        let value = random_text()?;
+        let session = Arc::new(Session {
+            hash: Sha256::digest(&value).into(),
+            caller: Caller {
+                address: None,
+                session: None,
+                ..caller.clone()
+            },
+            used: Mutex::new(now),
+            has_ended: AtomicBool::new(false),
+        });
+        let account = &caller.account;
+        let is_own = |other: &Arc<Session>| other.caller.account == *account;
+        let mut open = self.open();
+        self.end_idle(&mut open, now);
+        let own = open.sessions.iter().filter(|it| is_own(it)).count();
+        let is_crowded = open.sessions.len() >= SESSIONS_MAX;
+        if own >= SESSIONS_OF_ONE_MAX || is_crowded {
+            let all = open.sessions.iter().enumerate();
+            let all = all.filter(|(_, it)| own < SESSIONS_OF_ONE_MAX || is_own(it));
+            if let Some((oldest, _)) = all.min_by_key(|(_, it)| it.used()) {
+                open.sessions.swap_remove(oldest).end();
+            }
+        }
+        open.sessions.push(Arc::clone(&session));
+        let caller = Caller {
+            session: Some(session),
+            ..caller
+        };
+        Ok((caller, value))
+    }
+
+    /// Finds the client of a session by the value of a cookie. This counts as use of the session.
+    pub(crate) fn find(&self, value: &str, now: Instant) -> Option<Caller> {
+        let hash: [u8; 32] = Sha256::digest(value).into();
+        let mut open = self.open();
+        self.end_idle(&mut open, now);
+        let mut sessions = open.sessions.iter();
+        let session = sessions.find(|it| bool::from(it.hash.ct_eq(&hash)))?;
+        session.touch(now);
+        Some(Caller {
+            session: Some(Arc::clone(session)),
+            ..session.caller.clone()
+        })
+    }
+
+    /// Checks that a session has not ended. This does not count as use of the session.
+    ///
+    /// # Errors
+    ///
+    /// A sentence.
+    pub(crate) fn check(&self, session: &Session, now: Instant) -> Result<(), String> {
+        if session.has_ended.load(Ordering::Relaxed) || self.is_idle(session, now) {
+            return Err("this session has ended: log in again".to_owned());
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self, session: &Session, now: Instant) -> bool {
+        now.saturating_duration_since(session.used()) >= self.idle
+    }
+
+    fn end_idle(&self, open: &mut Open, now: Instant) {
+        open.sessions.retain(|session| {
+            let is_idle = self.is_idle(session, now);
+            if is_idle {
+                session.end();
+            }
+            !is_idle
+        });
+        open.links.retain(|link| now < link.until);
+    }
+
+    /// Ends one session.
+    pub(crate) fn end(&self, session: &Session) {
+        session.end();
+        let hash = session.hash;
+        self.open().sessions.retain(|other| other.hash != hash);
+    }
+
+    /// Ends all sessions and links of clients for whom `is_valid` is false. Returns the number of
+    /// ended sessions.
+    pub(crate) fn end_unless(&self, is_valid: impl Fn(&Caller) -> bool) -> usize {
+        let mut open = self.open();
+        let before = open.sessions.len();
+        open.sessions.retain(|session| {
+            let is_valid = is_valid(&session.caller);
+            if !is_valid {
+                session.end();
+            }
+            is_valid
+        });
+        open.links.retain(|link| is_valid(&link.caller));
+        before - open.sessions.len()
+    }
+
+    /// Makes a code that logs in once, as this client. At the limit, the oldest code becomes
+    /// invalid.
+    ///
+    /// # Errors
+    ///
+    /// The system provides no random numbers.
+    pub(crate) fn link(&self, caller: Caller, now: Instant) -> io::Result<String> {
+        let code = random_text()?;
+        let mut open = self.open();
+        self.end_idle(&mut open, now);
+        if open.links.len() >= LINKS_MAX {
+            open.links.remove(0);
+        }
+        open.links.push(Link {
+            hash: Sha256::digest(&code).into(),
+            caller,
+            until: now + LINK_LIFETIME,
+        });
+        Ok(code)
+    }
+
+    /// Takes the client of a link's code, which is invalid afterwards.
+    pub(crate) fn redeem(&self, code: &str, now: Instant) -> Option<Caller> {
+        let hash: [u8; 32] = Sha256::digest(code).into();
+        let mut open = self.open();
+        self.end_idle(&mut open, now);
+        let mut links = open.links.iter();
+        let found = links.position(|link| bool::from(link.hash.ct_eq(&hash)))?;
+        Some(open.links.remove(found).caller)
+    }
+
+    /// Whether an address may try to log in.
+    ///
+    /// # Errors
+    ///
+    /// The time after which the address may try again.
+    pub(crate) fn may_try(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        let mut failures = self.failures();
+        failures.forget_the_past(now);
+        let place = failures.place(address);
+        match (failures.counts.get(&place), failures.since) {
+            (Some(count), Some(since)) if *count >= FAILURES_MAX => {
+                Err((since + FAILURE_PERIOD).saturating_duration_since(now))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a failed login.
+    pub(crate) fn count_failure(&self, address: IpAddr, now: Instant) {
+        let mut failures = self.failures();
+        failures.forget_the_past(now);
+        failures.since.get_or_insert(now);
+        let place = failures.place(address);
+        *failures.counts.entry(place).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(1800);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn started(sessions: &Sessions, uid: u32, now: Instant) -> String {
+        sessions.start(Caller::of_peer(uid, 1), now).unwrap().1
+    }
+
+    #[test]
+    fn a_session_ends_when_it_is_idle_or_logged_out() {
+        let (sessions, start) = (Sessions::new(IDLE), Instant::now());
+        let value = started(&sessions, 7, start);
+        assert!(value.len() == 64 && !format!("{sessions:?}").contains(&value));
+        let caller = sessions.find(&value, start + IDLE - SECOND).unwrap();
+        assert_eq!(&*caller.account, "uid 7");
+        let session = caller.session.unwrap();
+        // The request above counts as use; a check does not.
+        let last = start + IDLE - SECOND;
+        assert_eq!(sessions.check(&session, last + IDLE - SECOND), Ok(()));
+        assert!(sessions.check(&session, last + IDLE).is_err());
+        assert!(sessions.find(&value, last + IDLE).is_none());
+        assert!(sessions.check(&session, start).is_err(), "it stays ended");
+        let (first, second) = (started(&sessions, 7, start), started(&sessions, 7, start));
+        let session = sessions.find(&first, start).unwrap().session.unwrap();
+        sessions.end(&session);
+        assert!(sessions.check(&session, start).is_err());
+        assert!(sessions.find(&first, start).is_none());
+        assert!(sessions.find(&second, start).is_some());
+        assert_eq!(sessions.end_unless(|_| false), 1);
+        assert!(sessions.find(&second, start).is_none());
+    }
+
+    #[test]
+    fn one_account_does_not_end_the_sessions_of_others() {
+        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let other = started(&sessions, 1, now);
+        let own: Vec<_> = (0..=SESSIONS_OF_ONE_MAX as u32)
+            .map(|number| started(&sessions, 2, now + SECOND * number))
+            .collect();
+        let is_open = |value: &String| sessions.find(value, now + SECOND * 60).is_some();
+        assert!(is_open(&other) && !is_open(&own[0]) && own[1..].iter().all(is_open));
+        for uid in 3..=SESSIONS_MAX as u32 {
+            started(&sessions, uid, now + SECOND * 60);
+        }
+        assert_eq!(sessions.open().sessions.len(), SESSIONS_MAX);
+    }
+
+    #[test]
+    fn a_link_logs_in_once_and_within_its_time() {
+        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let link = || sessions.link(Caller::of_peer(7, 1), now).unwrap();
+        let code = link();
+        assert!(sessions.redeem("", now).is_none());
+        let caller = sessions.redeem(&code, now + LINK_LIFETIME - SECOND);
+        assert_eq!(&*caller.unwrap().account, "uid 7");
+        assert!(sessions.redeem(&code, now).is_none());
+        let late = link();
+        assert!(sessions.redeem(&late, now + LINK_LIFETIME).is_none());
+        let codes: Vec<_> = (0..=LINKS_MAX).map(|_| link()).collect();
+        assert!(sessions.redeem(&codes[0], now).is_none());
+        assert!(sessions.redeem(&codes[1], now).is_some());
+    }
+
+    #[test]
+    fn an_address_with_many_failures_waits_and_memory_is_bounded() {
+        let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let address = |number: u32| IpAddr::V4(Ipv4Addr::from_bits(number));
+        for _ in 0..FAILURES_MAX {
+            assert_eq!(sessions.may_try(address(0), now), Ok(()));
+            sessions.count_failure(address(0), now);
+        }
+        let later = now + FAILURE_PERIOD - SECOND;
+        assert_eq!(sessions.may_try(address(0), later), Err(SECOND));
+        assert_eq!(sessions.may_try(address(1), later), Ok(()));
+        assert_eq!(sessions.may_try(address(0), later + SECOND), Ok(()));
+        for number in 0..100_000 {
+            sessions.count_failure(address(number), later + SECOND);
+        }
+        let kept = sessions.failures().counts.len();
+        assert_eq!(kept, FAILING_ADDRESSES_MAX + 1);
+        // An address without a count of its own is refused with all other such addresses.
+        assert_eq!(sessions.may_try(address(3), later + SECOND), Ok(()));
+        assert!(sessions.may_try(address(99_999), later + SECOND).is_err());
+    }
+}
