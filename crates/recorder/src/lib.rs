@@ -75,4 +75,7 @@ pub use start::{
     reload::ReloadOutcome,
     rules::{Condition, NO_PACKET, RuleStatus},
 };
-pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};
+pub use timeline::{
+    SLOTS_MAX, Timeline, TimelineRequest,
+    peaks::{PeakCounts, Peaks, SeriesBy},
+};
