@@ -42,7 +42,7 @@ pub use control::{
     events::{Export, Missed, RecorderEvent, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
-    pins::Pin,
+    pins::{Pin, PinChange},
     time::{parse_time, rfc3339},
 };
 pub use dump::{

@@ -1,6 +1,6 @@
 //! Bodies of requests: triggers, rules, pins and time ranges, in the notation for users.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, ops::RangeInclusive, time::Duration};
 
 use retroscope_capture::quantity;
 use retroscope_filter::Template;
@@ -16,6 +16,9 @@ use serde::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem, role::Role};
+
+/// Leases of pins.
+const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// Maximum number of characters of `asked_by`, as in the OpenAPI document.
 const ASKED_BY_MAX: usize = 256;
@@ -325,6 +328,44 @@ impl RuleBody {
             keep: (keep != RetentionLimit::default()).then_some(keep),
             ..self.window(caller)?
         })
+    }
+}
+
+/// A pin that a client requests. An empty object means all packets in the ring.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PinRequest)]
+pub(crate) struct PinRequestBody {
+    /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
+    #[schema(example = "2026-11-20T19:15:03.5Z")]
+    from: Option<String>,
+    /// Packets up to and including this time.
+    to: Option<String>,
+    /// Packets of this duration before now. Excludes `from` and `to`.
+    #[schema(example = "30s")]
+    last: Option<String>,
+    /// Time after which the pin ends, 1 s to 1 h. The next request for the pin renews the lease. If
+    /// left out, the pin stays until it is removed.
+    #[schema(
+        example = "30s",
+        pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$"
+    )]
+    lease: Option<String>,
+}
+
+impl PinRequestBody {
+    /// The time range and the lease.
+    pub(crate) fn read(self) -> Result<(RequestedRange, Option<Duration>), Problem> {
+        let lease = self.lease.as_deref().map(duration).transpose()?;
+        if lease.is_some_and(|lease| !LEASES.contains(&lease)) {
+            return Err(Problem::invalid("`lease` is 1 s to 1 h"));
+        }
+        let stretch = TimeRangeBody {
+            from: self.from,
+            to: self.to,
+            last: self.last,
+        };
+        Ok((stretch.read()?, lease))
     }
 }
 

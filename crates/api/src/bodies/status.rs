@@ -243,7 +243,7 @@ impl From<WhenFull> for Mode {
 }
 
 /// A time range that the ring keeps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Pin)]
 pub(crate) struct PinBody {
     name: String,
@@ -256,6 +256,8 @@ pub(crate) struct PinBody {
     /// Upper bound on packets in the pin's time range that were overwritten before the pin was
     /// made. A bucket that is only partly in the time range counts with all of its packets.
     evicted_before: u64,
+    /// Time until the pin ends, unless its lease is renewed; `null`: the pin has no lease.
+    lease_seconds: Option<f64>,
 }
 
 impl PinBody {
@@ -272,6 +274,7 @@ impl From<&Pin> for PinBody {
             to: rfc3339(pin.to_ns),
             revoked: pin.has_fallen,
             evicted_before: pin.evicted_before,
+            lease_seconds: pin.lease_ns.map(|ns| ns as f64 / 1e9),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    CommandError, Condition, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
-    RequestedRange, TriggerRequest, Verdict,
+    CommandError, Condition, DumpReport, Empty, ManualTrigger, NO_PACKET, PinChange, Query,
+    RecorderHandle, RequestedRange, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -319,12 +319,12 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
             to_ns: Some(START + 1999 * MS),
             last_ns: None,
         };
-        let (pin, existed) = rig.handle.pin("p", stretch, true).unwrap();
-        let again = rig.handle.pin("p", stretch, true);
+        let (pin, change) = rig.handle.pin("p", stretch, None, true).unwrap();
+        let again = rig.handle.pin("p", stretch, None, true);
         assert!(matches!(again, Err(CommandError::PinExists(_))));
         assert_eq!(
-            (pin.from_ns, pin.evicted_before, existed),
-            (START + S, 0, false)
+            (pin.from_ns, pin.evicted_before, change),
+            (START + S, 0, PinChange::Made)
         );
         seconds(&mut rig, 20);
         let query = Query {
@@ -346,16 +346,74 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         let left_out = START + 1800 * S;
         assert_eq!(
             rig.handle
-                .pin("q", within(left_out, left_out + S), false)
+                .pin("q", within(left_out, left_out + S), None, false)
                 .is_err(),
             step_ns > 0
         );
         assert!(
             rig.handle
-                .pin("r", within(START + 1, START), false)
+                .pin("r", within(START + 1, START), None, false)
                 .is_err()
         );
     }
+}
+
+/// A pin with a lease ends by itself, and its client can prolong it. The renewed pin has the same
+/// reservation.
+#[test]
+fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    for number in 0..10 {
+        rig.arrive(0, udp(1, 7, number));
+        rig.pass(100 * MS);
+        rig.step();
+    }
+    let stretch = RequestedRange {
+        from_ns: Some(START),
+        to_ns: Some(START + S),
+        last_ns: None,
+    };
+    let lease = Some(Duration::from_secs(30));
+    let ask = |rig: &Rig, lease| rig.handle.pin("frozen", stretch, lease, false).unwrap();
+    let left = |rig: &Rig| {
+        let pins = rig.handle.status().unwrap().pins;
+        pins.first().map(|pin| pin.lease_ns)
+    };
+    let reserved = |rig: &Rig| rig.common.ring.statistics().reserved_buckets;
+    let (pin, change) = ask(&rig, lease);
+    assert_eq!((pin.lease_ns, change), (Some(30 * S), PinChange::Made));
+    let news = rig.common.ring.reservation_news();
+    for _ in 0..3 {
+        rig.pass(29 * S);
+        rig.step();
+        assert_eq!(left(&rig), Some(Some(S)));
+        let (pin, change) = ask(&rig, lease);
+        assert_eq!((pin.lease_ns, change), (Some(30 * S), PinChange::Renewed));
+    }
+    assert_eq!(
+        rig.common.ring.reservation_news(),
+        news,
+        "the same reservation"
+    );
+    rig.pass(30 * S);
+    rig.step();
+    assert_eq!((left(&rig), reserved(&rig)), (None, 0));
+    assert!(!rig.handle.unpin("frozen").unwrap());
+    // Without anybody who asks, the analyzer ends it.
+    assert_eq!(ask(&rig, lease).1, PinChange::Made);
+    assert_eq!(ask(&rig, None).1, PinChange::Replaced);
+    rig.pass(3600 * S);
+    rig.step();
+    assert_eq!(left(&rig), Some(None), "without a lease it stays");
+    assert_eq!(ask(&rig, lease).1, PinChange::Replaced);
+    let pins = &rig.common.pins;
+    let is_kept = || rig.common.pins.take_fallen(&rig.common.ring).is_empty();
+    assert!(is_kept());
+    pins.expire(rig.common.clock.mono_ns() + 30 * S - 1);
+    assert!(left(&rig).is_some());
+    pins.expire(rig.common.clock.mono_ns() + 30 * S);
+    assert!(left(&rig).is_none());
 }
 
 /// The ring does not show losses before the ring. The recorder adds them to a query's report: where

@@ -249,6 +249,7 @@ impl Core {
         counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_unreported_steps());
+        self.common.pins.expire(self.common.clock.mono_ns());
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         for notice in notices {
