@@ -238,6 +238,9 @@ dump_options! {
         /// Whether packets that match are hits. If left out, an existing rule keeps its state, and
         /// a new rule is enabled.
         enabled: Option<bool>,
+        /// Whether the first dump of the rule disables the rule. The rule starts exactly one dump,
+        /// and can then be enabled again.
+        single: Option<bool>,
         /// Time after a dump's window in which the same filled-in dump filter starts no other dump.
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         hold_off: Option<String>,
@@ -275,6 +278,7 @@ impl From<RuleStatus> for RuleBody {
             dump: request.dump,
             alert_dump: request.alert_dump,
             enabled: Some(rule.is_enabled),
+            single: Some(request.single),
             hold_off: text(request.hold_off),
             max_dumps: request.max_dumps,
             dumps_per_minute: request.dumps_per_minute,
@@ -325,6 +329,7 @@ impl RuleBody {
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,
             bytes_per_hour: self.bytes_per_hour,
+            single: self.single.unwrap_or(false),
             keep: (keep != RetentionLimit::default()).then_some(keep),
             ..self.window(caller)?
         })

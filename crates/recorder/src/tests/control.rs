@@ -77,7 +77,9 @@ fn a_retry_waits_for_the_analyzer_too() {
         )));
     }
     for _ in 0..2 {
-        let disabled = rig.handle.enable_rule("late", false, Condition::Any);
+        let disabled = rig
+            .handle
+            .enable_rule("late", (false, None), Condition::Any);
         assert!(matches!(disabled, Err(CommandError::Late)));
     }
     for _ in 0..2 {
@@ -116,12 +118,12 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     )));
     put(&mut rig, "udp port 9", Condition::Exists).unwrap();
     let wrong = Condition::Unchanged(&old);
-    let disabled = asked(&mut rig, |it| it.enable_rule("r", false, wrong));
+    let disabled = asked(&mut rig, |it| it.enable_rule("r", (false, None), wrong));
     assert!(is_refused(disabled.map(|rule| (rule, true))));
     let version = rig.handle.rule("r").unwrap().version();
     for _ in 0..2 {
         let right = Condition::Unchanged(&version);
-        let disabled = asked(&mut rig, |it| it.enable_rule("r", false, right)).unwrap();
+        let disabled = asked(&mut rig, |it| it.enable_rule("r", (false, None), right)).unwrap();
         assert!(!disabled.is_enabled);
     }
     let removed = asked(&mut rig, |it| {
@@ -129,6 +131,70 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     });
     assert!(matches!(removed, Err(CommandError::RuleChangedBefore(_))));
     assert!(asked(&mut rig, |it| it.remove_rule("r", Condition::Exists)).unwrap());
+}
+
+/// A single rule starts one dump, although several queues have hits at once, and is disabled then.
+/// Each time that a client enables the rule again, it starts one more dump.
+#[test]
+fn a_single_rule_fires_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 4,
+        ring_bytes: 32 << 20,
+        future_ns: 100 * MS,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let request = TriggerRequest {
+        dump: Some("port $srcPort".to_owned()),
+        single: true,
+        ..TriggerRequest::default()
+    };
+    let put =
+        |it: &RecorderHandle| it.put_rule("once", ("udp port 7", &request), None, Condition::New);
+    let (armed, _) = asked(&mut rig, put).unwrap();
+    // Each packet would start a separate dump.
+    let mut number = 0_u32;
+    let mut packets = |rig: &mut Rig| {
+        for _ in 0..10 {
+            for queue in 0..4 {
+                number += 1;
+                let port = u16::try_from(number).unwrap();
+                rig.arrive(queue, udp(1000 + port, 7, number));
+            }
+        }
+        for _ in 0..3 {
+            rig.step();
+            rig.pass(S);
+        }
+        rig.step();
+    };
+    for dumps in 1..4 {
+        for _ in 0..2 {
+            packets(&mut rig);
+            assert_eq!(rig.reports.len(), dumps, "{:?}", rig.reports);
+        }
+        let fired = rig.handle.rule("once").unwrap();
+        assert!(!fired.is_enabled && fired.request.single);
+        assert_eq!(
+            fired.hits,
+            Some(dumps as u64),
+            "a disabled rule has no hits"
+        );
+        assert_ne!(fired.version(), armed.version());
+        let enabled = asked(&mut rig, |it| {
+            it.enable_rule("once", (true, None), Condition::Exists)
+        });
+        assert_eq!(enabled.unwrap().version(), armed.version());
+    }
+    let enable = |it: &RecorderHandle| it.enable_rule("once", (true, Some(false)), Condition::Any);
+    assert!(!asked(&mut rig, enable).unwrap().request.single);
+    packets(&mut rig);
+    // Two rules share the places of 64 dumps.
+    assert_eq!(rig.reports.len(), 3 + 32);
+    assert!(rig.handle.rule("once").unwrap().is_enabled);
 }
 
 /// From the answer on, a changed rule matches other packets. Its open dump goes on and ends as
@@ -177,7 +243,10 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 5);
     // A disabled rule stays disabled with another expression, and a rule of the start can be
     // changed.
-    asked(&mut rig, |it| it.enable_rule("r", false, Condition::Any)).unwrap();
+    asked(&mut rig, |it| {
+        it.enable_rule("r", (false, None), Condition::Any)
+    })
+    .unwrap();
     assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 6", &one)).unwrap());
     arrive(&mut rig, 6, 6);
     assert!(asked(&mut rig, |it| it.set_rule("1", "udp port 4", &one)).unwrap());
@@ -673,7 +742,10 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
         "{told:?}"
     );
     assert_eq!(ask(&mut rig, "a", "udp port 8", at_ns).unwrap(), again);
-    asked(&mut rig, |it| it.enable_rule("web", false, Condition::Any)).unwrap();
+    asked(&mut rig, |it| {
+        it.enable_rule("web", (false, None), Condition::Any)
+    })
+    .unwrap();
     let why = ask(&mut rig, "d", "udp", at_ns).unwrap_err();
     assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
     assert!(why.to_string().contains("disabled"), "{why}");
