@@ -162,6 +162,9 @@ struct RuleCostBody<'a> {
     bytes: u64,
     /// Hits that started no dump.
     suppressed: u64,
+    /// Hits that started no dump, by reason.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    suppressed_by: Suppressions,
 }
 
 /// The cost of inspecting a packet: all trigger rules, scripts and modules, and the counting of
@@ -194,6 +197,7 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
             finished: hits.finished,
             bytes: hits.bytes,
             suppressed: hits.counts.suppressed.total(),
+            suppressed_by: hits.counts.suppressed,
         }
     }
 }
@@ -370,6 +374,8 @@ pub(crate) struct InterfaceBody {
     link_type: u16,
     /// Maximum number of bytes kept of each frame (snap length); `null`: no limit.
     snaplen: Option<u32>,
+    /// Speed of the link now, Mbit/s; `null`: unknown, or the link is down.
+    speed_mbit: Option<u32>,
 }
 
 /// The interfaces of the recording.
@@ -379,12 +385,13 @@ pub(crate) struct InterfacesBody {
     pub(crate) interfaces: Vec<InterfaceBody>,
 }
 
-impl From<InterfaceEntry> for InterfaceBody {
-    fn from(entry: InterfaceEntry) -> Self {
+impl InterfaceBody {
+    pub(crate) fn new(entry: InterfaceEntry, speed_mbit: Option<u32>) -> Self {
         Self {
             name: entry.name,
             link_type: entry.link_type,
             snaplen: (entry.snaplen > 0).then_some(entry.snaplen),
+            speed_mbit,
         }
     }
 }
