@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use retroscope_recorder::{Cancel, QueriedPacket, Query, QueryReport};
+use retroscope_recorder::{Cancel, Empty, QueriedPacket, Query, QueryReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -51,6 +51,9 @@ pub(crate) struct ScanSummary {
     pub(crate) missing: Vec<retroscope_recorder::Missing>,
     /// The verdict in words.
     pub(crate) reasons: String,
+    /// Why no packet was found; `null`: packets were found. `aged-out`: the ring overwrote the time
+    /// range, about `seconds` ago.
+    pub(crate) empty: Option<Empty>,
 }
 
 impl From<&QueryReport> for ScanSummary {
@@ -62,6 +65,7 @@ impl From<&QueryReport> for ScanSummary {
             verdict: report.verdict.as_str(),
             missing: report.missing.clone(),
             reasons: report.reasons(),
+            empty: report.empty.clone(),
         }
     }
 }

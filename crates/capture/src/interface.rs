@@ -69,6 +69,12 @@ impl NamedInterface {
         self.query.index(&self.name)
     }
 
+    /// The present speed of the link, Mbit/s. `None`: unknown, for example without a carrier.
+    #[must_use]
+    pub fn speed_mbit(&self) -> Option<u32> {
+        self.query.ethtool_speed(&self.name).ok().flatten()
+    }
+
     /// Whether the interface with this index is up, whatever its current name.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub use control::{
     events::{Export, Missed, RecorderEvent, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
-    pins::Pin,
+    pins::{Pin, PinChange},
     time::{parse_time, rfc3339},
 };
 pub use dump::{
@@ -75,4 +75,7 @@ pub use start::{
     reload::ReloadOutcome,
     rules::{Condition, NO_PACKET, RuleStatus},
 };
-pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};
+pub use timeline::{
+    SLOTS_MAX, Timeline, TimelineRequest,
+    peaks::{PeakCounts, Peaks, SeriesBy},
+};

@@ -1,16 +1,20 @@
 //! The contents of the history, slot by slot, for a diagram.
 //!
 //! This is cheap: the header of each bucket has the number of packets, their bytes, and their time
-//! range. No packet is read, so the packets of one bucket count as evenly distributed. On a slow
-//! link a bucket covers a long time; see [`Timeline::resolution_ns`].
+//! range. Unless the client asks for peaks ([`peaks`]), no packet is read, and the packets of one
+//! bucket count as evenly distributed. On a slow link a bucket covers a long time; see
+//! [`Timeline::resolution_ns`].
+
+pub(crate) mod peaks;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Mutex,
 };
 
-use retroscope_ring::AttachedProducer;
+use retroscope_ring::{Attached, AttachedBucket, CopyError, Step};
 
+use self::peaks::{PeakBucket, PeakReading, PeakSums, Peaks, RECORDS_MAX, SeriesBy};
 use crate::{
     CommandError, INTERFACE_DOWN, RecorderHandle,
     control::{common::RecorderShared, lock},
@@ -31,6 +35,8 @@ pub struct TimelineRequest {
     pub to_ns: Option<i64>,
     /// Number of slots, 1 to [`SLOTS_MAX`].
     pub slots: usize,
+    /// The series of the peaks; `None`: no peaks.
+    pub peaks: Option<SeriesBy>,
 }
 
 /// Counts of the history by slot. All lists have one entry per slot.
@@ -60,6 +66,8 @@ pub struct Timeline {
     pub down: Vec<bool>,
     /// Triggered dumps; `None`: the recorder has forgotten some triggers since then.
     pub triggers: Vec<Option<u64>>,
+    /// Peaks, if the client asked for them.
+    pub peaks: Option<Peaks>,
 }
 
 /// The times of the last triggers, written by the dumper.
@@ -114,6 +122,12 @@ impl TimelineSlots {
         (begin, begin + i128::from(self.slot_ns))
     }
 
+    /// Last stamp of the slots, ns.
+    fn last_ns(&self) -> i64 {
+        let (_, behind) = self.bounds(self.count - 1);
+        i64::try_from(behind - 1).unwrap_or(i64::MAX)
+    }
+
     /// The slot of a stamp.
     fn of(&self, stamp_ns: i64) -> Option<usize> {
         let behind = i128::from(stamp_ns) - i128::from(self.from_ns);
@@ -158,17 +172,21 @@ struct TimelinePackets {
 }
 
 impl Timeline {
-    /// `present`: the buckets. Packets before `whole_from_ns` may be gone; no packet after `now_ns`
-    /// has arrived. `losses`: cause, time range, number of packets.
+    /// `present`: the buckets, without packets that `counted` has. Packets before `whole_from_ns`
+    /// may be gone; no packet after `now_ns` has arrived. `losses`: cause, time range, number of
+    /// packets.
     fn new(
         slots: TimelineSlots,
-        present: &[TimelinePackets],
+        (present, counted): (&[TimelinePackets], Option<PeakSums>),
         (whole_from_ns, now_ns): (Option<i64>, i64),
         losses: impl Iterator<Item = (&'static str, (i64, i64), u64)>,
         triggers: &TriggerLog,
     ) -> Self {
         let count = slots.count;
         let (mut packets, mut bytes) = (vec![0; count], vec![0; count]);
+        if let Some(counted) = &counted {
+            packets.clone_from(&counted.all.packets);
+        }
         for stretch in present {
             slots.spread(stretch.span_ns, stretch.packets, |slot, part| {
                 packets[slot] += part
@@ -216,12 +234,14 @@ impl Timeline {
         };
         let each = started.into_iter().enumerate();
         let triggers = each.map(|(slot, count)| Some(count).filter(|_| is_remembered(slot)));
+        let packets: Vec<Option<u64>> = known(packets);
         Self {
             from_ns: slots.from_ns,
             slot_ns: slots.slot_ns,
             whole_from_ns,
             resolution_ns: 0,
-            packets: known(packets),
+            peaks: counted.map(|counted| counted.peaks(slots, &packets)),
+            packets,
             bytes: known(bytes),
             lost,
             losses_known_to_ns: None,
@@ -240,49 +260,26 @@ impl Timeline {
         if !(1..=SLOTS_MAX).contains(&request.slots) {
             return refused(format!("a timeline has 1 to {SLOTS_MAX} slots"));
         }
-        let own = |_| CommandError::Ended;
+        let own = |_: CopyError| CommandError::Ended;
         let ring = common.ring.attached();
-        let producers = ring.producers().map_err(own)?;
         let buckets = ring.buckets().map_err(own)?;
         let steps = ring.steps().map_err(own)?;
-        let present: Vec<TimelinePackets> = buckets
-            .iter()
-            .filter_map(|bucket| {
-                let (first_ns, last_ns) = bucket.span_ns?;
-                let offset_ns = offset_ns(&steps, bucket.producer, bucket.first);
-                Some(TimelinePackets {
-                    span_ns: (
-                        first_ns.saturating_add(offset_ns),
-                        last_ns.saturating_add(offset_ns),
-                    ),
-                    packets: bucket.packets,
-                    bytes: bucket.bytes,
-                })
-            })
+        let mut present: Vec<PeakBucket> = buckets
+            .into_iter()
+            .filter_map(|bucket| PeakBucket::new(bucket, &steps))
             .collect();
-        let evicted_to = |(id, producer): (usize, &AttachedProducer)| {
-            let offset_ns = offset_ns(&steps, id, producer.evicted_records);
-            Some(
-                producer
-                    .evicted_ns?
-                    .saturating_add(offset_ns)
-                    .saturating_add(1),
-            )
-        };
-        let evicted_to_ns = producers.iter().enumerate().filter_map(evicted_to).max();
         let now = common.clock.now();
         let start_ns = start_mono_ns.map(|start_ns| {
             let since_ns = now.mono_ns.saturating_sub(start_ns);
             common.stamp_ns(now.ring_ns.saturating_sub(since_ns))
         });
-        let whole_from_ns = evicted_to_ns.max(start_ns);
-        let newest_ns = present.iter().map(|stretch| stretch.span_ns.1).max();
+        let newest_ns = present.iter().map(|it| it.stretch.span_ns.1).max();
         let now_ns = if common.is_live() {
             Some(now.ring_ns.saturating_add(now.offset_ns))
         } else {
             newest_ns
         };
-        let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
+        let oldest_ns = present.iter().map(|it| it.stretch.span_ns.0).min();
         let Some((now_ns, from_ns)) = now_ns.zip(request.from_ns.or(oldest_ns).or(start_ns)) else {
             return refused("nothing is recorded yet".to_owned());
         };
@@ -291,6 +288,25 @@ impl Timeline {
             return refused("the timeline ends before it begins".to_owned());
         }
         let slots = TimelineSlots::new((from_ns, to_ns), request.slots);
+        let sums = match request.peaks {
+            Some(by) => {
+                let (interfaces, _) = ring.interfaces().map_err(own)?;
+                let reading = PeakReading {
+                    ring: &common.ring,
+                    cache: &common.peaks,
+                    steps: &steps,
+                    interfaces: &interfaces,
+                    slots,
+                    by,
+                    records: RECORDS_MAX,
+                };
+                Some(reading.read(&mut present))
+            }
+            None => None,
+        };
+        let present: Vec<TimelinePackets> = present.iter().map(|it| it.stretch).collect();
+        // After the reading of peaks: buckets that were overwritten meanwhile are missing in both.
+        let whole_from_ns = evicted_to_ns(&ring, &steps).map_err(own)?.max(start_ns);
         // Read up to when losses are known before reading the losses: inserters log a loss before
         // they move that time.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
@@ -310,11 +326,53 @@ impl Timeline {
             losses_known_to_ns: known_ns.map(|ns| common.stamp_ns(ns).min(now_ns)),
             ..Self::new(
                 slots,
-                &present,
+                (&present, sums),
                 (whole_from_ns, now_ns),
                 losses,
                 &common.triggers,
             )
+        })
+    }
+}
+
+/// The stamp after the latest record that was overwritten, ns.
+fn evicted_to_ns(ring: &Attached, steps: &[Step]) -> Result<Option<i64>, CopyError> {
+    let producers = ring.producers()?;
+    let ends = producers.iter().enumerate().filter_map(|(id, producer)| {
+        let offset_ns = offset_ns(steps, id, producer.evicted_records);
+        let end_ns = producer.evicted_ns?.saturating_add(offset_ns);
+        Some(end_ns.saturating_add(1))
+    });
+    Ok(ends.max())
+}
+
+impl PeakBucket {
+    /// A bucket with records.
+    fn new(bucket: AttachedBucket, steps: &[Step]) -> Option<Self> {
+        let (first_ns, last_ns) = bucket.span_ns?;
+        let offset_ns = offset_ns(steps, bucket.producer, bucket.first);
+        let end = bucket.first.saturating_add(bucket.packets);
+        let records = bucket.first..end;
+        let own = steps.iter().filter(|step| step.producer == bucket.producer);
+        let within = own.filter(|step| records.contains(&step.first));
+        let offsets = within.map(|step| step.offset_ns);
+        let (least_ns, most_ns) = offsets.fold((offset_ns, offset_ns), |ends, offset_ns| {
+            (ends.0.min(offset_ns), ends.1.max(offset_ns))
+        });
+        Some(Self {
+            bucket,
+            stretch: TimelinePackets {
+                span_ns: (
+                    first_ns.saturating_add(offset_ns),
+                    last_ns.saturating_add(offset_ns),
+                ),
+                packets: bucket.packets,
+                bytes: bucket.bytes,
+            },
+            reach_ns: (
+                first_ns.saturating_add(least_ns),
+                last_ns.saturating_add(most_ns),
+            ),
         })
     }
 }

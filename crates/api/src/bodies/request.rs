@@ -1,6 +1,6 @@
 //! Bodies of requests: triggers, rules, pins and time ranges, in the notation for users.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, ops::RangeInclusive, time::Duration};
 
 use retroscope_capture::quantity;
 use retroscope_filter::Template;
@@ -16,6 +16,9 @@ use serde::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem, role::Role};
+
+/// Leases of pins.
+const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// Maximum number of characters of `asked_by`, as in the OpenAPI document.
 const ASKED_BY_MAX: usize = 256;
@@ -235,6 +238,9 @@ dump_options! {
         /// Whether packets that match are hits. If left out, an existing rule keeps its state, and
         /// a new rule is enabled.
         enabled: Option<bool>,
+        /// Whether the first dump of the rule disables the rule. The rule starts exactly one dump,
+        /// and can then be enabled again.
+        single: Option<bool>,
         /// Time after a dump's window in which the same filled-in dump filter starts no other dump.
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$")]
         hold_off: Option<String>,
@@ -272,6 +278,7 @@ impl From<RuleStatus> for RuleBody {
             dump: request.dump,
             alert_dump: request.alert_dump,
             enabled: Some(rule.is_enabled),
+            single: Some(request.single),
             hold_off: text(request.hold_off),
             max_dumps: request.max_dumps,
             dumps_per_minute: request.dumps_per_minute,
@@ -322,9 +329,48 @@ impl RuleBody {
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,
             bytes_per_hour: self.bytes_per_hour,
+            single: self.single.unwrap_or(false),
             keep: (keep != RetentionLimit::default()).then_some(keep),
             ..self.window(caller)?
         })
+    }
+}
+
+/// A pin that a client requests. An empty object means all packets in the ring.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PinRequest)]
+pub(crate) struct PinRequestBody {
+    /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
+    #[schema(example = "2026-11-20T19:15:03.5Z")]
+    from: Option<String>,
+    /// Packets up to and including this time.
+    to: Option<String>,
+    /// Packets of this duration before now. Excludes `from` and `to`.
+    #[schema(example = "30s")]
+    last: Option<String>,
+    /// Time after which the pin ends, 1 s to 1 h. The next request for the pin renews the lease. If
+    /// left out, the pin stays until it is removed.
+    #[schema(
+        example = "30s",
+        pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h|d)?$"
+    )]
+    lease: Option<String>,
+}
+
+impl PinRequestBody {
+    /// The time range and the lease.
+    pub(crate) fn read(self) -> Result<(RequestedRange, Option<Duration>), Problem> {
+        let lease = self.lease.as_deref().map(duration).transpose()?;
+        if lease.is_some_and(|lease| !LEASES.contains(&lease)) {
+            return Err(Problem::invalid("`lease` is 1 s to 1 h"));
+        }
+        let stretch = TimeRangeBody {
+            from: self.from,
+            to: self.to,
+            last: self.last,
+        };
+        Ok((stretch.read()?, lease))
     }
 }
 

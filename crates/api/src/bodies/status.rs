@@ -172,6 +172,9 @@ struct RuleCostBody<'a> {
     bytes: u64,
     /// Hits that started no dump.
     suppressed: u64,
+    /// Hits that started no dump, by reason.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    suppressed_by: Suppressions,
 }
 
 /// The cost of inspecting a packet: all trigger rules, scripts and modules, and the counting of
@@ -204,6 +207,7 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
             finished: hits.finished,
             bytes: hits.bytes,
             suppressed: hits.counts.suppressed.total(),
+            suppressed_by: hits.counts.suppressed,
         }
     }
 }
@@ -253,7 +257,7 @@ impl From<WhenFull> for Mode {
 }
 
 /// A time range that the ring keeps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Pin)]
 pub(crate) struct PinBody {
     name: String,
@@ -266,6 +270,8 @@ pub(crate) struct PinBody {
     /// Upper bound on packets in the pin's time range that were overwritten before the pin was
     /// made. A bucket that is only partly in the time range counts with all of its packets.
     evicted_before: u64,
+    /// Time until the pin ends, unless its lease is renewed; `null`: the pin has no lease.
+    lease_seconds: Option<f64>,
 }
 
 impl PinBody {
@@ -282,6 +288,7 @@ impl From<&Pin> for PinBody {
             to: rfc3339(pin.to_ns),
             revoked: pin.has_fallen,
             evicted_before: pin.evicted_before,
+            lease_seconds: pin.lease_ns.map(|ns| ns as f64 / 1e9),
         }
     }
 }
@@ -377,6 +384,8 @@ pub(crate) struct InterfaceBody {
     link_type: u16,
     /// Maximum number of bytes kept of each frame (snap length); `null`: no limit.
     snaplen: Option<u32>,
+    /// Speed of the link now, Mbit/s; `null`: unknown, or the link is down.
+    speed_mbit: Option<u32>,
 }
 
 /// The interfaces of the recording.
@@ -386,12 +395,13 @@ pub(crate) struct InterfacesBody {
     pub(crate) interfaces: Vec<InterfaceBody>,
 }
 
-impl From<InterfaceEntry> for InterfaceBody {
-    fn from(entry: InterfaceEntry) -> Self {
+impl InterfaceBody {
+    pub(crate) fn new(entry: InterfaceEntry, speed_mbit: Option<u32>) -> Self {
         Self {
             name: entry.name,
             link_type: entry.link_type,
             snaplen: (entry.snaplen > 0).then_some(entry.snaplen),
+            speed_mbit,
         }
     }
 }

@@ -4,10 +4,10 @@
     reason = "the macro of utoipa qualifies the names of parameters"
 )]
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, net::IpAddr};
 
 use axum::{Extension, extract::State, response::Response};
-use retroscope_packet::summary;
+use retroscope_packet::{Parsed, community_id, parse, summary};
 use retroscope_recorder::{Export, PacketId, QueriedPacket, Query, QueryReport, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -77,10 +77,42 @@ pub(crate) struct PacketLine {
     dropped: u64,
     /// The headers in words.
     summary: String,
+    /// The ends of the outermost IP header; `null`: not IP.
+    flow: Option<PacketFlow>,
     /// The bytes, two hexadecimal digits each.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     hex: Option<String>,
+}
+
+/// The ends of a packet. The fields have the names of EVE.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = PacketFlow)]
+pub(crate) struct PacketFlow {
+    #[schema(value_type = String)]
+    src_ip: IpAddr,
+    /// `null`: the protocol has no ports, or the packet is a later fragment.
+    src_port: Option<u16>,
+    #[schema(value_type = String)]
+    dest_ip: IpAddr,
+    dest_port: Option<u16>,
+    /// Number of the protocol over IP; `null`: unknown.
+    proto: Option<u8>,
+    community_id: Option<String>,
+}
+
+impl PacketFlow {
+    fn of(parsed: &Parsed) -> Option<Self> {
+        let ip = parsed.network?;
+        Some(Self {
+            src_ip: ip.src,
+            src_port: parsed.transport.map(|ports| ports.src),
+            dest_ip: ip.dst,
+            dest_port: parsed.transport.map(|ports| ports.dst),
+            proto: ip.proto,
+            community_id: community_id(parsed, 0),
+        })
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
@@ -107,6 +139,7 @@ impl PacketLine {
             captured: seen.data.len(),
             dropped: seen.dropped,
             summary: summary(seen.link_type, seen.data, seen.wire_len).to_string(),
+            flow: PacketFlow::of(&parse(seen.link_type, seen.data)),
             hex,
         }
     }

@@ -5,14 +5,14 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode},
 };
-use retroscope_recorder::Action;
+use retroscope_recorder::{Action, PinChange};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AppState, CallerExtension};
 use crate::{
     app::{App, run_blocking},
-    bodies::{request::TimeRangeBody, status::PinBody},
+    bodies::{request::PinRequestBody, status::PinBody},
     extract::{Json, NoQuery, PathParam, Precondition, QueryParams, check_name},
     problem::Problem,
 };
@@ -56,15 +56,18 @@ pub(crate) async fn read(
 /// The body may be `{}`: all packets up to now. If dumps and pins need all packets in the ring, the
 /// oldest pin is revoked, unless `/v1/when-full` is `protect`. With `If-None-Match: *` the request
 /// fails with 412 if the pin exists.
+///
+/// With `lease` the pin ends after that time. A repeated request with the same `from` and `to`
+/// renews the lease, keeps the pin's packets, and is no event.
 #[utoipa::path(
     put, path = "/v1/pins/{name}", tag = "pins",
     params(
         ("name" = String, Path, description = "The pin's name.", min_length = 1, max_length = 64),
         ("If-None-Match" = Option<String>, Header, description = "`*`: replace no existing pin.", pattern = r"^\*$"),
     ),
-    request_body = TimeRangeBody,
+    request_body = PinRequestBody,
     responses(
-        (status = 200, description = "The pin replaces an older pin.", body = PinBody),
+        (status = 200, description = "The pin replaces an older pin, or its lease is renewed.", body = PinBody),
         (status = 201, description = "The pin is new.", body = PinBody),
     ),
 )]
@@ -74,7 +77,7 @@ pub(crate) async fn put(
     _: QueryParams<NoQuery>,
     PathParam(name): PathParam<String>,
     headers: HeaderMap,
-    Json(stretch): Json<TimeRangeBody>,
+    Json(asked): Json<PinRequestBody>,
 ) -> Result<(StatusCode, Json<PinBody>), Problem> {
     check_name(&name)?;
     let only_new = match Precondition::read(&headers)? {
@@ -82,14 +85,15 @@ pub(crate) async fn put(
         Precondition::New => true,
         _ => return Err(Problem::malformed("a pin has no `ETag` for `If-Match`")),
     };
-    let stretch = stretch.read()?;
+    let (stretch, lease) = asked.read()?;
     run_blocking(move || {
-        let (pin, existed) = app.handle.pin(&name, stretch, only_new)?;
-        app.handle.tell_change(caller.change(Action::Pin).of(&name));
-        let status = if existed {
-            StatusCode::OK
-        } else {
-            StatusCode::CREATED
+        let (pin, change) = app.handle.pin(&name, stretch, lease, only_new)?;
+        if change != PinChange::Renewed {
+            app.handle.tell_change(caller.change(Action::Pin).of(&name));
+        }
+        let status = match change {
+            PinChange::Made => StatusCode::CREATED,
+            PinChange::Replaced | PinChange::Renewed => StatusCode::OK,
         };
         Ok((status, Json(PinBody::from(&pin))))
     })

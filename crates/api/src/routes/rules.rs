@@ -32,6 +32,8 @@ pub(crate) struct RulesBody {
 pub(crate) struct RulePatch {
     /// Whether packets that match are hits.
     enabled: bool,
+    /// Whether the next dump disables the rule. If left out: as it is.
+    single: Option<bool>,
 }
 
 /// The rules, by name
@@ -119,7 +121,7 @@ pub(crate) async fn put(
     .await
 }
 
-/// Enable or disable a rule
+/// Enable or disable a rule, also one that its only dump has disabled
 #[utoipa::path(
     patch, path = "/v1/rules/{name}", tag = "rules",
     params(
@@ -141,7 +143,9 @@ pub(crate) async fn enable(
     run_blocking(move || {
         find(&app.handle, &name)?;
         let condition = condition.of_rule();
-        let rule = app.handle.enable_rule(&name, patch.enabled, condition)?;
+        let rule = app
+            .handle
+            .enable_rule(&name, (patch.enabled, patch.single), condition)?;
         let action = match patch.enabled {
             true => Action::EnableRule,
             false => Action::DisableRule,

@@ -144,7 +144,7 @@ impl ClientBody {
             idle_seconds: idle.as_secs(),
             version: env!("CARGO_PKG_VERSION"),
             recording: app.handle.recording(),
-            features: FeaturesBody { details: false },
+            features: FeaturesBody { details: app.services.dissector.is_installed() },
             may_not: may_not.collect(),
         }
     }

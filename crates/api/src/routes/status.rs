@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use super::{AppState, CallerExtension};
 use crate::{
     app::run_blocking,
-    bodies::status::{InterfacesBody, StatusBody},
+    bodies::status::{InterfaceBody, InterfacesBody, StatusBody},
     doctor::DoctorReport,
     extract::{Json, NoQuery, QueryParams, list},
     problem::Problem,
@@ -50,7 +50,11 @@ pub(crate) async fn interfaces(
 ) -> Result<Json<InterfacesBody>, Problem> {
     run_blocking(move || {
         let interfaces = app.handle.interfaces()?.into_iter();
-        let interfaces = interfaces.map(Into::into).collect();
+        let interfaces = interfaces.map(|entry| {
+            let speed_mbit = app.handle.link_speed_mbit(&entry.name);
+            InterfaceBody::new(entry, speed_mbit)
+        });
+        let interfaces = interfaces.collect();
         Ok(Json(InterfacesBody { interfaces }))
     })
     .await

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use axum::{extract::State, response::Response};
-use retroscope_recorder::{SLOTS_MAX, Timeline, TimelineRequest, rfc3339};
+use retroscope_recorder::{
+    PeakCounts, Peaks, SLOTS_MAX, SeriesBy, Timeline, TimelineRequest, rfc3339,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -34,6 +36,90 @@ pub(crate) struct TimelineParameters {
     /// Number of slots, 240 if left out.
     #[param(minimum = 1, maximum = 2000)]
     slots: Option<usize>,
+    /// Add the peaks of each slot, which reads packets. A request reads at most 4 Mi packets, the
+    /// newest first; the next request continues.
+    peaks: Option<bool>,
+    /// Add the counts and peaks of each series. Implies `peaks`.
+    #[param(inline)]
+    by: Option<SeriesParameter>,
+}
+
+/// The property that divides packets into series.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = SeriesBy)]
+pub(crate) enum SeriesParameter {
+    /// The name of the interface.
+    Interface,
+    /// `in`, `out` or `unknown`.
+    Direction,
+}
+
+/// The largest numbers of packets and bytes in intervals of 1 ms, or of a slot if slots are
+/// shorter. Each list has one entry for each slot. `null`: not read yet, or unknown as in `packets`
+/// of the timeline. Bytes are bytes on the wire, without the checksum, the preamble and the gap of
+/// Ethernet.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Peaks)]
+pub(crate) struct PeaksBody {
+    /// Length of the intervals. Intervals of 1 ms begin at full milliseconds of UTC.
+    seconds: f64,
+    /// The recorder has not read all packets before this time. Repeat the request to read more.
+    /// `null`: all packets are read.
+    known_from: Option<String>,
+    /// The most packets of an interval that touches the slot.
+    packets: Vec<Option<u64>>,
+    /// The most bytes of an interval that touches the slot.
+    bytes: Vec<Option<u64>>,
+    /// Bytes of the slot. Packets that are not read yet count with their captured bytes.
+    wire_bytes: Vec<Option<u64>>,
+    /// The 16 series with the most bytes.
+    series: Vec<SeriesBody>,
+    /// Number of further series.
+    series_left_out: usize,
+}
+
+/// The packets of one interface or direction. Each list has one entry for each slot.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Series)]
+pub(crate) struct SeriesBody {
+    /// The interface, or `in`, `out` or `unknown`.
+    name: String,
+    /// Packets of the slot.
+    packets: Vec<Option<u64>>,
+    /// Bytes of the slot on the wire.
+    wire_bytes: Vec<Option<u64>>,
+    /// The most packets of an interval that touches the slot.
+    peak_packets: Vec<Option<u64>>,
+    /// The most bytes of an interval that touches the slot.
+    peak_bytes: Vec<Option<u64>>,
+}
+
+impl From<Peaks> for PeaksBody {
+    fn from(peaks: Peaks) -> Self {
+        let series = peaks.series.into_iter();
+        Self {
+            seconds: peaks.interval_ns as f64 / 1e9,
+            known_from: peaks.known_from_ns.map(rfc3339),
+            packets: peaks.all.peak_packets,
+            bytes: peaks.all.peak_bytes,
+            wire_bytes: peaks.all.wire_bytes,
+            series: series.map(SeriesBody::from).collect(),
+            series_left_out: peaks.series_left_out,
+        }
+    }
+}
+
+impl From<(String, PeakCounts)> for SeriesBody {
+    fn from((name, counts): (String, PeakCounts)) -> Self {
+        Self {
+            name,
+            packets: counts.packets,
+            wire_bytes: counts.wire_bytes,
+            peak_packets: counts.peak_packets,
+            peak_bytes: counts.peak_bytes,
+        }
+    }
 }
 
 /// A time range in slots of equal length. Each list has one entry for each slot.
@@ -47,8 +133,8 @@ pub(crate) struct TimelineBody {
     /// Every packet that was stored from this time on is in the ring; older slots have the
     /// remaining packets. `null`: files, of which nothing was overwritten.
     whole_from: Option<String>,
-    /// The longest time span of the packets of one bucket. The packets of a bucket are spread
-    /// evenly over its time span.
+    /// The longest time span of the packets of one bucket. The bytes of a bucket are spread evenly
+    /// over its time span, and also its packets, unless the bucket was read for `peaks`.
     resolution_seconds: f64,
     /// Number of packets in the ring. `null`: all packets of the slot were overwritten, or the slot
     /// is before the recording or in the future.
@@ -65,6 +151,10 @@ pub(crate) struct TimelineBody {
     /// Number of dumps that were triggered. `null`: more dumps started since then than the recorder
     /// remembers, or the slot is in the future.
     triggers: Vec<Option<u64>>,
+    /// Only with `peaks` or `by`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    peaks: Option<PeaksBody>,
 }
 
 impl From<Timeline> for TimelineBody {
@@ -80,13 +170,15 @@ impl From<Timeline> for TimelineBody {
             losses_known_to: line.losses_known_to_ns.map(rfc3339),
             down: line.down,
             triggers: line.triggers,
+            peaks: line.peaks.map(PeaksBody::from),
         }
     }
 }
 
 /// Packets, bytes, losses and triggers in slots of time
 ///
-/// The cost does not depend on the size of the ring: no packet is read.
+/// Without `peaks` no packet is read, and the cost does not depend on the size of the ring. A live
+/// diagram asks for `peaks` of the last slots only.
 #[utoipa::path(
     get, path = "/v1/timeline", tag = "history",
     params(TimelineParameters),
@@ -101,6 +193,12 @@ pub(crate) async fn timeline(
         from_ns: at(&asked.from)?,
         to_ns: at(&asked.to)?,
         slots: asked.slots.unwrap_or(SLOTS),
+        peaks: match (asked.by, asked.peaks) {
+            (Some(SeriesParameter::Interface), _) => Some(SeriesBy::Interface),
+            (Some(SeriesParameter::Direction), _) => Some(SeriesBy::Direction),
+            (None, Some(true)) => Some(SeriesBy::Nothing),
+            (None, _) => None,
+        },
     };
     if !(1..=SLOTS_MAX).contains(&request.slots) {
         let why = format!("`slots` is a number from 1 to {SLOTS_MAX}");

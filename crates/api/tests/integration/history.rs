@@ -67,6 +67,18 @@ fn the_timeline_has_what_is_stored_slot_by_slot() {
     for senseless in ["slots=0", "slots=2001", "from=x", "from=7&to=6"] {
         of(senseless).refused(422);
     }
+    assert_eq!(line["peaks"], Value::Null, "only if asked for");
+    let line = of("slots=20&by=interface").done(200);
+    let (peaks, series) = (&line["peaks"], &line["peaks"]["series"][0]);
+    assert_eq!(peaks["known_from"], Value::Null, "{peaks}");
+    assert_eq!(line["packets"], series["packets"], "one interface");
+    assert_eq!(peaks["packets"], series["peak_packets"]);
+    assert_eq!(peaks["bytes"], series["peak_bytes"]);
+    assert!(sum(&peaks["packets"]) > 0 && sum(&peaks["packets"]) <= sum(&line["packets"]));
+    let peaks = of("peaks=true").done(200)["peaks"].take();
+    assert!(peaks["seconds"].as_f64().unwrap() <= 0.001);
+    assert_eq!(peaks["series"], json!([]));
+    of("by=port").refused(400);
     ask(&served, get("/v1/timeline"), "metrics").refused(403);
     let limited = served.new_token("part", &[Role::Admin], |line| {
         line.filter = Some("udp".to_owned())

@@ -321,9 +321,18 @@ fn pins_keep_a_time_until_they_are_given_up() {
         (json!({ "from": "7", "to": "6" }), 422),
         (json!({ "from": "yesterday" }), 422),
         (json!({ "until": "7" }), 400),
+        (json!({ "lease": "500ms" }), 422),
+        (json!({ "lease": "2h" }), 422),
     ] {
         put("x", &body).refused(status);
     }
+    let leased = json!({ "from": "7", "to": "8", "lease": "1m" });
+    for status in [201, 200] {
+        let pin = put("tab", &leased).done(status);
+        let left = pin["lease_seconds"].as_f64().unwrap();
+        assert!(left > 59.0 && left <= 60.0, "{pin}");
+    }
+    ask(request("DELETE", "/v1/pins/tab")).done(204);
     for number in 0..64 {
         put(&number.to_string(), &json!({ "last": "1s" })).done(201);
     }

@@ -47,10 +47,14 @@ enum RulesCommand {
         /// Name of the rule
         name: String,
     },
-    /// Enable a rule
+    /// Enable a rule, also one that its only dump has disabled (--single)
     Enable {
         /// Name of the rule
         name: String,
+
+        /// Disable the rule after its next dump
+        #[arg(long)]
+        single: bool,
     },
     /// Disable a rule: its matches start no dumps
     Disable {
@@ -88,6 +92,10 @@ struct RuleArgs {
 
     #[command(flatten)]
     limits: LimitsArgs,
+
+    /// Disable the rule after its first dump. `rules enable` enables it again
+    #[arg(long)]
+    single: bool,
 
     /// Trigger on packets that match this pcap-filter(7) expression. Optional with --alert-dump
     #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
@@ -140,8 +148,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             ask(&client, ApiRequest::new(Method::DELETE, path(&name)))?;
             told(&name, &json!({ "name": name }), args.json, "is removed")
         }
-        RulesCommand::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
-        RulesCommand::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
+        RulesCommand::Enable { name, single } => {
+            let mut patch = json!({ "enabled": true });
+            if single {
+                patch["single"] = true.into();
+            }
+            enable(&client, &name, &path(&name), patch, args.json)
+        }
+        RulesCommand::Disable { name } => {
+            let patch = json!({ "enabled": false });
+            enable(&client, &name, &path(&name), patch, args.json)
+        }
         RulesCommand::Test(rule) => test(&client, &rule, args.json),
     }
 }
@@ -197,18 +214,23 @@ fn enable(
     client: &Client,
     name: &str,
     path: &str,
-    enabled: bool,
+    patch: Value,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let request = ApiRequest::new(Method::PATCH, path).json(json!({ "enabled": enabled }));
-    let rule = ask(client, request)?;
-    let what = if enabled { "is enabled" } else { "is disabled" };
+    let rule = ask(client, ApiRequest::new(Method::PATCH, path).json(patch))?;
+    let what = match rule["enabled"] == true {
+        true => "is enabled",
+        false => "is disabled",
+    };
     told(name, &rule, json, what)
 }
 
 fn body(rule: &RuleArgs) -> Value {
     let mut body = fields(&rule.window);
     body.extend(fields(&rule.limits));
+    if rule.single {
+        body.insert("single".to_owned(), true.into());
+    }
     if !rule.expression.is_empty() {
         body.insert("expression".to_owned(), rule.expression.join(" ").into());
     }
@@ -273,6 +295,9 @@ fn row(rule: &Value) -> [String; 4] {
         .into_iter()
         .filter_map(|(name, value)| Some(format!("{name} {}", value?)));
     let mut own: Vec<String> = own.collect();
+    if rule["single"] == true {
+        own.insert(0, "single".to_owned());
+    }
     if rule["enabled"] == false {
         own.insert(0, "disabled".to_owned());
     }
@@ -287,11 +312,11 @@ mod tests {
     fn rules_are_told_in_columns() {
         let rules = json!({ "rules": [
             { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past": null, "dump": null },
-            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
+            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "single": true, "hits": null, "past": "2500ms", "dump": "host $srcIP", "bytes": 1 << 20 },
         ] });
         let expected = "name     hits  expression  overrides\n\
                         1       12345  udp\n\
-                        scan?s      ?  tcp         disabled, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
+                        scan?s      ?  tcp         disabled, single, past 2500ms, bytes 1 MiB, dump 'host $srcIP'\n";
         assert_eq!(table(&rules), expected);
     }
 }

@@ -423,6 +423,8 @@ impl Core {
 
     /// Carries out the director's orders.
     fn execute(&mut self) {
+        // Before clients learn of the dump.
+        self.disable_fired();
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
                 match order {

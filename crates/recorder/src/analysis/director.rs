@@ -193,6 +193,10 @@ pub(crate) struct Director<K> {
     since: HashMap<usize, Suppressions>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
+    /// Single rules that have started their dump, and were not enabled again.
+    fired: HashSet<usize>,
+    /// Rules in `fired` that the analyzer has to disable.
+    pub(crate) just_fired: Vec<usize>,
     /// Ended flows that wait for their time. BiflowKey: time when the end was found (ns), and a
     /// sequence number. Value: the flow, and the last time for which packets are wanted, ns.
     over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
@@ -230,6 +234,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
             limits_ns: i64::MIN,
             since: HashMap::new(),
             gone: HashSet::new(),
+            fired: HashSet::new(),
+            just_fired: Vec::new(),
             over: BTreeMap::new(),
             overs: 0,
             dumps_max: HashMap::new(),
@@ -322,6 +328,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.places.set_rules(rules());
         self.dumps.set_rules(rules());
         self.bytes.set_rules(rules());
+    }
+
+    /// A client enabled this rule: a single rule may start a dump again.
+    pub(crate) fn rearm(&mut self, rule: usize) {
+        self.fired.remove(&rule);
     }
 
     /// Live: the file of a dump of this rule is finished.
@@ -473,11 +484,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
                     return Ok((id, false));
                 }
                 Some(Reason::HoldOff) => HitRefusal::HeldOff,
+                Some(Reason::Single) => HitRefusal::Fired,
                 Some(reason) => HitRefusal::Limit(reason),
             },
         };
         self.suppress(rule, why.reason(), 1);
-        if why != HitRefusal::HeldOff {
+        if !matches!(why, HitRefusal::HeldOff | HitRefusal::Fired) {
             orders.push(Order::Refused {
                 hit: order,
                 why: why.clone(),
@@ -531,6 +543,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.counts.triggers += 1;
         self.by_rule.add(hit.rule, None, 1);
         self.take_place(hit, &terms, &expression);
+        if terms.limits.is_single && self.fired.insert(hit.rule) {
+            self.just_fired.push(hit.rule);
+        }
         let since = self.since.get_mut(&hit.rule);
         let before = since.map(std::mem::take).unwrap_or_default();
         if self.config.single {

@@ -47,6 +47,8 @@ pub struct TriggerRequest {
     /// For a rule: bytes written in any hour before the rule starts no further dump. 0 or `None`:
     /// the rule has no limit.
     pub bytes_per_hour: Option<u64>,
+    /// For a rule: its first dump disables the rule.
+    pub single: bool,
     /// Name of the requester, for the report and the sidecar; of longer texts the first 256 bytes.
     /// A second trigger that differs only in this text joins the dump of the first.
     pub asked_by: Option<String>,
@@ -91,6 +93,8 @@ pub(crate) struct RuleLimits {
     pub(crate) dumps_max: u64,
     pub(crate) dumps_per_minute: u64,
     pub(crate) bytes_per_hour: u64,
+    /// The first dump disables the rule.
+    pub(crate) is_single: bool,
 }
 
 /// No limits.
@@ -101,6 +105,7 @@ impl Default for RuleLimits {
             dumps_max: u64::MAX,
             dumps_per_minute: u64::MAX,
             bytes_per_hour: u64::MAX,
+            is_single: false,
         }
     }
 }
@@ -191,6 +196,7 @@ impl TriggerTerms {
                 dumps_max: limit(request.max_dumps.unwrap_or(0)),
                 dumps_per_minute: limit(request.dumps_per_minute.unwrap_or(0)),
                 bytes_per_hour: limit(request.bytes_per_hour.unwrap_or(0)),
+                is_single: request.single,
             },
         }
     }

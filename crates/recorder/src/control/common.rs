@@ -23,7 +23,7 @@ use crate::{
     dump::log::DumpLog,
     intake::Intake,
     query::index::BucketIndex,
-    timeline::TriggerLog,
+    timeline::{TriggerLog, peaks::PeakCache},
 };
 
 /// The shared state. The documentation of each part names the thread that writes.
@@ -59,6 +59,8 @@ pub(crate) struct RecorderShared {
     pub(crate) alerts: AlertCounters,
     /// The times of the last triggers.
     pub(crate) triggers: TriggerLog,
+    /// The peaks of the ring's buckets, for timelines.
+    pub(crate) peaks: PeakCache,
     /// Whether inserters, analyzers and the dumper make progress.
     pub(crate) pulses: ThreadPulses,
 }
@@ -84,6 +86,7 @@ impl RecorderShared {
             trigger_ages: TriggerAges::default(),
             alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
+            peaks: PeakCache::default(),
             pulses: ThreadPulses::default(),
         })
     }

@@ -20,7 +20,7 @@ pub enum Reason {
     MaxDumps,
     /// The packet does not have a variable that the dump template needs.
     Unfilled,
-    /// The one dump of `--single` started while the hit waited.
+    /// The one dump of `--single`, or of a rule with `single`, started while the hit waited.
     Single,
     /// Live: the hit arrived while the queue to the director was full. It was between other hits of
     /// its rule and expression, or there were too many pairs of rule and expression.
@@ -163,6 +163,9 @@ pub(crate) enum HitRefusal {
     /// The one dump of `--single` was started.
     #[error("it started no dump: the first one disarmed all rules (--single)")]
     Disarmed,
+    /// The one dump of the rule was started.
+    #[error("it started no dump: the first one disabled the rule (single)")]
+    Fired,
     /// The trigger packet cannot supply a variable.
     #[error("no dump: {0}")]
     Variable(#[from] FillError),
@@ -176,7 +179,7 @@ impl HitRefusal {
         match self {
             Self::Limit(reason) => *reason,
             Self::HeldOff => Reason::HoldOff,
-            Self::Disarmed => Reason::Single,
+            Self::Disarmed | Self::Fired => Reason::Single,
             Self::Variable(_) | Self::Script(_) => Reason::Unfilled,
         }
     }

@@ -130,9 +130,25 @@ impl RuleCounters {
     }
 }
 
+/// Single rules that have started their dump, by number. The analyzer adds them, and threads that
+/// need the rules take them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FiredRules(Arc<Mutex<Vec<usize>>>);
+
+impl FiredRules {
+    pub(crate) fn add(&self, number: usize) {
+        lock(&self.0).push(number);
+    }
+
+    pub(crate) fn take(&self) -> Vec<usize> {
+        std::mem::take(&mut lock(&self.0))
+    }
+}
+
 /// The counters of all rules by name. The thread that changes the rules writes this.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
+    pub(crate) fired: FiredRules,
     names: Mutex<Names>,
     /// The counters of manual triggers, which have no rule.
     by_hand: Arc<OutcomeCounters>,

@@ -1,11 +1,12 @@
 //! Pins: named time ranges that the ring keeps for a client. Pins are reservations, and fall as
-//! reservations do.
+//! reservations do. A pin with a lease ends unless its client renews the lease, for example because
+//! the client has crashed.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
+        Mutex, MutexGuard,
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -17,9 +18,12 @@ use crate::{control::lock, start::handle::CommandError};
 const PINS_MAX: usize = 64;
 
 /// All pins, by name. Any thread may change pins; the analyzer reports fallen ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pins {
     by_name: Mutex<BTreeMap<String, Pinned>>,
+    /// When the next lease may end, ns of the monotonic clock; `i64::MAX`: there is no lease. It
+    /// only avoids needless checks and is ordered with no other access.
+    next_end_ns: AtomicI64,
     /// The ring's news counter at the last check for fallen pins. It only avoids needless checks
     /// and is ordered with no other access.
     seen: AtomicU64,
@@ -29,8 +33,37 @@ pub(crate) struct Pins {
 struct Pinned {
     /// The pin as last reported.
     pin: Pin,
+    /// The ranges of ring time that the reservations keep, ns.
+    times: Vec<(i64, i64)>,
     /// Several if a clock was set within the range. Empty after one of the reservations has fallen.
     reservations: Vec<Reservation>,
+    /// When the lease ends, ns of the monotonic clock; `None`: the pin has no lease.
+    end_ns: Option<i64>,
+}
+
+/// The time range of a pin that a client requests.
+#[derive(Debug)]
+pub(crate) struct RequestedPin<'a> {
+    pub(crate) name: &'a str,
+    /// First and last stamp, ns.
+    pub(crate) stamps: (i64, i64),
+    /// The ranges of ring time that have these stamps, ns.
+    pub(crate) times: Vec<(i64, i64)>,
+    /// Duration of the lease, ns; `None`: no lease.
+    pub(crate) lease_ns: Option<i64>,
+    /// Whether to replace no pin.
+    pub(crate) is_new: bool,
+}
+
+/// The effect of a request for a pin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PinChange {
+    /// The pin is new.
+    Made,
+    /// The pin replaces an older pin.
+    Replaced,
+    /// The pin is the same as before, with a new lease.
+    Renewed,
 }
 
 /// A pin at one moment.
@@ -47,23 +80,34 @@ pub struct Pin {
     pub has_fallen: bool,
     /// Upper bound of the packets in the pin's range that were overwritten before the pin was made.
     pub evicted_before: u64,
+    /// Time until the pin ends, ns; `None`: the pin has no lease.
+    pub lease_ns: Option<i64>,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        Self {
+            by_name: Mutex::default(),
+            next_end_ns: AtomicI64::new(i64::MAX),
+            seen: AtomicU64::default(),
+        }
+    }
 }
 
 impl Pins {
-    /// Pins the ranges of ring time that have these stamps. Replaces the pin of this name: packets
-    /// of both time ranges stay protected meanwhile. Returns the pin, and whether it replaced a
-    /// pin. `only_new`: replaces no pin.
+    /// Pins a time range. Replaces the pin of this name: packets of both time ranges stay protected
+    /// meanwhile. If the pin has these times already, only its lease changes. `now_ns`: the
+    /// monotonic clock.
     pub(crate) fn put(
         &self,
         ring: &Ring,
-        name: &str,
-        (from_ns, to_ns): (i64, i64),
-        times: &[(i64, i64)],
-        only_new: bool,
-    ) -> Result<(Pin, bool), CommandError> {
-        let mut pins = lock(&self.by_name);
+        asked: RequestedPin<'_>,
+        now_ns: i64,
+    ) -> Result<(Pin, PinChange), CommandError> {
+        let name = asked.name;
+        let mut pins = self.current(now_ns);
         let existed = pins.contains_key(name);
-        if existed && only_new {
+        if existed && asked.is_new {
             return Err(CommandError::PinExists(name.to_owned()));
         }
         if !existed && pins.len() >= PINS_MAX {
@@ -71,34 +115,71 @@ impl Pins {
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
             )));
         }
+        let end_ns = asked
+            .lease_ns
+            .map(|lease_ns| now_ns.saturating_add(lease_ns));
+        self.next_end_ns
+            .fetch_min(end_ns.unwrap_or(i64::MAX), Ordering::Relaxed);
+        if let Some(pinned) = pins.get_mut(name)
+            && (end_ns.is_some() && pinned.end_ns.is_some())
+            && (pinned.times == asked.times && !pinned.has_fallen())
+        {
+            pinned.end_ns = end_ns;
+            return Ok((pinned.now(now_ns), PinChange::Renewed));
+        }
         let reserve = |times: &(i64, i64)| ring.reserve(times.0, times.1);
-        let reservations: Vec<Reservation> = times.iter().map(reserve).collect();
+        let reservations: Vec<Reservation> = asked.times.iter().map(reserve).collect();
         let evicted_before = reservations.iter().map(|it| it.evicted_before().packets);
         let pinned = Pinned {
             pin: Pin {
                 name: name.to_owned(),
-                from_ns,
-                to_ns,
+                from_ns: asked.stamps.0,
+                to_ns: asked.stamps.1,
                 has_fallen: false,
                 evicted_before: evicted_before.sum(),
+                lease_ns: None,
             },
+            times: asked.times,
             reservations,
+            end_ns,
         };
-        let pin = pinned.now();
+        let pin = pinned.now(now_ns);
         pins.insert(name.to_owned(), pinned);
-        Ok((pin, existed))
+        let change = if existed {
+            PinChange::Replaced
+        } else {
+            PinChange::Made
+        };
+        Ok((pin, change))
+    }
+
+    /// The pins whose lease has not ended at `now_ns` of the monotonic clock.
+    fn current(&self, now_ns: i64) -> MutexGuard<'_, BTreeMap<String, Pinned>> {
+        let mut pins = lock(&self.by_name);
+        pins.retain(|_, pinned| pinned.end_ns.is_none_or(|end_ns| end_ns > now_ns));
+        let next = pins.values().filter_map(|pinned| pinned.end_ns).min();
+        let next_ns = next.unwrap_or(i64::MAX);
+        self.next_end_ns.store(next_ns, Ordering::Relaxed);
+        pins
+    }
+
+    /// Ends the pins whose lease has ended. Cheap enough to be called often.
+    pub(crate) fn expire(&self, now_ns: i64) {
+        if self.next_end_ns.load(Ordering::Relaxed) <= now_ns {
+            drop(self.current(now_ns));
+        }
     }
 
     /// Removes a pin. Returns whether the pin existed.
-    pub(crate) fn remove(&self, name: &str) -> bool {
-        let removed = lock(&self.by_name).remove(name);
+    pub(crate) fn remove(&self, name: &str, now_ns: i64) -> bool {
+        let removed = self.current(now_ns).remove(name);
         removed.is_some()
     }
 
-    /// All pins.
-    pub(crate) fn list(&self) -> Vec<Pin> {
-        let pins = lock(&self.by_name);
-        pins.values().map(Pinned::now).collect()
+    /// All pins at `now_ns` of the monotonic clock.
+    pub(crate) fn list(&self, now_ns: i64) -> Vec<Pin> {
+        let pins = self.current(now_ns);
+        pins.values().map(|pinned| pinned.now(now_ns)).collect()
     }
 
     /// Messages about pins that were revoked since the last call. Cheap enough to be called often.
@@ -109,7 +190,7 @@ impl Pins {
         }
         let mut pins = lock(&self.by_name);
         let unreported = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
-        let fallen = unreported.filter(|pinned| pinned.now().has_fallen);
+        let fallen = unreported.filter(|pinned| pinned.has_fallen());
         fallen.map(|pinned| {
             pinned.pin.has_fallen = true;
             pinned.reservations.clear();
@@ -120,10 +201,15 @@ impl Pins {
 }
 
 impl Pinned {
-    fn now(&self) -> Pin {
-        let fell = self.reservations.iter().any(Reservation::has_fallen);
+    fn has_fallen(&self) -> bool {
+        self.pin.has_fallen || self.reservations.iter().any(Reservation::has_fallen)
+    }
+
+    /// The pin at `now_ns` of the monotonic clock.
+    fn now(&self, now_ns: i64) -> Pin {
         Pin {
-            has_fallen: self.pin.has_fallen || fell,
+            has_fallen: self.has_fallen(),
+            lease_ns: self.end_ns.map(|end_ns| end_ns.saturating_sub(now_ns)),
             ..self.pin.clone()
         }
     }

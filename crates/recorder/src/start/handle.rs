@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use retroscope_capture::clock::duration_ns;
 use retroscope_filter::FilterError;
 use retroscope_ring::{Mode, Waker};
 
@@ -23,7 +24,7 @@ use crate::{
         common::RecorderShared,
         events::EventLog,
         packet_id::Recording,
-        pins::Pin,
+        pins::{Pin, PinChange, RequestedPin},
         progress::StopControl,
     },
     dump::{post::PostCounter, store::keeper::KeeperHandle},
@@ -150,7 +151,7 @@ impl RecorderHandle {
     }
 
     /// Keeps a time range in the ring under a name. Replaces the pin of this name, unless
-    /// `only_new`. Returns the pin, and whether it replaced a pin.
+    /// `only_new`. With a `lease` the pin ends after this time, unless it is requested again.
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there are too many pins, or the range ends before it begins;
@@ -159,8 +160,9 @@ impl RecorderHandle {
         &self,
         name: &str,
         stretch: RequestedRange,
+        lease: Option<Duration>,
         only_new: bool,
-    ) -> Result<(Pin, bool), CommandError> {
+    ) -> Result<(Pin, PinChange), CommandError> {
         self.check_live()?;
         check_name(name)?;
         let common = self.common()?;
@@ -187,8 +189,14 @@ impl RecorderHandle {
         }
         let from_ns = stretch.from_ns.or(since(now_ns)).unwrap_or(i64::MIN);
         let stamps = (from_ns, stretch.to_ns.unwrap_or(now_ns));
-        let pins = &common.pins;
-        pins.put(&common.ring, name, stamps, &times, only_new)
+        let asked = RequestedPin {
+            name,
+            stamps,
+            times,
+            lease_ns: lease.map(duration_ns),
+            is_new: only_new,
+        };
+        common.pins.put(&common.ring, asked, now.mono_ns)
     }
 
     /// Removes a pin. Returns whether the pin existed.
@@ -196,7 +204,8 @@ impl RecorderHandle {
     /// # Errors
     /// [`CommandError::Ended`].
     pub fn unpin(&self, name: &str) -> Result<bool, CommandError> {
-        Ok(self.common()?.pins.remove(name))
+        let common = self.common()?;
+        Ok(common.pins.remove(name, common.clock.mono_ns()))
     }
 
     /// Sets what happens if dumps and pins need all buckets of the ring: [`Mode::Record`] or

@@ -259,7 +259,7 @@ impl RecorderStatus {
             when_full: common.ring.mode(),
             post: handle.post.as_ref().map(PostCounter::counts),
             rules: handle.rules.len(),
-            pins: common.pins.list(),
+            pins: common.pins.list(common.clock.mono_ns()),
             next_event: handle.log.end(),
         }
     }

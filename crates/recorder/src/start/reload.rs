@@ -184,7 +184,7 @@ impl RecorderHandle {
         let triggers = config.triggers.len();
         let modules = config.scripts.modules.len();
         let names = names(config)?;
-        let known = lock(&self.rules.rules);
+        let known = self.rules.table();
         let mut of_scripts = known.by_name.iter();
         let are_same = modules == before.scripts.modules.len()
             && scripts(config) == scripts(before)
@@ -230,7 +230,7 @@ impl RecorderHandle {
     > {
         let mut ready = HashMap::new();
         for _ in 0..TRIES {
-            let rules = lock(&self.rules.rules);
+            let rules = self.rules.table();
             let plan = ReloadPlan::new(&rules, wanted)?;
             let is_missing = |name: &&String| !ready.contains_key(*name);
             let missing: Vec<String> = plan.put.iter().filter(is_missing).cloned().collect();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use retroscope_capture::interface::NamedInterface;
 use retroscope_ring::InterfaceEntry;
 
 use crate::{
@@ -31,6 +32,15 @@ impl RecorderHandle {
     /// [`CommandError::Ended`].
     pub fn interfaces(&self) -> Result<Vec<InterfaceEntry>, CommandError> {
         Ok(self.common()?.ring.interfaces())
+    }
+
+    /// The present speed of an interface's link, Mbit/s. `None`: unknown, or no live interface.
+    #[must_use]
+    pub fn link_speed_mbit(&self, interface: &str) -> Option<u32> {
+        if self.rules.offline {
+            return None;
+        }
+        NamedInterface::new(interface).ok()?.speed_mbit()
     }
 
     /// Checks that an expression, for example of a query or a manual trigger, compiles for any

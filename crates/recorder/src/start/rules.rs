@@ -24,7 +24,7 @@ use crate::{
     control::{
         commands::{AnalyzerCommand, Settings},
         lock,
-        outcomes::Outcomes,
+        outcomes::{FiredRules, Outcomes},
     },
     dump::store::retention::RuleRetention,
     start::{
@@ -54,8 +54,10 @@ pub(crate) struct RuleBook {
     /// Whether several threads analyze packets, and packets of one flow may arrive at any of these
     /// threads.
     are_flows_apart: bool,
-    /// Not locked while a thread waits for the analyzer.
-    pub(super) rules: Mutex<RuleTable>,
+    /// Not locked while a thread waits for the analyzer. See [`Self::table`].
+    rules: Mutex<RuleTable>,
+    /// Rules that the analyzer has disabled since [`Self::table`].
+    fired: FiredRules,
     /// The other parts of the configuration that may change. Locked during a reload, also while it
     /// waits for the analyzer; taken before `rules`.
     pub(super) configured: Mutex<Configured>,
@@ -236,8 +238,21 @@ impl RuleBook {
             offline: config.offline,
             are_flows_apart,
             rules: Mutex::new(rules),
+            fired: outcomes.fired.clone(),
             configured: Mutex::new(configured),
         }
+    }
+
+    /// The rules, as the analyzer has them: single rules that have started a dump are disabled.
+    pub(super) fn table(&self) -> MutexGuard<'_, RuleTable> {
+        let mut rules = lock(&self.rules);
+        let fired = self.fired.take();
+        if !fired.is_empty() {
+            let entries = rules.by_name.values_mut();
+            let fired = entries.filter(|entry| fired.contains(&entry.number));
+            fired.for_each(|entry| entry.is_enabled = false);
+        }
+        rules
     }
 
     /// The limits for kept dumps, by rule.
@@ -295,7 +310,7 @@ impl RuleBook {
 
     /// The number of the rule with this name, if the rule is enabled.
     pub(super) fn number(&self, name: &str) -> Result<usize, CommandError> {
-        let rules = lock(&self.rules);
+        let rules = self.table();
         let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
         if !entry.is_enabled {
             let why = format!("rule '{name}' is disabled");
@@ -429,14 +444,14 @@ impl RecorderHandle {
     /// The rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<RuleStatus> {
-        let rules = lock(&self.rules.rules);
+        let rules = self.rules.table();
         rules.by_name.get(name).map(|entry| entry.status(name))
     }
 
     /// The rules, by name.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleStatus> {
-        let rules = lock(&self.rules.rules);
+        let rules = self.rules.table();
         let by_name = rules.by_name.iter();
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
@@ -470,14 +485,14 @@ impl RecorderHandle {
         };
         self.check_live()?;
         check_name(name)?;
-        let mut present = lock(&self.rules.rules).as_wanted(wanted)?;
+        let mut present = self.rules.table().as_wanted(wanted)?;
         if present.is_none() {
             // Outside of the lock, because compiling may take long. Another thread may put the same
             // rule meanwhile.
             let prepared = self.rules.prepare(expression)?;
             prepared.compile(&self.rules.native);
             let template = self.rules.own_template(request)?;
-            let rules = lock(&self.rules.rules);
+            let rules = self.rules.table();
             present = rules.as_wanted(wanted)?;
             if present.is_none() {
                 let is_there = rules.by_name.contains_key(name);
@@ -628,7 +643,7 @@ impl RecorderHandle {
         let answered = answer.recv_timeout(self.answer_wait).map_err(late);
         match answered {
             // The analyzer may still need the removed rules.
-            Err(_) => lock(&self.rules.rules).leaving.extend(leaving),
+            Err(_) => self.rules.table().leaving.extend(leaving),
             Ok(()) => self.rules.shared.remove(&leaving),
         }
         answered
@@ -639,7 +654,7 @@ impl RecorderHandle {
     /// # Errors
     /// [`CommandError`].
     fn wait_for_earlier_edits(&self) -> Result<(), CommandError> {
-        self.edit(lock(&self.rules.rules), Vec::new(), None, None)
+        self.edit(self.rules.table(), Vec::new(), None, None)
     }
 
     /// Removes a rule under a `condition`; its dumps go on. Returns whether the rule existed.
@@ -648,7 +663,7 @@ impl RecorderHandle {
     /// [`CommandError`]; `RuleChangedBefore`: the condition is false for an existing rule.
     pub fn remove_rule(&self, name: &str, condition: Condition<'_>) -> Result<bool, CommandError> {
         self.check_live()?;
-        let rules = lock(&self.rules.rules);
+        let rules = self.rules.table();
         let Some(entry) = rules.by_name.get(name) else {
             drop(rules);
             return self.wait_for_earlier_edits().map(|()| false);
@@ -659,8 +674,9 @@ impl RecorderHandle {
         self.edit(rules, edits, None, None).map(|()| true)
     }
 
-    /// Enables or disables a rule under a `condition`: whether its matches are hits. Returns the
-    /// rule as this change made it.
+    /// Enables or disables a rule under a `condition`: whether its matches are hits. `single`:
+    /// whether the next dump disables the rule (`None`: as it is). Returns the rule as this change
+    /// made it.
     ///
     /// # Errors
     /// [`CommandError`]; `Refused`: there is no such rule; `RuleChangedBefore`: the condition is
@@ -668,14 +684,15 @@ impl RecorderHandle {
     pub fn enable_rule(
         &self,
         name: &str,
-        is_enabled: bool,
+        (is_enabled, single): (bool, Option<bool>),
         condition: Condition<'_>,
     ) -> Result<RuleStatus, CommandError> {
         self.check_live()?;
-        let rules = lock(&self.rules.rules);
+        let rules = self.rules.table();
         let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
         entry.check_no_script(name)?;
-        if entry.is_enabled == is_enabled {
+        let single = single.unwrap_or(entry.request.single);
+        if (entry.is_enabled, entry.request.single) == (is_enabled, single) {
             let present = entry.status(name);
             drop(rules);
             return self.wait_for_earlier_edits().map(|()| present);
@@ -683,6 +700,7 @@ impl RecorderHandle {
         condition.check(name, Some(entry))?;
         let mut entry = entry.clone();
         entry.is_enabled = is_enabled;
+        entry.request.single = single;
         let made = entry.status(name);
         let edits = vec![(name.to_owned(), Edit::Keep(entry))];
         self.edit(rules, edits, None, None).map(|()| made)

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    CommandError, Condition, DumpReport, Empty, ManualTrigger, NO_PACKET, Query, RecorderHandle,
-    RequestedRange, TriggerRequest, Verdict,
+    CommandError, Condition, DumpReport, Empty, ManualTrigger, NO_PACKET, PinChange, Query,
+    RecorderHandle, RequestedRange, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -77,7 +77,9 @@ fn a_retry_waits_for_the_analyzer_too() {
         )));
     }
     for _ in 0..2 {
-        let disabled = rig.handle.enable_rule("late", false, Condition::Any);
+        let disabled = rig
+            .handle
+            .enable_rule("late", (false, None), Condition::Any);
         assert!(matches!(disabled, Err(CommandError::Late)));
     }
     for _ in 0..2 {
@@ -116,12 +118,12 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     )));
     put(&mut rig, "udp port 9", Condition::Exists).unwrap();
     let wrong = Condition::Unchanged(&old);
-    let disabled = asked(&mut rig, |it| it.enable_rule("r", false, wrong));
+    let disabled = asked(&mut rig, |it| it.enable_rule("r", (false, None), wrong));
     assert!(is_refused(disabled.map(|rule| (rule, true))));
     let version = rig.handle.rule("r").unwrap().version();
     for _ in 0..2 {
         let right = Condition::Unchanged(&version);
-        let disabled = asked(&mut rig, |it| it.enable_rule("r", false, right)).unwrap();
+        let disabled = asked(&mut rig, |it| it.enable_rule("r", (false, None), right)).unwrap();
         assert!(!disabled.is_enabled);
     }
     let removed = asked(&mut rig, |it| {
@@ -129,6 +131,70 @@ fn a_condition_holds_for_a_change_that_is_still_to_be_made() {
     });
     assert!(matches!(removed, Err(CommandError::RuleChangedBefore(_))));
     assert!(asked(&mut rig, |it| it.remove_rule("r", Condition::Exists)).unwrap());
+}
+
+/// A single rule starts one dump, although several queues have hits at once, and is disabled then.
+/// Each time that a client enables the rule again, it starts one more dump.
+#[test]
+fn a_single_rule_fires_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 4,
+        ring_bytes: 32 << 20,
+        future_ns: 100 * MS,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let request = TriggerRequest {
+        dump: Some("port $srcPort".to_owned()),
+        single: true,
+        ..TriggerRequest::default()
+    };
+    let put =
+        |it: &RecorderHandle| it.put_rule("once", ("udp port 7", &request), None, Condition::New);
+    let (armed, _) = asked(&mut rig, put).unwrap();
+    // Each packet would start a separate dump.
+    let mut number = 0_u32;
+    let mut packets = |rig: &mut Rig| {
+        for _ in 0..10 {
+            for queue in 0..4 {
+                number += 1;
+                let port = u16::try_from(number).unwrap();
+                rig.arrive(queue, udp(1000 + port, 7, number));
+            }
+        }
+        for _ in 0..3 {
+            rig.step();
+            rig.pass(S);
+        }
+        rig.step();
+    };
+    for dumps in 1..4 {
+        for _ in 0..2 {
+            packets(&mut rig);
+            assert_eq!(rig.reports.len(), dumps, "{:?}", rig.reports);
+        }
+        let fired = rig.handle.rule("once").unwrap();
+        assert!(!fired.is_enabled && fired.request.single);
+        assert_eq!(
+            fired.hits,
+            Some(dumps as u64),
+            "a disabled rule has no hits"
+        );
+        assert_ne!(fired.version(), armed.version());
+        let enabled = asked(&mut rig, |it| {
+            it.enable_rule("once", (true, None), Condition::Exists)
+        });
+        assert_eq!(enabled.unwrap().version(), armed.version());
+    }
+    let enable = |it: &RecorderHandle| it.enable_rule("once", (true, Some(false)), Condition::Any);
+    assert!(!asked(&mut rig, enable).unwrap().request.single);
+    packets(&mut rig);
+    // Two rules share the places of 64 dumps.
+    assert_eq!(rig.reports.len(), 3 + 32);
+    assert!(rig.handle.rule("once").unwrap().is_enabled);
 }
 
 /// From the answer on, a changed rule matches other packets. Its open dump goes on and ends as
@@ -177,7 +243,10 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 5);
     // A disabled rule stays disabled with another expression, and a rule of the start can be
     // changed.
-    asked(&mut rig, |it| it.enable_rule("r", false, Condition::Any)).unwrap();
+    asked(&mut rig, |it| {
+        it.enable_rule("r", (false, None), Condition::Any)
+    })
+    .unwrap();
     assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 6", &one)).unwrap());
     arrive(&mut rig, 6, 6);
     assert!(asked(&mut rig, |it| it.set_rule("1", "udp port 4", &one)).unwrap());
@@ -319,12 +388,12 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
             to_ns: Some(START + 1999 * MS),
             last_ns: None,
         };
-        let (pin, existed) = rig.handle.pin("p", stretch, true).unwrap();
-        let again = rig.handle.pin("p", stretch, true);
+        let (pin, change) = rig.handle.pin("p", stretch, None, true).unwrap();
+        let again = rig.handle.pin("p", stretch, None, true);
         assert!(matches!(again, Err(CommandError::PinExists(_))));
         assert_eq!(
-            (pin.from_ns, pin.evicted_before, existed),
-            (START + S, 0, false)
+            (pin.from_ns, pin.evicted_before, change),
+            (START + S, 0, PinChange::Made)
         );
         seconds(&mut rig, 20);
         let query = Query {
@@ -346,16 +415,74 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
         let left_out = START + 1800 * S;
         assert_eq!(
             rig.handle
-                .pin("q", within(left_out, left_out + S), false)
+                .pin("q", within(left_out, left_out + S), None, false)
                 .is_err(),
             step_ns > 0
         );
         assert!(
             rig.handle
-                .pin("r", within(START + 1, START), false)
+                .pin("r", within(START + 1, START), None, false)
                 .is_err()
         );
     }
+}
+
+/// A pin with a lease ends by itself, and its client can prolong it. The renewed pin has the same
+/// reservation.
+#[test]
+fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    for number in 0..10 {
+        rig.arrive(0, udp(1, 7, number));
+        rig.pass(100 * MS);
+        rig.step();
+    }
+    let stretch = RequestedRange {
+        from_ns: Some(START),
+        to_ns: Some(START + S),
+        last_ns: None,
+    };
+    let lease = Some(Duration::from_secs(30));
+    let ask = |rig: &Rig, lease| rig.handle.pin("frozen", stretch, lease, false).unwrap();
+    let left = |rig: &Rig| {
+        let pins = rig.handle.status().unwrap().pins;
+        pins.first().map(|pin| pin.lease_ns)
+    };
+    let reserved = |rig: &Rig| rig.common.ring.statistics().reserved_buckets;
+    let (pin, change) = ask(&rig, lease);
+    assert_eq!((pin.lease_ns, change), (Some(30 * S), PinChange::Made));
+    let news = rig.common.ring.reservation_news();
+    for _ in 0..3 {
+        rig.pass(29 * S);
+        rig.step();
+        assert_eq!(left(&rig), Some(Some(S)));
+        let (pin, change) = ask(&rig, lease);
+        assert_eq!((pin.lease_ns, change), (Some(30 * S), PinChange::Renewed));
+    }
+    assert_eq!(
+        rig.common.ring.reservation_news(),
+        news,
+        "the same reservation"
+    );
+    rig.pass(30 * S);
+    rig.step();
+    assert_eq!((left(&rig), reserved(&rig)), (None, 0));
+    assert!(!rig.handle.unpin("frozen").unwrap());
+    // Without anybody who asks, the analyzer ends it.
+    assert_eq!(ask(&rig, lease).1, PinChange::Made);
+    assert_eq!(ask(&rig, None).1, PinChange::Replaced);
+    rig.pass(3600 * S);
+    rig.step();
+    assert_eq!(left(&rig), Some(None), "without a lease it stays");
+    assert_eq!(ask(&rig, lease).1, PinChange::Replaced);
+    let pins = &rig.common.pins;
+    let is_kept = || rig.common.pins.take_fallen(&rig.common.ring).is_empty();
+    assert!(is_kept());
+    pins.expire(rig.common.clock.mono_ns() + 30 * S - 1);
+    assert!(left(&rig).is_some());
+    pins.expire(rig.common.clock.mono_ns() + 30 * S);
+    assert!(left(&rig).is_none());
 }
 
 /// The ring does not show losses before the ring. The recorder adds them to a query's report: where
@@ -615,7 +742,10 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
         "{told:?}"
     );
     assert_eq!(ask(&mut rig, "a", "udp port 8", at_ns).unwrap(), again);
-    asked(&mut rig, |it| it.enable_rule("web", false, Condition::Any)).unwrap();
+    asked(&mut rig, |it| {
+        it.enable_rule("web", (false, None), Condition::Any)
+    })
+    .unwrap();
     let why = ask(&mut rig, "d", "udp", at_ns).unwrap_err();
     assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
     assert!(why.to_string().contains("disabled"), "{why}");

@@ -294,7 +294,10 @@ fn commands_and_reloads_meet() {
     asked(&mut rig, |it| it.set_rule("mine", "udp port 6", &none)).unwrap();
     asked(&mut rig, |it| it.set_rule("a", "udp port 5", &none)).unwrap();
     asked(&mut rig, |it| it.remove_rule("b", Condition::Any)).unwrap();
-    asked(&mut rig, |it| it.enable_rule("1", false, Condition::Any)).unwrap();
+    asked(&mut rig, |it| {
+        it.enable_rule("1", (false, None), Condition::Any)
+    })
+    .unwrap();
     let told = reload(&mut rig, &configured).unwrap();
     assert_eq!(told.to_string(), "rules added: b; rules changed: a");
     assert_eq!(

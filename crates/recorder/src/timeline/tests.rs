@@ -73,6 +73,7 @@ fn request(from_ns: Option<i64>, to_ns: Option<i64>, slots: usize) -> TimelineRe
         from_ns,
         to_ns,
         slots,
+        peaks: None,
     }
 }
 
@@ -189,7 +190,13 @@ fn losses_and_outages_are_told_by_slot() {
         (INTERFACE_DOWN, (45, 61), 0),
         (INTERFACE_DOWN, (80, i64::MAX), 0),
     ];
-    let line = Timeline::new(slots, &[], (None, 89), losses.into_iter(), &triggers);
+    let line = Timeline::new(
+        slots,
+        (&[], None),
+        (None, 89),
+        losses.into_iter(),
+        &triggers,
+    );
     assert_eq!(line.lost[LOST_NO_BUCKET], [5, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(line.lost["kernel"][9], 5);
     assert!(!line.lost.contains_key(INTERFACE_DOWN));
@@ -208,7 +215,13 @@ fn so_many_triggers_are_remembered() {
     let count = TRIGGERS_KEPT + 100;
     (0..count).for_each(|ns| triggers.add(i64::try_from(ns).unwrap()));
     let slots = TimelineSlots::new((0, i64::try_from(count).unwrap() - 1), 10);
-    let line = Timeline::new(slots, &[], (None, i64::MAX), std::iter::empty(), &triggers);
+    let line = Timeline::new(
+        slots,
+        (&[], None),
+        (None, i64::MAX),
+        std::iter::empty(),
+        &triggers,
+    );
     assert_eq!(line.triggers[0], None, "some of them are forgotten");
     let others: u64 = line.triggers[1..].iter().map(|count| count.unwrap()).sum();
     assert_eq!(others, (count as u64) - slots.slot_ns.unsigned_abs());

@@ -54,11 +54,22 @@ impl Core {
                     if let Some(rule) = self.rules.get_mut(number) {
                         rule.is_enabled = *is_enabled;
                     }
+                    if *is_enabled {
+                        self.director.rearm(*number);
+                    }
                 }
                 RuleChange::Default(_) => {}
             }
         }
         self.slots.change_rules(changes);
+    }
+
+    /// Disables the single rules that have started their dump.
+    pub(super) fn disable_fired(&mut self) {
+        for number in std::mem::take(&mut self.director.just_fired) {
+            self.common.outcomes.fired.add(number);
+            self.change_rules(&[RuleChange::Enable(number, false)]);
+        }
     }
 
     /// Forgets a rule: its hits have no effect any more.
@@ -249,6 +260,7 @@ impl Core {
         counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_unreported_steps());
+        self.common.pins.expire(self.common.clock.mono_ns());
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         for notice in notices {

@@ -20,6 +20,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// The removed rule can have no more hits: forgets the rule when its dumps are finished.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
+        self.fired.remove(&rule);
         self.forget_gone(rule);
     }
 
@@ -56,6 +57,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if rule == MANUAL {
             let most = self.config.limits.max_dumps;
             return (self.by_hand >= most).then_some(Reason::MaxDumps);
+        }
+        if self.fired.contains(&rule) {
+            return Some(Reason::Single);
         }
         let now_ns = self.limits_ns(hit.time_ns);
         self.held_off.advance(now_ns);

@@ -217,6 +217,34 @@ fn single_disarms_after_the_first_dump_but_not_the_hand() {
     assert_eq!(director.counts.triggers, 3);
 }
 
+/// Also if several hits wait, and if an alert that names the rule acts at once.
+#[test]
+fn a_single_rule_starts_one_dump_until_it_is_enabled_again() {
+    let mut director = Director::new(config());
+    let mut orders = Vec::new();
+    let single = |time_ns, record, expression| {
+        let mut hit = hit(time_ns, record, expression);
+        hit.terms.limits.is_single = true;
+        hit
+    };
+    for (number, dumps) in [(0, 1), (1, 2)] {
+        let start_ns = number * 100 * S + S;
+        for (record, expression) in (0..).zip(["a", "b", "c"]) {
+            director.hit(single(start_ns, record, expression), &mut orders);
+            director.hit(single(start_ns + 30 * S, record, expression), &mut orders);
+        }
+        director.act_all(&mut orders);
+        let _ = director.manual(single(start_ns + 60 * S, 0, "d"), &mut orders);
+        assert_eq!(director.counts.triggers, dumps);
+        assert_eq!(std::mem::take(&mut director.just_fired), [0]);
+        director.advance(start_ns + 90 * S, &mut orders);
+        director.rearm(0);
+    }
+    assert_eq!(director.counts.suppressed.of(Reason::Single), 12);
+    let refused = |order: &Order<_>| matches!(order, Order::Refused { .. });
+    assert!(!orders.iter().any(refused), "no message for each of them");
+}
+
 #[test]
 fn a_window_closes_after_the_hold_time() {
     let mut director = Director::new(config());
