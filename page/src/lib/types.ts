@@ -1,0 +1,230 @@
+/** The API's answers, as far as the page reads these. See crates/api/openapi.json. */
+
+export type Role = 'metrics' | 'view' | 'packets' | 'trigger' | 'admin';
+
+export interface Problem {
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  filter?: string;
+  offset?: number;
+  role?: Role;
+  limit?: number;
+}
+
+export interface Session {
+  caller: string;
+  roles: Role[];
+  /** The filter and snap length of the token; null: the token sees whole packets. */
+  restricted: { filter?: string | null; snaplen?: number | null } | null;
+  expires: string | null;
+  version: string;
+  recording: string | null;
+  page: { details: boolean };
+}
+
+export interface Missing {
+  cause: string;
+  from: string;
+  to: string;
+  packets?: number | null;
+  at_most?: number | null;
+  by?: Record<string, number>;
+  source?: string | null;
+}
+
+export interface Scan {
+  from?: string | null;
+  to?: string | null;
+  inspected: number;
+  verdict: string;
+  reasons: string;
+  missing: Missing[];
+}
+
+export interface Packet {
+  time: string;
+  id?: string | null;
+  interface: string;
+  link_type: number;
+  length: number;
+  captured: number;
+  summary: string;
+  dropped?: number;
+  hex?: string;
+}
+
+export interface Packets {
+  packets: Packet[];
+  next?: string | null;
+  scan: Scan;
+}
+
+export interface FlowEnd {
+  address: string;
+  port?: number | null;
+}
+
+export interface TopFlow {
+  flow: string;
+  ends: FlowEnd[];
+  proto?: number | null;
+  community_id?: string | null;
+  packets: number;
+  bytes: number;
+}
+
+export interface TopHost {
+  address: string;
+  packets: number;
+  bytes: number;
+  sent_bytes: number;
+}
+
+export interface TopPort {
+  proto: number;
+  port: number;
+  packets: number;
+  bytes: number;
+  sent_bytes: number;
+}
+
+export interface Top {
+  scan: Scan;
+  packets: number;
+  bytes: number;
+  flows: TopFlow[];
+  hosts: TopHost[];
+  ports: TopPort[];
+  uncertain_bytes: number;
+  uncertain_packets: number;
+}
+
+type Slots<T = number> = (T | null)[];
+
+export interface Timeline {
+  from: string;
+  slot_seconds: number;
+  resolution_seconds: number;
+  packets: Slots;
+  bytes: Slots;
+  lost: Record<string, number[]>;
+  down: boolean[];
+  triggers: Slots;
+  losses_known_to?: string | null;
+  whole_from?: string | null;
+}
+
+export interface Interface {
+  name: string;
+  link_type: number;
+  snaplen?: number | null;
+}
+
+export interface Interfaces {
+  interfaces: Interface[];
+}
+
+export interface Pin {
+  name: string;
+  from?: string | null;
+  to: string;
+  revoked: boolean;
+  evicted_before: number;
+}
+
+export interface Pins {
+  pins: Pin[];
+}
+
+export interface Source {
+  name: string;
+  stored: number;
+  received?: number | null;
+  lost: Record<string, number | null>;
+  shed: Record<string, number | null>;
+  xdp?: unknown;
+}
+
+export interface RuleCost {
+  name: string | null;
+  [field: string]: unknown;
+}
+
+export interface RecorderStatus {
+  sources: Source[];
+  ring: { stored: number; stored_bytes: number; evicted: number; evicted_bytes: number; reserved_buckets: number; closed_buckets: number; free_buckets: number };
+  history_seconds?: number | null;
+  history_goal_seconds?: number | null;
+  when_full: 'record' | 'protect' | 'wait';
+  triggers: number;
+  suppressed: number;
+  suppressed_by: Record<string, number>;
+  dumps_open: number;
+  rules: number;
+  rule_costs?: RuleCost[];
+  inspection: { timed: number; mean_ns?: number | null };
+  pins?: Pin[];
+  next_event: number;
+  [field: string]: unknown;
+}
+
+export type VerdictWord = 'complete' | 'incomplete' | 'failed';
+
+export interface StoredDump {
+  id: string;
+  is_open: boolean;
+  is_held: boolean;
+  rule: string;
+  rule_name?: string | null;
+  trigger_time: string;
+  from: string;
+  to: string;
+  packets: number;
+  bytes: number;
+  files: { name: string; bytes: number; sha256?: string | null }[];
+  verdict?: VerdictWord | null;
+}
+
+export interface DumpReport {
+  id: string;
+  rule: string;
+  rule_name?: string | null;
+  trigger_time: string;
+  from: string;
+  to: string;
+  packets: number;
+  bytes: number;
+  verdict: VerdictWord;
+  clipped: string[];
+  missing: Missing[];
+  notes?: string[];
+  error?: string | null;
+  asked_by?: string | null;
+  caller?: string | null;
+  reason?: string | null;
+}
+
+export interface Dump {
+  number?: number | null;
+  report?: DumpReport | null;
+  stored?: StoredDump | null;
+}
+
+export interface Dumps {
+  dumps: Dump[];
+  next?: string | null;
+}
+
+export interface Counted {
+  packets: number;
+  bytes: number;
+  inspected: number;
+  verdict: string;
+  reasons: string;
+  missing: Missing[];
+  from?: string | null;
+  to?: string | null;
+  dumps?: { read: number; packets: number; uncovered: [string, string][] } | null;
+}
