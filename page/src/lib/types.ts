@@ -21,7 +21,15 @@ export interface Session {
   expires: string | null;
   version: string;
   recording: string | null;
-  page: { details: boolean };
+  features: { details: boolean };
+  /** Operations that this session may not use, by operationId, and the reason. */
+  may_not: Record<string, string>;
+}
+
+/** The answer for a client without a session. `tokens`: whether tokens can log in. */
+export interface NoSession {
+  caller: null;
+  tokens: boolean;
 }
 
 export interface Missing {
