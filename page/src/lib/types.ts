@@ -14,14 +14,18 @@ export interface Problem {
 }
 
 export interface Session {
+  /** null: nobody is logged in. */
   caller: string;
   roles: Role[];
   /** The filter and snap length of the token; null: the token sees whole packets. */
   restricted: { filter?: string | null; snaplen?: number | null } | null;
   expires: string | null;
+  idle_seconds?: number;
   version: string;
   recording: string | null;
-  page: { details: boolean };
+  features: { details: boolean };
+  /** Why this client may not use an operation, by the operation's ID. */
+  may_not: Record<string, string>;
 }
 
 export interface Missing {
@@ -41,6 +45,14 @@ export interface Scan {
   verdict: string;
   reasons: string;
   missing: Missing[];
+  empty?: Empty | null;
+}
+
+/** Why an answer has no packets. */
+export interface Empty {
+  reason?: string;
+  why?: string;
+  seconds?: number;
 }
 
 export interface Packet {
@@ -53,6 +65,16 @@ export interface Packet {
   summary: string;
   dropped?: number;
   hex?: string;
+  flow?: Flow | null;
+}
+
+export interface Flow {
+  src_ip: string;
+  src_port?: number | null;
+  dest_ip: string;
+  dest_port?: number | null;
+  proto: string;
+  community_id?: string | null;
 }
 
 export interface Packets {
@@ -114,12 +136,25 @@ export interface Timeline {
   triggers: Slots;
   losses_known_to?: string | null;
   whole_from?: string | null;
+  peaks?: Peaks | null;
+}
+
+/** The largest intervals of each slot, with the parameter `peaks`. */
+export interface Peaks {
+  seconds: number;
+  known_from?: string | null;
+  packets: Slots;
+  bytes: Slots;
+  wire_bytes: Slots;
+  series?: { name: string; packets: Slots; wire_bytes: Slots; peak_packets: Slots; peak_bytes: Slots }[];
+  series_left_out?: number;
 }
 
 export interface Interface {
   name: string;
   link_type: number;
   snaplen?: number | null;
+  speed_mbit?: number | null;
 }
 
 export interface Interfaces {
@@ -132,6 +167,8 @@ export interface Pin {
   to: string;
   revoked: boolean;
   evicted_before: number;
+  /** Seconds until the pin ends; null: it stays. */
+  lease_seconds?: number | null;
 }
 
 export interface Pins {
