@@ -28,6 +28,8 @@ export interface Options {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** The request outlives the page. */
+  keepalive?: boolean;
 }
 
 /** Called when a session is missing or has ended. */
@@ -44,6 +46,7 @@ export async function request(method: string, path: string, options: Options = {
     init.body = JSON.stringify(options.body);
   }
   if (options.signal) init.signal = options.signal;
+  if (options.keepalive) init.keepalive = true;
   let response: Response;
   try {
     response = await fetch(url(path, options.parameters), init);
