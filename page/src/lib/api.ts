@@ -1,4 +1,4 @@
-import type { Packets, Problem, RecorderStatus, Interfaces, Session, Timeline, Top, Pins, Pin, Dumps, Counted } from './types';
+import type { Packets, Problem, RecorderStatus, Interfaces, NoSession, Session, Timeline, Top, Pins, Pin, Dumps, Counted } from './types';
 
 /** The API is next to the page, also below a proxy's path prefix. */
 export const base = new URL('.', document.baseURI);
@@ -55,7 +55,8 @@ export async function request(method: string, path: string, options: Options = {
     throw new ApiError({ type: 'unreachable', title: 'No answer', status: 0, detail: 'The recorder does not answer.' });
   }
   if (response.ok) return response;
-  if (response.status === 401) onUnauthorized();
+  // A wrong token at a login is not the end of a session.
+  if (response.status === 401 && path !== 'v1/session') onUnauthorized();
   throw new ApiError(await problemOf(response));
 }
 
@@ -81,7 +82,7 @@ export async function send<T>(method: 'POST' | 'PUT' | 'PATCH' | 'DELETE', path:
 }
 
 export const api = {
-  session: () => get<Session>('v1/session'),
+  session: () => get<Session | NoSession>('v1/session'),
   status: () => get<RecorderStatus>('v1/status'),
   interfaces: () => get<Interfaces>('v1/interfaces'),
   timeline: (parameters: Parameters, signal?: AbortSignal) => get<Timeline>('v1/timeline', parameters, signal),

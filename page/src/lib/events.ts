@@ -63,7 +63,7 @@ type Message =
   | { hello: string }
   | { replay: string; log: RecorderEvent[]; state: StreamState }
   | { event: RecorderEvent }
-  | { state: StreamState; why?: string }
+  | { state: StreamState; why: string | undefined }
   | { session: true };
 
 /** The parts of the browser that tests replace. */
@@ -87,6 +87,7 @@ export class EventStream {
   private stopped = new AbortController();
   private readonly hearers = new Set<(event: RecorderEvent) => void>();
   private readonly watchers = new Set<() => void>();
+  private readonly sessionWatchers = new Set<() => void>();
 
   /** `name` is the same in all tabs that show this recorder. */
   constructor(
@@ -108,7 +109,13 @@ export class EventStream {
     return () => this.hearers.delete(hearer);
   }
 
-  /** Calls `watcher` when the state changes or another tab changed the session. */
+  /** Calls `watcher` when another tab has logged in or out. */
+  onSession(watcher: () => void): () => void {
+    this.sessionWatchers.add(watcher);
+    return () => this.sessionWatchers.delete(watcher);
+  }
+
+  /** Calls `watcher` when the state changes. */
   watch(watcher: () => void): () => void {
     this.watchers.add(watcher);
     return () => this.watchers.delete(watcher);
@@ -216,7 +223,7 @@ export class EventStream {
 
   private hear(message: Message): void {
     if ('session' in message) {
-      for (const watcher of this.watchers) watcher();
+      for (const watcher of this.sessionWatchers) watcher();
     } else if (this.leads) {
       if ('hello' in message) {
         this.post({ replay: message.hello, log: this.log, state: this.state });

@@ -1,4 +1,5 @@
-import { api, reason, ApiError, whenUnauthorized } from './api';
+import { api, reason, request, send, ApiError, whenUnauthorized } from './api';
+import { events } from './events';
 import type { Interface, RecorderStatus, Role, Session } from './types';
 import { parseView, writeView, type Tab, type View } from './url';
 import type { Range } from './time';
@@ -14,6 +15,10 @@ export interface Mark {
 class State {
   /** undefined: not known yet; null: logged out. */
   session = $state.raw<Session | null | undefined>(undefined);
+  /** Whether tokens can log in. If not, only links of `retroscope open` can. */
+  tokens = $state(true);
+  /** Why the login view is shown; empty: nobody has logged in yet. */
+  loginTrouble = $state('');
   status = $state.raw<RecorderStatus | null>(null);
   /** Why the last request for the status failed; empty: it succeeded. */
   trouble = $state('');
@@ -36,6 +41,11 @@ class State {
     if (!this.can(role)) return `Your token lacks the role “${role}”.`;
     if (allPackets && this.session?.restricted) return 'Your token sees only a part of the packets.';
     return '';
+  }
+
+  /** Why the session may not use an operation of the API; empty: it may. */
+  mayNot(operation: string): string {
+    return this.session?.may_not[operation] ?? '';
   }
 
   /** Changes the view and the page's address. Back returns to the earlier view, unless `replace`. */
@@ -64,22 +74,82 @@ class State {
   }
 
   async open(): Promise<void> {
-    whenUnauthorized(() => (this.session = null));
+    whenUnauthorized(() => this.leave('Your session has ended. Log in to continue where you were.'));
     addEventListener('popstate', () => (this.view = parseView(location.search, this.utc)));
-    await this.enter();
+    events().watch(() => {
+      if (events().state === 'refused' && this.session && !this.mayNot('followEvents')) void this.enter();
+    });
+    events().onSession(() => void this.enter());
+    const link = new URLSearchParams(location.hash.slice(1)).get('link');
+    if (link) {
+      // The code works once, but it must not stay in the browser's history.
+      history.replaceState(null, '', location.pathname + location.search);
+      await this.login({ link });
+    } else {
+      await this.enter();
+    }
   }
 
   /** Reads the session, after a start of the page or a login. */
   async enter(): Promise<void> {
+    let isNew: boolean;
     try {
-      this.session = await api.session();
+      const answer = await api.session();
       this.trouble = '';
+      if (answer.caller === null) {
+        this.tokens = answer.tokens;
+        this.leave(this.session ? 'Your session has ended. Log in to continue where you were.' : this.loginTrouble);
+        return;
+      }
+      this.loginTrouble = '';
+      isNew = this.session?.caller !== answer.caller;
+      this.session = answer;
     } catch (error) {
-      if (import.meta.env.DEV && error instanceof ApiError && error.status === 404) this.session = DEVELOPER;
-      else if (error instanceof ApiError && error.status === 401) this.session = null;
-      else this.trouble = reason(error);
+      this.trouble = reason(error);
+      return;
     }
-    if (this.session) await Promise.all([this.refresh(), this.readInterfaces()]);
+    if (isNew && !this.mayNot('followEvents')) events().start();
+    await Promise.all([this.refresh(), this.readInterfaces()]);
+  }
+
+  /** Exchanges a token or the code of a link for a session. */
+  async login(by: { token: string } | { link: string }): Promise<void> {
+    this.loginTrouble = '';
+    try {
+      if ('token' in by) await request('POST', 'v1/session', { headers: { Authorization: `Bearer ${by.token}` } });
+      else await send('POST', 'v1/session', by);
+    } catch (error) {
+      const failed = error instanceof ApiError ? error.problem.detail : reason(error);
+      await this.enter();
+      this.loginTrouble = failed;
+      return;
+    }
+    await this.enter();
+    events().sessionChanged();
+  }
+
+  async logout(): Promise<void> {
+    try {
+      await send('DELETE', 'v1/session');
+    } catch (error) {
+      // 404: the session had ended.
+      if (!(error instanceof ApiError && (error.status === 404 || error.status === 401))) {
+        this.trouble = reason(error);
+        return;
+      }
+    }
+    this.leave('');
+    events().sessionChanged();
+  }
+
+  /** Forgets the session and what it showed. */
+  private leave(why: string): void {
+    events().stop();
+    this.loginTrouble = why;
+    this.session = null;
+    this.status = null;
+    this.interfaces = [];
+    this.marks = [];
   }
 
   async refresh(): Promise<void> {
@@ -99,9 +169,5 @@ class State {
     }
   }
 }
-
-const DEVELOPER: Session = {
-  caller: 'developer', roles: ['admin'], restricted: null, expires: null, version: 'development', recording: null, page: { details: true },
-};
 
 export const app = new State();

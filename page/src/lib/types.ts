@@ -14,7 +14,6 @@ export interface Problem {
 }
 
 export interface Session {
-  /** null: nobody is logged in. */
   caller: string;
   roles: Role[];
   /** The filter and snap length of the token; null: the token sees whole packets. */
@@ -24,8 +23,14 @@ export interface Session {
   version: string;
   recording: string | null;
   features: { details: boolean };
-  /** Why this client may not use an operation, by the operation's ID. */
+  /** Operations that this session may not use, by operationId, and the reason. */
   may_not: Record<string, string>;
+}
+
+/** The answer for a client without a session. `tokens`: whether tokens can log in. */
+export interface NoSession {
+  caller: null;
+  tokens: boolean;
 }
 
 export interface Missing {
