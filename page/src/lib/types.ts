@@ -270,3 +270,41 @@ export interface Counted {
   to?: string | null;
   dumps?: { read: number; packets: number; uncovered: [string, string][] } | null;
 }
+
+/** A line of the tree of fields, as Wireshark shows it. */
+export interface Field {
+  label: string;
+  layer?: boolean;
+  filter?: string;
+  /** Index of the bytes in `Details.sources`; `start` and `length` are a range of these. */
+  source?: number;
+  start?: number;
+  length?: number;
+  generated?: boolean;
+  severity?: string;
+  /** The ID of another packet that the label names. */
+  frame?: string;
+  fields?: Field[];
+}
+
+export interface Details {
+  id: string;
+  time: string;
+  sources: { name: string; length: number; hex: string }[];
+  fields: Field[];
+  context: { packets: number; before: number; is_limited: boolean };
+  is_truncated: boolean;
+}
+
+export interface Stream {
+  protocol: string;
+  client: string;
+  server: string;
+  has_start: boolean;
+  has_end: boolean;
+  segments: { from: 'client' | 'server'; time: string; id?: string | null; hex?: string; missing?: number }[];
+  client_bytes: number;
+  server_bytes: number;
+  remarks: string[];
+  is_truncated: boolean;
+}

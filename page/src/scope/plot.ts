@@ -335,6 +335,7 @@ export class Plot {
     const { left, width, top } = u.bbox;
     c.font = `${10 * r}px ${this.theme.font}`;
     c.textBaseline = 'middle';
+    c.textAlign = 'left';
     for (const { span, row } of this.laid()) {
       const x = Math.max(left, this.px(u, span.from));
       const end = Math.min(left + width, Math.max(this.px(u, span.to), this.px(u, span.from) + 2 * r));
