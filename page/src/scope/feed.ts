@@ -1,6 +1,7 @@
 import { api, isAbort, reason } from '../lib/api';
 import { MS, now, parseRfc3339, rfc3339, SECOND, type Ns, type Range } from '../lib/time';
 import { Columns } from './columns';
+import { MAX_SLOTS, roughSlot, slotOf } from './ticks';
 
 /** Between two requests of the live strip, ms. */
 const FRAME_MS = 100;
@@ -10,8 +11,6 @@ const SYNC_MS = 1000;
 const PATIENCE_MS = 300;
 /** Packets of the last moments may be on their way to the ring, ns. */
 const LAG = 50 * MS;
-/** The API's limit of slots. */
-const MAX_SLOTS = 2000;
 
 export interface Wish {
   /** The visible range; null: live. */
@@ -211,18 +210,4 @@ export class Feed {
       trouble: this.trouble,
     });
   }
-}
-
-/** The length of a column: a whole number of ms where it is longer, as the peaks are aligned to ms. */
-export function slotOf(span: number, width: number): Ns {
-  const exact = Math.max(1, span / Math.min(Math.max(width, 50), MAX_SLOTS));
-  return exact > MS ? Math.ceil(exact / MS) * MS : Math.ceil(exact);
-}
-
-/** A length that seldom changes while the history grows: 1, 1.5, 2, 3, 5 or 7 times a power of ten. */
-export function roughSlot(exact: number): Ns {
-  const least = Math.max(MS, exact);
-  const power = 10 ** Math.floor(Math.log10(least));
-  const factor = [1, 1.5, 2, 3, 5, 7, 10].find((f) => f * power >= least * 0.999999) ?? 10;
-  return Math.ceil((factor * power) / MS) * MS;
 }

@@ -1,4 +1,4 @@
-import { clock, date, DAY, HOUR, MINUTE, SECOND, toMs, type Ns } from '../lib/time';
+import { clock, date, DAY, HOUR, MINUTE, MS, SECOND, toMs, type Ns } from '../lib/time';
 
 const COARSE = [1, 2, 5, 10, 15, 30].map((n) => n * SECOND)
   .concat([1, 2, 5, 10, 15, 30].map((n) => n * MINUTE))
@@ -36,4 +36,21 @@ export function niceMax(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value));
   const factor = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((f) => f * power >= value * 1.02);
   return (factor ?? 12) * power;
+}
+
+/** The API's limit of slots. */
+export const MAX_SLOTS = 2000;
+
+/** The length of a column: a whole number of ms where it is longer, as the peaks are aligned to ms. */
+export function slotOf(span: number, width: number): Ns {
+  const exact = Math.max(1, span / Math.min(Math.max(width, 50), MAX_SLOTS));
+  return exact > MS ? Math.ceil(exact / MS) * MS : Math.ceil(exact);
+}
+
+/** A length that seldom changes while the history grows: 1, 1.5, 2, 3, 5 or 7 times a power of ten. */
+export function roughSlot(exact: number): Ns {
+  const least = Math.max(MS, exact);
+  const power = 10 ** Math.floor(Math.log10(least));
+  const factor = [1, 1.5, 2, 3, 5, 7, 10].find((f) => f * power >= least * 0.999999) ?? 10;
+  return Math.ceil((factor * power) / MS) * MS;
 }
