@@ -1,4 +1,4 @@
-import type { Packets, Problem, RecorderStatus, Interfaces, NoSession, Session, Timeline, Top, Pins, Pin, Dumps, Counted } from './types';
+import type { Details, Stream, Packets, Problem, RecorderStatus, Interfaces, NoSession, Session, Timeline, Top, Pins, Pin, Dumps, Counted } from './types';
 
 /** The API is next to the page, also below a proxy's path prefix. */
 export const base = new URL('.', document.baseURI);
@@ -28,6 +28,8 @@ export interface Options {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** The request outlives the page. */
+  keepalive?: boolean;
 }
 
 /** Called when a session is missing or has ended. */
@@ -44,6 +46,7 @@ export async function request(method: string, path: string, options: Options = {
     init.body = JSON.stringify(options.body);
   }
   if (options.signal) init.signal = options.signal;
+  if (options.keepalive) init.keepalive = true;
   let response: Response;
   try {
     response = await fetch(url(path, options.parameters), init);
@@ -85,6 +88,8 @@ export const api = {
   timeline: (parameters: Parameters, signal?: AbortSignal) => get<Timeline>('v1/timeline', parameters, signal),
   top: (parameters: Parameters, signal?: AbortSignal) => get<Top>('v1/top', parameters, signal),
   packets: (parameters: Parameters, signal?: AbortSignal) => get<Packets>('v1/packets', parameters, signal),
+  details: (parameters: Parameters, signal?: AbortSignal) => get<Details>('v1/details', parameters, signal),
+  stream: (parameters: Parameters, signal?: AbortSignal) => get<Stream>('v1/stream', parameters, signal),
   count: (parameters: Parameters, signal?: AbortSignal) => get<Counted>('v1/query', { ...parameters, count: true }, signal),
   pins: () => get<Pins>('v1/pins'),
   pin: (name: string, body: unknown) => send<Pin>('PUT', `v1/pins/${encodeURIComponent(name)}`, body),

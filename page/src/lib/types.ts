@@ -19,6 +19,7 @@ export interface Session {
   /** The filter and snap length of the token; null: the token sees whole packets. */
   restricted: { filter?: string | null; snaplen?: number | null } | null;
   expires: string | null;
+  idle_seconds?: number;
   version: string;
   recording: string | null;
   features: { details: boolean };
@@ -49,6 +50,14 @@ export interface Scan {
   verdict: string;
   reasons: string;
   missing: Missing[];
+  empty?: Empty | null;
+}
+
+/** Why an answer has no packets. */
+export interface Empty {
+  reason?: string;
+  why?: string;
+  seconds?: number;
 }
 
 export interface Packet {
@@ -61,6 +70,16 @@ export interface Packet {
   summary: string;
   dropped?: number;
   hex?: string;
+  flow?: Flow | null;
+}
+
+export interface Flow {
+  src_ip: string;
+  src_port?: number | null;
+  dest_ip: string;
+  dest_port?: number | null;
+  proto: string;
+  community_id?: string | null;
 }
 
 export interface Packets {
@@ -122,12 +141,25 @@ export interface Timeline {
   triggers: Slots;
   losses_known_to?: string | null;
   whole_from?: string | null;
+  peaks?: Peaks | null;
+}
+
+/** The largest intervals of each slot, with the parameter `peaks`. */
+export interface Peaks {
+  seconds: number;
+  known_from?: string | null;
+  packets: Slots;
+  bytes: Slots;
+  wire_bytes: Slots;
+  series?: { name: string; packets: Slots; wire_bytes: Slots; peak_packets: Slots; peak_bytes: Slots }[];
+  series_left_out?: number;
 }
 
 export interface Interface {
   name: string;
   link_type: number;
   snaplen?: number | null;
+  speed_mbit?: number | null;
 }
 
 export interface Interfaces {
@@ -140,6 +172,8 @@ export interface Pin {
   to: string;
   revoked: boolean;
   evicted_before: number;
+  /** Seconds until the pin ends; null: it stays. */
+  lease_seconds?: number | null;
 }
 
 export interface Pins {
@@ -289,4 +323,42 @@ export interface Counted {
   from?: string | null;
   to?: string | null;
   dumps?: { read: number; packets: number; uncovered: [string, string][] } | null;
+}
+
+/** A line of the tree of fields, as Wireshark shows it. */
+export interface Field {
+  label: string;
+  layer?: boolean;
+  filter?: string;
+  /** Index of the bytes in `Details.sources`; `start` and `length` are a range of these. */
+  source?: number;
+  start?: number;
+  length?: number;
+  generated?: boolean;
+  severity?: string;
+  /** The ID of another packet that the label names. */
+  frame?: string;
+  fields?: Field[];
+}
+
+export interface Details {
+  id: string;
+  time: string;
+  sources: { name: string; length: number; hex: string }[];
+  fields: Field[];
+  context: { packets: number; before: number; is_limited: boolean };
+  is_truncated: boolean;
+}
+
+export interface Stream {
+  protocol: string;
+  client: string;
+  server: string;
+  has_start: boolean;
+  has_end: boolean;
+  segments: { from: 'client' | 'server'; time: string; id?: string | null; hex?: string; missing?: number }[];
+  client_bytes: number;
+  server_bytes: number;
+  remarks: string[];
+  is_truncated: boolean;
 }
