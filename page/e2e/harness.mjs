@@ -2,7 +2,7 @@
 
 import { execFileSync, spawn } from 'node:child_process';
 import { createSocket } from 'node:dgram';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
@@ -61,6 +61,12 @@ export class Recorder {
   /** Makes a token and returns it. */
   token(name, ...options) {
     return this.command('token', '--tokens', this.tokens, '--name', name, ...options).trim();
+  }
+
+  /** Removes the line of a token, which revokes the token. */
+  removeToken(name) {
+    const lines = readFileSync(this.tokens, 'utf8').split('\n');
+    writeFileSync(this.tokens, lines.filter((line) => !line.includes(name)).join('\n'));
   }
 
   command(...args) {
@@ -185,7 +191,7 @@ export async function visit(recorder, { path = '', ...options } = {}) {
 export async function login(page, token) {
   await page.getByLabel('Token').fill(token);
   await page.getByRole('button', { name: 'Log in' }).click();
-  await page.getByRole('navigation').waitFor();
+  await page.getByRole('tablist').waitFor();
 }
 
 /** `visit`, and log in. */
