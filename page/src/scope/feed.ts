@@ -28,6 +28,8 @@ export interface Wish {
 export interface Picture {
   columns: Columns | null;
   history: Columns | null;
+  /** Another number: the history has new columns. */
+  historyVersion: number;
   visible: Range;
   /** The recorder's time. */
   now: Ns;
@@ -203,6 +205,7 @@ export class Feed {
     this.draw({
       columns: this.columns,
       history: this.history,
+      historyVersion: this.historyDone,
       visible: this.visible(wish),
       now: this.now(),
       oldest: this.oldest,

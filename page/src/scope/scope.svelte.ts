@@ -252,7 +252,8 @@ class Scope {
     try {
       const page = await api.packets({ from: rfc3339(range.from), to: rfc3339(range.to), limit: 2 * STEMS });
       if (this.stemsFor !== key) return;
-      this.stems = page.packets.map((packet) => ({ at: parseRfc3339(packet.time)!, length: packet.length, id: packet.id ?? '' }));
+      const stems = page.packets.map((packet) => ({ at: parseRfc3339(packet.time)!, length: packet.length, id: packet.id ?? '' }));
+      this.stems = stems.length ? stems : null;
     } catch {
       this.stems = null;
     }
