@@ -94,8 +94,8 @@ class Analysis {
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
       if (query.filter) this.recent = rememberFilter(query.filter);
-      const gone = scope.picture?.wholeFrom;
-      const isPast = gone && query.range && query.range.from < gone;
+      const gone = scope.overwritten;
+      const isPast = gone !== null && query.range && query.range.from < gone;
       this.kept = isPast && !app.mayNot('queryPackets') ? await api.count(parameters, abort.signal) : null;
       // The Community ID is no filter of the tables.
       if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);

@@ -33,10 +33,8 @@ export interface Picture {
   visible: Range;
   /** The recorder's time. */
   now: Ns;
-  /** The oldest packet; null: nothing is recorded. */
+  /** From here on every packet is in the ring; null: nothing is recorded. */
   oldest: Ns | null;
-  /** From here on every packet is in the ring; null: nothing was overwritten. */
-  wholeFrom: Ns | null;
   trouble: string;
 }
 
@@ -53,7 +51,6 @@ export class Feed {
   private standing: Ns | null = null;
   private lastEnd: Ns | null = null;
   private oldest: Ns | null = null;
-  private wholeFrom: Ns | null = null;
   private synced = -Infinity;
   private historyDone = -Infinity;
   private wake: () => void = () => {};
@@ -90,10 +87,6 @@ export class Feed {
   /** The recorder's time. */
   now(): Ns {
     return this.standing ?? now() + this.offset;
-  }
-
-  get oldestPacket(): Ns | null {
-    return this.oldest;
   }
 
   private async loop(): Promise<void> {
@@ -189,8 +182,8 @@ export class Feed {
     // A small difference is the network's jitter, and would make the strip tremble.
     if (Math.abs(offset - this.offset) > 30 * MS || this.lastEnd === null) this.offset = offset;
     this.lastEnd = end;
-    this.oldest = line.packets[0] === null ? null : from;
-    this.wholeFrom = line.whole_from ? parseRfc3339(line.whole_from) : null;
+    // Single packets may be older, as of an interface with little traffic.
+    this.oldest = line.whole_from ? parseRfc3339(line.whole_from) : line.packets[0] === null ? null : from;
     this.synced = performance.now();
   }
 
@@ -209,7 +202,6 @@ export class Feed {
       visible: this.visible(wish),
       now: this.now(),
       oldest: this.oldest,
-      wholeFrom: this.wholeFrom,
       trouble: this.trouble,
     });
   }

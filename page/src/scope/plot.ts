@@ -34,6 +34,8 @@ export interface Overlay {
   triggers: Ns[];
   stems: Stem[] | null;
   packet: string;
+  /** Why there are no packets before the oldest packets. */
+  gone: string;
 }
 
 /** Heights of the lanes above the columns, CSS pixels. */
@@ -237,12 +239,14 @@ export class Plot {
     const c = u.ctx;
     this.patterns ??= { lost: hatch(c, this.theme.bad), down: hatch(c, this.theme.warn, false), gone: hatch(c, this.theme.line, false) };
     const { left, top, width, height } = u.bbox;
-    const { visible, wholeFrom, oldest, now, columns } = this.picture!;
+    const { visible, oldest: start, now, columns } = this.picture!;
     c.save();
     c.fillStyle = this.theme.sunken;
     c.fillRect(left, top, width, height);
-    const start = oldest ?? wholeFrom;
-    if (start !== null && start > visible.from) this.band(u, visible.from, start, this.patterns.gone);
+    if (start !== null && start > visible.from) {
+      this.band(u, visible.from, start, this.patterns.gone);
+      this.goneLabel(u, start);
+    }
     if (now < visible.to) {
       c.fillStyle = this.theme.panel;
       const x = Math.max(left, this.px(u, now));
@@ -252,6 +256,18 @@ export class Plot {
       this.runs(columns, (i) => columns.value('down', i) > 0, (from, to) => this.band(u, from, to, this.patterns!.down));
     }
     c.restore();
+  }
+
+  private goneLabel(u: uPlot, start: Ns): void {
+    const c = u.ctx;
+    const r = devicePixelRatio;
+    const x = Math.min(this.px(u, start), u.bbox.left + u.bbox.width) - 8 * r;
+    if (x - u.bbox.left < 90 * r) return;
+    c.font = `${11 * r}px ${this.theme.font}`;
+    c.textAlign = 'right';
+    c.textBaseline = 'top';
+    c.fillStyle = this.theme.muted;
+    c.fillText(this.overlay!.gone, x, u.bbox.top + 6 * r);
   }
 
   private band(u: uPlot, from: Ns, to: Ns, fill: CanvasPattern | string): void {
