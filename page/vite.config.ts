@@ -1,13 +1,17 @@
 import { defineConfig } from 'vitest/config';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
+import { licenses } from './licenses';
+
+// scripts/page.sh builds into another folder and compares.
+const out = process.env.OUT;
 
 // The built files are compiled into the recorder, so their names are fixed. URLs are relative,
 // because a proxy may serve the page below a path prefix.
 export default defineConfig({
   base: './',
-  plugins: [svelte()],
+  plugins: [svelte(), licenses(out ? `${out}/LICENSES.md` : 'LICENSES.md')],
   build: {
-    outDir: '../crates/api/page',
+    outDir: out ? `${out}/page` : '../crates/api/page',
     emptyOutDir: true,
     target: 'es2022',
     assetsInlineLimit: 0,

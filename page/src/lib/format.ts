@@ -41,3 +41,11 @@ export function visible(text: string, longest = 4096): string {
   const cut = text.length > longest ? `${text.slice(0, longest)}…` : text;
   return cut.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
 }
+
+const SIZES: Record<string, number> = { '': 1, k: 1e3, m: 1e6, g: 1e9, t: 1e12, ki: 2 ** 10, mi: 2 ** 20, gi: 2 ** 30, ti: 2 ** 40 };
+
+/** Parses `10 MiB`, `1.5GB`, `4096`; NaN: not a size. */
+export function parseSize(text: string): number {
+  const m = /^(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?$/i.exec(text.trim());
+  return m ? Math.round(Number(m[1]) * SIZES[(m[2] ?? '').toLowerCase()]!) : NaN;
+}

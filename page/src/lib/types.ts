@@ -186,30 +186,83 @@ export interface Source {
   received?: number | null;
   lost: Record<string, number | null>;
   shed: Record<string, number | null>;
-  xdp?: unknown;
+  gaps?: number;
+  gap_seconds?: number;
+  engine?: string;
+  xdp?: { native: boolean; zero_copy: boolean } | null;
+}
+
+export interface Doctor {
+  findings: { severity: 'ok' | 'note' | 'warn'; check: string; interface?: string | null; what: string; do: string }[];
+  loses_packets: boolean;
+  not_checked: string[];
 }
 
 export interface RuleCost {
-  name: string | null;
-  [field: string]: unknown;
+  rule: string | null;
+  dumps: number;
+  finished: number;
+  bytes: number;
+  suppressed: number;
+  suppressed_by?: Record<string, number>;
+}
+
+/** Fields of a rule that the editor shows. Null or absent: the recorder's option applies. */
+export interface Rule {
+  name: string;
+  expression?: string | null;
+  dump?: string | null;
+  alert_dump?: string | null;
+  enabled?: boolean | null;
+  single?: boolean | null;
+  hits?: number | null;
+  past?: string | null;
+  future?: string | null;
+  hold_off?: string | null;
+  max_dumps?: number | null;
+  dumps_per_minute?: number | null;
+  bytes_per_hour?: string | null;
+  keep_bytes?: string | null;
+  keep_age?: string | null;
+  packets?: number | null;
+  bytes?: number | null;
+  into?: string | null;
+}
+
+export interface RuleTested {
+  hits: number;
+  first?: string | null;
+  last?: string | null;
+  most_in_a_second: number;
+  packets: Packet[];
+  scan: Scan;
 }
 
 export interface RecorderStatus {
   sources: Source[];
-  ring: { stored: number; stored_bytes: number; evicted: number; evicted_bytes: number; reserved_buckets: number; closed_buckets: number; free_buckets: number };
+  buffers?: { source: string; longest_seconds_by_gbit: Record<string, number | null> }[];
+  analyzers?: { stored: number; analyzed: number; missed: number; unread: number };
+  ring: {
+    stored: number; stored_bytes: number; evicted: number; evicted_bytes: number;
+    free_buckets: number; open_buckets: number; closed_buckets: number; reserved_buckets: number; reservations_revoked?: number;
+  };
+  tiers?: { tier: 'ram' | 'disk'; class?: string | null; bytes: number; history_seconds?: number | null }[];
   history_seconds?: number | null;
   history_goal_seconds?: number | null;
+  history_limit_bytes?: number | null;
   when_full: 'record' | 'protect' | 'wait';
   triggers: number;
   suppressed: number;
   suppressed_by: Record<string, number>;
   dumps_open: number;
+  clock_steps?: number;
+  scripts_failed?: number;
+  flows?: { live: number } | null;
   rules: number;
   rule_costs?: RuleCost[];
   inspection: { timed: number; mean_ns?: number | null };
   pins?: Pin[];
   next_event: number;
-  [field: string]: unknown;
 }
 
 export type VerdictWord = 'complete' | 'incomplete' | 'failed';
@@ -225,6 +278,7 @@ export interface StoredDump {
   to: string;
   packets: number;
   bytes: number;
+  recording?: string | null;
   files: { name: string; bytes: number; sha256?: string | null }[];
   verdict?: VerdictWord | null;
 }
