@@ -55,8 +55,20 @@ class State {
     const after = writeView(this.view);
     if (after === before) return;
     const address = location.pathname + after;
-    if (replace) history.replaceState(null, '', address);
-    else history.pushState(null, '', address);
+    const depth = this.depth;
+    if (replace) history.replaceState({ depth }, '', address);
+    else history.pushState({ depth: depth + 1 }, '', address);
+  }
+
+  /** The number of earlier views of this page that “back” leads to. */
+  private get depth(): number {
+    const state: unknown = history.state;
+    return state && typeof state === 'object' && 'depth' in state ? Number(state.depth) : 0;
+  }
+
+  /** Returns to the earlier view, and never leaves the page. */
+  undo(): void {
+    if (this.depth > 0) history.back();
   }
 
   show(tab: Tab): void {

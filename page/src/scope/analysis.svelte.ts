@@ -2,7 +2,7 @@ import { api, ApiError, isAbort, reason } from '../lib/api';
 import { both, queryParameters, rememberFilter, recentFilters, type Query } from '../lib/filters';
 import { app } from '../lib/state.svelte';
 import { rfc3339, SECOND, type Range } from '../lib/time';
-import type { Packet, Problem, Scan, Top } from '../lib/types';
+import type { Counted, Packet, Problem, Scan, Top } from '../lib/types';
 import { scope } from './scope.svelte';
 
 /** Rows of the packet list; beyond these, Wireshark is the better tool. */
@@ -25,6 +25,8 @@ class Analysis {
   recent = $state.raw<string[]>(recentFilters());
   /** The range that was read; null: none. */
   shown = $state.raw<Query | null>(null);
+  /** The answer with the packets from dumps, for a range that the ring has overwritten. */
+  kept = $state.raw<Counted | null>(null);
   /** The number of packets that wait for a click, because there are many. */
   waits = $state<number | null>(null);
   private next: string | null = null;
@@ -60,7 +62,7 @@ class Analysis {
 
   private clear(): void {
     this.packets = [];
-    this.top = this.scan = this.shown = null;
+    this.top = this.scan = this.shown = this.kept = null;
     this.trouble = '';
     this.waits = null;
     this.isLoading = false;
@@ -92,6 +94,9 @@ class Analysis {
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
       if (query.filter) this.recent = rememberFilter(query.filter);
+      const gone = scope.overwritten;
+      const isPast = gone !== null && query.range && query.range.from < gone;
+      this.kept = isPast && !app.mayNot('queryPackets') ? await api.count(parameters, abort.signal) : null;
       // The Community ID is no filter of the tables.
       if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
     } catch (error) {

@@ -15,6 +15,8 @@ export class Columns {
   peakSeconds: number;
   /** Numbers by name: `packets`, `bytes`, `lost:CAUSE`, `eth0/packets`. NaN: unknown. */
   private channels = new Map<string, Float64Array>();
+  /** The channels of losses. */
+  private losses: Float64Array[] = [];
   private known = new Uint8Array(0);
   /** Names of the series, by interface or direction. */
   series: string[] = [];
@@ -40,6 +42,7 @@ export class Columns {
       copy(values, moved, shift);
       this.channels.set(name, moved);
     }
+    this.noteLosses();
     const known = new Uint8Array(length);
     copy(this.known, known, shift);
     this.known = known;
@@ -88,8 +91,15 @@ export class Columns {
 
   private put(name: string, values: (number | null)[], at: number): void {
     let channel = this.channels.get(name);
-    if (!channel) this.channels.set(name, (channel = new Float64Array(this.length).fill(NaN)));
+    if (!channel) {
+      this.channels.set(name, (channel = new Float64Array(this.length).fill(NaN)));
+      this.noteLosses();
+    }
     for (let i = Math.max(0, -at); i < values.length && i + at < this.length; i++) channel[i + at] = values[i] ?? NaN;
+  }
+
+  private noteLosses(): void {
+    this.losses = [...this.channels].filter(([name]) => name.startsWith('lost:')).map(([, values]) => values);
   }
 
   private settle(line: Timeline, at: number, now: Ns): void {
@@ -120,7 +130,7 @@ export class Columns {
   /** Packets lost in a column, all causes. */
   lost(column: number): number {
     let sum = 0;
-    for (const [name, values] of this.channels) if (name.startsWith('lost:')) sum += values[column] || 0;
+    for (const values of this.losses) sum += values[column] || 0;
     return sum;
   }
 
@@ -145,28 +155,41 @@ export type Unit = 'bits' | 'packets' | 'percent';
 /** Bytes of FCS, preamble and gap of an Ethernet frame, which packets on a link take too. */
 const OVERHEAD = 24;
 
+/** Packets and bytes of the columns. */
+type Pair = [Float64Array | null, Float64Array | null];
+
 /** Calculates a column's rates. */
 export class Rates {
   private factor: number;
-  constructor(private columns: Columns, private unit: Unit, speedMbit: number, private prefix = '') {
+  private sums: Pair;
+  private peaks: Pair;
+  private slotSeconds: number;
+  private peakSeconds: number;
+
+  constructor(columns: Columns, private unit: Unit, speedMbit: number, prefix = '') {
     this.factor = unit === 'packets' ? 1 : unit === 'bits' ? 8 : 800 / (speedMbit * 1e6);
+    const channel = (name: string): Float64Array | null => columns.channel(prefix + name);
+    this.sums = [channel('packets'), channel('bytes')];
+    this.peaks = [channel('peakPackets'), channel('peakBytes')];
+    this.slotSeconds = columns.slot / SECOND;
+    this.peakSeconds = columns.peakSeconds;
   }
 
   mean(column: number): number {
-    return this.rate('packets', 'bytes', column, this.columns.slot / SECOND);
+    return this.rate(this.sums, column, this.slotSeconds);
   }
 
   /** The peak is never below the mean, also where peaks are not known yet. */
   peak(column: number): number {
-    const peak = this.rate('peakPackets', 'peakBytes', column, this.columns.peakSeconds);
+    const peak = this.rate(this.peaks, column, this.peakSeconds);
     const mean = this.mean(column);
     return peak >= mean ? peak : mean;
   }
 
-  private rate(packets: string, bytes: string, column: number, seconds: number): number {
-    const n = this.columns.value(this.prefix + packets, column);
+  private rate([packets, bytes]: Pair, column: number, seconds: number): number {
+    const n = packets?.[column] ?? NaN;
     if (this.unit === 'packets') return n / seconds;
-    const size = this.columns.value(this.prefix + bytes, column);
+    const size = bytes?.[column] ?? NaN;
     return ((this.unit === 'percent' ? size + OVERHEAD * n : size) * this.factor) / seconds;
   }
 }

@@ -28,13 +28,13 @@ export interface Wish {
 export interface Picture {
   columns: Columns | null;
   history: Columns | null;
+  /** Another number: the history has new columns. */
+  historyVersion: number;
   visible: Range;
   /** The recorder's time. */
   now: Ns;
-  /** The oldest packet; null: nothing is recorded. */
+  /** From here on every packet is in the ring; null: nothing is recorded. */
   oldest: Ns | null;
-  /** From here on every packet is in the ring; null: nothing was overwritten. */
-  wholeFrom: Ns | null;
   trouble: string;
 }
 
@@ -51,7 +51,6 @@ export class Feed {
   private standing: Ns | null = null;
   private lastEnd: Ns | null = null;
   private oldest: Ns | null = null;
-  private wholeFrom: Ns | null = null;
   private synced = -Infinity;
   private historyDone = -Infinity;
   private wake: () => void = () => {};
@@ -88,10 +87,6 @@ export class Feed {
   /** The recorder's time. */
   now(): Ns {
     return this.standing ?? now() + this.offset;
-  }
-
-  get oldestPacket(): Ns | null {
-    return this.oldest;
   }
 
   private async loop(): Promise<void> {
@@ -187,8 +182,8 @@ export class Feed {
     // A small difference is the network's jitter, and would make the strip tremble.
     if (Math.abs(offset - this.offset) > 30 * MS || this.lastEnd === null) this.offset = offset;
     this.lastEnd = end;
-    this.oldest = line.packets[0] === null ? null : from;
-    this.wholeFrom = line.whole_from ? parseRfc3339(line.whole_from) : null;
+    // Single packets may be older, as of an interface with little traffic.
+    this.oldest = line.whole_from ? parseRfc3339(line.whole_from) : line.packets[0] === null ? null : from;
     this.synced = performance.now();
   }
 
@@ -203,10 +198,10 @@ export class Feed {
     this.draw({
       columns: this.columns,
       history: this.history,
+      historyVersion: this.historyDone,
       visible: this.visible(wish),
       now: this.now(),
       oldest: this.oldest,
-      wholeFrom: this.wholeFrom,
       trouble: this.trouble,
     });
   }

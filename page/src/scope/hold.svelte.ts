@@ -2,8 +2,10 @@ import { api, ApiError, reason, request } from '../lib/api';
 import { app } from '../lib/state.svelte';
 import { rfc3339, type Range } from '../lib/time';
 
-/** The lease of a frozen range, and the time between two renewals. */
+/** The lease of a frozen range. Browsers run timers of a hidden tab once a minute. */
 const LEASE = '30s';
+const HIDDEN_LEASE = '150s';
+/** Between two renewals. */
 const RENEW_MS = 10_000;
 
 /** Keeps the packets of a frozen range in the ring, until the page lets go or is gone. */
@@ -36,8 +38,8 @@ export class Hold {
     this.trouble = '';
     clearInterval(this.timer);
     this.timer = setInterval(() => void this.renew(), RENEW_MS);
-    removeEventListener('pagehide', this.leave);
     addEventListener('pagehide', this.leave);
+    document.addEventListener('visibilitychange', this.again);
     await this.renew();
   }
 
@@ -45,7 +47,7 @@ export class Hold {
     const { range } = this;
     if (!range) return;
     try {
-      const pin = await api.pin(this.name, { from: rfc3339(range.from), to: rfc3339(range.to), lease: LEASE });
+      const pin = await api.pin(this.name, { from: rfc3339(range.from), to: rfc3339(range.to), lease: document.hidden ? HIDDEN_LEASE : LEASE });
       this.trouble = pin.revoked
         ? 'The ring needed the space: packets of the frozen range are being overwritten'
         : pin.evicted_before > 0 ? 'The oldest packets of the frozen range were overwritten before' : '';
@@ -65,8 +67,11 @@ export class Hold {
     clearInterval(this.timer);
     this.timer = undefined;
     removeEventListener('pagehide', this.leave);
+    document.removeEventListener('visibilitychange', this.again);
     if (wasKept) void api.unpin(this.name).catch(() => {});
   }
+
+  private again = (): void => void this.renew();
 
   /** The lease would end by itself; this ends it at once. */
   private leave = (): void => {

@@ -34,12 +34,13 @@ export interface Overlay {
   triggers: Ns[];
   stems: Stem[] | null;
   packet: string;
+  /** Why there are no packets before the oldest packets. */
+  gone: string;
 }
 
 /** Heights of the lanes above the columns, CSS pixels. */
 const FLAGS = 13;
 const LANE = 13;
-const TOP = FLAGS + 3 * LANE + 2;
 const LEFT = 66;
 const RIGHT = 10;
 
@@ -55,19 +56,33 @@ export class Plot {
   private seriesKey = '';
   private silence: () => void;
   private highest = 1;
+  /** Size of the host. To read the element's size in each frame would force a layout. */
+  private size: { width: number; height: number };
 
   constructor(private host: HTMLElement, private onCursor: (time: Ns | null) => void) {
+    this.size = { width: host.clientWidth, height: host.clientHeight };
     this.silence = onTheme(() => {
       this.theme = theme();
       this.patterns = null;
-      this.seriesKey = '';
+      this.drop();
       this.redraw();
     });
   }
 
   destroy(): void {
     this.silence();
+    this.drop();
+  }
+
+  private drop(): void {
     this.chart?.destroy();
+    this.chart = null;
+  }
+
+  /** The host has another size. */
+  resize(): void {
+    this.size = { width: this.host.clientWidth, height: this.host.clientHeight };
+    this.chart?.setSize(this.size);
   }
 
   /** The element over the columns, for pointers. */
@@ -77,7 +92,7 @@ export class Plot {
 
   /** Width of the columns' area, CSS pixels. */
   get width(): number {
-    return Math.max(100, this.host.clientWidth - LEFT - RIGHT);
+    return Math.max(100, this.size.width - LEFT - RIGHT);
   }
 
   timeAt(x: number): Ns {
@@ -92,7 +107,7 @@ export class Plot {
 
   /** The span under a point, relative to the columns' area. */
   spanAt(x: number, y: number): Span | null {
-    const row = Math.floor((y + TOP - FLAGS) / LANE);
+    const row = Math.floor((y + this.lanes() - FLAGS) / LANE);
     const time = this.timeAt(x);
     const slack = Math.abs(this.timeAt(x + 3) - time);
     return this.laid().find(({ span, row: r }) => r === row && span.from - slack <= time && time <= span.to + slack)?.span ?? null;
@@ -119,16 +134,10 @@ export class Plot {
     const names = picture.columns?.by ? picture.columns.series : [];
     const key = names.join('\n');
     const data = this.data(picture, names);
-    if (!this.chart || key !== this.seriesKey || this.seriesKey === '') {
-      this.chart?.destroy();
-      this.chart = new uPlot(this.options(names), data, this.host);
-      this.seriesKey = key || ' ';
-      return;
-    }
-    if (this.chart.width !== this.host.clientWidth || this.chart.height !== this.host.clientHeight) {
-      this.chart.setSize({ width: this.host.clientWidth, height: this.host.clientHeight });
-    }
-    this.chart.setData(data, true);
+    if (key !== this.seriesKey) this.drop();
+    this.seriesKey = key;
+    if (this.chart) this.chart.setData(data, true);
+    else this.chart = new uPlot(this.options(names), data, this.host);
   }
 
   /** x, then peak and mean of each series. The last column is repeated, so that steps have an end. */
@@ -177,9 +186,8 @@ export class Plot {
       labelFont: `11px ${this.theme.font}`,
     };
     return {
-      width: this.host.clientWidth,
-      height: this.host.clientHeight,
-      padding: [TOP, RIGHT, 0, 0],
+      ...this.size,
+      padding: [() => this.lanes(), RIGHT, 0, 0],
       legend: { show: false },
       cursor: { x: true, y: false, points: { show: false }, drag: { x: false, y: false, setScale: false } },
       scales: {
@@ -187,7 +195,7 @@ export class Plot {
         y: { range: () => [0, this.top()] },
       },
       axes: [
-        { ...axis, size: 24, gap: 3, splits: () => this.ticks().at, values: (_, at) => at.map((t) => tickLabel(t, this.ticks().step, this.overlay!.utc)) },
+        { ...axis, size: 24, gap: 3, splits: () => this.ticks().at, values: (_, at) => at.map((t) => this.timeLabel(t)) },
         { ...axis, size: LEFT, gap: 4, space: 34, values: (_, values) => values.map((v) => this.valueLabel(v)) },
       ],
       series,
@@ -220,17 +228,25 @@ export class Plot {
     return u.bbox.left + (this.xOf(time) / this.width) * u.bbox.width;
   }
 
+  /** A label that the edge would cut is left out. */
+  private timeLabel(at: Ns): string {
+    const x = this.xOf(at);
+    return x < 10 - LEFT / 2 || x > this.width - 18 ? '' : tickLabel(at, this.ticks().step, this.overlay!.utc);
+  }
+
   /** Time without packets: overwritten, not yet recorded, and interfaces that were down. */
   private drawBelow(u: uPlot): void {
     const c = u.ctx;
     this.patterns ??= { lost: hatch(c, this.theme.bad), down: hatch(c, this.theme.warn, false), gone: hatch(c, this.theme.line, false) };
     const { left, top, width, height } = u.bbox;
-    const { visible, wholeFrom, oldest, now, columns } = this.picture!;
+    const { visible, oldest: start, now, columns } = this.picture!;
     c.save();
     c.fillStyle = this.theme.sunken;
     c.fillRect(left, top, width, height);
-    const start = oldest ?? wholeFrom;
-    if (start !== null && start > visible.from) this.band(u, visible.from, start, this.patterns.gone);
+    if (start !== null && start > visible.from) {
+      this.band(u, visible.from, start, this.patterns.gone);
+      this.goneLabel(u, start);
+    }
     if (now < visible.to) {
       c.fillStyle = this.theme.panel;
       const x = Math.max(left, this.px(u, now));
@@ -240,6 +256,18 @@ export class Plot {
       this.runs(columns, (i) => columns.value('down', i) > 0, (from, to) => this.band(u, from, to, this.patterns!.down));
     }
     c.restore();
+  }
+
+  private goneLabel(u: uPlot, start: Ns): void {
+    const c = u.ctx;
+    const r = devicePixelRatio;
+    const x = Math.min(this.px(u, start), u.bbox.left + u.bbox.width) - 8 * r;
+    if (x - u.bbox.left < 90 * r) return;
+    c.font = `${11 * r}px ${this.theme.font}`;
+    c.textAlign = 'right';
+    c.textBaseline = 'top';
+    c.fillStyle = this.theme.muted;
+    c.fillText(this.overlay!.gone, x, u.bbox.top + 6 * r);
   }
 
   private band(u: uPlot, from: Ns, to: Ns, fill: CanvasPattern | string): void {
@@ -318,15 +346,21 @@ export class Plot {
     }
   }
 
-  /** Dumps in two rows, pins in the third. */
+  /** Dumps in one or two rows, pins in the next. */
   private laid(): { span: Span; row: number }[] {
     let end = -Infinity;
-    return (this.overlay?.spans ?? []).map((span) => {
-      if (span.kind === 'pin') return { span, row: 2 };
+    const dumps = this.overlay!.spans.filter((span) => span.kind === 'dump').map((span) => {
       const row = span.from < end ? 1 : 0;
       if (row === 0) end = span.to;
       return { span, row };
     });
+    const row = dumps.reduce((rows, one) => Math.max(rows, one.row + 1), 0);
+    return [...dumps, ...this.overlay!.spans.filter((span) => span.kind === 'pin').map((span) => ({ span, row }))];
+  }
+
+  /** Height of the lanes for flags, dumps and pins, CSS pixels. */
+  private lanes(): number {
+    return FLAGS + LANE * this.laid().reduce((rows, one) => Math.max(rows, one.row + 1), 0) + 2;
   }
 
   private drawSpans(u: uPlot): void {
@@ -340,7 +374,7 @@ export class Plot {
       const x = Math.max(left, this.px(u, span.from));
       const end = Math.min(left + width, Math.max(this.px(u, span.to), this.px(u, span.from) + 2 * r));
       if (end <= x) continue;
-      const y = top - TOP * r + (FLAGS + row * LANE + 1) * r;
+      const y = top - this.lanes() * r + (FLAGS + row * LANE + 1) * r;
       const high = (LANE - 2) * r;
       const colour = span.isBad ? this.theme.bad : span.kind === 'dump' ? this.theme.dump : this.theme.pin;
       c.fillStyle = `${colour}40`;
@@ -382,7 +416,7 @@ export class Plot {
     const { left, top, width, height } = u.bbox;
     const x = Math.round(this.px(u, at));
     if (x < left || x > left + width) return;
-    const y = top - TOP * r + r;
+    const y = top - this.lanes() * r + r;
     c.strokeStyle = c.fillStyle = this.theme.flag;
     c.lineWidth = r;
     c.setLineDash(isSolid ? [] : [3 * r, 3 * r]);

@@ -80,6 +80,11 @@ class Scope {
     return app.view.range ?? this.picture?.visible ?? { from: now() - app.view.last, to: now() };
   }
 
+  /** Packets before this time were overwritten; null: none were. */
+  get overwritten(): Ns | null {
+    return app.status?.ring.evicted ? (this.picture?.oldest ?? null) : null;
+  }
+
   get isLive(): boolean {
     return app.view.range === null;
   }
@@ -232,7 +237,7 @@ class Scope {
 
   private pinSpan(pin: Pin): Span {
     const from = (pin.from && parseRfc3339(pin.from)) || (this.picture?.oldest ?? 0);
-    return { kind: 'pin', id: pin.name, from, to: parseRfc3339(pin.to) ?? from, label: printable(pin.name, 60), isBad: pin.revoked };
+    return { kind: 'pin', id: pin.name, from, to: parseRfc3339(pin.to) ?? from, label: pin.name.startsWith('page-') ? 'frozen' : printable(pin.name, 60), isBad: pin.revoked };
   }
 
   /** Few visible packets are drawn one by one. */
@@ -252,7 +257,8 @@ class Scope {
     try {
       const page = await api.packets({ from: rfc3339(range.from), to: rfc3339(range.to), limit: 2 * STEMS });
       if (this.stemsFor !== key) return;
-      this.stems = page.packets.map((packet) => ({ at: parseRfc3339(packet.time)!, length: packet.length, id: packet.id ?? '' }));
+      const stems = page.packets.map((packet) => ({ at: parseRfc3339(packet.time)!, length: packet.length, id: packet.id ?? '' }));
+      this.stems = stems.length ? stems : null;
     } catch {
       this.stems = null;
     }
