@@ -46,7 +46,7 @@ export class Recorder {
     recorder.url = `http://${recorder.address}/`;
     recorder.admin = recorder.token('admin', '--role', 'admin');
     recorder.args = [
-      'record', ...interfaces.flatMap((name) => ['-i', name]), '--ring', '32MiB', '-w', join(recorder.folder, 'dumps'),
+      'record', ...interfaces.flatMap((name) => ['-i', name]), ...(options.includes('--ring') ? [] : ['--ring', '32MiB']), '-w', join(recorder.folder, 'dumps'),
       '--api', recorder.address, '--api', `unix:${recorder.socket}`, '--tokens', recorder.tokens, ...options,
     ];
     await recorder.begin();

@@ -15,7 +15,7 @@ const HOSTILE = [HTML, `\u001b]0;title\u0007\u001b[31mred`, '\u202eexe.gnp', '">
 let recorder;
 let stopTraffic;
 before(async () => {
-  execFileSync('ip', ['link', 'add', INTERFACE, 'type', 'dummy']);
+  execFileSync('ip', ['link', 'add', INTERFACE, 'type', 'veth', 'peer', 'name', 'rs2']);
   execFileSync('ip', ['link', 'set', INTERFACE, 'up']);
   recorder = await Recorder.start({
     interfaces: ['rs1', INTERFACE],
@@ -32,9 +32,9 @@ before(async () => {
 });
 after(async () => {
   await stopTraffic?.();
-  execFileSync('ip', ['link', 'del', INTERFACE]);
   await closeBrowser();
   await recorder?.stop();
+  execFileSync('ip', ['link', 'del', INTERFACE]);
 });
 
 async function show(page, view) {

@@ -37,7 +37,7 @@ test('a trigger is tried on the history, armed, and fires', async () => {
   await shot(page, 'backtest');
   await page.getByLabel('Dump filter').fill('udp port 60001');
   await page.getByLabel('before').fill('2s');
-  await page.getByText('Hold-off and limits').click();
+  await page.getByText('Hold-off and limits', { exact: true }).click();
   await page.getByLabel('Hold-off', { exact: true }).fill('1h');
   await arm.click();
   const row = ruleRow(page, 'odd port');
