@@ -7,7 +7,7 @@ import type { Timeline } from '../src/lib/types';
 /** An answer with slots of 10 ms from slot `first` on. */
 function line(first: number, packets: (number | null)[], more: Partial<Timeline> = {}): Timeline {
   return {
-    from: rfc3339(first * 10 * MS), slot_seconds: 0.01, resolution_seconds: 0, packets, bytes: packets.map((n) => n && n * 100),
+    from: rfc3339(first * 10 * MS), slot_seconds: 0.01, packets, bytes: packets.map((n) => n && n * 100),
     lost: {}, down: packets.map(() => false), triggers: packets.map(() => 0), losses_known_to: rfc3339(100 * SECOND), ...more,
   };
 }

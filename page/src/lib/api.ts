@@ -1,4 +1,4 @@
-import type { Details, Stream, Packets, Problem, RecorderStatus, Interfaces, NoSession, Session, Timeline, Top, Pins, Pin, Dumps, Counted } from './types';
+import type { Details, Stream, Packets, Problem, RecorderStatus, Interface, NoSession, Session, Timeline, Top, Pin, Dumps, Counted } from './types';
 
 /** The API is next to the page, also below a proxy's path prefix. */
 export const base = new URL('.', document.baseURI);
@@ -84,14 +84,14 @@ export async function send<T>(method: 'POST' | 'PUT' | 'PATCH' | 'DELETE', path:
 export const api = {
   session: () => get<Session | NoSession>('v1/session'),
   status: () => get<RecorderStatus>('v1/status'),
-  interfaces: () => get<Interfaces>('v1/interfaces'),
+  interfaces: () => get<{ interfaces: Interface[] }>('v1/interfaces'),
   timeline: (parameters: Parameters, signal?: AbortSignal) => get<Timeline>('v1/timeline', parameters, signal),
   top: (parameters: Parameters, signal?: AbortSignal) => get<Top>('v1/top', parameters, signal),
   packets: (parameters: Parameters, signal?: AbortSignal) => get<Packets>('v1/packets', parameters, signal),
   details: (parameters: Parameters, signal?: AbortSignal) => get<Details>('v1/details', parameters, signal),
   stream: (parameters: Parameters, signal?: AbortSignal) => get<Stream>('v1/stream', parameters, signal),
   count: (parameters: Parameters, signal?: AbortSignal) => get<Counted>('v1/query', { ...parameters, count: true }, signal),
-  pins: () => get<Pins>('v1/pins'),
+  pins: () => get<{ pins: Pin[] }>('v1/pins'),
   pin: (name: string, body: unknown) => send<Pin>('PUT', `v1/pins/${encodeURIComponent(name)}`, body),
   unpin: (name: string) => send<void>('DELETE', `v1/pins/${encodeURIComponent(name)}`),
   dumps: (parameters: Parameters) => get<Dumps>('v1/dumps', parameters),

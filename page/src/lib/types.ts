@@ -50,27 +50,6 @@ export interface Scan {
   verdict: string;
   reasons: string;
   missing: Missing[];
-  empty?: Empty | null;
-}
-
-/** Why an answer has no packets. */
-export interface Empty {
-  reason?: string;
-  why?: string;
-  seconds?: number;
-}
-
-export interface Packet {
-  time: string;
-  id?: string | null;
-  interface: string;
-  link_type: number;
-  length: number;
-  captured: number;
-  summary: string;
-  dropped?: number;
-  hex?: string;
-  flow?: Flow | null;
 }
 
 export interface Flow {
@@ -79,7 +58,18 @@ export interface Flow {
   dest_ip: string;
   dest_port?: number | null;
   proto: string;
-  community_id?: string | null;
+}
+
+export interface Packet {
+  time: string;
+  id?: string | null;
+  interface: string;
+  length: number;
+  captured: number;
+  summary: string;
+  dropped?: number;
+  hex?: string;
+  flow?: Flow | null;
 }
 
 export interface Packets {
@@ -88,52 +78,30 @@ export interface Packets {
   scan: Scan;
 }
 
-export interface FlowEnd {
-  address: string;
-  port?: number | null;
+interface Counts {
+  packets: number;
+  bytes: number;
 }
 
-export interface TopFlow {
+export interface TopFlow extends Counts {
   flow: string;
-  ends: FlowEnd[];
+  ends: { address: string; port?: number | null }[];
   proto?: number | null;
   community_id?: string | null;
-  packets: number;
-  bytes: number;
 }
 
-export interface TopHost {
-  address: string;
-  packets: number;
-  bytes: number;
-  sent_bytes: number;
-}
-
-export interface TopPort {
-  proto: number;
-  port: number;
-  packets: number;
-  bytes: number;
-  sent_bytes: number;
-}
-
-export interface Top {
+export interface Top extends Counts {
   scan: Scan;
-  packets: number;
-  bytes: number;
   flows: TopFlow[];
-  hosts: TopHost[];
-  ports: TopPort[];
-  uncertain_bytes: number;
-  uncertain_packets: number;
+  hosts: (Counts & { address: string })[];
+  ports: (Counts & { proto: number; port: number })[];
 }
 
-type Slots<T = number> = (T | null)[];
+type Slots = (number | null)[];
 
 export interface Timeline {
   from: string;
   slot_seconds: number;
-  resolution_seconds: number;
   packets: Slots;
   bytes: Slots;
   lost: Record<string, number[]>;
@@ -141,29 +109,20 @@ export interface Timeline {
   triggers: Slots;
   losses_known_to?: string | null;
   whole_from?: string | null;
-  peaks?: Peaks | null;
-}
-
-/** The largest intervals of each slot, with the parameter `peaks`. */
-export interface Peaks {
-  seconds: number;
-  known_from?: string | null;
-  packets: Slots;
-  bytes: Slots;
-  wire_bytes: Slots;
-  series?: { name: string; packets: Slots; wire_bytes: Slots; peak_packets: Slots; peak_bytes: Slots }[];
-  series_left_out?: number;
+  /** The largest intervals of each slot, with the parameter `peaks`. */
+  peaks?: {
+    seconds: number;
+    known_from?: string | null;
+    packets: Slots;
+    bytes: Slots;
+    wire_bytes: Slots;
+    series?: { name: string; packets: Slots; wire_bytes: Slots; peak_packets: Slots; peak_bytes: Slots }[];
+  } | null;
 }
 
 export interface Interface {
   name: string;
-  link_type: number;
-  snaplen?: number | null;
   speed_mbit?: number | null;
-}
-
-export interface Interfaces {
-  interfaces: Interface[];
 }
 
 export interface Pin {
@@ -172,12 +131,6 @@ export interface Pin {
   to: string;
   revoked: boolean;
   evicted_before: number;
-  /** Seconds until the pin ends; null: it stays. */
-  lease_seconds?: number | null;
-}
-
-export interface Pins {
-  pins: Pin[];
 }
 
 export interface Source {
@@ -313,16 +266,8 @@ export interface Dumps {
   next?: string | null;
 }
 
-export interface Counted {
-  packets: number;
-  bytes: number;
-  inspected: number;
-  verdict: string;
-  reasons: string;
-  missing: Missing[];
-  from?: string | null;
-  to?: string | null;
-  dumps?: { read: number; packets: number; uncovered: [string, string][] } | null;
+export interface Counted extends Counts {
+  dumps?: { packets: number } | null;
 }
 
 /** A line of the tree of fields, as Wireshark shows it. */

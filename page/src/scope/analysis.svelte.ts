@@ -96,7 +96,8 @@ class Analysis {
       if (query.filter) this.recent = rememberFilter(query.filter);
       const gone = scope.overwritten;
       const isPast = gone !== null && query.range && query.range.from < gone;
-      this.kept = isPast && !app.mayNot('queryPackets') ? await api.count(parameters, abort.signal) : null;
+      const counts = (isPast || query.communityId) && !app.mayNot('queryPackets');
+      this.kept = counts ? await api.count(parameters, abort.signal) : null;
       // The Community ID is no filter of the tables.
       if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
     } catch (error) {
@@ -126,6 +127,7 @@ class Analysis {
   /** The number of matching packets; null: not known yet. */
   get matches(): number | null {
     if (this.top) return this.top.packets;
+    if (this.kept) return this.kept.packets;
     return this.shown && !this.hasMore && this.packets.length < MOST_ROWS ? this.packets.length : null;
   }
 

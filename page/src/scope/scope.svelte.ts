@@ -154,6 +154,10 @@ class Scope {
   /** Stops at the visible range, and keeps its packets in the ring. */
   freeze(): void {
     this.isSingle = false;
+    if (this.hold.range) {
+      this.hold.release();
+      return;
+    }
     const range = this.visible;
     if (this.isLive) this.look(range);
     void this.hold.freeze(range);
