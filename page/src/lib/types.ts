@@ -141,7 +141,6 @@ export interface Source {
   shed: Record<string, number | null>;
   gaps?: number;
   gap_seconds?: number;
-  engine?: string;
   xdp?: { native: boolean; zero_copy: boolean } | null;
 }
 
