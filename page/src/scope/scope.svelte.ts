@@ -43,7 +43,7 @@ class Scope {
   }
 
   private wish() {
-    if (app.view.tab !== 'scope' || !app.session) return null;
+    if (app.view.tab !== 'scope' || !app.session || app.mayNot('getTimeline')) return null;
     const goal = app.status?.history_goal_seconds;
     return {
       range: app.view.range, last: app.view.last, by: this.by, width: this.width, historyWidth: this.width,
