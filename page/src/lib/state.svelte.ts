@@ -106,6 +106,7 @@ class State {
       this.session = answer;
     } catch (error) {
       this.trouble = reason(error);
+      setTimeout(() => void this.enter(), 2000);
       return;
     }
     if (isNew && !this.mayNot('followEvents')) events().start();
@@ -157,7 +158,8 @@ class State {
       this.status = await api.status();
       this.trouble = '';
     } catch (error) {
-      this.trouble = reason(error);
+      // 401: the login view has the reason.
+      this.trouble = error instanceof ApiError && error.status === 401 ? '' : reason(error);
     }
   }
 
