@@ -5,6 +5,7 @@ import { parseView, writeView, type Tab, type View } from './url';
 import type { Range } from './time';
 
 const ZONE_KEY = 'retroscope-zone';
+const ENDED = 'Your session has ended. Log in to continue where you were.';
 
 /** Time ranges that another view shows on the strip, such as the hits of a backtest. */
 export interface Mark {
@@ -74,7 +75,7 @@ class State {
   }
 
   async open(): Promise<void> {
-    whenUnauthorized(() => this.leave('Your session has ended. Log in to continue where you were.'));
+    whenUnauthorized(() => this.session && this.leave(ENDED));
     addEventListener('popstate', () => (this.view = parseView(location.search, this.utc)));
     events().watch(() => {
       if (events().state === 'refused' && this.session && !this.mayNot('followEvents')) void this.enter();
@@ -98,7 +99,7 @@ class State {
       this.trouble = '';
       if (answer.caller === null) {
         this.tokens = answer.tokens;
-        this.leave(this.session ? 'Your session has ended. Log in to continue where you were.' : this.loginTrouble);
+        this.leave(this.session ? ENDED : this.loginTrouble);
         return;
       }
       this.loginTrouble = '';
