@@ -72,6 +72,12 @@ class Scope {
     return speeds.length && speeds.every((speed) => speed > 0) ? speeds.reduce((a, b) => a + b) : null;
   }
 
+  /** The speed that a series is compared with: its interface's, or the sum. */
+  speedOf(series: string): number {
+    const own = this.by === 'interface' ? app.interfaces.find((one) => one.name === series)?.speed_mbit : null;
+    return own || this.speedMbit || 1;
+  }
+
   get now(): Ns {
     return this.picture ? this.feed.now() : now();
   }
