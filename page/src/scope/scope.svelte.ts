@@ -21,7 +21,7 @@ const UNIT_KEY = 'retroscope-unit';
 
 /** What the Scope view shows and does: the strip's range, the lists above it, run, freeze, single. */
 class Scope {
-  unit = $state<Unit>((localStorage.getItem(UNIT_KEY) as Unit | null) ?? 'bits');
+  private chosenUnit = $state<Unit>((localStorage.getItem(UNIT_KEY) as Unit | null) ?? 'bits');
   by = $state<'' | 'interface' | 'direction'>('');
   picture = $state.raw<Picture | null>(null);
   width = $state(1000);
@@ -61,8 +61,12 @@ class Scope {
     this.feed.poke();
   }
 
+  get unit(): Unit {
+    return this.chosenUnit === 'percent' && this.speedMbit === null ? 'bits' : this.chosenUnit;
+  }
+
   setUnit(unit: Unit): void {
-    this.unit = unit;
+    this.chosenUnit = unit;
     localStorage.setItem(UNIT_KEY, unit);
   }
 
