@@ -1,6 +1,6 @@
 import { defineConfig } from 'vitest/config';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
-import { licenses } from './licenses';
+import { licenses } from './licenses.ts';
 
 // scripts/page.sh builds into another folder and compares.
 const out = process.env.OUT;
@@ -19,6 +19,7 @@ export default defineConfig({
     modulePreload: false,
     reportCompressedSize: true,
     rollupOptions: {
+      checks: { pluginTimings: false },
       output: {
         codeSplitting: false,
         entryFileNames: 'app.js',

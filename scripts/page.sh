@@ -41,7 +41,7 @@ build)
 	unchecked="not built"
 	packages
 	step "page"
-	(cd page && npm run --silent build)
+	(cd page && npm run --silent build -- --logLevel warn)
 	;;
 check)
 	unchecked="not checked"
@@ -51,7 +51,7 @@ check)
 	step "page: the committed files"
 	built=$(mktemp -d)
 	trap 'rm -rf "$built"' EXIT
-	(cd page && OUT="$built" npm run --silent build)
+	(cd page && OUT="$built" npm run --silent build -- --logLevel warn)
 	diff -r "$built/page" crates/api/page && diff "$built/LICENSES.md" page/LICENSES.md ||
 		die "page: crates/api/page/ or page/LICENSES.md is not what page/ builds: make page"
 	lines=$(git ls-files page/src page/index.html | xargs cat | wc -l)

@@ -97,6 +97,9 @@ export const api = {
   dumps: (parameters: Parameters) => get<Dumps>('v1/dumps', parameters),
 };
 
+/** `v1/rules/test` is an operation, so a rule called `test` is written with an escape. */
+export const rulePath = (name: string): string => `v1/rules/${name === 'test' ? '%74est' : encodeURIComponent(name)}`;
+
 export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === 'AbortError';
 }

@@ -105,20 +105,17 @@ export class EventStream {
 
   /** Calls `hearer` for each event from now on. Returns the function that ends this. */
   on(hearer: (event: RecorderEvent) => void): () => void {
-    this.hearers.add(hearer);
-    return () => this.hearers.delete(hearer);
+    return join(this.hearers, hearer);
   }
 
   /** Calls `watcher` when another tab has logged in or out. */
   onSession(watcher: () => void): () => void {
-    this.sessionWatchers.add(watcher);
-    return () => this.sessionWatchers.delete(watcher);
+    return join(this.sessionWatchers, watcher);
   }
 
   /** Calls `watcher` when the state changes. */
   watch(watcher: () => void): () => void {
-    this.watchers.add(watcher);
-    return () => this.watchers.delete(watcher);
+    return join(this.watchers, watcher);
   }
 
   /** Begins with the oldest event that the recorder has: at the start, and after a login. */
@@ -157,14 +154,9 @@ export class EventStream {
     if (this.state === 'refused') this.become('connecting');
     let wait = RETRY_MIN_MS;
     while (!signal.aborted) {
-      try {
-        await this.read(signal);
-        wait = RETRY_MIN_MS;
-      } catch {
-        // The state has the reason. A broken connection is tried again.
-      }
-      if (this.state === 'refused') break;
-      if (signal.aborted) break;
+      // A broken connection is tried again.
+      await this.read(signal).catch(() => {});
+      if (this.state === 'refused' || signal.aborted) break;
       if (this.state === 'open') wait = RETRY_MIN_MS;
       this.spread('broken');
       await pause(wait, signal);
@@ -264,6 +256,11 @@ export class EventStream {
   private post(message: Message): void {
     this.around.channel?.postMessage(message);
   }
+}
+
+function join<T>(set: Set<T>, member: T): () => void {
+  set.add(member);
+  return () => set.delete(member);
 }
 
 function pause(ms: number, signal: AbortSignal): Promise<void> {

@@ -1,6 +1,6 @@
 import { api, reason, request, send, ApiError, whenUnauthorized } from './api';
 import { events } from './events';
-import type { Interface, RecorderStatus, Role, Session } from './types';
+import type { Interface, RecorderStatus, Session } from './types';
 import { parseView, writeView, type Tab, type View } from './url';
 import type { Range } from './time';
 
@@ -29,18 +29,6 @@ class State {
 
   get utc(): boolean {
     return this.view.utc;
-  }
-
-  can(role: Role): boolean {
-    const roles = this.session?.roles ?? [];
-    return roles.includes('admin') || roles.includes(role);
-  }
-
-  /** Why the session may not do what needs `role` and all packets; empty: it may. */
-  refusal(role: Role, allPackets = false): string {
-    if (!this.can(role)) return `Your token lacks the role “${role}”.`;
-    if (allPackets && this.session?.restricted) return 'Your token sees only a part of the packets.';
-    return '';
   }
 
   /** Why the session may not use an operation of the API; empty: it may. */

@@ -141,7 +141,6 @@ export interface Source {
   shed: Record<string, number | null>;
   gaps?: number;
   gap_seconds?: number;
-  engine?: string;
   xdp?: { native: boolean; zero_copy: boolean } | null;
 }
 
@@ -160,27 +159,12 @@ export interface RuleCost {
   suppressed_by?: Record<string, number>;
 }
 
+type Optional<Name extends string, T> = Partial<Record<Name, T | null>>;
+
 /** Fields of a rule that the editor shows. Null or absent: the recorder's option applies. */
-export interface Rule {
-  name: string;
-  expression?: string | null;
-  dump?: string | null;
-  alert_dump?: string | null;
-  enabled?: boolean | null;
-  single?: boolean | null;
-  hits?: number | null;
-  past?: string | null;
-  future?: string | null;
-  hold_off?: string | null;
-  max_dumps?: number | null;
-  dumps_per_minute?: number | null;
-  bytes_per_hour?: string | null;
-  keep_bytes?: string | null;
-  keep_age?: string | null;
-  packets?: number | null;
-  bytes?: number | null;
-  into?: string | null;
-}
+export type Rule = { name: string } & Optional<'enabled' | 'single', boolean> &
+  Optional<'expression' | 'dump' | 'alert_dump' | 'past' | 'future' | 'hold_off' | 'keep_age' | 'into', string> &
+  Optional<'hits' | 'max_dumps' | 'dumps_per_minute' | 'bytes_per_hour' | 'packets' | 'bytes' | 'keep_bytes', number>;
 
 export interface RuleTested {
   hits: number;
@@ -220,10 +204,8 @@ export interface RecorderStatus {
 
 export type VerdictWord = 'complete' | 'incomplete' | 'failed';
 
-export interface StoredDump {
+interface DumpFacts {
   id: string;
-  is_open: boolean;
-  is_held: boolean;
   rule: string;
   rule_name?: string | null;
   trigger_time: string;
@@ -231,20 +213,16 @@ export interface StoredDump {
   to: string;
   packets: number;
   bytes: number;
-  recording?: string | null;
+}
+
+export interface StoredDump extends DumpFacts {
+  is_open: boolean;
+  is_held: boolean;
   files: { name: string; bytes: number; sha256?: string | null }[];
   verdict?: VerdictWord | null;
 }
 
-export interface DumpReport {
-  id: string;
-  rule: string;
-  rule_name?: string | null;
-  trigger_time: string;
-  from: string;
-  to: string;
-  packets: number;
-  bytes: number;
+export interface DumpReport extends DumpFacts {
   verdict: VerdictWord;
   clipped: string[];
   missing: Missing[];
@@ -252,7 +230,6 @@ export interface DumpReport {
   error?: string | null;
   asked_by?: string | null;
   caller?: string | null;
-  reason?: string | null;
 }
 
 export interface Dump {
