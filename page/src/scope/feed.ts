@@ -56,18 +56,18 @@ export class Feed {
   private wake: () => void = () => {};
   private isDirty = false;
   private abort = new AbortController();
-  private isRunning = false;
+  /** The loop with another number ends. */
+  private loops = 0;
   private trouble = '';
 
   constructor(private wish: () => Wish | null, private draw: (picture: Picture) => void) {}
 
   start(): () => void {
-    this.isRunning = true;
-    void this.loop();
+    void this.loop(++this.loops);
     const poke = (): void => this.poke();
     document.addEventListener('visibilitychange', poke);
     return () => {
-      this.isRunning = false;
+      this.loops += 1;
       document.removeEventListener('visibilitychange', poke);
       this.abort.abort();
       this.wake();
@@ -89,8 +89,8 @@ export class Feed {
     return this.standing ?? now() + this.offset;
   }
 
-  private async loop(): Promise<void> {
-    while (this.isRunning) {
+  private async loop(own: number): Promise<void> {
+    while (own === this.loops) {
       const begun = performance.now();
       const wish = document.hidden ? null : this.wish();
       this.isDirty = false;
@@ -105,7 +105,7 @@ export class Feed {
         if (wish) this.show(wish);
       }
       const rest = (isIdle || this.trouble ? SYNC_MS : FRAME_MS) - (performance.now() - begun);
-      if (!this.isDirty && this.isRunning) await this.sleep(wish ? Math.max(0, rest) : 60_000);
+      if (!this.isDirty && own === this.loops) await this.sleep(wish ? Math.max(0, rest) : 60_000);
     }
   }
 

@@ -25,7 +25,8 @@ export interface Stem {
 
 export interface Overlay {
   unit: Unit;
-  speedMbit: number;
+  /** The link's speed for a series, Mbit/s. */
+  speedOf: (series: string) => number;
   utc: boolean;
   selection: Range | null;
   spans: Span[];
@@ -143,7 +144,7 @@ export class Plot {
   /** x, then peak and mean of each series. The last column is repeated, so that steps have an end. */
   private data(picture: Picture, names: string[]): uPlot.AlignedData {
     const { columns, visible } = picture;
-    const { unit, speedMbit, stems } = this.overlay!;
+    const { unit, speedOf, stems } = this.overlay!;
     this.highest = 0;
     if (stems) for (const stem of stems) this.highest = Math.max(this.highest, stem.length);
     if (!columns || stems) return [[visible.from, visible.to], ...(names.length ? names : ['']).flatMap(() => [[null, null], [null, null]])];
@@ -151,8 +152,8 @@ export class Plot {
     const xs: number[] = [];
     for (let i = 0; i <= length; i++) xs.push(columns.timeOf(i));
     const rows: (number | null)[][] = [];
-    for (const prefix of names.length ? names.map((name) => `${name}/`) : ['']) {
-      const rates = new Rates(columns, unit, speedMbit, prefix);
+    for (const name of names.length ? names : ['']) {
+      const rates = new Rates(columns, unit, speedOf(name), name && `${name}/`);
       const peaks: (number | null)[] = [];
       const means: (number | null)[] = [];
       for (let i = 0; i <= length; i++) {

@@ -21,7 +21,7 @@ const UNIT_KEY = 'retroscope-unit';
 
 /** What the Scope view shows and does: the strip's range, the lists above it, run, freeze, single. */
 class Scope {
-  unit = $state<Unit>((localStorage.getItem(UNIT_KEY) as Unit | null) ?? 'bits');
+  private chosenUnit = $state<Unit>((localStorage.getItem(UNIT_KEY) as Unit | null) ?? 'bits');
   by = $state<'' | 'interface' | 'direction'>('');
   picture = $state.raw<Picture | null>(null);
   width = $state(1000);
@@ -61,8 +61,12 @@ class Scope {
     this.feed.poke();
   }
 
+  get unit(): Unit {
+    return this.chosenUnit === 'percent' && this.speedMbit === null ? 'bits' : this.chosenUnit;
+  }
+
   setUnit(unit: Unit): void {
-    this.unit = unit;
+    this.chosenUnit = unit;
     localStorage.setItem(UNIT_KEY, unit);
   }
 
@@ -70,6 +74,12 @@ class Scope {
   get speedMbit(): number | null {
     const speeds = app.interfaces.map((one) => one.speed_mbit ?? 0);
     return speeds.length && speeds.every((speed) => speed > 0) ? speeds.reduce((a, b) => a + b) : null;
+  }
+
+  /** The speed that a series is compared with: its interface's, or the sum. */
+  speedOf(series: string): number {
+    const own = this.by === 'interface' ? app.interfaces.find((one) => one.name === series)?.speed_mbit : null;
+    return own || this.speedMbit || 1;
   }
 
   get now(): Ns {
