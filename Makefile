@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak docs package clean
+COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-ab verify soak docs package clean
 .PHONY: $(COMMANDS)
 
 help: ## list these commands
@@ -19,11 +19,21 @@ demo: ## build, and see the main job work: a trigger, and what happened before i
 	@scripts/setup.sh demo
 	@scripts/demo.sh
 
+demo-page: ## record generated traffic until ^C, and print the address of the web page
+	@scripts/setup.sh build
+	@scripts/demo.sh page
+
 test: setup ## every test that needs no special hardware; as root also those in network namespaces
 	@scripts/test.sh
 
 test-dpdk: setup-build ## lint and tests of the DPDK engine, where libdpdk-dev is installed
 	@scripts/dpdk.sh
+
+page: ## build the web page of page/ into crates/api/page/ (with Node and npm)
+	@scripts/page.sh build
+
+page-test: setup ## test the web page in Chromium against a recorder, as root
+	@scripts/page.sh test
 
 lint: setup-build ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh

@@ -6,12 +6,14 @@
 # unprivileged user namespace. Where neither is allowed, the generator runs inside the recorder.
 #
 # Inside the namespace the script runs itself for the live part: `demo.sh inside`, with DEMO and RETROSCOPE in the environment.
+#
+# On a terminal the demo ends with the web page: a recorder repeats the same traffic until ^C. `demo.sh page` does only this.
 
 . "$(dirname "$0")/lib.sh"
 
 # The experiment: one flow of 200 has 500 packets a second, so its window holds 1500 and the trigger. The trigger comes in the
 # middle between two packets of its flow, and so do the two ends of the window: busy machines may be late.
-flows=200 rate=100kpps seed=2017 trigger_after=4001ms duration=6s
+flows=200 rate=100kpps page_rate=20kpps seed=2017 trigger_after=4001ms duration=6s
 past=2s future=1s
 trigger='udp dst port 60000'
 # The trigger packet has a destination port of its own: the flow around it is what its sender's port talks about.
@@ -98,6 +100,22 @@ verify() {
 	grep -m 1 -B 1 -A 1 '\.60000: ' "$DEMO/dump.txt" || fail "the trigger packet is not in the dump's text"
 }
 
+# Records the same traffic from the generator inside the recorder, with its trigger packet, and prints the page's address.
+# Returns after ^C.
+show_page() {
+	local link
+	step "recording $page_rate in $flows flows, the trigger after $trigger_after"
+	trap : INT
+	start_recorder -i "generate:flows=$flows,rate=$page_rate,seed=$seed,trigger-after=$trigger_after" \
+		--api 127.0.0.1:0 --api "unix:$DEMO/socket"
+	link=$("$RETROSCOPE" open --print --socket "$DEMO/socket") || fail "retroscope open failed"
+	printf '\nThe web page, for one login within a minute:\n  %s\nAnother login: %s open --socket %s\n^C ends the recording.\n' \
+		"$link" "$RETROSCOPE" "$DEMO/socket"
+	# ^C ends the recorder, which has got the signal too.
+	wait "$recorder" || wait "$recorder" || true
+	recorder=
+}
+
 recorder=
 unexpected() {
 	local code=$?
@@ -124,6 +142,12 @@ export RETROSCOPE DEMO
 mkdir -p "$DEMO"
 rm -rf "$DEMO/dumps"
 rm -f "$DEMO"/*
+
+if [ "${1:-}" = page ]; then
+	show_page
+	trap - EXIT
+	exit 0
+fi
 
 # Whether a veth pair can be made and a packet socket opened under this `unshare`.
 probe='ip link add rs0 type veth peer name rs1 && ip link set rs0 up && ip link set rs1 up &&
@@ -152,3 +176,4 @@ fi
 
 trap - EXIT
 printf '\ndemo: PASS: %s: %s\n' "$verdict" "$DEMO/dump.pcapng"
+[ ! -t 1 ] || show_page

@@ -5,6 +5,7 @@
 )]
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     io::{self, BufWriter, Write as _},
     sync::Arc,
@@ -82,6 +83,8 @@ pub(crate) struct DumpsQuery {
     state: Option<DumpState>,
     /// Dumps whose trigger has this time or a later time: RFC 3339, or s, ms, µs or ns since 1970.
     since: Option<String>,
+    /// The newest dump first.
+    newest: Option<bool>,
 }
 
 /// A dump is open until it has a verdict.
@@ -172,9 +175,20 @@ impl DumpsQuery {
         }
         let after = self.after.as_deref().map(read_position).transpose()?;
         let since = self.since.as_deref().map(time).transpose()?;
+        let is_newest = self.newest.unwrap_or(false);
         let dumps = found.dumps().into_iter();
+        let dumps: Box<dyn Iterator<Item = _>> = if is_newest {
+            Box::new(dumps.rev())
+        } else {
+            Box::new(dumps)
+        };
+        let order = if is_newest {
+            Ordering::Greater
+        } else {
+            Ordering::Less
+        };
         let dumps = dumps.filter(|(place, dump)| {
-            after.as_ref().is_none_or(|after| after < place)
+            after.as_ref().is_none_or(|after| after.cmp(place) == order)
                 && since.is_none_or(|since| since <= place.0)
                 && self.matches(dump)
         });

@@ -280,6 +280,11 @@ fn a_trigger_starts_one_dump_for_a_key() {
     let all = ask(get("/v1/dumps")).done(200);
     assert_eq!(all["dumps"].as_array().unwrap().len(), numbers.len());
     assert!(numbers.is_sorted() && numbers.len() > 1, "{numbers:?}");
+    let newest = ask(get("/v1/dumps?newest=true&limit=1")).done(200);
+    assert_eq!(newest["dumps"][0]["number"].as_u64(), numbers.pop());
+    let next = newest["next"].as_str().unwrap();
+    let newest = ask(get(&format!("/v1/dumps?newest=true&limit=1&after={next}"))).done(200);
+    assert_eq!(newest["dumps"][0]["number"].as_u64(), numbers.pop());
     for (wrong, status) in [
         ("limit=0", 422),
         ("after=x", 422),

@@ -1,0 +1,78 @@
+import { durationParameter, parseDuration, parsePasted, rfc3339, SECOND, type Range } from './time';
+
+export const TABS = ['scope', 'triggers', 'dumps', 'health'] as const;
+export type Tab = (typeof TABS)[number];
+
+/** What the address of the page says: a link shows the same view to somebody else. */
+export interface View {
+  tab: Tab;
+  /** The visible time range; null: live. */
+  range: Range | null;
+  /** Length of the visible range while live, ns. */
+  last: number;
+  filter: string;
+  communityId: string;
+  /** The selected time range within the visible range. */
+  selection: Range | null;
+  /** The ID of the selected packet. */
+  packet: string;
+  /** The ID of the selected dump. */
+  dump: string;
+  utc: boolean;
+}
+
+export const DEFAULT_LAST = 60 * SECOND;
+
+export function parseView(search: string, utcByDefault = true): View {
+  const p = new URLSearchParams(search);
+  const text = (name: string): string => p.get(name) ?? '';
+  const utc = p.has('tz') ? text('tz') !== 'local' : utcByDefault;
+  return {
+    tab: TABS.find((tab) => tab === text('tab')) ?? 'scope',
+    range: rangeOf(text('from'), text('to')),
+    last: parseDuration(text('last')) || DEFAULT_LAST,
+    filter: text('filter'),
+    communityId: text('community_id'),
+    selection: rangeOf(text('sel_from'), text('sel_to')),
+    packet: text('packet'),
+    dump: text('dump'),
+    utc,
+  };
+}
+
+/** One end alone gives a minute before or after this end. */
+function rangeOf(from: string, to: string): Range | null {
+  const [a, b] = [moment(from), moment(to)];
+  if (a === null && b === null) return null;
+  const start = a ?? b! - DEFAULT_LAST;
+  const end = b ?? a! + DEFAULT_LAST;
+  return end > start ? { from: start, to: end } : { from: start - SECOND, to: start + SECOND };
+}
+
+function moment(text: string): number | null {
+  const pasted = text ? parsePasted(text, true) : null;
+  return pasted && 'at' in pasted ? pasted.at : null;
+}
+
+/** The query of the URL; fields with their default are left out. */
+export function writeView(view: View): string {
+  const p = new URLSearchParams();
+  if (view.tab !== 'scope') p.set('tab', view.tab);
+  if (view.range) {
+    p.set('from', rfc3339(view.range.from));
+    p.set('to', rfc3339(view.range.to));
+  } else if (view.last !== DEFAULT_LAST) {
+    p.set('last', durationParameter(view.last));
+  }
+  if (view.filter) p.set('filter', view.filter);
+  if (view.communityId) p.set('community_id', view.communityId);
+  if (view.selection) {
+    p.set('sel_from', rfc3339(view.selection.from));
+    p.set('sel_to', rfc3339(view.selection.to));
+  }
+  if (view.packet) p.set('packet', view.packet);
+  if (view.dump) p.set('dump', view.dump);
+  if (!view.utc) p.set('tz', 'local');
+  const text = p.toString();
+  return text ? `?${text}` : '';
+}

@@ -1,0 +1,182 @@
+import { api, ApiError, isAbort, reason } from '../lib/api';
+import { both, queryParameters, rememberFilter, recentFilters, type Query } from '../lib/filters';
+import { app } from '../lib/state.svelte';
+import { rfc3339, SECOND, type Range } from '../lib/time';
+import type { Counted, Packet, Problem, Scan, Top } from '../lib/types';
+import { scope } from './scope.svelte';
+
+/** Rows of the packet list; beyond these, Wireshark is the better tool. */
+export const MOST_ROWS = 10_000;
+const FIRST_PAGE = 200;
+const PAGE = 1000;
+/** More packets than this are read only on request. */
+const MANY = 3_000_000;
+/** A range that moves is read when it has rested for this time, ms. */
+const REST_MS = 350;
+
+/** The packets of the selected range: the list, the largest hosts, ports and flows. */
+class Analysis {
+  packets = $state.raw<Packet[]>([]);
+  top = $state.raw<Top | null>(null);
+  scan = $state.raw<Scan | null>(null);
+  isLoading = $state(false);
+  trouble = $state('');
+  filterProblem = $state.raw<Problem | null>(null);
+  recent = $state.raw<string[]>(recentFilters());
+  /** The range that was read; null: none. */
+  shown = $state.raw<Query | null>(null);
+  /** The answer with the packets from dumps, for a range that the ring has overwritten. */
+  kept = $state.raw<Counted | null>(null);
+  /** The number of packets that wait for a click, because there are many. */
+  waits = $state<number | null>(null);
+  private next: string | null = null;
+  private abort = new AbortController();
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** The range of the lists: the selection, or what a stopped strip shows. */
+  get range(): Range | null {
+    return app.view.selection ?? app.view.range;
+  }
+
+  get query(): Query {
+    return { range: this.range, filter: app.view.filter, communityId: app.view.communityId };
+  }
+
+  /** Reads the lists again, when the range has rested. */
+  follow(): void {
+    clearTimeout(this.timer);
+    this.abort.abort();
+    const { range } = this;
+    if (!range) {
+      this.clear();
+      return;
+    }
+    const n = this.estimate(range);
+    if (n > MANY) {
+      this.clear();
+      this.waits = n;
+      return;
+    }
+    this.timer = setTimeout(() => void this.read(), REST_MS);
+  }
+
+  private clear(): void {
+    this.packets = [];
+    this.top = this.scan = this.shown = this.kept = null;
+    this.trouble = '';
+    this.waits = null;
+    this.isLoading = false;
+  }
+
+  /** About how many packets the range has, from the strips. */
+  private estimate(range: Range): number {
+    const columns = scope.picture?.history;
+    const packets = columns?.channel('packets');
+    if (!columns || !packets) return 0;
+    let sum = 0;
+    for (let i = Math.max(0, columns.columnOf(range.from)); i <= columns.columnOf(range.to) && i < packets.length; i++) sum += packets[i] || 0;
+    return sum;
+  }
+
+  async read(): Promise<void> {
+    clearTimeout(this.timer);
+    const { query } = this;
+    const abort = new AbortController();
+    this.abort = abort;
+    this.waits = null;
+    this.isLoading = true;
+    this.trouble = '';
+    const parameters = queryParameters(query);
+    try {
+      const page = await api.packets({ ...parameters, limit: FIRST_PAGE }, abort.signal);
+      this.filterProblem = null;
+      this.shown = query;
+      this.top = null;
+      this.take(page.packets, page.next ?? null, page.scan);
+      if (query.filter) this.recent = rememberFilter(query.filter);
+      const gone = scope.overwritten;
+      const isPast = gone !== null && query.range && query.range.from < gone;
+      const counts = (isPast || query.communityId) && !app.mayNot('queryPackets');
+      this.kept = counts ? await api.count(parameters, abort.signal) : null;
+      // The Community ID is no filter of the tables.
+      if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.fail(error);
+    }
+    this.isLoading = false;
+  }
+
+  private fail(error: unknown): void {
+    this.packets = [];
+    this.top = this.scan = null;
+    if (error instanceof ApiError && error.problem.filter !== undefined) this.filterProblem = error.problem;
+    else this.trouble = reason(error);
+  }
+
+  private take(packets: Packet[], next: string | null, scan: Scan): void {
+    this.packets = packets;
+    this.scan = scan;
+    this.next = packets.length < MOST_ROWS ? next : null;
+  }
+
+  get hasMore(): boolean {
+    return this.next !== null;
+  }
+
+  /** The number of matching packets; null: not known yet. */
+  get matches(): number | null {
+    if (this.top) return this.top.packets;
+    if (this.kept) return this.kept.packets;
+    return this.shown && !this.hasMore && this.packets.length < MOST_ROWS ? this.packets.length : null;
+  }
+
+  /** Appends a page to the list. */
+  async more(): Promise<void> {
+    if (!this.next || this.isLoading || !this.shown) return;
+    this.isLoading = true;
+    const limit = Math.min(PAGE, MOST_ROWS - this.packets.length);
+    try {
+      const page = await api.packets({ ...queryParameters(this.shown), limit, after: this.next }, this.abort.signal);
+      this.take([...this.packets, ...page.packets], page.next ?? null, page.scan);
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.trouble = reason(error);
+      this.next = null;
+    }
+    this.isLoading = false;
+  }
+
+  /** Checks a filter while it is typed, on a range that has no packets. */
+  async check(filter: string): Promise<void> {
+    if (!filter.trim()) {
+      this.filterProblem = null;
+      return;
+    }
+    const never = rfc3339(scope.now - SECOND);
+    try {
+      await api.packets({ filter, from: never, to: never, limit: 1 });
+      this.filterProblem = null;
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 422) this.filterProblem = error.problem;
+    }
+  }
+
+  /** Applies a filter. A live strip stops, and its visible range is selected. */
+  apply(filter: string): void {
+    if (!this.range) {
+      const range = scope.visible;
+      scope.stop();
+      app.go({ selection: range, filter: filter.trim(), packet: '' }, true);
+    } else {
+      app.go({ filter: filter.trim(), packet: '' });
+    }
+  }
+
+  /** Narrows the filter by a click. */
+  narrow(part: string): void {
+    if (part) this.apply(both(app.view.filter, part));
+  }
+}
+
+export const analysis = new Analysis();
