@@ -107,12 +107,12 @@ fn sum(counts: &[Option<u64>]) -> u64 {
 /// buckets.
 #[test]
 fn a_burst_keeps_its_height_at_every_slot_width() {
-    for (queues, len, begin_ns) in [
-        (1, 60, 20_300_000_000),
-        (1, 1400, 7 * S),
-        (4, 60, 30 * S + 1),
+    for (mib, queues, len, begin_ns) in [
+        (16, 1, 60, 20_300_000_000),
+        (128, 1, 1400, 7 * S),
+        (20, 4, 60, 30 * S + 1),
     ] {
-        let mut filled = Filled::new(if queues == 1 { 16 } else { 20 }, queues);
+        let mut filled = Filled::new(mib, queues);
         // A preamble of 8, a checksum of 4 and a gap of 12 bytes, and 8 bits a ns.
         let gap_ns = (i64::try_from(len).unwrap() + 24) * 8;
         let count = 2 * MS / gap_ns;
