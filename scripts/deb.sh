@@ -56,7 +56,7 @@ for file in /usr/bin/retroscope /etc/retroscope/retroscope.toml /etc/logrotate.d
 	/usr/share/man/man1/retroscope.1.gz /usr/share/man/man1/retroscope-record.1.gz \
 	/usr/share/bash-completion/completions/retroscope /usr/share/zsh/vendor-completions/_retroscope \
 	/usr/share/fish/vendor_completions.d/retroscope.fish /usr/share/doc/retroscope/copyright \
-	/usr/share/doc/retroscope/changelog.gz /usr/share/doc/retroscope/examples/retroscope.toml; do
+	/usr/share/doc/retroscope/docs/trigger.svg /usr/share/doc/retroscope/changelog.gz /usr/share/doc/retroscope/examples/retroscope.toml; do
 	grep -qx "$file" <<<"$files" || fail "$file is not in it: $files"
 done
 unit=$(grep -E '/systemd/system/retroscope\.service$' <<<"$files") || fail "it has no unit: $files"

@@ -6,8 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use retroscope_unix::{Owner, make_directories};
-use rustix::fs::{Gid, Uid};
+use retroscope_unix::{make_directories, sudo_caller};
 
 use crate::{
     disk::{DIRECTORY_MODE, Disk, SystemDisk},
@@ -231,17 +230,6 @@ impl SubDirectory {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-}
-
-/// The user who called sudo, if this process is root by sudo.
-fn sudo_caller() -> Owner {
-    if !rustix::process::geteuid().is_root() {
-        return (None, None);
-    }
-    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    let ids = id("SUDO_UID").zip(id("SUDO_GID"));
-    ids.map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)))
-        .unzip()
 }
 
 #[cfg(test)]

@@ -27,3 +27,15 @@ pub use sys::close_from;
 
 /// The user and group that something is made for; `None`: those of this process.
 pub type Owner = (Option<Uid>, Option<Gid>);
+
+/// The user who called sudo (`SUDO_UID`, `SUDO_GID`), if this process is root by sudo.
+#[must_use]
+pub fn sudo_caller() -> Owner {
+    if !rustix::process::geteuid().is_root() {
+        return (None, None);
+    }
+    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let ids = id("SUDO_UID").zip(id("SUDO_GID"));
+    ids.map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)))
+        .unzip()
+}

@@ -99,6 +99,7 @@ impl EventBody<'_> {
                 rule,
                 trigger_ns,
                 expression,
+                reason: _,
             } => (
                 "triggered",
                 EventBody::Triggered {

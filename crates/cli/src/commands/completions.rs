@@ -1,12 +1,26 @@
 //! `retroscope completions SHELL` and `retroscope man DIR`: generate shell completions and man
 //! pages from clap's definitions.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use clap::Command;
+use clap::{
+    Command,
+    builder::{Resettable, StyledStr},
+};
 use clap_complete::{Shell, generate};
+use clap_mangen::{
+    Man,
+    roff::{Roff, roman},
+};
 
 use crate::failure::{Failure, put};
+
+/// The directory of `docs` in the package. Help texts name pages as in the source.
+const DOCS: &str = "/usr/share/doc/retroscope/docs/";
 
 /// Print a completion script for a shell
 ///
@@ -43,11 +57,47 @@ pub(crate) fn completions(args: &CompletionArgs, program: Command) -> Result<Exi
     put(&String::from_utf8_lossy(&script))
 }
 
+/// Writes the man page of a command and the pages of its subcommands.
+fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
+    let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+    shown
+        .cloned()
+        .try_for_each(|inner| write_pages(inner, directory))?;
+    let after = command.get_after_help().map(ToString::to_string);
+    let page = Man::new(command.after_help(Resettable::<StyledStr>::Reset));
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    last_sections(&after.unwrap_or_default()).to_writer(&mut text)?;
+    let text = String::from_utf8_lossy(&text).replace("docs/", DOCS);
+    fs::write(directory.join(page.get_filename()), text)
+}
+
+/// The sections for the paragraphs after the options. `clap_mangen` puts these into one section.
+fn last_sections(after: &str) -> Roff {
+    let mut page = Roff::new();
+    for paragraph in after.split("\n\n").filter(|it| !it.is_empty()) {
+        if let Some(codes) = paragraph.strip_prefix("Exit codes: ") {
+            page.control("SH", ["EXIT STATUS"]).text([roman(codes)]);
+        } else if paragraph.contains("\n  retroscope ") {
+            page.control("SH", ["EXAMPLES"]).control("nf", []);
+            let lines = paragraph.strip_prefix("Examples:\n").unwrap_or(paragraph);
+            for line in lines.lines() {
+                page.text([roman(line)]);
+            }
+            page.control("fi", []);
+        } else {
+            page.control("SH", ["NOTES"]).text([roman(paragraph)]);
+        }
+    }
+    page
+}
+
 /// Runs `man`.
 pub(crate) fn man(args: &ManArgs, program: Command) -> Result<ExitCode, Failure> {
     let directory = &args.directory;
-    let written =
-        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(program, directory));
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    let written = fs::create_dir_all(directory).and_then(|()| write_pages(program, directory));
     written.map_err(|error| {
         let directory = directory.display();
         Failure::failed(format!("cannot write man pages to {directory}: {error}"))
@@ -139,6 +189,14 @@ mod tests {
                 );
             }
             assert!(page.contains(".SH SYNOPSIS"), "{words:?}");
+            assert!(!page.contains(".SH EXTRA"), "{words:?}");
+            let has_codes = command.get_after_help().is_some();
+            assert_eq!(page.contains(".SH \"EXIT STATUS\""), has_codes, "{words:?}");
+            if ["record", "query", "extcap"].contains(&command.get_name()) {
+                assert!(page.contains(".SH EXAMPLES\n.nf\n"), "{words:?}");
+            }
+            let names = page.matches("docs/").count();
+            assert_eq!(names, page.matches(DOCS).count(), "{words:?}");
         }
     }
 }

@@ -120,11 +120,7 @@ fn told(
 /// Copies the file as it arrives.
 fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failure> {
     let out = OutputTarget::new(wanted.write.clone());
-    if json && out == OutputTarget::Stdout {
-        return Err(Failure::usage(
-            "--json and -w - both write to stdout: name a file",
-        ));
-    }
+    out.refuse_stdout(json)?;
     let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
     let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
     // The recorder refuses the request before the file is created.

@@ -21,10 +21,12 @@ const RING_BYTES: u64 = 256 << 20;
 /// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it
 /// ends.
 ///
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but flows or lines were lost. SIGINT or SIGTERM
-/// end all flows and stop, a second one stops at once; SIGUSR2 prints statistics; SIGHUP opens the
-/// file of --eve again, and stops where stdin or stderr is a terminal.
+/// SIGINT or SIGTERM end all flows and stop, a second one stops at once; SIGUSR2 prints statistics;
+/// SIGHUP opens the file of --eve again, and stops where stdin or stderr is a terminal.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 done but flows or lines were lost."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     flags: FlowsFlags,

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{self, File, Metadata},
-    io,
+    io::{self, IsTerminal as _},
     os::{
         fd::AsFd,
         unix::fs::{MetadataExt, OpenOptionsExt},
@@ -12,6 +12,10 @@ use std::{
 };
 
 use anyhow::Context;
+use retroscope_unix::sudo_caller;
+use rustix::fs::fchown;
+
+use crate::failure::Failure;
 
 /// The destination of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,19 +36,27 @@ impl OutputTarget {
         }
     }
 
+    /// Refuses stdout for packets if stdout is a terminal, or is also for JSON.
+    pub(super) fn refuse_stdout(&self, json: bool) -> Result<(), Failure> {
+        let why = match self {
+            Self::Stdout if json => "--json and -w - both write to stdout: name a file",
+            Self::Stdout if io::stdout().is_terminal() => {
+                "stdout is a terminal: name a file, or pipe into tshark -r -"
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::usage(why))
+    }
+
     /// Opens the destination for writing, without a buffer. A new file has mode 0640, because it
-    /// contains traffic.
+    /// contains traffic, and belongs to the user who called sudo.
     ///
     /// # Errors
     /// The system's error, with the name.
     pub(super) fn open(&self) -> anyhow::Result<File> {
         let opened = match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            Self::File(path) => {
-                let mut options = File::options();
-                options.write(true).create(true).truncate(true).mode(0o640);
-                options.open(path)
-            }
+            Self::File(path) => open_or_create(path),
         };
         opened.with_context(|| format!("cannot write {self}"))
     }
@@ -61,6 +73,25 @@ impl OutputTarget {
         };
         let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
         other.is_file() && metadata.is_ok_and(|own| identity(&own) == identity(other))
+    }
+}
+
+fn open_or_create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).mode(0o640);
+    match options.clone().create_new(true).open(path) {
+        // An existing file keeps its owner, and so does a file that a link leads to.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            options.create(true).truncate(true).open(path)
+        }
+        made => {
+            let file = made?;
+            // If the owner cannot be changed, the file is still written.
+            if let (Some(uid), gid) = sudo_caller() {
+                let _ = fchown(&file, Some(uid), gid);
+            }
+            Ok(file)
+        }
     }
 }
 

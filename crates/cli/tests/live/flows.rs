@@ -154,7 +154,7 @@ fn flows_are_cut_off_but_those_that_trigger() {
         let told = (&missing["cause"], &missing["packets"]);
         assert_eq!(told, (&"shed".into(), &60.into()), "{analyzers}: {dump}");
         assert_eq!(outcome.json["sources"][0]["lost"]["shed"], 60);
-        assert!(outcome.said("60 packets shed"));
+        assert!(outcome.said("60 packets missing (shed"));
     }
 }
 

@@ -201,7 +201,7 @@ fn overload_is_counted_and_told() {
     assert_eq!(missing.len(), 1, "{dump}");
     assert_eq!(missing[0]["cause"], "kernel");
     assert_eq!(missing[0]["packets"], ledger.kernel);
-    assert!(outcome.said("packets kernel"), "{:#?}", outcome.words);
+    assert!(outcome.said("missing (kernel, v1)"), "{:#?}", outcome.words);
     assert!(outcome.said(&format!("{} packets dropped by kernel", ledger.kernel)));
     capture::read(dump);
 }

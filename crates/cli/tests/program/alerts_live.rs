@@ -74,7 +74,8 @@ fn alerts_come_by_sockets_and_from_files() {
     let mut arguments = vec!["--future", "100ms", "--past", "10ms"];
     from.iter()
         .for_each(|from| arguments.extend(["--alerts", from]));
-    let recording = Recording::start_in(folder, &arguments);
+    let mut recording = Recording::start_in(folder, &arguments);
+    let lines = recording.lines();
     // Take any packet of the traffic for the alerts.
     recording.told(&["trigger", "udp", "--past", "1s", "--future", "0s"]);
     let (path, _) = sidecars(&recording, 1).remove(0);
@@ -116,6 +117,8 @@ fn alerts_come_by_sockets_and_from_files() {
     recording.told(&["stop"]);
     let (status, summary) = recording.end();
     assert!(status.success(), "{status}");
+    let said = lines.rest();
+    assert!(said.contains("1:3:1 \"live\""), "{said}");
     let lines = &summary["alerts"]["lines"];
     assert_eq!(
         (&lines["alerts"], &lines["ignored"], &lines["torn"]),

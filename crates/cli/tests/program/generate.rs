@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     fs::{self, File},
     io::Read,
+    os::unix::fs::{MetadataExt as _, symlink},
     path::Path,
     process::{Command, Output, Stdio},
     time::Instant,
@@ -12,7 +13,10 @@ use std::{
 use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
 use tempfile::TempDir;
 
-use crate::{namespace::Namespace, support::PROGRAM};
+use crate::{
+    namespace::Namespace,
+    support::{PROGRAM, skip},
+};
 
 /// 2026-01-01T00:00:00Z.
 const START_NS: i64 = 1_767_225_600_000_000_000;
@@ -44,6 +48,33 @@ fn packets(bytes: &[u8]) -> Vec<(i64, Vec<u8>)> {
     }
     assert_eq!(reader.interfaces()[0].link_type, LinkType::ETHERNET);
     packets
+}
+
+/// A new file belongs to the user who called sudo. Existing files, and files that a link leads to,
+/// keep their owner.
+#[test]
+fn a_new_file_belongs_to_the_caller_of_sudo() {
+    if !rustix::process::geteuid().is_root() {
+        skip("files of the caller of sudo (not root)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("old"), "").unwrap();
+    symlink("missing", at("link")).unwrap();
+    for (name, file, owner) in [
+        ("new", "new", (23456, 23457)),
+        ("old", "old", (0, 0)),
+        ("link", "missing", (0, 0)),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["generate", "-c", "1", "-w"]).arg(at(name));
+        command.env("SUDO_UID", "23456").env("SUDO_GID", "23457");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let found = fs::metadata(at(file)).unwrap();
+        assert_eq!((found.uid(), found.gid()), owner, "{name}");
+    }
 }
 
 fn destination_port(frame: &[u8]) -> u16 {

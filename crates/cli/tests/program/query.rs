@@ -97,6 +97,12 @@ fn a_query_may_want_less_than_all() {
 
     let count = recording.asked(&["query", "--count", "udp"]);
     assert!(count["packets"].as_u64() >= Some(10_000), "{count}");
+    assert_eq!(count["clipped"], Value::Null);
+    let clipped = recording.asked(&["query", "--count", "--last", "5m"]);
+    let outcome = (&clipped["verdict"], &clipped["clipped"][0]);
+    assert_eq!(outcome, (&"complete".into(), &"start".into()), "{clipped}");
+    let told = recording.told(&["query", "--count", "--last", "5m"]);
+    assert!(told.contains("clipped by the start"), "{told}");
     let told = recording.told(&["query", "--count", "--last", "1s", "less 10"]);
     assert!(
         told.starts_with("0 packets from 2") && told.contains("complete"),

@@ -161,7 +161,7 @@ fn dumps_of_an_answer_are_named() {
     let socket = folder.path().join("s");
     let body = json!({
         "from": "A", "to": "B", "packets": 4, "bytes": 240, "verdict": "incomplete",
-        "reasons": "incomplete: up to 7 packets evicted; 1 packet from 1 dump, 1 not read whole",
+        "reasons": "incomplete: up to 7 packets missing (evicted); 1 packet from 1 dump, 1 not read whole",
         "dumps": { "read": 1, "failed": 1, "packets": 1, "dumps": [
             { "id": "0001", "from": "F1", "to": "T1", "packets": 1 },
             { "id": "in/0002", "from": "F2", "to": "T2", "packets": 0, "error": "it is deleted\u{1b}[2J" },
@@ -189,7 +189,7 @@ fn dumps_of_an_answer_are_named() {
         ];
         assert_eq!(said, lines.concat());
         let told = String::from_utf8(output.stdout).unwrap();
-        let expected = "4 packets from A to B: incomplete: up to 7 packets evicted; 1 packet from 1 dump, 1 not read whole\n";
+        let expected = "4 packets from A to B: incomplete: up to 7 packets missing (evicted); 1 packet from 1 dump, 1 not read whole\n";
         assert_eq!(told == expected, more.is_empty(), "{told}");
     }
 }

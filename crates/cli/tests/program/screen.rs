@@ -10,6 +10,21 @@ use crate::{
     terminal::{LEAVE, Running, Terminal, shows},
 };
 
+/// Packets are refused before the recorder is contacted.
+#[test]
+fn a_terminal_gets_no_packets() {
+    let terminal = Terminal::new();
+    let tty = File::options().write(true).open(terminal.path()).unwrap();
+    for words in [&["query"][..], &["dumps", "get", "1"]] {
+        let mut command = Command::new(PROGRAM);
+        command.args(words).args(["-w", "-", "--socket", "none"]);
+        let output = command.stdout(tty.try_clone().unwrap()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("terminal"), "{said}");
+    }
+}
+
 /// Rates, rules with counts, resizing, colors or no colors, the end of a recorder, and the restored
 /// terminal.
 #[test]

@@ -486,6 +486,7 @@ impl Core {
             rule: rule.clone(),
             trigger_ns: hit.time_ns.saturating_add(offset_ns),
             expression: text.clone(),
+            reason: terms.reason.clone(),
         });
         let order = DumpOrder {
             id,

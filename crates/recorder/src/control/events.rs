@@ -50,6 +50,8 @@ pub enum RecorderEvent {
         trigger_ns: i64,
         /// The filled-in dump expression; empty: everything.
         expression: String,
+        /// The alert's name, or the client's reason.
+        reason: Option<Arc<str>>,
     },
     /// A dump is on disk, or failed.
     Finished(DumpReport),

@@ -79,18 +79,21 @@ impl Missing {
     }
 }
 
-/// `up to 3 packets fragments`, `1 packet kernel at eth0`.
+/// `up to 3 packets missing (fragments)`, `1 packet missing (kernel, eth0)`, `unknown losses
+/// (script)`, `1 packet (restamped)`.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lost = match (self.packets, self.at_most) {
-            (Some(lost), _) => packets(lost),
-            (None, Some(bound)) => format!("up to {}", packets(bound)),
-            (None, None) => UNKNOWN.to_owned(),
-        };
-        write!(f, "{lost} {}", self.cause)?;
+        // These packets are in the file, changed.
+        let is_changed = matches!(self.cause, "restamped" | "snapped");
+        let missing = if is_changed { "" } else { " missing" };
+        match (self.packets, self.at_most) {
+            (Some(lost), _) => write!(f, "{}{missing}", packets(lost))?,
+            (None, Some(bound)) => write!(f, "up to {}{missing}", packets(bound))?,
+            (None, None) => f.write_str("unknown losses")?,
+        }
         match &self.source {
-            Some(source) => write!(f, " at {source}"),
-            None => Ok(()),
+            Some(source) => write!(f, " ({}, {source})", self.cause),
+            None => write!(f, " ({})", self.cause),
         }
     }
 }
@@ -247,7 +250,7 @@ impl DumpReport {
     }
 
     /// The verdict with its reasons, and the sources of unknown losses: `incomplete: 12 packets
-    /// evicted; eth0: losses unknown: nic`.
+    /// missing (evicted); eth0: losses unknown: nic`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let mut text = self.verdict.as_str().to_owned();
@@ -287,9 +290,6 @@ pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, 
 fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
-
-/// The number of packets in a text, if it is unknown.
-pub(super) const UNKNOWN: &str = "an unknown number of packets";
 
 /// `1 packet`, `2 packets`.
 pub(crate) fn packets(count: u64) -> String {

@@ -2,12 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use super::{
-    encode::InterfaceTotals,
-    output::WrittenTotals,
-    report::{UNKNOWN, packets},
-    store::StoredFile,
-};
+use super::{encode::InterfaceTotals, output::WrittenTotals, report::packets, store::StoredFile};
 use crate::control::time::rfc3339;
 
 /// The contents of a sink's files.
@@ -70,7 +65,7 @@ impl fmt::Display for PacketGap {
         let packets = self
             .packets
             .map(|count| format!("{up_to}{}", packets(count)));
-        let packets = packets.unwrap_or(UNKNOWN.to_owned());
+        let packets = packets.unwrap_or("an unknown number of packets".to_owned());
         let (from, to) = (rfc3339(self.from_ns), rfc3339(self.to_ns));
         write!(
             f,

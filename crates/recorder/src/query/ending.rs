@@ -5,8 +5,8 @@ use std::io;
 use retroscope_ring::RegionWriter;
 
 use super::{
-    DumpsAsked, QueryError, QueryReport, contents::QueryWindow, dump_reader::DumpReader,
-    lost::lost_before_the_ring, reading::AnswerReading, report::Empty,
+    DumpsAsked, QueryAnswer, QueryError, QueryReport, contents::QueryWindow,
+    dump_reader::DumpReader, lost::lost_before_the_ring, reading::AnswerReading, report::Empty,
 };
 use crate::{Verdict, rfc3339};
 
@@ -79,12 +79,15 @@ impl<W: io::Write> AnswerReading<'_, W> {
         let has_evicted = losses.has("evicted");
         let mut missing = losses.missing();
         let mut losses_known_to = None;
+        let mut start_clip = None;
         let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(recorder) = recorder {
             if recorder.is_live() {
                 let (lost, known) = lost_before_the_ring(&recorder, latest, &window, to.as_ref());
                 missing.extend(lost);
                 losses_known_to = known;
+                let is_clipped = !has_evicted && dumped.is_none() && self.begins_too_early(&window);
+                start_clip = is_clipped.then_some("start");
             }
             notes.extend(recorder.intake.unknown_losses());
         }
@@ -104,7 +107,10 @@ impl<W: io::Write> AnswerReading<'_, W> {
                 Verdict::Incomplete
             },
             missing,
-            clipped: limit.into_iter().chain(tally.ended_by).collect(),
+            clipped: [start_clip, limit, tally.ended_by]
+                .into_iter()
+                .flatten()
+                .collect(),
             empty,
             losses_known_to,
             dumps: dumped.map(|dumped| {
@@ -117,6 +123,22 @@ impl<W: io::Write> AnswerReading<'_, W> {
             notes,
             after: self.progress.iter().filter_map(|it| it.last).collect(),
         }
+    }
+
+    /// Whether the query asks for a time before the start of the recording.
+    fn begins_too_early(&self, window: &QueryWindow) -> bool {
+        let QueryAnswer {
+            query, attached, ..
+        } = &self.answer;
+        // The start of the recording is a ring time.
+        let offset_ns = self.latest.latest_offset_ns();
+        let from_ns = query.from_ns.map(|ns| ns.saturating_sub(offset_ns));
+        let from_ns = from_ns.or(query.last_ns.map(|_| window.from_ring_ns));
+        let begun_ns = attached.info().created_ns;
+        self.newest.is_none()
+            && from_ns
+                .zip(begun_ns)
+                .is_some_and(|(from, begun)| from < begun)
     }
 
     /// Packets that were inspected, also packets of dumps.

@@ -39,8 +39,9 @@ pub struct QueryReport {
     ///   gives now.
     /// - `not-recorded`: packets from the time of other recordings, of which only dumps are left.
     pub missing: Vec<Missing>,
-    /// The reason why the answer ended before its window, without a loss: `limit`, `cancelled`, or
-    /// `end` (of the recording, in a follow).
+    /// The reasons why the answer covers less than its window, without a loss. `start`: the window
+    /// begins before the recording. The others ended the answer: `limit`, `cancelled`, or `end` (of
+    /// the recording, in a follow).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clipped: Vec<&'static str>,
     /// The reason why the answer has no packet.
@@ -225,8 +226,8 @@ impl fmt::Display for AnswerDumps {
 }
 
 impl QueryReport {
-    /// The verdict with its reasons: `incomplete: up to 12 packets evicted; losses before the ring
-    /// unknown`.
+    /// The verdict with its reasons: `incomplete: up to 12 packets missing (evicted); losses before
+    /// the ring unknown`.
     #[must_use]
     pub fn reasons(&self) -> String {
         let missing: Vec<String> = self.missing.iter().map(Missing::to_string).collect();
@@ -240,10 +241,15 @@ impl QueryReport {
         };
         let empty = self.empty.as_ref();
         let empty = empty.map_or(String::new(), |why| format!("; {why}"));
-        let clipped = match self.clipped.as_slice() {
-            [] => String::new(),
-            by => format!(" (ended by: {})", by.join(", ")),
-        };
+        let (started, ended): (Vec<_>, Vec<_>) =
+            self.clipped.iter().copied().partition(|by| *by == "start");
+        let mut clipped = String::new();
+        if !started.is_empty() {
+            clipped.push_str(" (window clipped by the start of the recording)");
+        }
+        if !ended.is_empty() {
+            clipped.push_str(&format!(" (ended by: {})", ended.join(", ")));
+        }
         let dumps = self.dumps.as_ref().map(AnswerDumps::to_string);
         let dumps = dumps.unwrap_or_default();
         format!("{verdict}{separator}{missing}{losses}{empty}{dumps}{clipped}")

@@ -225,10 +225,8 @@ fn a_failed_dump_script_leaves_a_verdict() {
     assert_eq!(rig.reports.len(), 1);
     let report = &rig.reports[0];
     assert_eq!(numbers(report), [0, 1, 2, 3, 4]);
-    assert_eq!(
-        report.reasons(),
-        "incomplete: an unknown number of packets script"
-    );
+    let reasons = report.reasons();
+    assert!(reasons.contains("unknown losses (script)"), "{reasons}");
     assert!(
         report.notes.iter().any(|note| note == "dump.lua:2: five"),
         "{:?}",

@@ -74,8 +74,9 @@ fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
     assert_eq!((cause, packets), ("evicted", None));
     let at_most = at_most.unwrap();
     assert!(at_most > 200, "{at_most}");
-    let words = format!("up to {at_most} packets evicted");
-    assert!(report.reasons().contains(&words), "{}", report.reasons());
+    let words = [&format!("up to {at_most} packets"), "evicted"];
+    let reasons = report.reasons();
+    assert!(words.iter().all(|it| reasons.contains(*it)), "{reasons}");
     let window = (report.from.as_str(), report.to.as_str());
     let entry = &report.missing[0];
     assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
@@ -262,10 +263,9 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
             assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
         } else {
             assert_eq!(missing(report), ("unknown", None, Some(meanwhile)));
-            assert_eq!(
-                report.reasons(),
-                "incomplete: up to 5 packets unknown at fake0"
-            );
+            let reasons = report.reasons();
+            let words = ["up to 5 packets", "(unknown, fake0)"];
+            assert!(words.iter().all(|it| reasons.contains(it)), "{reasons}");
         }
         let source = &rig.common.intake.snapshots()[0];
         assert_eq!((source.lost_known(), source.in_flight()), (0, Some(0)));

@@ -40,7 +40,8 @@ use crate::{
 #[derive(Debug, Default, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
-                  What happened in the last 30 seconds:\n  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
+                  What happened in the last 30 seconds:\n  \
+                  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
 )]
 pub(crate) struct Args {
     /// Read this ring file and contact no recorder: the PATH of `record --ring-file`, or the
@@ -170,10 +171,8 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let target = args.target();
-    if args.json && target == Some(OutputTarget::Stdout) {
-        return Err(Failure::usage(
-            "--json and -w - both write to stdout: name a file",
-        ));
+    if let Some(target) = &target {
+        target.refuse_stdout(args.json)?;
     }
     let cancel = Cancel::default();
     if args.follow {

@@ -12,7 +12,12 @@ use crate::{failure::Failure, memory};
 /// Default limit of triggered dumps in a minute, if `dumps-per-minute` is not given.
 const DUMPS_PER_MINUTE: u32 = 400;
 
-const EXAMPLES: &str = "\
+/// Options whose value is an expression.
+const OF_EXPRESSION: [&str; 5] = ["-t", "--trigger", "-f", "--filter", "--dump"];
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
+
 Examples:
   retroscope record -i eth0 -t 'tcp[tcpflags] & tcp-rst != 0' -w dumps
   retroscope record -r in.pcap -t 'udp port 53' --dump 'host $dstIP' --past 2s
@@ -20,11 +25,10 @@ Examples:
 
 /// Record all traffic into memory; write what surrounds a trigger to a file
 ///
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
-/// missed. SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open
-/// dumps and stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
+/// SIGUSR1 triggers by hand. SIGUSR2 prints statistics. SIGINT or SIGTERM finish the open dumps and
+/// stop, a second one stops at once; so does SIGHUP if stdin or stderr is a terminal.
 #[derive(Debug, Clone, clap::Args)]
-#[command(disable_version_flag = true, after_help = EXAMPLES)]
+#[command(disable_version_flag = true, after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) flags: RecordFlags,
@@ -65,10 +69,22 @@ impl Args {
             return Ok(());
         }
         let words = self.expression.join(" ");
+        let given: Vec<String> = std::env::args().collect();
+        let advice = quoted(&given, &self.expression).unwrap_or_default();
         Err(Failure::usage(format!(
-            "'{words}' has no option before it: --trigger EXPR is what starts a dump, -f EXPR what is recorded at all"
+            "'{words}' has no option before it: --trigger EXPR is what starts a dump, -f EXPR what is recorded at all{advice}"
         )))
     }
+}
+
+/// Advice if `words` follow an option whose expression has several words.
+fn quoted(given: &[String], words: &[String]) -> Option<String> {
+    let mut places = given.windows(words.len() + 2);
+    let place = places.find(|it| OF_EXPRESSION.contains(&it[0].as_str()) && it[2..] == *words)?;
+    let (option, expression) = (&place[0], place[1..].join(" "));
+    Some(format!(
+        "; quote an expression of several words: {option} '{expression}'"
+    ))
 }
 
 impl Loaded {
@@ -109,7 +125,7 @@ impl Loaded {
             notes.push(if of.api.listen.is_empty() {
                 format!("no --trigger: only {by_signal} starts a dump")
             } else {
-                format!("no --trigger: dumps are started by {by_signal} and at --api")
+                format!("no --trigger: dumps start by {by_signal} or by 'retroscope trigger'")
             });
         }
         let config = self.followed(Config {
@@ -279,3 +295,20 @@ impl Loaded {
 
 /// Predicate on the kind of a rule.
 type IsSuch = fn(&What) -> bool;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_of_several_words_is_quoted() {
+        let advice = |line: &str, words: &str| {
+            let list = |text: &str| Vec::from_iter(text.split(' ').map(str::to_owned));
+            quoted(&list(line), &list(words))
+        };
+        let line = "retroscope record -i lo --trigger tcp port 80 -w d";
+        let text = advice(line, "port 80").unwrap();
+        assert!(text.ends_with(": --trigger 'tcp port 80'"), "{text}");
+        assert_eq!(advice("retroscope record -i lo port 80", "port 80"), None);
+    }
+}

@@ -62,7 +62,7 @@ use crate::{
     failure::{Failure, put, say},
     privileges::Privileges,
 };
-use rustix::thread::CapabilitySet;
+use rustix::{io::Errno, thread::CapabilitySet};
 
 /// Time for which `main` waits for an event before it checks signals and the screen.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
@@ -142,7 +142,7 @@ pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     let tell = Notifier(Arc::new(say));
     let api = settings.api.config(privileges.owner())?;
     let api = api.map(|config| BoundApi::new(&config, &tell)).transpose();
-    let api = api.map_err(Failure::failed)?;
+    let api = api.map_err(|why| Failure::failed(with_advice(why)))?;
     let alerts = (!config.offline && !settings.alerts.from.is_empty())
         .then(|| BoundAlerts::new(&settings.alerts, privileges.owner()));
     let alerts = alerts.transpose().map_err(Failure::failed)?;
@@ -199,6 +199,17 @@ pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
     result
+}
+
+/// The error of `--api`. If the directory of the socket cannot be written, adds another directory.
+fn with_advice(mut why: String) -> String {
+    let is_refused = why.ends_with(&io::Error::from(Errno::ACCESS).to_string());
+    if is_refused && why.contains(" unix:") {
+        why.push_str(
+            ": choose a directory that you may write, such as $XDG_RUNTIME_DIR/retroscope.sock",
+        );
+    }
+    why
 }
 
 fn start(
@@ -435,4 +446,19 @@ fn open_sources(
         }
     }
     Ok(sources)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_a_user_has_another_directory() {
+        let advice = |why: &str| with_advice(why.to_owned()).contains("$XDG_RUNTIME_DIR");
+        let refused = io::Error::from(Errno::ACCESS);
+        assert!(advice(&format!("--api unix:/run/r.sock: {refused}")));
+        assert!(!advice(&format!("--api 127.0.0.1:80: {refused}")));
+        let missing = io::Error::from(Errno::NOENT);
+        assert!(!advice(&format!("--api unix:/run/r/s: {missing}")));
+    }
 }

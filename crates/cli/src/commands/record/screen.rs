@@ -19,6 +19,7 @@ use retroscope_recorder::{
 use retroscope_ring::{Numa, Ring};
 
 use crate::{
+    commands::remote::printable,
     failure::say,
     units::{counted, show_size},
 };
@@ -247,6 +248,7 @@ impl RecordScreen {
                 rule,
                 trigger_ns,
                 expression,
+                reason,
                 ..
             } => {
                 let what = if expression.is_empty() {
@@ -255,7 +257,11 @@ impl RecordScreen {
                     expression
                 };
                 let at = rfc3339(*trigger_ns);
-                self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
+                let why = reason
+                    .as_deref()
+                    .map(|why| format!(" ({})", printable(why)));
+                let why = why.unwrap_or_default();
+                self.print(&format!("trigger '{rule}'{why} at {at}: dumping {what}"));
             }
             RecorderEvent::Finished(report) => self.print(&report.line()),
             RecorderEvent::Compressed(report) => self.print(&compressed(report)),
@@ -500,6 +506,7 @@ mod tests {
             rule: String::new(),
             trigger_ns: 0,
             expression: String::new(),
+            reason: None,
         };
         let notice = RecorderEvent::Notice(String::new());
         let mut printed = 0;

@@ -83,7 +83,7 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
         assert_eq!(told, (&json!("restamped"), &json!(restamped)), "{dump}");
         if format == "pcapng" {
             let file = Path::new(dump["file"].as_str().unwrap());
-            let verdict = b"verdict: incomplete: 2 packets restamped";
+            let verdict = b"verdict: incomplete: 2 packets (restamped)";
             let bytes = fs::read(file).unwrap();
             assert!(bytes.windows(verdict.len()).any(|w| w == verdict));
         }

@@ -2,17 +2,20 @@
 //! and the new file of that name from its beginning.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{Read as _, Seek as _, SeekFrom},
+    io::{self, ErrorKind, Read as _, Seek as _, SeekFrom},
     os::unix::fs::MetadataExt as _,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use retroscope_alert::LineSplitter;
 use retroscope_recorder::AlertLines;
+use rustix::io::Errno;
 
 use super::files;
+use crate::failure::say;
 
 /// Bytes read from a file before the next file is read.
 const TURN_BYTES: usize = 1 << 20;
@@ -30,6 +33,8 @@ pub(super) struct Follower {
     /// Open files by device and inode.
     files: BTreeMap<(u64, u64), FollowedFile>,
     looked_at: Option<Instant>,
+    /// Messages about missing and unreadable files. Each message is printed once.
+    reported: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -48,6 +53,7 @@ impl Follower {
             patterns,
             files: BTreeMap::new(),
             looked_at: None,
+            reported: BTreeSet::new(),
         };
         follower.look_for_names(now, true);
         follower
@@ -60,36 +66,23 @@ impl Follower {
     fn look_for_names(&mut self, now: Instant, is_first: bool) {
         self.looked_at = Some(now);
         self.files.values_mut().for_each(|it| it.has_name = false);
-        for path in self.patterns.iter().flat_map(|pattern| files(pattern)) {
-            let Ok(meta) = fs::metadata(&path) else {
-                continue;
-            };
-            if let Some(known) = self.files.get_mut(&(meta.dev(), meta.ino())) {
-                known.has_name = true;
-                continue;
+        for pattern in &self.patterns {
+            let paths = files(pattern);
+            // If a directory cannot be entered, no file matches. The pattern's own error shows this.
+            if paths.is_empty()
+                && let Err(error) = fs::metadata(pattern)
+                && (is_first || error.kind() != ErrorKind::NotFound)
+            {
+                report(&mut self.reported, Path::new(pattern), &error);
             }
-            // Opening the file is tried again at the next listing.
-            let Ok(mut file) = File::open(&path) else {
-                continue;
-            };
-            let end = if is_first {
-                SeekFrom::End(0)
-            } else {
-                SeekFrom::Start(0)
-            };
-            let (Ok(read), Ok(meta)) = (file.seek(end), file.metadata()) else {
-                continue;
-            };
-            self.files.insert(
-                (meta.dev(), meta.ino()),
-                FollowedFile {
-                    file,
-                    read,
-                    lines: LineSplitter::default(),
-                    has_name: true,
-                    grew_at: now,
-                },
-            );
+            for path in paths {
+                match follow(&mut self.files, &path, now, is_first) {
+                    // The file was removed after the listing.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => report(&mut self.reported, &path, &error),
+                    Ok(()) => {}
+                }
+            }
         }
         self.files
             .retain(|_, it| it.has_name || now.saturating_duration_since(it.grew_at) < NAMELESS);
@@ -140,9 +133,61 @@ impl Follower {
     }
 }
 
+/// Opens a file, unless it is open under another name.
+fn follow(
+    files: &mut BTreeMap<(u64, u64), FollowedFile>,
+    path: &Path,
+    now: Instant,
+    is_first: bool,
+) -> io::Result<()> {
+    let meta = fs::metadata(path)?;
+    if let Some(known) = files.get_mut(&(meta.dev(), meta.ino())) {
+        known.has_name = true;
+        return Ok(());
+    }
+    if meta.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    let mut file = File::open(path)?;
+    let end = if is_first {
+        SeekFrom::End(0)
+    } else {
+        SeekFrom::Start(0)
+    };
+    let read = file.seek(end)?;
+    let meta = file.metadata()?;
+    files.insert(
+        (meta.dev(), meta.ino()),
+        FollowedFile {
+            file,
+            read,
+            lines: LineSplitter::default(),
+            has_name: true,
+            grew_at: now,
+        },
+    );
+    Ok(())
+}
+
+/// Prints, once, why a file is not followed yet.
+fn report(reported: &mut BTreeSet<String>, path: &Path, error: &io::Error) {
+    let why = match error.kind() {
+        ErrorKind::NotFound => "no such file yet; waiting for it".to_owned(),
+        ErrorKind::PermissionDenied => {
+            format!("{error}: the recorder's user must be able to read it; trying again")
+        }
+        _ => format!("{error}; trying again"),
+    };
+    let message = format!("--alerts {}: {why}", path.display());
+    if !reported.contains(&message) {
+        say(&message);
+        reported.insert(message);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{io::Write as _, path::Path};
+    use std::io::Write as _;
 
     use super::*;
 
@@ -244,5 +289,30 @@ mod tests {
         fs::write(rig.path("eve.json"), "two\n").unwrap();
         assert_eq!(rig.read(), ["two"]);
         assert_eq!(rig.counts.torn, 1);
+    }
+
+    #[test]
+    fn a_missing_or_unreadable_file_is_reported_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("eve.json");
+        let now = Instant::now();
+        let mut follower = Follower::new(vec![path.display().to_string()], now);
+        let messages = |follower: &Follower| Vec::from_iter(follower.reported.clone());
+        let [waiting] = &messages(&follower)[..] else {
+            panic!("{follower:?}")
+        };
+        assert!(waiting.contains("eve.json") && waiting.contains("waiting"));
+        // Root can read every file, but no directory.
+        fs::create_dir(&path).unwrap();
+        for _ in 0..2 {
+            follower.look_for_names(now, false);
+            let messages = messages(&follower);
+            assert_eq!(messages.len(), 2, "{messages:?}");
+            assert!(messages.iter().any(|it| it.contains("os error 21")));
+        }
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        follower.look_for_names(now, false);
+        assert_eq!((follower.files.len(), follower.reported.len()), (1, 2));
     }
 }

@@ -26,6 +26,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use retroscope_capture::af_packet::interfaces;
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::{
     Deserializer, Spanned, Value,
@@ -52,6 +53,7 @@ use self::{
     rules::FileRule,
     text::{ConfigFault, ConfigText},
 };
+use super::has_engine;
 use crate::{
     failure::{Failure, say},
     units::counted,
@@ -195,8 +197,25 @@ impl Loaded {
         self.check(Depth::Whole)?;
         if !self.settings.quiet {
             say(&format!("{}: no errors", self.text.name()));
+            self.missing_interfaces().iter().for_each(|note| say(note));
         }
         Ok(())
+    }
+
+    /// A message for each interface that this machine lacks. The file may be for another machine.
+    fn missing_interfaces(&self) -> Vec<String> {
+        let of = &self.settings;
+        let names = of.interface.iter().filter(|name| {
+            has_engine(name) && *name != "any" && of.engine_of(name) != Engine::Dpdk
+        });
+        let here = interfaces().unwrap_or_default();
+        let here: Vec<&str> = here.iter().map(|it| it.name.as_str()).collect();
+        let missing = names.filter(|name| !here.contains(&name.as_str()));
+        let note = |name| {
+            let here = here.join(", ");
+            format!("no interface {name} on this machine; interfaces: {here}")
+        };
+        missing.map(note).collect()
     }
 
     /// Places of a key's values in the file. Empty if the command line overrides the file.
