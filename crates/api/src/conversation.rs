@@ -196,6 +196,10 @@ impl Conversation {
             self.has_start = true;
         }
         self.has_end |= tcp.flags & (FIN | RST) != 0;
+        // The other side's bytes come first, because this packet acknowledges them.
+        if tcp.flags & ACK != 0 && tcp.flags & RST == 0 {
+            self.acknowledge(1 - side, tcp.ack);
+        }
         let first = tcp.seq.wrapping_add(u32::from(is_syn));
         let own = &mut self.sides[side];
         if own.next.is_none() && (!piece.data.is_empty() || piece.length > 0) {
@@ -208,9 +212,6 @@ impl Conversation {
                 own.end = Some(at.saturating_add(length));
             }
             self.place(side, at, piece);
-        }
-        if tcp.flags & ACK != 0 && tcp.flags & RST == 0 {
-            self.acknowledge(1 - side, tcp.ack);
         }
     }
 

@@ -18,7 +18,7 @@ fn check(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let path = path.join(name);
     let page = format!(
-        "<!-- `UPDATE_GOLDEN=1 cargo test -p retroscope-cli --bin retroscope reference` writes this page. -->\n\n{page}"
+        "<!-- crates/cli/src/reference_tests.rs writes this page, with UPDATE_GOLDEN=1. -->\n\n{page}"
     );
     if env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, page).unwrap();

@@ -144,7 +144,9 @@ impl ClientBody {
             idle_seconds: idle.as_secs(),
             version: env!("CARGO_PKG_VERSION"),
             recording: app.handle.recording(),
-            features: FeaturesBody { details: app.services.dissector.is_installed() },
+            features: FeaturesBody {
+                details: app.services.dissector.is_installed(),
+            },
             may_not: may_not.collect(),
         }
     }

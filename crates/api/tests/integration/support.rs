@@ -12,7 +12,8 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, BoundApi, Config, Dissector, Notifier, Page, Role, Server, Services, TlsFiles, TokenLine,
+    Address, BoundApi, Config, Dissector, Notifier, Page, Role, Server, Services, TlsFiles,
+    TokenLine,
     doctor::{Doctor, DoctorReport, Finding},
 };
 use retroscope_capture::Source;

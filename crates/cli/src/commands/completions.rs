@@ -117,7 +117,7 @@ mod tests {
     /// All commands, each with its path of subcommand names.
     fn commands(program: &Command) -> Vec<(Vec<String>, Command)> {
         let mut all = vec![(vec![program.get_name().to_owned()], program.clone())];
-        for inner in program.get_subcommands() {
+        for inner in program.get_subcommands().filter(|it| !it.is_hide_set()) {
             for (mut words, command) in commands(inner) {
                 words.insert(0, program.get_name().to_owned());
                 all.push((words, command));
