@@ -324,13 +324,14 @@ mod tests {
     #[test]
     fn one_account_does_not_end_the_sessions_of_others() {
         let (sessions, now) = (Sessions::new(IDLE), Instant::now());
+        let [of_one, all] = [SESSIONS_OF_ONE_MAX, SESSIONS_MAX].map(|max| max.try_into().unwrap());
         let other = started(&sessions, 1, now);
-        let own: Vec<_> = (0..=SESSIONS_OF_ONE_MAX as u32)
+        let own: Vec<_> = (0..=of_one)
             .map(|number| started(&sessions, 2, now + SECOND * number))
             .collect();
         let is_open = |value: &String| sessions.find(value, now + SECOND * 60).is_some();
         assert!(is_open(&other) && !is_open(&own[0]) && own[1..].iter().all(is_open));
-        for uid in 3..=SESSIONS_MAX as u32 {
+        for uid in 3..=all {
             started(&sessions, uid, now + SECOND * 60);
         }
         assert_eq!(sessions.open().sessions.len(), SESSIONS_MAX);

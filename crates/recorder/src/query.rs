@@ -260,11 +260,10 @@ impl RecorderHandle {
         let contents = RegionContents::read(&attached)?;
         let recording = Recording::of(&attached.info());
         let found = resume::find(id, recording, &attached, &contents);
-        let (producer, record, place) =
-            found.map_err(|why| QueryError::Usage(format!("packet {id}: {why}")))?;
-        Ok(place.and_then(|(time_ns, interface)| {
+        let found = found.map_err(|why| QueryError::Usage(format!("packet {id}: {why}")))?;
+        Ok(found.place.and_then(|(time_ns, interface)| {
             let clock = contents.interfaces.get(usize::from(interface))?.clock;
-            let steps = &contents.steps;
+            let (steps, producer, record) = (&contents.steps, found.producer, found.record);
             Some(Step::stamp_ns(steps, producer, clock, record, time_ns))
         }))
     }

@@ -25,8 +25,15 @@ pub(super) struct Resume {
     begin: Option<RecordPosition>,
 }
 
-/// Finds a packet in the ring: its producer, its record, its ring time in ns, and the number of its
-/// interface. `None`: the packet was overwritten.
+/// A packet in the ring.
+pub(super) struct FoundPacket {
+    pub(super) producer: usize,
+    pub(super) record: u64,
+    /// Ring time in ns, and number of the interface. `None`: the packet was overwritten.
+    pub(super) place: Option<(i64, u16)>,
+}
+
+/// Finds a packet by its ID.
 ///
 /// # Errors
 /// The recording never had this packet, in words.
@@ -35,7 +42,7 @@ pub(super) fn find(
     recording: Recording,
     attached: &Attached,
     contents: &RegionContents,
-) -> Result<(usize, u64, Option<(i64, u16)>), &'static str> {
+) -> Result<FoundPacket, &'static str> {
     let (producer, record) = recording.read(id);
     if producer >= attached.info().producers {
         return Err("it is of another recording");
@@ -56,7 +63,11 @@ pub(super) fn find(
         let packet = buffer.packets().next()?;
         Some((packet.time_ns, packet.interface))
     });
-    Ok((producer, record, place))
+    Ok(FoundPacket {
+        producer,
+        record,
+        place,
+    })
 }
 
 /// A named packet of a producer.
@@ -78,7 +89,11 @@ impl Resume {
         for id in after {
             let found = find(*id, recording, attached, contents);
             let found = found.map_err(|why| QueryError::Usage(format!("after packet {id}: {why}")));
-            let (producer, record, place) = found?;
+            let FoundPacket {
+                producer,
+                record,
+                place,
+            } = found?;
             let time_ns = place.map(|(time_ns, _)| time_ns);
             if resume.own.len() <= producer {
                 resume.own.resize(producer + 1, None);

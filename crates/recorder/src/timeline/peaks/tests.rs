@@ -424,7 +424,6 @@ fn a_full_bucket_keeps_its_largest_cells() {
 /// `cargo test --release -p retroscope-recorder peaks_cost -- --ignored --nocapture`
 #[test]
 #[ignore = "measures: run it alone, in a release build"]
-#[expect(clippy::print_stdout, reason = "prints a measurement")]
 fn peaks_cost() {
     for len in [60, 700, 1400] {
         let mut filled = Filled::new(1024, 1);
