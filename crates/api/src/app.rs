@@ -49,6 +49,8 @@ pub(crate) struct App {
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
     /// Limit of queries that read the past only.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
+    /// Limit of timelines that read packets.
+    pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
     /// Limit of packets whose details are made at the same time.
     pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.

@@ -56,7 +56,7 @@ pub(crate) struct Conversation {
     pub(crate) is_truncated: bool,
     /// Number of bytes in `segments`.
     kept: usize,
-    /// Number of bytes that wait.
+    /// Memory of the segments that wait, bytes.
     waiting: usize,
     sides: [Side; 2],
 }
@@ -83,6 +83,13 @@ struct WaitingSegment {
     data: Vec<u8>,
     /// Length on the wire, bytes.
     length: usize,
+}
+
+impl WaitingSegment {
+    /// Bytes in memory: also segments whose payload was cut off take memory.
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.data.len()
+    }
 }
 
 /// The facts of a TCP packet.
@@ -231,9 +238,13 @@ impl Conversation {
             self.give_waiting(side, i64::MIN);
             return;
         }
-        self.waiting += piece.data.len();
+        let is_longer = |before: &WaitingSegment| before.length >= piece.length;
+        if own.waiting.get(&at).is_some_and(is_longer) {
+            return; // sent again
+        }
+        self.waiting += piece.memory();
         if let Some(before) = own.waiting.insert(at, piece) {
-            self.waiting -= before.data.len();
+            self.waiting -= before.memory();
         }
         if self.waiting > BYTES_MAX {
             self.give_waiting(side, i64::MAX);
@@ -267,7 +278,7 @@ impl Conversation {
                 return;
             }
             let piece = first.remove();
-            self.waiting -= piece.data.len();
+            self.waiting -= piece.memory();
             if let Ok(missing @ 1..) = u64::try_from(at - position) {
                 self.miss(side, missing, piece.stamp_ns, piece.id);
             }
@@ -389,7 +400,10 @@ mod tests {
                 dropped: 0,
                 data: &bytes[..captured.min(bytes.len())],
             };
-            if !conversation.packet(&seen) {
+            let goes_on = conversation.packet(&seen);
+            let waiting = conversation.sides.iter().map(|side| side.waiting.len());
+            assert!(waiting.sum::<usize>() < 20_000);
+            if !goes_on {
                 break;
             }
         }
@@ -490,5 +504,8 @@ mod tests {
         sent.extend((0..1600).map(|number| (true, ACK, 1 + 2800 * number, 1, &large[..])));
         let conversation = followed(0, usize::MAX, &sent);
         assert!(conversation.is_truncated && conversation.kept <= BYTES_MAX);
+        // Headers only.
+        sent.extend((1600..30_000).map(|number| (true, ACK, 1 + 2800 * number, 1, &large[..])));
+        assert!(followed(0, 40, &sent).is_truncated);
     }
 }

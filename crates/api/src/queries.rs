@@ -22,6 +22,9 @@ use crate::{
 /// Maximum number of queries at the same time, of one account and of all accounts. So one account
 /// cannot use all permits.
 const RUNNING_MAX: (usize, usize) = (6, 12);
+/// Maximum number of timelines with peaks at the same time, of one account and of all accounts.
+/// Each may read millions of packets.
+const PEAKS_MAX: (usize, usize) = (6, 12);
 /// Maximum number of queries that follow the recording, of one account and of all accounts.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Maximum number of listeners to events, of one account and of all accounts.
@@ -68,6 +71,10 @@ impl ConcurrencyLimit {
 
     pub(crate) fn queries() -> Arc<Self> {
         Self::new("queries", RUNNING_MAX)
+    }
+
+    pub(crate) fn peaks() -> Arc<Self> {
+        Self::new("timelines with peaks", PEAKS_MAX)
     }
 
     pub(crate) fn requests() -> Arc<Self> {

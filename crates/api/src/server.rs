@@ -127,6 +127,7 @@ impl Server {
             listener_limit: ConcurrencyLimit::listeners(),
             request_limit: ConcurrencyLimit::requests(),
             trigger_limit: ConcurrencyLimit::triggers(),
+            peaks_limit: ConcurrencyLimit::peaks(),
             dissection_limit: ConcurrencyLimit::dissections(),
             services,
             keys: IdempotencyKeys::default(),

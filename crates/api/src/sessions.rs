@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -92,8 +92,13 @@ struct Failures {
 }
 
 impl Failures {
-    /// The address under which failures of `address` are counted.
+    /// The address under which failures of `address` are counted: of IPv6 the network, because a
+    /// host can take any address of its network.
     fn place(&self, address: IpAddr) -> Option<IpAddr> {
+        let address = match address.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+            address => address,
+        };
         let has_room = self.counts.len() < FAILING_ADDRESSES_MAX;
         (has_room || self.counts.contains_key(&Some(address))).then_some(address)
     }
@@ -364,6 +369,11 @@ mod tests {
         let later = now + FAILURE_PERIOD - SECOND;
         assert_eq!(sessions.may_try(address(0), later), Err(SECOND));
         assert_eq!(sessions.may_try(address(1), later), Ok(()));
+        let of_network = |host: u128| IpAddr::from((0x2001_0db8 << 96 | host).to_be_bytes());
+        for host in 0..u128::from(FAILURES_MAX) {
+            sessions.count_failure(of_network(host), later);
+        }
+        assert_eq!(sessions.may_try(of_network(99), later), Err(SECOND));
         assert_eq!(sessions.may_try(address(0), later + SECOND), Ok(()));
         for number in 0..100_000 {
             sessions.count_failure(address(number), later + SECOND);

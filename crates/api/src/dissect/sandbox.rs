@@ -6,9 +6,9 @@
 //!
 //! | right | taken away by |
 //! |---|---|
-//! | files | Landlock: reads the system's libraries and Wireshark's data, writes nothing |
+//! | files | Landlock: reads the system's libraries and Wireshark's data; seccomp: only opens to read |
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
-//! | other processes | seccomp: no `fork`, `kill`, `ptrace`, `prlimit64` that sets, `process_vm_readv` |
+//! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, `prlimit64` that sets |
 //! | descriptors of the recorder | `close_range`: only stdin, stdout and stderr, which are pipes |
 //! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
 //! | capabilities | dropped, and `no_new_privs` |
@@ -185,8 +185,8 @@ fn packets_file() -> io::Result<()> {
     Ok(())
 }
 
-/// Landlock: reads [`READABLE`], executes `program` and its loader, nothing else. Kernels before
-/// Linux 5.19 lack later rights, which the filter of system calls takes away as well.
+/// Landlock: reads [`READABLE`], executes `program` and its loader, nothing else. Older kernels lack
+/// later rights, which the filter of system calls takes away as well.
 fn restrict_files(program: &Path) -> Result<(), SandboxError> {
     const LANDLOCK: &str = "Landlock";
     let ruleset = Ruleset::default()
@@ -239,7 +239,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_futex,
@@ -263,7 +262,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_munmap,
     libc::SYS_nanosleep,
     libc::SYS_newfstatat,
-    libc::SYS_openat,
     libc::SYS_ppoll,
     libc::SYS_pread64,
     libc::SYS_read,
@@ -296,7 +294,6 @@ const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_arch_prctl,
     libc::SYS_dup2,
     libc::SYS_lstat,
-    libc::SYS_open,
     libc::SYS_poll,
     libc::SYS_readlink,
     libc::SYS_stat,
@@ -304,6 +301,23 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
+
+/// System calls that open a file, each with the index of its argument with the flags.
+#[cfg(target_arch = "x86_64")]
+const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_open, 1), (libc::SYS_openat, 2)];
+#[cfg(not(target_arch = "x86_64"))]
+const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_openat, 2)];
+
+/// Permitted commands of fcntl(2). `F_SETOWN` and `F_SETSIG` would send any signal to other
+/// processes of the user, which Landlock prevents since Linux 6.12 only.
+const FCNTL_COMMANDS: [libc::c_int; 6] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+];
 
 fn system_calls() -> seccompiler::Result<BpfProgram> {
     let calls = ALLOWED.iter().chain(ALLOWED_HERE);
@@ -318,13 +332,36 @@ fn system_calls() -> seccompiler::Result<BpfProgram> {
     )?;
     // The call reads limits. With new limits it may change those of the recorder.
     let only_reads = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
-    let conditional = [
+    let mut commands = Vec::new();
+    for command in FCNTL_COMMANDS {
+        let is_permitted = SeccompCondition::new(
+            1,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Eq,
+            u64::from(command.cast_unsigned()),
+        )?;
+        commands.push(SeccompRule::new(vec![is_permitted])?);
+    }
+    let mut conditional = vec![
         (libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]),
         (
             libc::SYS_prlimit64,
             vec![SeccompRule::new(vec![only_reads])?],
         ),
+        (libc::SYS_fcntl, commands),
     ];
+    // Only for reading. Landlock does not forbid the access mode 3, and truncation only since Linux
+    // 6.2.
+    let changes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+    for (call, flags) in OPENING {
+        let is_reading = SeccompCondition::new(
+            *flags,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::MaskedEq(u64::from(changes.cast_unsigned())),
+            0,
+        )?;
+        conditional.push((*call, vec![SeccompRule::new(vec![is_reading])?]));
+    }
     let filter = SeccompFilter::new(
         calls.chain(conditional).collect(),
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),

@@ -8,6 +8,9 @@ use utoipa::ToSchema;
 
 /// Maximum number of fields of a tree.
 const FIELDS_MAX: usize = 20_000;
+/// Maximum number of nodes in an answer. A node of sharkd has some 60 bytes, so that its limited
+/// output has fewer; a node in memory has more bytes than the smallest node of an answer, `{}`.
+const NODES_MAX: usize = 300_000;
 /// Maximum depth of a tree.
 const DEPTH_MAX: usize = 64;
 /// Maximum number of bytes of a label. Wireshark truncates labels at 240 bytes.
@@ -151,6 +154,10 @@ pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
     let mut responses = responses.filter_map(Result::ok);
     let result = responses.find(|response| response.id == 2)?.result?;
     let result: FrameResult<'_> = serde_json::from_str(result.get()).ok()?;
+    let tree = result.tree?;
+    if tree.get().matches('{').count() > NODES_MAX {
+        return None;
+    }
     let frame = DataSource {
         name: "Frame".to_owned(),
         length: packet.len(),
@@ -173,7 +180,7 @@ pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
         left: FIELDS_MAX,
         is_truncated: false,
     };
-    let fields = reader.fields(result.tree?, 0);
+    let fields = reader.fields(tree, 0);
     let is_truncated = reader.is_truncated;
     Some(Frame {
         sources,
@@ -271,6 +278,8 @@ mod tests {
         let many = vec![r#"{"l":"x"}"#; FIELDS_MAX + 1].join(",");
         let frame = tree_of(&format!("{{\"tree\":[{many}]}}")).unwrap();
         assert_eq!((frame.fields.len(), frame.is_truncated), (FIELDS_MAX, true));
+        let more = vec!["{}"; NODES_MAX + 1].join(",");
+        assert!(tree_of(&format!("{{\"tree\":[{more}]}}")).is_none());
         let long = "é".repeat(LABEL_BYTES_MAX);
         let frame = tree_of(&format!("{{\"tree\":[{{\"l\":\"{long}\"}}]}}")).unwrap();
         assert_eq!(frame.fields[0].label.len(), LABEL_BYTES_MAX);

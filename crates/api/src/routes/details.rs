@@ -242,7 +242,8 @@ pub(crate) async fn details(
             is_truncated: frame.is_truncated,
         };
         let bytes = context.packets.iter().map(|it| it.data.len() as u64).sum();
-        export(app, caller, "details", context.scan.as_ref(), bytes);
+        let scan = context.scan.as_ref();
+        export(app, caller, "details", scan, packet.stamp_ns, bytes);
         Ok(body)
     })
     .await
@@ -304,7 +305,7 @@ pub(crate) async fn stream(
         conversation.finish();
         let body = StreamBody::new(protocol, conversation, &scan.0, is_late);
         let bytes = body.client_bytes.saturating_add(body.server_bytes);
-        export(app, caller, "stream", Some(&scan), bytes);
+        export(app, caller, "stream", Some(&scan), stamp_ns, bytes);
         Ok(body)
     })
     .await
@@ -343,13 +344,25 @@ async fn answer<T: Serialize + Send + 'static>(
     done
 }
 
-/// Reports that a client received bytes of packets.
-fn export(app: &App, caller: &Caller, what: &str, scan: Option<&(QueryReport, Query)>, bytes: u64) {
-    let no_query = Query::default();
-    let query = scan.map_or(&no_query, |(_, query)| query);
+/// Reports that a client received bytes of packets. Without a scan, of the packet with this stamp.
+fn export(
+    app: &App,
+    caller: &Caller,
+    what: &str,
+    scan: Option<&(QueryReport, Query)>,
+    stamp_ns: i64,
+    bytes: u64,
+) {
+    let one_packet = Query {
+        from_ns: Some(stamp_ns),
+        to_ns: Some(stamp_ns),
+        ..Query::default()
+    };
+    let query = scan.map_or(&one_packet, |(_, query)| query);
     let mut export = Export::new(&caller.name, caller.address, what, query);
-    if let Some((report, _)) = scan {
-        export.answered(report);
+    match scan {
+        Some((report, _)) => export.answered(report),
+        None => export.packets = Some(1),
     }
     app.handle.tell_export(Export { bytes, ..export });
 }

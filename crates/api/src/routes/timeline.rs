@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use axum::{extract::State, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use retroscope_recorder::{
     PeakCounts, Peaks, SLOTS_MAX, SeriesBy, Timeline, TimelineRequest, rfc3339,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::AppState;
+use super::{AppState, CallerExtension};
 use crate::{
     app::answer_blocking,
     bodies::request::time,
@@ -186,6 +186,7 @@ impl From<Timeline> for TimelineBody {
 )]
 pub(crate) async fn timeline(
     State(app): AppState,
+    Extension(caller): CallerExtension,
     QueryParams(asked): QueryParams<TimelineParameters>,
 ) -> Result<Response, Problem> {
     let at = |text: &Option<String>| text.as_deref().map(time).transpose();
@@ -211,7 +212,10 @@ pub(crate) async fn timeline(
     {
         return Err(Problem::invalid("`to` is before `from`"));
     }
+    let permit = request.peaks.map(|_| app.peaks_limit.take(&caller));
+    let permit = permit.transpose()?;
     answer_blocking(move || {
+        let _permit = permit;
         let body: TimelineBody = app.handle.timeline(&request)?.into();
         Ok(Json(body))
     })

@@ -100,6 +100,9 @@ fn files_cannot_be_opened_or_written() {
         fs::write(file, "secret").unwrap();
         refused("read", "open(my $f, '<', $ARGV[0])", &[file]);
         refused("append", "open(my $f, '>>', $ARGV[0])", &[file]);
+        // The access mode 3 neither reads nor writes.
+        let open = format!("syscall({}, -100, $ARGV[0], 3) != -1", libc::SYS_openat);
+        refused("open for nothing", &open, &[file]);
     }
     refused("list dumps", "opendir(my $d, $ARGV[0])", &[&path("")]);
     refused("create", "open(my $f, '>', $ARGV[0])", &[&path("new")]);
@@ -192,6 +195,8 @@ fn calls(parent: &str) -> Vec<(&'static str, i64, String)> {
             libc::SYS_prlimit64,
             "0, 9, $l, 0".to_owned(),
         ),
+        // F_SETOWN: the process that gets signals about stdin.
+        ("fcntl", libc::SYS_fcntl, format!("0, 8, {parent}")),
         ("pidfd_open", libc::SYS_pidfd_open, format!("{parent}, 0")),
         ("unshare", libc::SYS_unshare, "0x10000000".to_owned()),
         ("mount", libc::SYS_mount, format!("{zeros}, 0")),

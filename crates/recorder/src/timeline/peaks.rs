@@ -518,6 +518,8 @@ struct PeakCollector<'a> {
     grid: PeakGrid,
     /// Cells of intervals that further buckets may have too.
     pending: Vec<PeakCell>,
+    /// Number of `pending` cells above which cells are counted.
+    pending_max: usize,
     known_from_ns: Option<i64>,
     all: SlotCounts,
     by: SeriesBy,
@@ -536,6 +538,7 @@ impl<'a> PeakCollector<'a> {
             slots: reading.slots,
             grid,
             pending: Vec::new(),
+            pending_max: PENDING_MAX,
             known_from_ns: None,
             all: SlotCounts::new(reading.slots.count),
             by: reading.by,
@@ -578,7 +581,7 @@ impl<'a> PeakCollector<'a> {
 
     /// All later buckets begin with this interval: counts the cells before, if there are many.
     fn count_before(&mut self, interval: i64) {
-        if self.pending.len() > PENDING_MAX {
+        if self.pending.len() > self.pending_max {
             self.count_until(interval);
         }
     }
@@ -592,6 +595,9 @@ impl<'a> PeakCollector<'a> {
             self.count(cells);
         }
         self.pending = left.to_vec();
+        // Buckets that all overlap leave their cells: each cell is sorted a few times, not once for
+        // each later bucket.
+        self.pending_max = PENDING_MAX.max(2 * left.len());
     }
 
     /// Counts the cells of one interval.
