@@ -92,10 +92,10 @@ class Analysis {
     this.waits = null;
     this.isLoading = true;
     this.trouble = '';
+    this.filterProblem = null;
     const parameters = queryParameters(query);
     try {
       const page = await api.packets({ ...parameters, limit: FIRST_PAGE }, abort.signal);
-      this.filterProblem = null;
       this.shown = query;
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
