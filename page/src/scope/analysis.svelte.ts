@@ -126,8 +126,8 @@ class Analysis {
 
   /** The number of matching packets; null: not known yet. */
   get matches(): number | null {
-    if (this.top) return this.top.packets;
     if (this.kept) return this.kept.packets;
+    if (this.top) return this.top.packets;
     return this.shown && !this.hasMore && this.packets.length < MOST_ROWS ? this.packets.length : null;
   }
 
