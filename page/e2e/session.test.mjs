@@ -68,7 +68,10 @@ test('a restricted token sees its packets, and why the rest is absent', async ()
 });
 
 test('the tabs of a browser share one event stream', async () => {
-  const { context, page } = await open(recorder, { path: '?tab=dumps' });
+  const { context, page } = await visit(recorder, { path: '?tab=dumps' });
+  const first = context.waitForEvent('request', (request) => request.url().includes('v1/events'));
+  await login(page, recorder.admin);
+  await first;
   const streams = [];
   context.on('request', (request) => request.url().includes('v1/events') && streams.push(request.url()));
   const second = await context.newPage();

@@ -69,6 +69,38 @@ test('the keyboard alone does the main job', async () => {
   assert.deepEqual(complaints.list, []);
 });
 
+test('a filter that was only typed holds for the download', async () => {
+  const from = new Date().toISOString();
+  await udp(53, ['a query', 'another']);
+  const { page, complaints } = await open(recorder, { path: `?from=${from}&to=${new Date().toISOString()}` });
+  complaints.expected.push('422');
+  const filter = page.getByLabel('Filter', { exact: true });
+  await filter.fill('dns');
+  await page.getByRole('button', { name: 'Use port 53' }).click();
+  await page.getByText(/^2 packets/).waitFor();
+  await filter.fill('udp src port 4000 and port 53');
+  const file = await download(page, () => page.getByRole('link', { name: 'Download pcapng' }).click());
+  assert.equal(packetsOf(file).length, 2);
+  await page.getByRole('row').filter({ hasText: '10.9.0.2.53' }).first().click();
+  await page.getByRole('button', { name: 'Follow stream' }).click();
+  await page.getByText('another').waitFor();
+  assert.deepEqual(complaints.list, []);
+});
+
+test('a frozen range is pinned until its tab ends', async () => {
+  const { page, complaints } = await open(recorder);
+  const pins = async () => (await recorder.api('v1/pins')).pins.filter((pin) => pin.name.startsWith('page-'));
+  const kept = page.waitForResponse((response) => response.url().includes('v1/pins/') && response.ok());
+  await page.getByRole('button', { name: 'Freeze' }).click();
+  await kept;
+  assert.equal((await pins()).length, 1);
+  await page.close({ runBeforeUnload: true });
+  const deadline = Date.now() + 20_000;
+  while ((await pins()).length && Date.now() < deadline);
+  assert.deepEqual(await pins(), []);
+  assert.deepEqual(complaints.list, []);
+});
+
 test('a link shows the same range, filter and time zone', async () => {
   const { page } = await open(recorder);
   const to = new Date(Date.now() - 1000).toISOString();

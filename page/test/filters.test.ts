@@ -11,7 +11,7 @@ it('narrows a filter', () => {
 });
 
 it('writes the filter of a flow', () => {
-  const flow = { src_ip: '192.0.2.7', src_port: 4000, dest_ip: '198.51.100.2', dest_port: 80, proto: 'TCP' };
+  const flow = { src_ip: '192.0.2.7', src_port: 4000, dest_ip: '198.51.100.2', dest_port: 80, proto: 6 };
   expect(flowFilter(flow)).toBe('tcp and host 192.0.2.7 and host 198.51.100.2 and port 4000 and port 80');
   expect(portFilter(17, 53)).toBe('udp port 53');
   const ends = [{ address: '2001:db8::1' }, { address: '2001:db8::2' }];

@@ -21,12 +21,11 @@ export function payloadText(bytes: Uint8Array): string {
 }
 
 /** Lines of a hex dump, as `hexdump -C`. */
-export function hexLines(bytes: Uint8Array, from = 0, to = bytes.length): string {
+export function hexLines(bytes: Uint8Array): string {
   const lines: string[] = [];
-  for (let at = from; at < to; at += 16) {
-    const part = bytes.subarray(at, Math.min(at + 16, to));
-    const hex = Array.from(part, hexOf).join(' ');
-    lines.push(`${at.toString(16).padStart(4, '0')}  ${hex.padEnd(48)} ${ascii(part)}`);
+  for (let at = 0; at < bytes.length; at += 16) {
+    const part = bytes.subarray(at, at + 16);
+    lines.push(`${at.toString(16).padStart(4, '0')}  ${Array.from(part, hexOf).join(' ').padEnd(48)} ${ascii(part)}`);
   }
   return lines.join('\n');
 }

@@ -1,4 +1,4 @@
-import { count, si } from './format';
+import { count, plural, si } from './format';
 import type { Missing } from './types';
 
 /** What each cause of a loss means, and what helps: docs/verdicts.md. */
@@ -33,7 +33,7 @@ export const causeHelp = (cause: string): string => CAUSES[cause]?.[1] ?? '';
 export function howMany(missing: Missing): string {
   const n = missing.packets ?? missing.at_most;
   if (n === null || n === undefined) return 'an unknown number of packets';
-  return `${missing.packets === null || missing.packets === undefined ? 'up to ' : ''}${count(n)} packet${n === 1 ? '' : 's'}`;
+  return `${missing.packets === null || missing.packets === undefined ? 'up to ' : ''}${plural(n, 'packet')}`;
 }
 
 /** Why a hit starts no dump: docs/triggers.md. */

@@ -2,13 +2,12 @@ import type { Flow, TopFlow } from './types';
 import { rfc3339, type Range } from './time';
 
 /** Names of IP protocols in pcap-filter(7). */
-const PROTOCOLS: Record<number, string> = { 1: 'icmp', 2: 'igmp', 6: 'tcp', 17: 'udp', 47: 'ip proto 47', 50: 'esp', 58: 'icmp6', 132: 'sctp' };
-const NAMES: Record<string, string> = { TCP: 'tcp', UDP: 'udp', SCTP: 'sctp', ICMP: 'icmp', 'IPv6-ICMP': 'icmp6' };
+const PROTOCOLS: Record<number, string> = { 1: 'icmp', 2: 'igmp', 6: 'tcp', 17: 'udp', 50: 'esp', 58: 'icmp6', 132: 'sctp' };
+const UNUSUAL: Record<number, string> = { 47: 'GRE', 58: 'ICMPv6' };
 
 export function protocolName(proto: number | null | undefined): string {
   if (proto === null || proto === undefined) return 'not IP';
-  const names: Record<number, string> = { 1: 'ICMP', 2: 'IGMP', 6: 'TCP', 17: 'UDP', 47: 'GRE', 50: 'ESP', 58: 'ICMPv6', 132: 'SCTP' };
-  return names[proto] ?? `IP protocol ${proto}`;
+  return UNUSUAL[proto] ?? PROTOCOLS[proto]?.toUpperCase() ?? `IP protocol ${proto}`;
 }
 
 /** The filter of a protocol; empty: no filter selects it. */
@@ -19,14 +18,14 @@ export function protocolFilter(proto: number | null | undefined): string {
 
 export const hostFilter = (address: string): string => `host ${address}`;
 
-export function portFilter(proto: number | string, port: number): string {
-  const name = typeof proto === 'string' ? NAMES[proto] : PROTOCOLS[proto];
+export function portFilter(proto: number | null, port: number): string {
+  const name = PROTOCOLS[proto ?? 0];
   return `${name ? `${name} ` : ''}port ${port}`;
 }
 
 /** The filter of a flow, in both directions. */
 export function flowFilter(flow: Flow): string {
-  const proto = NAMES[flow.proto] ?? (/^\d+$/.test(flow.proto) ? `proto ${flow.proto}` : '');
+  const proto = flow.proto === null ? '' : protocolFilter(flow.proto);
   return ends(proto, { address: flow.src_ip, port: flow.src_port }, { address: flow.dest_ip, port: flow.dest_port });
 }
 

@@ -1,14 +1,13 @@
 /** A number with an SI prefix: `1.25 G`, with a narrow space before the unit. */
 export function si(value: number, unit: string, digits = 3): string {
-  const prefixes = ['', 'k', 'M', 'G', 'T', 'P'];
-  let n = value;
+  const [n, prefix] = scaled(value, 1000, ['', 'k', 'M', 'G', 'T', 'P']);
+  return `${prefix || !Number.isInteger(n) ? Number(n.toPrecision(digits)) : n}\u202f${prefix}${unit}`.trimEnd();
+}
+
+function scaled(value: number, step: number, prefixes: string[]): [number, string] {
   let i = 0;
-  while (Math.abs(n) >= 999.5 && i < prefixes.length - 1) {
-    n /= 1000;
-    i += 1;
-  }
-  const text = i === 0 && Number.isInteger(n) ? String(n) : String(Number(n.toPrecision(digits)));
-  return `${text}\u202f${prefixes[i]}${unit}`.trimEnd();
+  for (; Math.abs(value) >= step - 0.5 && i < prefixes.length - 1; i++) value /= step;
+  return [value, prefixes[i]!];
 }
 
 export function bits(perSecond: number): string {
@@ -17,14 +16,8 @@ export function bits(perSecond: number): string {
 
 /** Bytes in binary units: `1.5 MiB`. */
 export function bytes(value: number): string {
-  const prefixes = ['', 'Ki', 'Mi', 'Gi', 'Ti'];
-  let n = value;
-  let i = 0;
-  while (n >= 1023.5 && i < prefixes.length - 1) {
-    n /= 1024;
-    i += 1;
-  }
-  return `${i === 0 ? n : Number(n.toPrecision(3))}\u202f${prefixes[i]}B`;
+  const [n, prefix] = scaled(value, 1024, ['', 'Ki', 'Mi', 'Gi', 'Ti']);
+  return `${prefix ? Number(n.toPrecision(3)) : n}\u202f${prefix}B`;
 }
 
 /** A whole number with thin spaces between groups of three digits. */

@@ -51,8 +51,7 @@ class State {
 
   /** The number of earlier views of this page that “back” leads to. */
   private get depth(): number {
-    const state: unknown = history.state;
-    return state && typeof state === 'object' && 'depth' in state ? Number(state.depth) : 0;
+    return Number((history.state as { depth?: number } | null)?.depth ?? 0);
   }
 
   /** Returns to the earlier view, and never leaves the page. */

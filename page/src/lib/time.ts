@@ -30,9 +30,7 @@ const RFC3339 =
 export function parseRfc3339(text: string, utc = true): Ns | null {
   const m = RFC3339.exec(text.trim());
   if (!m) return null;
-  const [year, month, day, hour, minute, second] = m.slice(1, 7).map((part) => Number(part ?? 0)) as [
-    number, number, number, number, number, number,
-  ];
+  const [year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0] = m.slice(1, 7).map((part) => Number(part ?? 0));
   if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 24 || minute > 59 || second > 60) return null;
   const ms =
     m[8] || utc
@@ -80,9 +78,7 @@ export function clock(time: Ns, utc: boolean, digits = 3): string {
 /** `2026-11-20` */
 export function date(time: Ns, utc: boolean): string {
   const d = new Date(split(time).ms);
-  return utc
-    ? d.toISOString().slice(0, 10)
-    : `${d.getFullYear()}-${pad(d.getMonth() + 1, 2)}-${pad(d.getDate(), 2)}`;
+  return utc ? d.toISOString().slice(0, 10) : `${d.getFullYear()}-${pad(d.getMonth() + 1, 2)}-${pad(d.getDate(), 2)}`;
 }
 
 /** `2026-11-20 15:03:04.512` */
@@ -140,8 +136,8 @@ export interface Range { from: Ns; to: Ns }
 export type Pasted = { at: Ns } | Range | { last: number } | null;
 
 /**
- * Reads a pasted time: RFC 3339, a number since 1970 in s, ms, µs or ns, `last 30s`, `15:03:04` of
- * today, or two of these with `to`, `–` or `/` between them.
+ * Reads a pasted time: RFC 3339, a number since 1970 in s, ms, µs or ns, `last 30s`, the last
+ * `15:03:04`, or two of these with `to`, `–` or `/` between them.
  */
 export function parsePasted(text: string, utc: boolean): Pasted {
   const trimmed = text.trim().replace(/^["'[(]+|["'\])]+$/g, '');
@@ -163,7 +159,11 @@ function parseMoment(text: string, utc: boolean): Ns | null {
   if (trimmed === 'now') return now();
   const epoch = /^(\d{9,19})(?:\.(\d+))?$/.exec(trimmed);
   if (epoch) return parseEpoch(epoch[1]!, epoch[2] ?? '');
-  if (/^\d\d:\d\d/.test(trimmed)) return parseRfc3339(`${date(now(), utc)}T${trimmed}`, utc);
+  if (/^\d\d:\d\d/.test(trimmed)) {
+    const today = parseRfc3339(`${date(now(), utc)}T${trimmed}`, utc);
+    // Shortly after midnight, 23:50 is yesterday's.
+    return today !== null && today > now() + MINUTE ? today - DAY : today;
+  }
   return parseRfc3339(trimmed, utc);
 }
 

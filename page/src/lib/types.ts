@@ -57,7 +57,7 @@ export interface Flow {
   src_port?: number | null;
   dest_ip: string;
   dest_port?: number | null;
-  proto: string;
+  proto: number | null;
 }
 
 export interface Packet {

@@ -38,6 +38,12 @@ class Analysis {
     return app.view.selection ?? app.view.range;
   }
 
+  /** The oldest packets of the ring, if the range begins before these. */
+  get past(): number | null {
+    const oldest = scope.picture?.oldest ?? null;
+    return oldest !== null && this.range && this.range.from < oldest ? oldest : null;
+  }
+
   get query(): Query {
     return { range: this.range, filter: app.view.filter, communityId: app.view.communityId };
   }
@@ -86,32 +92,26 @@ class Analysis {
     this.waits = null;
     this.isLoading = true;
     this.trouble = '';
+    this.filterProblem = null;
     const parameters = queryParameters(query);
     try {
       const page = await api.packets({ ...parameters, limit: FIRST_PAGE }, abort.signal);
-      this.filterProblem = null;
       this.shown = query;
       this.top = null;
       this.take(page.packets, page.next ?? null, page.scan);
       if (query.filter) this.recent = rememberFilter(query.filter);
-      const gone = scope.overwritten;
-      const isPast = gone !== null && query.range && query.range.from < gone;
-      const counts = (isPast || query.communityId) && !app.mayNot('queryPackets');
+      const counts = (this.past !== null || query.communityId) && !app.mayNot('queryPackets');
       this.kept = counts ? await api.count(parameters, abort.signal) : null;
       // The Community ID is no filter of the tables.
       if (!query.communityId) this.top = await api.top({ ...parameters, count: 300 }, abort.signal);
     } catch (error) {
       if (isAbort(error)) return;
-      this.fail(error);
+      this.packets = [];
+      this.top = this.scan = null;
+      if (error instanceof ApiError && error.problem.filter !== undefined) this.filterProblem = error.problem;
+      else this.trouble = reason(error);
     }
     this.isLoading = false;
-  }
-
-  private fail(error: unknown): void {
-    this.packets = [];
-    this.top = this.scan = null;
-    if (error instanceof ApiError && error.problem.filter !== undefined) this.filterProblem = error.problem;
-    else this.trouble = reason(error);
   }
 
   private take(packets: Packet[], next: string | null, scan: Scan): void {
@@ -126,8 +126,8 @@ class Analysis {
 
   /** The number of matching packets; null: not known yet. */
   get matches(): number | null {
-    if (this.top) return this.top.packets;
     if (this.kept) return this.kept.packets;
+    if (this.top) return this.top.packets;
     return this.shown && !this.hasMore && this.packets.length < MOST_ROWS ? this.packets.length : null;
   }
 

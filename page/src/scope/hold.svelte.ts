@@ -39,13 +39,13 @@ export class Hold {
     clearInterval(this.timer);
     this.timer = setInterval(() => void this.renew(), RENEW_MS);
     addEventListener('pagehide', this.leave);
-    document.addEventListener('visibilitychange', this.again);
     await this.renew();
   }
 
   private async renew(): Promise<void> {
     const { range } = this;
     if (!range) return;
+    document.addEventListener('visibilitychange', this.again);
     try {
       const pin = await api.pin(this.name, { from: rfc3339(range.from), to: rfc3339(range.to), lease: document.hidden ? HIDDEN_LEASE : LEASE });
       this.trouble = pin.revoked
@@ -73,8 +73,9 @@ export class Hold {
 
   private again = (): void => void this.renew();
 
-  /** The lease would end by itself; this ends it at once. */
+  /** The lease would end by itself; this ends it at once. The page that ends is also hidden, which must not renew. */
   private leave = (): void => {
+    document.removeEventListener('visibilitychange', this.again);
     void request('DELETE', `v1/pins/${this.name}`, { keepalive: true }).catch(() => {});
   };
 }

@@ -57,6 +57,8 @@ export class Plot {
   private seriesKey = '';
   private silence: () => void;
   private highest = 1;
+  /** Height of the lanes that the chart has room for. */
+  private room = 0;
   /** Size of the host. To read the element's size in each frame would force a layout. */
   private size: { width: number; height: number };
 
@@ -139,6 +141,10 @@ export class Plot {
     this.seriesKey = key;
     if (this.chart) this.chart.setData(data, true);
     else this.chart = new uPlot(this.options(names), data, this.host);
+    const lanes = this.lanes();
+    // uPlot asks for its padding only when the size is set.
+    if (lanes !== this.room) this.chart.setSize(this.size);
+    this.room = lanes;
   }
 
   /** x, then peak and mean of each series. The last column is repeated, so that steps have an end. */
