@@ -38,7 +38,7 @@ export function whenUnauthorized(then: () => void): void {
   onUnauthorized = then;
 }
 
-export async function request(method: string, path: string, options: Options = {}): Promise<Response> {
+export async function request(method: string, path: string, options: Options = {}, tries = 20): Promise<Response> {
   const headers: Record<string, string> = { ...options.headers };
   const init: RequestInit = { method, headers, credentials: 'same-origin', cache: 'no-store' };
   if (options.body !== undefined) {
@@ -55,6 +55,12 @@ export async function request(method: string, path: string, options: Options = {
     throw new ApiError({ type: 'unreachable', title: 'No answer', status: 0, detail: 'The recorder does not answer.' });
   }
   if (response.ok) return response;
+  // This client's limit: requests that it gave up are still ending.
+  if (response.status === 429 && options.signal && tries > 0) {
+    await new Promise((then) => setTimeout(then, 500));
+    options.signal.throwIfAborted();
+    return request(method, path, options, tries - 1);
+  }
   // A wrong token at a login is not the end of a session.
   if (response.status === 401 && path !== 'v1/session') onUnauthorized();
   throw new ApiError(await problemOf(response));

@@ -15,14 +15,8 @@ export interface Problem {
 
 export interface Session {
   caller: string;
-  roles: Role[];
-  /** The filter and snap length of the token; null: the token sees whole packets. */
-  restricted: { filter?: string | null; snaplen?: number | null } | null;
-  expires: string | null;
-  idle_seconds?: number;
   version: string;
   recording: string | null;
-  features: { details: boolean };
   /** Operations that this session may not use, by operationId, and the reason. */
   may_not: Record<string, string>;
 }
@@ -46,7 +40,6 @@ export interface Missing {
 export interface Scan {
   from?: string | null;
   to?: string | null;
-  inspected: number;
   verdict: string;
   reasons: string;
   missing: Missing[];
@@ -147,7 +140,6 @@ export interface Source {
 export interface Doctor {
   findings: { severity: 'ok' | 'note' | 'warn'; check: string; interface?: string | null; what: string; do: string }[];
   loses_packets: boolean;
-  not_checked: string[];
 }
 
 export interface RuleCost {
@@ -191,7 +183,6 @@ export interface RecorderStatus {
   triggers: number;
   suppressed: number;
   suppressed_by: Record<string, number>;
-  dumps_open: number;
   clock_steps?: number;
   scripts_failed?: number;
   flows?: { live: number } | null;
@@ -199,7 +190,6 @@ export interface RecorderStatus {
   rule_costs?: RuleCost[];
   inspection: { timed: number; mean_ns?: number | null };
   pins?: Pin[];
-  next_event: number;
 }
 
 export type VerdictWord = 'complete' | 'incomplete' | 'failed';
@@ -276,8 +266,6 @@ export interface Stream {
   protocol: string;
   client: string;
   server: string;
-  has_start: boolean;
-  has_end: boolean;
   segments: { from: 'client' | 'server'; time: string; id?: string | null; hex?: string; missing?: number }[];
   client_bytes: number;
   server_bytes: number;
