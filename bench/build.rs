@@ -61,7 +61,7 @@ mod native {
             }
         }
         dpdk.file("shim/dpdk.c").compile("bench_dpdk");
-        // Only the DPDK libraries that contain the functions.
+        // The shim needs only these two of DPDK's libraries.
         println!("cargo::rustc-link-lib=dylib=rte_ring");
         println!("cargo::rustc-link-lib=dylib=rte_eal");
     }

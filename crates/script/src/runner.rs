@@ -53,7 +53,7 @@ pub struct ModuleCounts {
     pub live: u64,
     /// Flows that ended.
     pub over: u64,
-    /// Flows evicted because the table was full.
+    /// Flows evicted because the table, or all places for a hash, were full.
     pub evicted: u64,
     /// Packets for which the module requested a dump.
     pub wanted: u64,

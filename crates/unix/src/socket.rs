@@ -386,8 +386,9 @@ mod tests {
         });
     }
 
-    /// A program that was killed has left the staging directory, or another user has made it to be
-    /// given a file.
+    /// A staging directory that only this user can enter was left by a killed program, and is taken
+    /// over. Any other directory is refused, and so is a link. There another user could replace the
+    /// socket by another file, which the program would then give away.
     #[test]
     fn a_directory_that_was_left_behind_is_taken_over_and_no_others() {
         let folder = tempfile::tempdir().unwrap();

@@ -24,7 +24,8 @@ use crate::{
     poll::wait_for,
 };
 
-/// Longest nap of a queue that waits for several blocks, if blocks follow each other fast.
+/// Longest nap of a queue that waits for several blocks, if the kernel retires the blocks before
+/// they are full. If fewer than 1.5 blocks arrive in this time, the queue waits for each block.
 const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
 /// Longest nap if blocks are full before their retire time. On a virtual machine a wake-up took 20

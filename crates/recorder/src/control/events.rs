@@ -140,7 +140,8 @@ impl Export {
     }
 }
 
-/// Missed events of each kind. Nothing else is lost: [`crate::RecorderSummary`] has the dumps.
+/// Missed events of each kind. Only the events are lost: [`crate::RecorderSummary`] lists the last
+/// 10,000 dumps, and counts all earlier dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missed {
     /// Dumps that were started.

@@ -358,7 +358,8 @@ impl DumpFile {
     /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
-            // A file of this name is another process's file.
+            // The dump was deleted. If a file has the name of a capture, it belongs to another
+            // process.
             return Ok(false);
         }
         self.compute_digests();

@@ -409,8 +409,9 @@ fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static st
     together
 }
 
-/// The end of a window among the records of the producer of all files. From files, only this
-/// producer has records in loss events.
+/// The number of records before the end of a window, for [`LossLog::within_until`]. `ends` has the
+/// numbers by producer. All files have one producer, the first. Live the result does not matter,
+/// because loss events have record 0.
 fn end(ends: &[u64]) -> u64 {
     ends.first().copied().unwrap_or(u64::MAX)
 }

@@ -113,7 +113,8 @@ pub struct RecorderHandle {
     pub(crate) log: Arc<EventLog>,
     pub(crate) rules: Arc<RuleBook>,
     pub(crate) common: Weak<RecorderShared>,
-    /// How long a caller waits for the analyzer.
+    /// How long a caller waits for an answer of the analyzer, or of the keeper of the dumps'
+    /// directory.
     pub(crate) answer_wait: Duration,
     /// Live: the monotonic clock before the first packet, ns.
     pub(crate) start_mono_ns: Option<i64>,

@@ -266,7 +266,8 @@ fn what_comes_late_for_a_full_dump_is_counted() {
             rig.pass(MS);
             rig.arrive(0, udp(1, if ms == 40 { 9 } else { 7 }, 0));
             if ms == 60 {
-                // The dump ends at 10 ms.
+                // The dump is full: its 10th and last packet is at 10 ms. The late packet is
+                // before that, at 5 ms, or after that, at 35 ms.
                 let late_ns = START + (40 - back_ms - if expected == 1 { 5 } else { 0 }) * MS;
                 let frame = (late_ns, udp(1, 7, 1));
                 rig.feeds[1].lock().unwrap().frames.push_back(frame);

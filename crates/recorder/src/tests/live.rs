@@ -388,7 +388,8 @@ fn a_verdict_waits_for_the_counters() {
     );
 }
 
-/// If the counters are never read, the verdict states that losses are unknown, and is not complete.
+/// If the counters are not read again after the middle of the window, the verdict states that
+/// losses are unknown, and is not complete.
 #[test]
 fn unknown_losses_are_not_called_complete() {
     let dir = tempfile::tempdir().unwrap();

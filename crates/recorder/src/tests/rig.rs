@@ -477,8 +477,9 @@ impl Rig {
         }
     }
 
-    /// Runs the readers of shards in separate threads until they are done. The analyzer runs
-    /// meanwhile until `is_so`, and once more afterwards.
+    /// Runs the readers of shards in separate threads until they are done. Meanwhile the analyzer
+    /// runs until `is_so` is true; afterwards the analyzer runs until it is done. Panics if
+    /// `is_so` takes longer than 20 seconds.
     pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&RecorderHandle) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         scope(|scope| {

@@ -329,8 +329,8 @@ fn buckets_go_in_the_order_in_which_they_closed() {
     let ring = Ring::new(&RingConfig::new(64 << 20, 2, 1), None).unwrap();
     let mut producers = [ring.producer().unwrap(), ring.producer().unwrap()];
     let frame = [7; 250_000];
-    // The second producer's clock is a day late, and the first producer's clock is set back by an
-    // hour now and then.
+    // Both producers' clocks are set back by an hour now and then. The second producer's clock is
+    // also a day late.
     let mut stored = Vec::new();
     for number in 0..2000_i64 {
         let back_ns = number / 300 * 3_600_000_000_000;

@@ -279,8 +279,8 @@ fn classes_have_cutoffs_of_their_own() {
     );
     let of_other = ["--cutoff", "udp[0:2]=1000=0", "--cutoff", "4KiB"];
     let (_, json, ports) = kept(&of_other);
-    // No packet of the second flow that triggers is kept, so the flow is cut off and there is no
-    // dump.
+    // Only the 6th packet of the second flow triggers. It begins after 4 KiB and is shed, so the
+    // flow stays cut off, and there is no dump.
     assert!(ports.is_empty(), "{json}");
     assert_eq!(shed(&json).0, 5 + 5);
     let (_, json, ports) = kept(&[&of_other[..], &["--filter", "not src port 1002"]].concat());

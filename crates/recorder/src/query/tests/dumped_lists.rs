@@ -118,7 +118,8 @@ fn answers_are_what_lists_say() {
                         .collect::<Vec<_>>()
                 })
                 .collect();
-            // With a gap before the ring; without a gap no dump is needed.
+            // Packets of dumps count up to the latest packet that the ring evicted. If the ring
+            // evicted nothing, it has all packets, and no dump is needed.
             let first_ns = in_ring.iter().map(|it| it.time_ns).min().unwrap();
             let wanted_to_ns = gap_ns.unwrap_or(first_ns - 1);
             let of_dumps = has.iter();
