@@ -201,7 +201,7 @@ book() {
 	trap 'kill "$traffic"; wait; umount "$FOLDER/net"' EXIT
 	for page in README.md docs/*.md; do
 		case $page in
-		# The examples of --help need a recorder of their own. A test compiles them.
+		# The examples of --help need a recorder of their own. A test parses each as the program does.
 		docs/cookbook.md | docs/options.md) ;;
 		*) page "$page" ;;
 		esac

@@ -79,7 +79,7 @@ pub enum CommandError {
     )]
     RuleChangedBefore(String),
     /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled:
-    /// which. Later it may start one.
+    /// which. A later trigger may start a dump.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.

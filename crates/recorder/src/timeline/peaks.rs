@@ -87,7 +87,7 @@ pub struct PeakCounts {
     pub peak_bytes: Vec<Option<u64>>,
 }
 
-/// The summaries of a ring's buckets. Any thread may use them.
+/// The summaries of a ring's buckets. Any thread may use the summaries.
 #[derive(Debug, Default)]
 pub(crate) struct PeakCache(OnceLock<Vec<Mutex<BucketSummary>>>);
 
