@@ -1,13 +1,12 @@
-//! Measures a whole recorder: the generator at full speed, one inserter, the ring, one analyzer
-//! with trigger filters.
+//! Measures a whole recorder: the generator at full speed, one inserter, the ring, and trigger
+//! filters.
 //!
 //! `cargo run --release -p retroscope-recorder --example recorder_throughput [RING_MIB] [SIZE]
 //! [FILTER…]`
 //!
-//! So many frames are made that they fit the ring together: whatever the speed of the threads,
-//! nothing is overwritten before it was read, and the number of packets is the same in every run.
-//! Memory is filled before the clock starts. A run that stored, analyzed or hit another number of
-//! packets than expected fails.
+//! The generator makes as many frames as fit into 15/16 of the ring. So the ring overwrites no
+//! frame, and every run has the same number of packets. Memory is filled before the clock starts.
+//! The run fails if a packet is not stored or not analyzed, or if a packet matches a trigger.
 #![expect(clippy::print_stdout, reason = "prints a measurement")]
 
 use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};
@@ -16,8 +15,8 @@ use retroscope_capture::Source;
 use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{Config, Recorder, RecorderEvent, SystemClock};
 
-/// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the
-/// ends of buckets.
+/// Ring bytes per frame in addition to its data: 16 for the descriptor, and 2 for unused memory at
+/// the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
 
 fn main() -> Result<(), Box<dyn Error>> {

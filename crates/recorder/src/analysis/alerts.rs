@@ -1,5 +1,5 @@
-//! The packets that an alert is about: which packets its dump selects, and which of them are
-//! marked.
+//! The packets that an alert is about: which packets the alert's dump selects, and which of these
+//! packets the dump marks.
 //!
 //! The rule set of all dumps finds the flow of the packets on the wire, as for any `$flow`. The
 //! code here compares what pcap-filter(7) and `$flow` do not distinguish: VLAN stacks, packets
@@ -19,14 +19,15 @@ use crate::intake::interfaces::RecordedInterface;
 /// Number of VLAN tags that Suricata reports; it leaves out further tags.
 const VLAN_LAYERS: usize = 3;
 
-/// The packets that the dump of an alert selects. Alerts with equal scopes share a dump.
+/// The packets that the dump of an alert selects. An alert can join the open dump of another alert
+/// only if both have equal scopes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AlertScope {
     /// The packets on the wire.
     outer: OuterScope,
-    /// In a tunnel: the flow inside.
+    /// If the packet of the alert is in a tunnel: the flow inside the tunnel.
     inner: Option<FlowKey>,
-    /// VLAN identifiers, outer to inner; `None`: any.
+    /// VLAN identifiers, outer to inner; empty: untagged packets only; `None`: any.
     vlan: Option<Vec<u16>>,
     /// Name of the interface; `None`: all interfaces.
     interface: Option<Arc<str>>,
@@ -73,14 +74,16 @@ impl AlertScope {
         self.outer == OuterScope::Everything
     }
 
-    /// The filter that finds the packets for [`ScopeFilter::takes`].
+    /// The filter that finds candidate packets. [`ScopeFilter::takes`] then decides about each
+    /// candidate.
     pub(crate) fn filled(&self) -> Result<FilledExpression, FilterError> {
         match &self.outer {
             OuterScope::Flow(key) => Template::parse("$flow")?.filled_for(&KnownFlow::Key(*key)),
             OuterScope::Hosts(hosts) => {
                 let hosts = hosts.iter().map(|host| format!("host {host}"));
                 let one = hosts.collect::<Vec<_>>().join(" and ");
-                // With no tag, one tag or two: each `vlan` shifts the offsets of all later terms.
+                // Matches packets with no VLAN tag, one tag or two: each `vlan` shifts the offsets
+                // of all later terms.
                 let tagged = format!("({one}) or (vlan and (({one}) or (vlan and {one})))");
                 Template::parse(&tagged)?.into_plain()
             }
@@ -92,8 +95,8 @@ impl AlertScope {
         self.inner.is_some() || self.vlan.is_some() || self.interface.is_some()
     }
 
-    /// Whether the find_inner headers belong to the flow `key` and have the alert's VLAN stack,
-    /// which begins in `outer`.
+    /// Whether the packet `inside` a tunnel belongs to the flow `key`, and the VLAN tags are those
+    /// of the alert. `outer`: the tags of the frame around the tunnel, which come first.
     fn is_inside(&self, key: FlowKey, outer: &VlanStack, inside: &InnerPacket<'_>) -> bool {
         is_of(key, &inside.parsed) && self.has_vlan([outer, &inside.parsed.vlan])
     }
@@ -155,16 +158,17 @@ fn is_of(key: FlowKey, parsed: &Parsed) -> bool {
     }
 }
 
-/// Decides about packets that the filter found. Remembers the datagrams that carry the inner flow.
+/// Decides whether a packet that the filter found belongs to the alert's dump. Remembers which
+/// fragmented datagrams carry the inner flow.
 #[derive(Debug, Clone)]
 pub(crate) struct ScopeFilter {
     sought: Arc<AlertScope>,
-    /// For each fragmented outer datagram: whether its first fragment carries the flow.
+    /// For each fragmented outer datagram: whether its first fragment carries the inner flow.
     datagrams: Datagrams<bool>,
 }
 
 impl ScopeFilter {
-    /// `None`: every found packet is in scope.
+    /// `None`: every packet that the filter finds belongs to the dump.
     pub(crate) fn new(sought: &Arc<AlertScope>) -> Option<Self> {
         sought.is_narrow().then(|| Self {
             sought: Arc::clone(sought),
@@ -210,7 +214,8 @@ pub(crate) fn is_alerted(alert: &Alert, link_type: LinkType, data: &[u8]) -> boo
         || alert.tunnel.is_some() && find_inner(&parsed, data, &mut |it| is_it(&it.parsed))
 }
 
-/// Whether the packet goes in the direction of the tuple.
+/// Whether the packet has the addresses, ports and protocol of the tuple, in the direction of the
+/// tuple.
 fn goes(tuple: &Tuple, parsed: &Parsed) -> bool {
     let Some(ip) = parsed.network else {
         return false;

@@ -1,9 +1,11 @@
-//! The analyzer reads every packet once and hands it to the shard, which tries the trigger rules.
-//! It passes the director's orders on to the dumper.
+//! The analyzer passes every record of the ring once. It hands the packets that no other thread
+//! analyzes to a shard, which tries the trigger rules. It gives all hits to the director, and
+//! passes the director's orders on to the dumper.
 //!
 //! The analyzer also moves the director's clock, in ring time (`control/ring_time.rs`). Offline the
 //! clock is the highest ring time seen; it moves packet by packet, so that a window ends after the
-//! same packet in every run. Live it is the smallest watermark of the queues.
+//! same packet in every run. Live the clock is the smallest watermark of the queues that promise
+//! watermarks.
 
 mod alerts;
 mod commands;
@@ -54,7 +56,7 @@ use alerts::Alerts;
 use commands::TriggerKeys;
 use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
 
-/// Batches between two checks of clocks and commands while packets keep arriving.
+/// Live: most batches that the analyzer reads between two checks of clocks and commands.
 const BATCHES: usize = 64;
 
 /// The parts that the analyzer is built from.
@@ -67,7 +69,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: DumpWindow,
     /// Settings for alerts, and the alerts of files.
     pub(crate) alerts: AlertConfig,
-    /// Requests of rules, by number. A rule without an entry requests nothing special.
+    /// Windows, limits and directories of rules, by rule number. A rule without an entry has the
+    /// configured values.
     pub(crate) terms: BTreeMap<usize, TriggerTerms>,
     pub(crate) messages: DumperMessages,
     pub(crate) events: Events,
@@ -75,7 +78,7 @@ pub(crate) struct AnalyzerParts {
 }
 
 impl AnalyzerParts {
-    /// Whether any rule has its own limit of bytes.
+    /// Whether any rule has its own limit of bytes per hour.
     fn limit_bytes(&self) -> bool {
         let mut terms = self.terms.values();
         terms.any(|terms| terms.limits.bytes_per_hour < u64::MAX)
@@ -110,18 +113,21 @@ struct Core {
     rules: BTreeMap<usize, KnownRule>,
     /// Removed rules with a successor that some shard does not have yet.
     leaving: Vec<usize>,
-    /// From files, if shards do not derive what a hit would dump.
+    /// From files, if the shards do not derive the dump expressions of hits: the analyzer then
+    /// does.
     derivation: Option<Derivation>,
     slots: Arc<ShardSlots>,
-    /// Reserves the packets that waiting hits will need.
+    /// While hits wait: the start of the earliest window of these hits, ns, and the reservation of
+    /// all packets from this time on.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
     closed: ClosedWindows,
     /// Offline: packets seen, by interface.
     received: Vec<u64>,
-    /// Offline: the current record, by producer.
+    /// Offline: the number of the current record, by producer. Empty while no record is current.
     here: Vec<u64>,
-    /// Offline: bytes of packets since the dumper last reported its costs.
+    /// Offline: bytes of packets since the last periodic request for the costs of dumps
+    /// (`account_before`).
     unaccounted_bytes: u64,
     /// Offline: whether to ask the dumper for its costs now. The packet at which a limit ends a
     /// dump must not depend on threads.
@@ -131,15 +137,16 @@ struct Core {
     lapped: u64,
     /// Packets that this thread's reader missed before a batch.
     missed: u64,
-    /// Packets that the shard readers left at a stop while there were rules.
+    /// Packets that shard readers had not read when the time after a stop ran out, and that rules
+    /// might have matched.
     left_unread: u64,
     pacer: ClockPacer,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
-    /// If the time after a stop ran out: the producer of the last packets, and the number of
-    /// packets of its batch that were left.
+    /// If the time after a stop ran out: the producer of the last batch, and the number of packets
+    /// of this batch that were not analyzed.
     broken_off: Option<(usize, u64)>,
-    /// Records that the analyzer skipped.
+    /// Records of live traffic that the analyzer skipped without reading their packets.
     #[cfg(test)]
     passed_by: usize,
     refusals: RefusalNotices,
@@ -226,8 +233,8 @@ impl Analyzer {
         Self { reader, core }
     }
 
-    /// The inserters have ended: reads the rest and closes every window. If a live recording is
-    /// stopped, reading takes a few seconds at most.
+    /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
+    /// recording is stopped, the analysis takes about 3 s at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         let core = &mut self.core;
@@ -253,20 +260,20 @@ impl Analyzer {
 }
 
 impl RingReader for Analyzer {
-    /// Whether a clock alone may end something: a window, or the wait of a hit.
+    /// Live: whether a clock alone may end a window or the wait of a hit. Offline: always `true`.
     fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
 
-    /// Live: time until the next alert acts. `None`: no alert waits.
+    /// Live: time until the next alert acts. `None`: no alert waits, or the recording is offline.
     fn next_in(&self) -> Option<Duration> {
         let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
         let left_ns = next_ns.saturating_sub(self.core.common.clock.now().ring_ns);
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
-    /// Sleeps until there is something to read, a command, or until the timeout. Returns how long
-    /// it slept.
+    /// Sleeps until there is a packet to analyze, a command arrives, or the timeout passes. Returns
+    /// how long the thread slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_woken_by_inserters() {
@@ -280,13 +287,14 @@ impl RingReader for Analyzer {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads available records (live a few batches at most), then checks clocks and commands.
+    /// Reads available records (live at most [`BATCHES`] batches), then checks clocks and commands.
     /// Returns `false` if there were no records.
     fn step(&mut self) -> bool {
-        // Asked before reading: the inserter that waits has published everything.
+        // Ask the gate before reading: an inserter that waits at the gate has published all its
+        // records, so the loop below reads all these records.
         let asked = self.core.common.gate.asked_of_analyzer();
-        // Read before the records. If all records were then read, no unread packet is older than
-        // this watermark.
+        // Read the watermark before the records. If the loop below then reads all records, no
+        // unread packet is older than this watermark.
         let promised_ns = self.core.promised_ns();
         let mut batches = 0;
         while !self.core.live || (batches < BATCHES && self.core.broken_off.is_none()) {
@@ -314,7 +322,8 @@ impl RingReader for Analyzer {
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        // Inserters analyzed the records that they claimed before these were overwritten.
+        // The reader missed overwritten records. The records that an inserter had claimed were
+        // analyzed by the inserter, so only the others count as lapped.
         let missed = batch.missed.packets;
         self.missed += missed;
         let claimed = self.slots.of(batch.producer).claimed();
@@ -325,8 +334,8 @@ impl Core {
         self.analyze_batch(batch);
         self.here.clear();
         if !self.live {
-            // C0: Release, pairs with C1 in `DumperProgress::reach`: the positions move after this,
-            // at the reader's next call.
+            // C0: Release, pairs with C1 in `DumperProgress::reach`. The reader's position moves
+            // later, when the reader is called again.
             let clock = &self.common.packet_clock;
             clock.store(self.director.clock_ns, Ordering::Release);
         }
@@ -340,11 +349,11 @@ impl Core {
         }
         self.start_ns = self.start_ns.min(packet.time_ns);
         self.account_before(record, packet);
-        // Decisions from here to the next packet belong to this record.
+        // A window that closes from here to the next packet ends before this record.
         self.here.clear();
         self.here.push(record);
-        // Alerts up to the packet's time act before the clock moves, so everything before the
-        // packet is done first.
+        // Alerts that are due at the packet's time act first, before the director's clock moves to
+        // this time.
         self.act_on_alerts(packet.time_ns);
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
@@ -391,7 +400,8 @@ impl Core {
     }
 
     /// The smallest watermark of the running queues that promise watermarks. No older packet of
-    /// these queues will arrive, ns.
+    /// these queues will arrive, ns. `None`: offline, if no queue promises watermarks, or if one of
+    /// the queues has no watermark yet.
     fn promised_ns(&self) -> Option<i64> {
         if !self.live {
             return None;
@@ -423,7 +433,7 @@ impl Core {
 
     /// Carries out the director's orders.
     fn execute(&mut self) {
-        // Before clients learn of the dump.
+        // Disable single rules that started a dump before clients learn of the dump.
         self.disable_fired();
         while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
@@ -509,8 +519,9 @@ impl Core {
             alert: terms.alert,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
-        // The ring keeps packets from before the window for an alert's dump. If they are
-        // overwritten, the window has lost nothing.
+        // If the filter follows fragments, the dump also reads packets shortly before its window.
+        // Reserve these packets too. The reservation was made for the window alone, so packets
+        // before the window that are already overwritten do not count as lost.
         if order.looks_from_ns() != from_ns {
             reservation.set_interval(order.looks_from_ns(), to_ns);
         }
@@ -548,7 +559,8 @@ impl Core {
         self.closed.add(id, window, ends, clock_ns);
     }
 
-    /// The first record of each producer that does not belong to a window closed now.
+    /// For each producer, the number of the first record that does not belong to a window that
+    /// closes now.
     fn ends(&self) -> Vec<u64> {
         if self.here.is_empty() {
             (0..self.common.ring.producers())

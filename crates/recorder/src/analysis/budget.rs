@@ -6,8 +6,9 @@
 //! than half of the limit has units, a share is still 1. In that case at most half of the limit is
 //! reserved for rules that use nothing.
 //!
-//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A manual dump
-//! counts like the dump of a removed rule: it has no share.
+//! Alerts share the bytes per hour, and on request the dumps per minute, as one more rule with the
+//! number [`ALERT`](super::director::ALERT). The bytes of a manual dump count without a share, like
+//! those of a removed rule.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -73,8 +74,8 @@ impl RuleShares {
         let there = self.rules.values().filter(|rule| rule.is_there);
         let others = there.clone().count().saturating_sub(1) as u64;
         let share = match (self.limit / 2).checked_div(others) {
-            // A single rule also has the rest of the limit, less the amounts used without a share,
-            // for example by manual dumps.
+            // A single rule has half of the limit as its share. It may also use the other half,
+            // less the amounts used without a share, for example by manual dumps.
             None => self.limit / 2,
             Some(share) => share.max(1).min(self.limit),
         };
@@ -181,7 +182,7 @@ impl Budget {
         self.shares.has_room(rule)
     }
 
-    /// As [`Self::has_room`], but never beyond the total limit.
+    /// As [`Self::has_room`], but `false` for all rules once the total limit is used up.
     pub(crate) fn has_room_within(&self, rule: usize) -> bool {
         !self.shares.is_full() && self.shares.has_room(rule)
     }
@@ -200,7 +201,7 @@ impl Budget {
     }
 }
 
-/// Rules and expressions that may start no dump before a given time.
+/// Pairs of a rule and an expression (`K`) that may start no dump before a given time.
 #[derive(Debug)]
 pub(crate) struct HoldOff<K> {
     until_ns: HashMap<(usize, K), i64>,
@@ -221,7 +222,7 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
         }
     }
 
-    /// Moves the time forward, and drops expired entries.
+    /// Drops the entries that expired before `now_ns`.
     pub(crate) fn advance(&mut self, now_ns: i64) {
         let first_ns = |this: &Self| this.order.first_key_value().map(|(key, _)| key.0);
         while first_ns(self).is_some_and(|until_ns| until_ns < now_ns) {
@@ -229,7 +230,8 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
         }
     }
 
-    /// Holds off a rule and key until `until_ns`; a later call replaces this time.
+    /// Holds off a rule and expression until `until_ns`. A later call for the same pair replaces
+    /// this time.
     pub(crate) fn hold(&mut self, rule: usize, key: K, until_ns: i64) {
         self.until_ns.insert((rule, key.clone()), until_ns);
         self.calls += 1;
@@ -288,7 +290,8 @@ mod tests {
         }
     }
 
-    /// A dump without a share takes only from what no rule was promised.
+    /// Uses without a share, here of rule 7, never take the half that belongs to the single rule 0,
+    /// even if they exceed the limit.
     #[test]
     fn what_is_used_without_a_share_leaves_a_rule_half() {
         let mut shares = RuleShares::new(10, 1);

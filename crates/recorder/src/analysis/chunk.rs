@@ -1,5 +1,5 @@
-//! Up to 64 consecutive records of a bucket, in the layout for filters and windows. The analyzer
-//! and the dumper test all records of a chunk together.
+//! Up to 64 consecutive records of a bucket, in the layout for filters and windows. Shards and the
+//! dumper test all records of a chunk together.
 //!
 //! Filling a chunk reads only descriptors. The ring prefetches the payloads some records ahead, so
 //! that a filter reads the payloads from the cache. The few matching records of a chunk are read
@@ -43,7 +43,7 @@ impl<'r> Chunk<'r> {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
-        // A local variable: the field would be written for each record.
+        // A local variable, because the compiler would write a field to memory for each record.
         let mut len = 0;
         for ((frame, time_ns), interface) in places {
             let Some(packet) = packets.next() else {
@@ -81,8 +81,8 @@ impl<'r> Chunk<'r> {
         let mut left = &self.interfaces[..self.len];
         std::iter::from_fn(move || {
             let id = *left.first()?;
-            // Usually all records have one interface. This finds that without a branch for each
-            // record.
+            // Usually all records have one interface. The fold detects this case without a branch
+            // for each record.
             let differ = left.iter().fold(0, |differ, other| differ | (other ^ id));
             let count = match differ {
                 0 => left.len(),
@@ -126,7 +126,7 @@ impl<I: Iterator> SelectedPackets<I> {
     }
 }
 
-/// The frames that may be fragments.
+/// The frames that may be fragments: bit `n` is set for frame `n`.
 pub(crate) fn fragments(link_type: LinkType, frames: &[FilterFrame<'_>]) -> u64 {
     frames.iter().enumerate().fold(0, |set, (index, frame)| {
         let may_be = may_be_fragment(link_type, frame.data());

@@ -1,4 +1,5 @@
-//! Derives what a hit would dump: fills in the template from the packet, or calls the dump script.
+//! Derives the dump expression of a hit: fills in a template from the packet, or calls the dump
+//! script.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -39,7 +40,7 @@ impl Templates {
     }
 }
 
-/// Derives dump expressions. The results depend only on the packets it sees, and their order.
+/// Derives dump expressions. The results depend only on the given packets and their order.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     templates: Templates,
@@ -98,14 +99,14 @@ impl Derivation {
         before
     }
 
-    /// Call this after all changes that arrived together. Then nothing is forgotten if one rule
-    /// that uses flows replaces another.
+    /// Call this after all changes that arrived together, not after each: if one rule that uses
+    /// flows replaces another, the remembered first fragments must stay.
     pub(crate) fn changed(&mut self) {
         self.fragments.want(self.asking > 0);
     }
 
-    /// The dump expression of a rule's hit on a producer's record; `None`: the dump script wants
-    /// nothing.
+    /// The dump expression of a rule's hit on a producer's record; `None`: the dump script wants no
+    /// dump.
     pub(crate) fn expression(
         &mut self,
         rule: usize,

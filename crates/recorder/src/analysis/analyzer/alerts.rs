@@ -37,8 +37,8 @@ const WAITING_MAX: usize = 65_536;
 /// Longest time before and after an alert without addresses, ns: its dump is of all packets.
 const WINDOW_MAX_NS: i64 = 1_000_000_000;
 
-/// Alerts that wait for their time, ns: live, the ring time of the stamp; from files, the stamp.
-/// They are in the order of that time, and then of their arrival.
+/// Alerts that wait, sorted by time, ns, and then by arrival. The time of an alert is its stamp
+/// from files, and the ring time of its stamp live.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     waiting: BTreeMap<(i64, u64), Arc<Alert>>,
@@ -80,8 +80,8 @@ impl Alerts {
 }
 
 impl Core {
-    /// Live: alerts arrived. Each acts at its time, unless the time is too far ahead or too many
-    /// alerts wait.
+    /// Live: adds alerts that arrived. Each alert acts at its time plus the delay. An alert is
+    /// refused if its time is too far ahead, or if too many alerts wait.
     pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now: Moment) {
         for alert in alerts {
             let time_ns = self.ring_time_of(alert.time_ns, now);
@@ -94,7 +94,7 @@ impl Core {
                 self.alerts.add(time_ns, alert);
             }
         }
-        // Before the count: an alert that is due takes no place among the alerts that wait.
+        // Act before counting the waiting alerts: an alert that is due now must not count.
         self.act_on_alerts(now.ring_ns);
         while self.alerts.waiting.len() > WAITING_MAX
             && let Some((_, alert)) = self.alerts.waiting.pop_last()
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// The recording ends: acts on alerts that wait for their delay. Live, refuses alerts that are
-    /// ahead of the clock.
+    /// The recording ends: acts on alerts that wait only for their delay. Live, refuses alerts
+    /// whose time is ahead of the clock.
     pub(super) fn end_alerts(&mut self) {
         let now_ns = match self.live {
             true => self.common.clock.now().ring_ns,
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Acts on alerts whose time is not after `now_ns`.
+    /// Acts on alerts that are due: their time plus the delay is at most `now_ns`.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
             self.act_on_alert(time_ns, &alert);
@@ -170,7 +170,8 @@ impl Core {
                 self.send(DumperMessage::Alert {
                     id,
                     alert: Arc::clone(alert),
-                    // From files, the marks must not depend on how far the dumper is.
+                    // From files, the dump marks frames only from the current record on, so that
+                    // the marks do not depend on how much the dumper has written.
                     unread: match self.live {
                         true => 0,
                         false => self.ends().first().copied().unwrap_or(0),
@@ -208,15 +209,16 @@ impl Core {
                 .time_ns
                 .saturating_sub(alert.start_ns.unwrap_or(alert.time_ns))
         };
-        // The stamp of an alert is of whole microseconds. The stamp of its packet may have a rest.
+        // The stamp of an alert has whole microseconds. The stamp of its packet may be up to 999 ns
+        // later.
         terms.span_ns = (before_ns, 999);
         terms.reason = Some(alert.identity.name().into());
         terms.alert = Some(Arc::clone(alert));
         terms
     }
 
-    /// The time, ns, since which the ring has at most `bytes` up to `time_ns`, in whole buckets.
-    /// `i64::MIN`: it has less since `from_ns`.
+    /// The earliest time, ns, from which the ring has about `bytes` up to `time_ns`, in whole
+    /// buckets and at least one bucket. `i64::MIN`: the ring has no more than that since `from_ns`.
     fn since_bytes(&self, (from_ns, time_ns): (i64, i64), bytes: u64) -> i64 {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
@@ -237,9 +239,9 @@ impl Core {
         (0..=u16::MAX).map_while(is_it).any(|is_it| is_it)
     }
 
-    /// Live: the ring time, ns, of a stamp of the system's clock. After a step back the clock shows
-    /// a stamp again: this function prefers the last time up to now to times after now. If a step
-    /// left the stamp out, the present setting of the clock counts.
+    /// Live: the ring time, ns, at which the system's clock shows a stamp. After a step back, the
+    /// clock shows some stamps twice: the last such time up to now counts, otherwise the first time
+    /// after now. If a step forward skipped the stamp, the present offset of the clock counts.
     fn ring_time_of(&self, stamp_ns: i64, now: Moment) -> i64 {
         let times = self.common.clock.ring_times((stamp_ns, stamp_ns));
         let (passed, to_come): (Vec<_>, Vec<_>) = times

@@ -1,4 +1,5 @@
-//! Commands, processed between two batches.
+//! Commands of clients. The analyzer processes the commands between two batches, live also between
+//! two packets of a long batch.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,12 +23,13 @@ use crate::{
     },
 };
 
-/// Keys of manual triggers that are remembered.
+/// Most keys of manual triggers that the analyzer remembers.
 const KEYS: usize = 256;
-/// Keys of triggers that are hits of rules, as many as are remembered.
+/// Most keys of commands that trigger a rule that the analyzer remembers.
 const KEYS_OF_RULES: usize = 4096;
 
-/// The last dumps that were started by triggers with a key.
+/// The dumps of the last triggers with a key, by key. A client that repeats a command with the same
+/// key gets the same dump.
 #[derive(Debug)]
 pub(super) struct TriggerKeys {
     dumps: HashMap<String, u64>,
@@ -36,7 +38,7 @@ pub(super) struct TriggerKeys {
 }
 
 impl TriggerKeys {
-    /// For manual triggers, and for triggers that are hits of rules.
+    /// Two memories: for manual triggers, and for commands that trigger a rule.
     pub(super) fn both() -> [Self; 2] {
         [KEYS, KEYS_OF_RULES].map(|most| Self {
             dumps: HashMap::new(),
@@ -57,9 +59,9 @@ impl TriggerKeys {
 }
 
 impl Core {
-    /// Processes waiting commands, at most as many as can wait at once: a caller that gets an
-    /// answer may ask again, and packets wait in the meantime. If a caller no longer waits, its
-    /// reply is lost.
+    /// Processes waiting commands, at most [`WAITING_MAX`] in one call, so that callers that send
+    /// the next command at once cannot keep the analyzer from packets. If a caller no longer waits,
+    /// its reply is lost.
     pub(super) fn run_commands(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
@@ -92,8 +94,8 @@ impl Core {
                 } => {
                     self.change_rules(&changes);
                     self.change_terms(&requests, settings);
-                    // After the terms: a hit of a new rule may be among the hits that this call
-                    // acts on.
+                    // Forget rules only after the terms are set: `forget_removed_rules` acts on
+                    // queued hits, which may include hits of a new rule.
                     let is_removed = |it: &RuleChange| matches!(it, RuleChange::Remove(_));
                     if changes.iter().any(is_removed) {
                         self.forget_removed_rules();
@@ -104,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Processes a manual trigger, or a hit of a rule without a packet.
+    /// Processes a manual trigger, or a command that triggers a rule without a packet.
     fn trigger(
         &mut self,
         (now, at_ns, held): (Moment, Option<i64>, Option<RingExtent>),
@@ -152,7 +154,7 @@ impl Core {
         } else {
             Some(self.director.manual(hit, &mut self.orders))
         };
-        // A hit of a rule waits only when reading files.
+        // `None`: the hit waits, which happens only when reading files.
         let acted = acted.unwrap_or(Err(HitRefusal::HeldOff));
         let (dump, existed) = acted.map_err(|why| match why.reason() {
             Reason::Unfilled => NoDump::Other(why.to_string()),

@@ -23,14 +23,15 @@ use crate::{
 struct BatchWalk<'c, 'b> {
     core: &'c mut Core,
     producer: usize,
-    /// The packets of the batch that were not passed. `next` is the record of the first.
+    /// The packets of the batch that were not passed yet. `next` is the record number of the first
+    /// of these packets.
     packets: Packets<'b>,
     next: u64,
     /// A lower bound of the packet times, ns.
     oldest_ns: i64,
-    /// From files: the packet that was passed last.
+    /// The packet that was passed last, unless live packets were skipped.
     last: Option<Packet<'b>>,
-    /// From files: whether hits were wanted at the packet that was passed last.
+    /// Whether the director was armed after the last passed packet, before the hits of this packet.
     are_wanted: bool,
 }
 
@@ -47,8 +48,9 @@ impl<'c, 'b> BatchWalk<'c, 'b> {
         }
     }
 
-    /// Passes the packets before `record`. From files, each packet moves the clock. Counts packets
-    /// that are too late for a closed window.
+    /// Passes the packets before `record`. From files, each packet moves the director's clock.
+    /// Live, packets that are too new for all closed windows are skipped; other packets are checked
+    /// for lateness.
     fn go_to(&mut self, record: u64) {
         let count = record.saturating_sub(self.next);
         if count == 0 {
@@ -100,7 +102,7 @@ impl Findings for BatchWalk<'_, '_> {
 }
 
 impl Core {
-    /// A flow has ended that a module wanted dumped.
+    /// A module reports the end of a flow for which it requested a dump.
     pub(super) fn on_flow_ended(&mut self, over: &FlowEnded) {
         let flow = (over.rule, over.flow);
         self.director
@@ -109,7 +111,8 @@ impl Core {
 }
 
 impl BatchWalk<'_, '_> {
-    /// Derives what the last passed packet would dump, if its shard does not.
+    /// Derives the dump expression for a hit on the last passed packet. `None` if shards derive the
+    /// expressions, or if the dump script wants no dump.
     fn expression(&mut self, order: HitOrder) -> Option<Result<DumpExpression, HitRefusal>> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
@@ -119,11 +122,13 @@ impl BatchWalk<'_, '_> {
 }
 
 impl Core {
-    /// Live: acts on hits that inserters and readers found.
+    /// Live: acts on hits that inserters and readers queued. Then forgets removed rules, once all
+    /// shards have applied all rule changes.
     pub(super) fn take_hits(&mut self) {
         let slots = Arc::clone(&self.slots);
         slots.all().iter().for_each(ShardSlot::drop_gone);
-        // Asked before taking the hits, so that these include all hits of the old rules.
+        // Check this before taking the hits: if all shards are up to date now, the queues contain
+        // all hits of the removed rules.
         let is_past = !self.leaving.is_empty() && slots.all().iter().all(ShardSlot::is_up_to_date);
         self.act_on_queued_hits(&slots);
         if is_past {
@@ -187,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Hands the packets of a batch to the shard, without the packets that the inserter analyzes.
+    /// Analyzes the packets of a batch, except the packets that an inserter or a reader analyzes.
     pub(super) fn analyze_batch(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
         if !self.live && slots.placement != AnalysisPlacement::Analyzer {
@@ -198,14 +203,14 @@ impl Core {
         let claimed = slot.claimed().clamp(batch.first, end);
         BatchWalk::new(self, batch).go_to(claimed);
         if claimed < end {
-            // Acts first on the hits that the inserter found before.
+            // The inserter found its hits in earlier packets, so they act first.
             self.take_hits();
             slot.visit(|shard| self.analyze_with((slot, shard), batch, claimed));
         }
     }
 
-    /// Hands the packets of a batch from `record` on to the shard. Live, it checks clocks and
-    /// commands in between.
+    /// Lets the shard analyze the packets of a batch from `record` on. Live, checks clocks and
+    /// commands between packets.
     fn analyze_with(
         &mut self,
         (slot, shard): (&ShardSlot, &mut Shard),
@@ -245,8 +250,9 @@ impl Core {
         }
     }
 
-    /// Reads the clock between packets, and checks clocks and commands if due. Returns whether to
-    /// stop analyzing packets.
+    /// Reads the clock between packets, and checks clocks and commands if due. Returns `true` if
+    /// the analyzer first saw a request to stop at least 3 s ago. It must then leave the remaining
+    /// packets.
     fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
         if self.pacer.is_due(mono_ns) {
@@ -256,8 +262,8 @@ impl Core {
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
     }
 
-    /// Whether the clock that closes windows waits for a producer. Offline the clock follows the
-    /// packets.
+    /// Live: whether the clock that closes windows waits for the watermark of a producer. Offline
+    /// always `false`: the clock follows the packets.
     fn is_promised(&self, producer: usize) -> bool {
         self.live && self.promises.get(producer).copied().unwrap_or(true)
     }
@@ -314,8 +320,8 @@ impl Core {
         self.execute();
     }
 
-    /// Counts hits of a rule. Returns `false` if the rule has been removed although a shard still
-    /// found hits.
+    /// Counts hits of a rule. Returns `false`, and counts nothing, if the rule has been removed or
+    /// disabled since a shard found the hits.
     fn count(&self, rule: usize, hits: u64) -> bool {
         let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
         if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {

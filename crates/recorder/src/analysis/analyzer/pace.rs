@@ -28,7 +28,8 @@ pub(super) struct ClockPacer {
 }
 
 impl ClockPacer {
-    /// Live only. With scripts the stride is shorter, because a script may suddenly become slow.
+    /// Used only live. With scripts the stride is at most 64 packets instead of 512, because a
+    /// script may suddenly become slow.
     pub(super) fn new(are_scripts: bool) -> Self {
         Self {
             stride: 1,
@@ -60,7 +61,7 @@ impl ClockPacer {
         is_due
     }
 
-    /// The time before `mono_ns` was not spent on packets.
+    /// Starts a new stride at `mono_ns`: the thread has slept, or `is_due` has adapted the stride.
     pub(super) fn slept(&mut self, mono_ns: i64) {
         self.since = 0;
         self.read_ns = mono_ns;
@@ -102,7 +103,8 @@ impl RefusalNotices {
         }
     }
 
-    /// A summary of the hits that were not reported, one minute after the first report.
+    /// A summary of the hits that were not reported, one minute after the first report. `None`: it
+    /// is too early, or all hits were reported.
     pub(super) fn due(&mut self, mono_ns: i64) -> Option<String> {
         let is_over = mono_ns.saturating_sub(self.since_ns) >= MINUTE_NS;
         if self.told == 0 || !is_over {
@@ -149,7 +151,7 @@ impl UnseenPackets {
         }
     }
 
-    /// The rules did not see `lost` packets of a producer in this time range.
+    /// Notes that the rules did not see `lost` packets of a producer in this time range.
     pub(super) fn gap(&mut self, producer: usize, span_ns: (i64, i64), lost: u64) {
         self.gaps.push(0, producer, "unseen", [span_ns; 2], lost);
     }

@@ -23,7 +23,7 @@ use crate::{
 const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// The terms of a rule.
+    /// The window, limits and other terms of a rule.
     pub(super) fn terms_of(&self, rule: usize) -> TriggerTerms {
         let parts = &self.parts;
         let default = || TriggerTerms::new(&TriggerRequest::default(), parts.window);
@@ -31,8 +31,8 @@ impl Core {
     }
 
     /// Changes the rules; each shard applies the changes before its next packets. If the changes
-    /// add no rule, a removed rule is forgotten now. A rule with a successor stays until all shards
-    /// have the successor, for the hits found until then.
+    /// add no rule, removed rules are forgotten now. Otherwise a removed rule may have a successor,
+    /// and stays until all shards have applied the changes, for the hits found until then.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
         let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
         let are_there = changes.iter().filter_map(|change| match change {
@@ -99,17 +99,17 @@ impl Core {
         self.director.limits_bytes_of_rules = parts.limit_bytes();
     }
 
-    /// Live: reports the costs of dumps since the last call to the director.
+    /// Live: passes the costs of dumps since the previous call on to the director.
     pub(super) fn take_costs_live(&mut self) {
         if self.live {
             self.take_costs();
         }
     }
 
-    /// Offline, if bytes of an hour or of an open dump are limited: accounts for dump costs after
-    /// each [`STRETCH_BYTES`] of packets. At that point the dumper has written what it needs of the
-    /// packets before. So the director's knowledge depends on the packets alone, not on threads or
-    /// on the size of the ring.
+    /// Offline, if bytes per hour are limited or an open dump has a limit: takes the costs of dumps
+    /// after each [`STRETCH_BYTES`] of packets. At that point the dumper has written what it needs
+    /// of the earlier packets. So the director's knowledge depends on the packets alone, not on
+    /// threads or on the size of the ring.
     pub(super) fn account_before(&mut self, record: u64, packet: &Packet<'_>) {
         if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// A reader of a shard has missed packets.
+    /// A reader of a shard did not analyze packets: they were overwritten, or left at the stop.
     pub(super) fn gap(&mut self, gap: UnanalyzedGap) {
         let unseen = self.unseen_of(gap.packets);
         if unseen > 0 {
@@ -184,22 +184,24 @@ impl Core {
         }
     }
 
-    /// `packets` of a producer are not analyzed: stored before `time_ns` of ring time and after the
-    /// packets that were read. Returns the number of packets that a rule might have matched.
+    /// Notes that `packets` packets of a producer are not analyzed. Their times are between the
+    /// producer's last batch and `time_ns` of ring time. Returns the number of packets that a rule
+    /// might have matched.
     pub(super) fn miss(&mut self, producer: usize, time_ns: i64, packets: u64) -> u64 {
         let unseen = self.unseen_of(packets);
         self.unseen.batch(producer, time_ns, unseen);
         unseen
     }
 
-    /// At the end: counts the packets after these positions, which will not be analyzed.
+    /// At the end: reports how many packets the rules did not see because the time after a stop ran
+    /// out. `positions`: how far the analyzer has read.
     pub(super) fn leave_unread(&mut self, positions: &Positions) {
         let now_ns = self.common.clock.now().ring_ns;
         let mut unseen = std::mem::take(&mut self.left_unread);
         if let Some((broken_off, left)) = self.broken_off {
             for producer in 0..self.common.ring.producers() {
                 let published = self.common.ring.published(producer);
-                // The inserter has analyzed the records that it claimed.
+                // Claimed records were analyzed by the inserter.
                 let claimed = self.slots.of(producer).claimed();
                 let behind = published.saturating_sub(positions.get(producer).max(claimed));
                 let left = if producer == broken_off { left } else { 0 };
@@ -223,7 +225,7 @@ impl Core {
         self.report_late(i64::MAX);
     }
 
-    /// Reports packets that came too late for dumps. `mono_ns`: see
+    /// Reports packets that arrived too late for dumps. `mono_ns`: see
     /// [`ClosedWindows::take_unreported`](crate::analysis::late::ClosedWindows::take_unreported).
     pub(super) fn report_late(&mut self, mono_ns: i64) {
         for (source, late) in self.closed.take_unreported(mono_ns) {
@@ -247,7 +249,8 @@ impl Core {
         let common = &self.common;
         let (mut notices, mut failed) = (Vec::new(), 0);
         for slot in self.slots.all() {
-            // A shard that is busy now is asked the next time.
+            // `visit` skips a shard that another thread is using; its messages follow at the next
+            // call.
             slot.visit(|shard| {
                 failed = failed.max(shard.scripts.failed());
                 notices.extend(shard.take_notices());
@@ -255,7 +258,7 @@ impl Core {
         }
         let derivation = self.derivation.iter_mut();
         notices.extend(derivation.flat_map(Derivation::take_notices));
-        // Relaxed: a single number.
+        // Relaxed: no other data is published with this number.
         let counter = &common.counters.trigger_scripts_failed;
         counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());

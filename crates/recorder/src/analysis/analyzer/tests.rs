@@ -9,7 +9,7 @@ impl Analyzer {
         self.core.run_commands(now);
     }
 
-    /// Records that were skipped.
+    /// Number of records that the analyzer skipped without reading their packets.
     pub(crate) fn passed_by(&self) -> usize {
         self.core.passed_by
     }
@@ -19,12 +19,12 @@ impl Analyzer {
         self.core.closed.closings()
     }
 
-    /// When it last reported packets that no rule saw, ns of the monotonic clock.
+    /// When the analyzer last reported packets that no rule saw, ns of the monotonic clock.
     pub(crate) fn told_ns(&self) -> Option<i64> {
         self.core.unseen.told_ns
     }
 
-    /// Sizes of its collections: open windows, closed windows, unsent messages.
+    /// Sizes of the analyzer's collections: open windows, closed windows, unsent messages.
     pub(crate) fn remembered(&self) -> [usize; 3] {
         let core = &self.core;
         let unsent = core.parts.messages.unsent.len();
