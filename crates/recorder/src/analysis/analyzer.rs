@@ -56,7 +56,8 @@ use alerts::Alerts;
 use commands::TriggerKeys;
 use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
 
-/// Live: most batches that the analyzer reads between two checks of clocks and commands.
+/// Live: maximum number of batches that the analyzer reads between two checks of clocks and
+/// commands.
 const BATCHES: usize = 64;
 
 /// The parts that the analyzer is built from.

@@ -15,10 +15,10 @@
 //!   dump's window has the alert's packet and all of its flow before the packet.
 //! - If the user asks for it, a rule and expression is held off for a time after the window's end.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
-//!   hour. Their time is the director's clock offline, the monotonic clock live. Alerts share the
-//!   bytes of an hour as one more rule. On request, alerts also share the dumps of a minute. No
-//!   shared limit refuses a trigger by hand, because a person or a client waits for the dump. The
-//!   bytes of such dumps count.
+//!   hour. Their time is packet time offline, the monotonic clock live. Alerts share the bytes of
+//!   an hour as one more rule. On request, alerts also share the dumps of a minute. Limits refuse a
+//!   trigger by hand only if `max_dumps` dumps by hand are open, because a person or a client waits
+//!   for the dump. The bytes of dumps by hand count.
 //! - Suppressed hits are counted by reason. The director formats no text for a suppressed hit.
 
 mod limits;
@@ -42,11 +42,12 @@ use crate::{
     },
 };
 
-/// The rule number of alerts, which are no hits of a rule. All rules have smaller numbers.
+/// The rule number of alerts, which match no configured rule. All configured rules have smaller
+/// numbers.
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
 pub(crate) const MANUAL: usize = usize::MAX;
-/// Alerts that join one dump. The next alert starts another dump.
+/// Largest number of alerts that join an open dump. The next alert starts another dump.
 pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 
 /// The director's settings.
@@ -57,11 +58,12 @@ pub(crate) struct DirectorConfig {
     /// Rules at the start, numbered from 0.
     pub(crate) rules: usize,
     pub(crate) limits: SharedLimits,
-    /// The first dump disarms all rules.
+    /// The first dump of any rule disarms all rules.
     pub(crate) single: bool,
-    /// Dumps of alerts open at once.
+    /// Maximum number of dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
-    /// Whether alerts may arrive. If so, alerts have a share of the limits.
+    /// Whether alerts may arrive. If so, alerts have a share of the bytes per hour, and on request
+    /// of the dumps per minute.
     pub(crate) are_alerts_expected: bool,
     /// Live: windows also close by the monotonic clock, this long after `to`.
     pub(crate) grace_ns: Option<i64>,
@@ -73,13 +75,14 @@ pub(crate) struct SharedLimits {
     /// How long after the end of a window no dump of the same rule and expression starts, ns. A
     /// rule may have its own value.
     pub(crate) hold_off_ns: i64,
-    /// Dumps open at once, without manual dumps.
+    /// Maximum number of dumps of rules open at once. As many manual dumps may be open in addition.
     pub(crate) max_dumps: usize,
     /// Dumps started in any minute; 0: no limit.
     pub(crate) dumps_per_minute: u64,
-    /// Whether that limit includes dumps of alerts.
+    /// Whether `dumps_per_minute` includes dumps of alerts.
     pub(crate) alerts_per_minute: bool,
-    /// Bytes written in any hour before no further dump starts; 0: no limit.
+    /// Once dumps wrote this number of bytes within an hour, only rules below their share start
+    /// further dumps; 0: no limit.
     pub(crate) bytes_per_hour: u64,
 }
 
@@ -94,7 +97,8 @@ pub(crate) struct HitOrder {
 }
 
 impl HitOrder {
-    /// For a trigger by hand and for an alert. They act after the packets of their time.
+    /// The position of a trigger by hand, of an alert, or of a command that triggers a rule. The
+    /// record number `u64::MAX` says that the hit has no packet.
     pub(crate) fn without_packet(time_ns: i64, rule: usize) -> Self {
         Self {
             time_ns,
@@ -115,7 +119,7 @@ pub(crate) struct TriggerHit<K> {
     pub(crate) expression: Result<K, HitRefusal>,
 }
 
-/// An order to the dumper.
+/// An order to the analyzer, which starts and ends dumps by messages to the dumper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order<K> {
     /// Start a dump.
@@ -180,16 +184,17 @@ pub(crate) struct Director<K> {
     /// Open dumps, without those of alerts and manual triggers: live until the file is finished,
     /// offline until the window closes.
     places: RuleShares,
-    /// Open dumps of manual triggers.
+    /// Open dumps of manual triggers, counted as `places` counts dumps.
     by_hand: usize,
-    /// Open dumps of alerts.
+    /// Open dumps of alerts, counted as `places` counts dumps.
     by_alert: usize,
     dumps: Budget,
     bytes: Budget,
     held_off: HoldOff<K>,
     /// The latest time that the limits have seen.
     limits_ns: i64,
-    /// By existing rule: hits that started no dump since the last dump of the rule.
+    /// By existing rule: hits since the last dump of the rule that started no dump and joined no
+    /// dump.
     since: HashMap<usize, Suppressions>,
     /// Removed rules with unfinished dumps.
     gone: HashSet<usize>,
@@ -197,14 +202,15 @@ pub(crate) struct Director<K> {
     fired: HashSet<usize>,
     /// Rules in `fired` that the analyzer has to disable.
     pub(crate) just_fired: Vec<usize>,
-    /// Ended flows that wait for their time. BiflowKey: time when the end was found (ns), and a
-    /// sequence number. Value: the flow, and the last time for which packets are wanted, ns.
+    /// Ended flows that wait for their time. Key: the time when a module found the end, ns, and a
+    /// sequence number. Value: the module's rule number, the flow, and the last time for which
+    /// packets are wanted, ns.
     over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
     /// Ended flows in all; numbers the entries of `over`.
     overs: u64,
-    /// Limits of open dumps of modules that have such a limit.
+    /// For each module, by rule number: the maximum number of open dumps.
     pub(crate) dumps_max: HashMap<usize, u64>,
-    /// Whether any rule has its own limit of bytes.
+    /// Whether any rule has its own limit of bytes per hour.
     pub(crate) limits_bytes_of_rules: bool,
     /// For each producer, whether it promises watermarks, which close the windows of its hits. A
     /// producer without an entry counts as `true`.
@@ -266,7 +272,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.due_ns = self.next_act_ns().min(self.next_over_ns()).min(close_ns);
     }
 
-    /// When the next waiting hit acts.
+    /// When the next waiting hit acts, ns. `i64::MAX`: no hit waits.
     fn next_act_ns(&self) -> i64 {
         let first = self.waiting.first_key_value();
         first.map_or(i64::MAX, |(hit, _)| {
@@ -375,7 +381,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    /// When the next ended flow acts.
+    /// When the director acts on the next ended flow, ns. `i64::MAX`: no ended flow waits.
     fn next_over_ns(&self) -> i64 {
         let first = self.over.first_key_value();
         first.map_or(i64::MAX, |((now_ns, _), _)| {
@@ -383,7 +389,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         })
     }
 
-    /// Acts on the first ended flow.
+    /// Acts on the first ended flow: ends the dumps all of whose flows have ended.
     fn end_flow(&mut self) {
         let Some(((now_ns, _), (flow, until_ns))) = self.over.pop_first() else {
             return;
@@ -398,7 +404,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Dumps of this rule wrote bytes.
+    /// Dumps of this rule wrote `bytes` more bytes, which count against the limits per hour.
     pub(crate) fn wrote(&mut self, rule: usize, bytes: u64) {
         let now_ns = self.limits_ns(self.clock_ns);
         self.bytes.advance(now_ns);
@@ -409,7 +415,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     pub(crate) fn advance(&mut self, clock_ns: i64, orders: &mut Vec<Order<K>>) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         while self.clock_ns > self.due_ns {
-            // Hits first: a hit at the very end of a window still belongs to the window.
+            // At equal times hits act before windows close: a hit at the very end of a window still
+            // belongs to the window.
             let (act_ns, over_ns) = (self.next_act_ns(), self.next_over_ns());
             match self.open.next_close_ns() {
                 Some(close_ns) if close_ns < act_ns.min(over_ns) => {
@@ -434,8 +441,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// All waiting hits act now, whatever the clock: at the end of input, or if the ring needs the
-    /// room.
+    /// All waiting hits act now, whatever the clock: at the end of input, or before the ring
+    /// overwrites packets that these hits need.
     pub(crate) fn act_all(&mut self, orders: &mut Vec<Order<K>>) {
         while !self.waiting.is_empty() {
             self.act_next(orders);
@@ -498,7 +505,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         Err(why)
     }
 
-    /// The open dump of the rule, expression and window of a hit that has the hit in its window.
+    /// The open dump with the rule, expression and window length of a hit, if the dump's window
+    /// contains the hit.
     fn dump_of(&mut self, hit: &TriggerHit<K>) -> Option<&mut DirectorDump<K>> {
         let key = (hit.order.rule, hit.expression.as_ref().ok()?);
         let span_ns = hit.terms.span_at(hit.order.time_ns);
@@ -521,7 +529,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.grace_ns.is_some()
     }
 
-    /// Counts hits that start no dump and belong to no dump.
+    /// Counts hits that start no dump, by reason.
     pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
         self.counts.suppressed.add(reason, hits);
         self.by_rule.add(rule, Some(reason), hits);
@@ -559,8 +567,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let (first_ns, last_ns) = terms.span_at(hit.time_ns);
         let (from_ns, to_ns) = (window.start_ns(first_ns), window.end_ns(last_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
-        // The clock of a source without watermarks may show any time, so only the deadline ends the
-        // window.
+        // If a source promises no watermarks, the clock may show any time for its packets. So only
+        // the monotonic deadline ends the window.
         let promises = self.promises.get(hit.producer).copied();
         let is_promised = promises.unwrap_or(true) || hit.record == u64::MAX;
         self.open.add(DirectorDump {

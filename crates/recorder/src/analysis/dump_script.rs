@@ -1,9 +1,9 @@
 //! The dump script: makes an expression or a predicate from a trigger packet.
 //!
-//! The analyzer calls the dump function when a packet triggers. The dumper asks the resulting
-//! predicates, many packets at a time. Both use one Lua state, with a mutex that is locked for one
-//! call. The analyzer waits for at most one chunk of the dumper, or once for a call that runs into
-//! its time limit.
+//! The thread that derives dump expressions, usually the analyzer, calls the dump function when a
+//! packet triggers. The dumper calls the resulting predicates with many packets at a time. Both
+//! threads use one Lua state, whose mutex is locked for one call. So the first thread waits for at
+//! most one chunk of the dumper, or once for a call that runs into its time limit.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,8 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// Expression texts that are remembered with their templates or errors.
+/// Maximum number of expression texts whose templates or errors are remembered. Beyond this number
+/// all are forgotten.
 const TEMPLATES_MAX: usize = 1024;
 
 /// The loaded dump script.
@@ -134,8 +135,9 @@ impl TextTemplates {
             let template = Template::parse(text).and_then(|template| {
                 let template = template.without_names()?;
                 let link = context(link_type, mode(!live));
-                // If libpcap is slow with the expression, another thread compiles it while dumps go
-                // on. The dump's report has the error, if any.
+                // Live, do not check here if libpcap is slow with the expression: another thread
+                // compiles the filter while dumps go on. The dump's report then has the error, if
+                // any.
                 if !live || template.checks_quickly(link) {
                     template.check(link)?;
                 }

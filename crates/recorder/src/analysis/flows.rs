@@ -2,9 +2,9 @@
 //!
 //! Ended flows go to one receiver through a bounded channel. Live, no shard waits for the receiver;
 //! flows for which there is no room are only counted ([`FlowCounts::untold`]). From files, the
-//! shard waits, so that all flows are reported, in the same order in every run. Live, a shard also
-//! passes on the bytes that flows sent in a second, if requested. If there is no room, the second
-//! goes on until there is room.
+//! shard waits, so that all flows are reported, in the same order in every run. If requested, a
+//! live shard also sends the traffic of its flows once a second, as a slice. If the channel of
+//! slices is full, the shard keeps counting in the same slice.
 
 use std::{
     ops::Range,
@@ -24,19 +24,20 @@ use crate::{
     intake::interfaces::{InterfaceCache, RecordedInterface},
 };
 
-/// Flows that are sent together.
+/// Ended flows are sent to the receiver in batches of this number.
 const TOGETHER: usize = 1024;
-/// Batches that wait for the receiver.
+/// Maximum number of batches of ended flows that wait for the receiver.
 const BATCHES_MAX: usize = 64;
-/// Seconds of flow volumes that wait for their receiver.
+/// Maximum number of slices of traffic that wait for their receiver. A slice covers about a second.
 const SLICES_MAX: usize = 16;
-/// Live: flows of one shard that wait for room in the channel.
+/// Live: beyond this number, ended flows of one shard that wait for room in the channel are dropped
+/// and counted.
 const WAITING_MAX: usize = 65_536;
-/// Ended flows are reported after this packet time, ns, even if they are few.
+/// Ended flows are sent at the latest after this packet time, ns, even if they are few.
 const TOLD_EVERY_NS: i64 = 250_000_000;
 /// Time between two passes over a shard that gets no packets, ns of the monotonic clock.
 const PASS_NS: i64 = 100_000_000;
-/// Clock steps that are remembered for flows with packets before the step.
+/// Maximum number of clock steps that are remembered, for flows with packets before the step.
 const STEPS_KEPT: usize = 256;
 
 /// Counts of flows. Each flow that began is in `live`, `timed_out`, `reused`, `evicted` or
@@ -87,7 +88,7 @@ impl FlowCounters {
         ]);
     }
 
-    /// Adds the counters to those of other shards.
+    /// Adds the counters to `sum`, which has the counters of other shards.
     pub(crate) fn add_to(&self, sum: &mut FlowCounts) {
         self.0.add_to([
             &mut sum.packets,
@@ -295,7 +296,8 @@ impl ShardFlows {
     }
 }
 
-/// Ends and reports all flows. From now on only the receiver waits, so blocking is allowed.
+/// Ends all flows and sends them to the receiver. Also live, waits until the channel has room: no
+/// more packets arrive that could be missed meanwhile.
 impl Drop for ShardFlows {
     fn drop(&mut self) {
         let teller = &mut self.teller;
@@ -307,7 +309,7 @@ impl Drop for ShardFlows {
 }
 
 impl EndedFlows {
-    /// The stamps of a source are off by `offset_ns` from `time_ns` (ring time) on.
+    /// From `time_ns` of ring time on, the stamps of a source are `offset_ns` ahead of ring time.
     #[inline]
     fn steps_to(&mut self, source: usize, time_ns: i64, offset_ns: i64) {
         if offset_ns != 0 || !self.offsets_ns.is_empty() {
@@ -352,7 +354,8 @@ impl EndedFlows {
         }
     }
 
-    /// Sends the ended flows, if there is room.
+    /// Sends the ended flows. If the channel is full, waits (from files and at the end) or keeps
+    /// the flows for the next call (live).
     fn tell(&mut self) {
         if self.ended.is_empty() {
             return;

@@ -47,8 +47,8 @@ impl FirstFragments {
         self.wanted = wanted;
     }
 
-    /// Learns from a packet. For whole packets with an untagged Ethernet header, a quick test
-    /// suffices.
+    /// Learns the flow of a packet that is a first fragment. A quick test skips most whole packets
+    /// with an untagged Ethernet header.
     #[inline]
     pub(crate) fn see(&mut self, link_type: LinkType, time_ns: i64, data: &[u8]) {
         if self.wanted && may_be_fragment(link_type, data) {
@@ -98,7 +98,8 @@ mod tests {
         FirstFragments::new(asks_for_flows(&Template::parse(template).unwrap()))
     }
 
-    /// The known flow of the later fragment `id` at a time, as text.
+    /// The flow that `fragments` knows for a later fragment with identification `id` at this time,
+    /// as text.
     fn told(fragments: &FirstFragments, id: u16, time_ns: i64) -> Option<String> {
         let later = parse(LinkType::RAW, &fragment(id, 0xffff, true));
         let flow = fragments.flow(&later, time_ns);

@@ -16,11 +16,12 @@ use crate::analysis::{
     shard::{FlowEnded, FoundHit},
 };
 
-/// Hits that the queue keeps individually.
+/// Maximum number of hits that the queue keeps individually.
 const HITS_MAX: usize = 1024;
-/// Ended flows that the queue keeps.
+/// Maximum number of ended flows that the queue keeps.
 const OVER_MAX: usize = 65_536;
-/// Pairs of rule and expression that the queue keeps the first and the last hit of.
+/// Maximum number of pairs of rule and expression of which the queue keeps the first and the last
+/// hit.
 const KEYS_MAX: usize = 4096;
 
 /// A bounded queue of hits and ended flows.
@@ -73,7 +74,7 @@ impl HitQueue {
             return self.hits.push((order, expression));
         }
         let is_full = self.more.len() >= KEYS_MAX;
-        // A hit whose expression cannot be filled in starts no dump.
+        // A hit whose expression cannot be filled in starts no dump, so it is only counted.
         let Ok(expression) = expression else {
             return self.count(order.rule, 1);
         };
@@ -101,7 +102,7 @@ impl HitQueue {
         *self.counted.entry(rule).or_default() += hits;
     }
 
-    /// Appends all hits of `other`, and leaves `other` empty.
+    /// Appends all hits and ended flows of `other`, and leaves `other` empty.
     pub(crate) fn append(&mut self, other: &mut Self) {
         if self.is_empty() {
             return std::mem::swap(self, other);
@@ -143,7 +144,8 @@ impl HitQueue {
             }
             spans.push((span.first, Ok(expression)));
         }
-        // Each producer numbers its records independently, so records alone give no order.
+        // Sort by time first: each producer numbers its records independently, so record numbers
+        // alone give no order.
         spans.sort_by_key(|(order, _)| *order);
         hits.append(&mut spans);
         (hits, counted)
@@ -182,7 +184,8 @@ mod tests {
         assert!(counted.is_empty());
     }
 
-    /// Record numbers of different producers cannot be compared.
+    /// Two hits of one rule and expression overflow, the earlier with the larger record number of
+    /// another producer. The earlier hit must come first.
     #[test]
     fn the_first_of_several_producers_stands_before_the_last() {
         let mut queue = HitQueue::default();

@@ -1,5 +1,5 @@
-//! Packets that come too late for a dump, after its window is closed. A verdict is judged once, so
-//! the recorder only counts such packets.
+//! Packets that arrive too late for a dump, after its window is closed. The recorder counts such
+//! packets. A verdict is judged once, so it does not report packets that arrive after that.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,8 +17,9 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// Closed windows that a late packet is compared with one by one, live and from files: some KiB of
-/// memory each. For older windows only the time range of all is known.
+/// Maximum number of closed windows that a late packet is compared with one by one: `KEPT` live,
+/// `KEPT_OF_FILES` from files. A window takes some KiB of memory. For older windows the recorder
+/// knows only one common time range.
 const KEPT: usize = 1024;
 const KEPT_OF_FILES: usize = 8192;
 /// Live, late packets are reported at most this often, ns.
@@ -32,7 +33,8 @@ pub(crate) struct OpenWindow {
     pub(crate) predicate: DumpPredicate,
     /// A limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
-    /// Packets that came after the close. The dumper reads it when it judges the dump.
+    /// Live: number of packets that arrived after the close. The dumper reads this number when it
+    /// judges the dump.
     pub(crate) late: Arc<AtomicU64>,
 }
 
@@ -40,8 +42,8 @@ pub(crate) struct OpenWindow {
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// The latest end of a closed window, and the latest end that the clock had passed at the
-    /// close, ns of ring time. `None`: no window was closed.
+    /// Two maxima over all closed windows, ns of ring time: the end, and the end or the time of the
+    /// close, whichever is earlier. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
     /// How many windows are kept.
     kept: usize,
@@ -59,9 +61,9 @@ struct ClosedWindow {
     /// The number of its dump.
     id: u64,
     window: OpenWindow,
-    /// The first record of each producer that came after the close.
+    /// By producer: the number of the first record after the close.
     ends: Vec<u64>,
-    /// A packet came too late for this window.
+    /// Whether a packet arrived too late for this window.
     is_outdated: bool,
     /// Ring time at the close, ns.
     #[cfg(test)]
@@ -80,7 +82,8 @@ struct Forgotten {
     ends: Vec<u64>,
 }
 
-/// Packets of one source that came too late: an upper bound, because not every filter is asked.
+/// Packets of one source that arrived too late for closed windows: an upper bound, because not
+/// every dump filter is tried.
 #[derive(Debug)]
 pub(crate) struct LatePackets {
     packets: u64,
@@ -100,7 +103,8 @@ impl LatePackets {
     }
 }
 
-/// Whether a record came after these closes.
+/// Whether a producer's record came after a close. `ends`: by producer, the first record after the
+/// close.
 fn is_after(ends: &[u64], producer: usize, record: u64) -> bool {
     record >= ends.get(producer).copied().unwrap_or(0)
 }
@@ -129,7 +133,8 @@ impl ClosedWindows {
         std::mem::take(&mut self.unreported)
     }
 
-    /// Adds a window. The oldest is forgotten if there are too many.
+    /// Adds a window that was closed at `closed_ns`, ns of ring time. If there are too many
+    /// windows, merges the oldest into [`Forgotten`].
     pub(crate) fn add(&mut self, id: u64, window: OpenWindow, ends: Vec<u64>, closed_ns: i64) {
         let to_ns = window.to_ns;
         let over_ns = to_ns.min(closed_ns);
@@ -185,8 +190,8 @@ impl ClosedWindows {
     }
 
     /// The latest time of a packet that may belong to a closed window, ns; `None`: no window was
-    /// closed. If the producer's watermark moves the closing clock (`is_promised`), a window counts
-    /// only up to the time of that clock at the close.
+    /// closed. `is_promised`: the clock that closes windows waits for the producer's watermark.
+    /// Then a window counts only up to the ring time at which it was closed.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
             .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })

@@ -36,10 +36,12 @@ pub(crate) trait RingReader {
     /// Reads records, live a few batches at most. Returns `false` if there were no records.
     fn step(&mut self) -> bool;
 
-    /// Sleeps until there is something to do, or until the timeout. Returns how long it slept.
+    /// Sleeps until there is something to do, or until the timeout. Returns how long the thread
+    /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration;
 
-    /// Whether something may be due without a record.
+    /// Whether something may be due soon without a new record. If so, the thread waits at most 10
+    /// ms, otherwise 100 ms.
     fn has_deadline(&self) -> bool;
 
     /// Time until the next action that needs no packet. `None`: no such action is known.

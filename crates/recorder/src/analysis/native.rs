@@ -14,12 +14,12 @@ use retroscope_filter::{Compiler, FusedPrograms, Program};
 
 use crate::control::lock;
 
-/// Programs compiled before the start at most, at some tenths of a millisecond each. The compiler
-/// thread takes the rest.
+/// Maximum number of programs that are compiled before the start, at some tenths of a millisecond
+/// each. The compiler thread compiles the rest.
 const AT_START_MAX: usize = 1000;
 
-/// Cost of a program of a [`FusedPrograms`], in programs compiled by themselves: about 0.5 ms each
-/// for 64 short programs, more for long ones.
+/// A program of a [`FusedPrograms`] costs as much compile time as this number of single programs:
+/// about 0.5 ms for each of 64 short programs, more for long programs.
 const JOINED_COST: usize = 4;
 
 /// Compiles programs. All threads that find new filters share this. No function takes long, except
@@ -46,7 +46,8 @@ enum NativeJob {
 
 // Relaxed: no other access is ordered with these atomics.
 impl NativeCode {
-    /// Without a thread: submitted programs are compiled in the caller's thread.
+    /// Starts no thread. Until [`Self::start`], the first [`AT_START_MAX`] submitted programs are
+    /// compiled in the caller's thread.
     pub(crate) fn new() -> Self {
         Self {
             compiler: OnceLock::new(),
@@ -105,7 +106,8 @@ impl NativeCode {
         is_at_once
     }
 
-    /// Gives a job to the thread, or drops the job if there is no thread: the interpreter goes on.
+    /// Gives a job to the compiler thread. Before the start, keeps the job for the thread. If no
+    /// thread could start, drops the job: the interpreter continues to run the programs.
     fn leave(&self, work: NativeJob) {
         match (self.compiler.get(), work) {
             (None, work) => lock(&self.later).push(work),
@@ -144,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// Too long to be compiled.
+    /// A program that is too long to be compiled.
     fn endless() -> Program {
         Program::new(vec![Instruction::ret(1); 1 << 20], false).unwrap()
     }

@@ -19,7 +19,8 @@ use crate::{
     control::hits::Suppressed,
 };
 
-/// Flows that a dump keeps track of, if it ends when its flows end.
+/// Maximum number of flows of a dump that ends when its flows end. A dump with more flows ends with
+/// its window.
 const FLOWS_MAX: usize = 1024;
 
 /// A dump whose window is open.
@@ -165,7 +166,8 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
-        // `i64::MAX` means that the clock may show any time and closes nothing.
+        // `i64::MAX`: only the deadline closes this window, because the clock does not follow the
+        // dump's source.
         if dump.close_ns < i64::MAX {
             dump.close_ns = dump.close_ns.min(close_ns);
         }
@@ -175,7 +177,8 @@ impl<K: Eq + Hash + Clone> DirectorDumps<K> {
     }
 
     /// The oldest open dump of a rule and expression that was requested with this window and
-    /// contains the hit's whole time span, ns.
+    /// contains the hit's whole time span, ns. A dump that has [`ALERTS_OF_DUMP`] alerts is
+    /// skipped.
     pub(crate) fn same(
         &mut self,
         (rule, expression): (usize, &K),
@@ -282,7 +285,8 @@ mod tests {
         dumps.iter().map(|dump| dump.id).collect()
     }
 
-    /// `1 a` to 100, `2 b` to 50, `3 a` to 200.
+    /// Three open dumps: dump 1 of expression `a` ends at 100, dump 2 of `b` at 50, dump 3 of `a`
+    /// at 200.
     fn three() -> DirectorDumps<&'static str> {
         let mut dumps = DirectorDumps::new();
         for (id, expression, to_ns) in [(1, "a", 100), (2, "b", 50), (3, "a", 200)] {

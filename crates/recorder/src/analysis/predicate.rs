@@ -26,8 +26,9 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// The dump expression of a hit. Two expressions are equal if their dumps select the same packets
-/// for the same reason and go to the same directory. No text is formatted before a dump opens.
+/// The dump expression of a hit. Two expressions are equal if they come from equal templates with
+/// equal values, or have equal texts or script names, and their dumps go to the same directory. No
+/// text is formatted before a dump opens.
 #[derive(Debug, Clone)]
 pub(crate) struct DumpExpression {
     what: ExpressionKind,
@@ -152,12 +153,12 @@ pub(crate) enum DumpPredicate {
     Script(ScriptPredicate),
 }
 
-/// A filter, with what it has learned about fragments.
+/// A filter, and the flows of fragmented datagrams that it has learned.
 #[derive(Debug, Clone)]
 pub(crate) struct FilterPredicate {
     prepared: PreparedFilter,
     state: FlowState,
-    /// Decides about the packets that the filter matches.
+    /// For an alert: decides which of the packets that the filter matches belong to the dump.
     narrow: Option<ScopeFilter>,
 }
 
@@ -172,7 +173,8 @@ impl DumpPredicate {
         }))
     }
 
-    /// Whether the dump selects a packet that its filter matches.
+    /// Whether the dump keeps a packet that its filter has already matched. Only dumps of alerts
+    /// refuse some of these packets.
     pub(crate) fn keeps(&mut self, interface: &RecordedInterface, data: &[u8]) -> bool {
         match self {
             Self::Filter(filter) => {
@@ -213,8 +215,8 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether [`Self::decide`] is quick for a link type, because libpcap may take long to compile.
-    /// From files it does not matter, because everything waits.
+    /// Live: `false` if [`Self::decide`] would first compile the filter for this link type, and
+    /// libpcap takes long. From files always `true`, because all threads can wait.
     pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
         let Self::Filter(filter) = self else {
             return true;
@@ -267,8 +269,8 @@ impl DumpPredicate {
         }
     }
 
-    /// Whether it dropped, for lack of room, the flow of some datagram. Later fragments of the
-    /// datagram are then undecided although the first fragment was seen.
+    /// Whether the filter dropped, for lack of room, the flow of some datagram. Later fragments of
+    /// the datagram are then undecided although the first fragment was seen.
     pub(crate) fn has_forgotten_fragments(&self) -> bool {
         matches!(self, Self::Filter(filter) if filter.state.has_forgotten)
     }
@@ -311,7 +313,8 @@ impl LuaState {
         let mut script = lock(&self.script);
         let result = call(&mut script);
         if script.fault.is_some() {
-            // Relaxed: a single number. The lock serializes its writers.
+            // Relaxed: no other data is published with this number. The lock serializes its
+            // writers.
             let failed = &self.common.counters.dump_script_failed;
             failed.store(1, Ordering::Relaxed);
         }
@@ -330,14 +333,14 @@ pub(crate) struct ScriptPredicate {
 }
 
 impl ScriptPredicate {
-    /// The packets that it selects, of at most [`retroscope_script::MANY`]: bit `n` is for packet
-    /// `n`.
+    /// The packets that the predicate selects, of at most [`retroscope_script::MANY`]: bit `n` is
+    /// for packet `n`.
     pub(crate) fn match_many(&self, packets: &[ScriptPacket<'_>]) -> u64 {
         let function = &self.function;
         (self.state).call(|script| script.match_derived(function, packets))
     }
 
-    /// Why it selects nothing any more, if its script is disabled.
+    /// If the script is disabled, so that the predicate selects nothing any more: the reason.
     pub(crate) fn fault(&self) -> Option<String> {
         lock(&self.state.script)
             .fault

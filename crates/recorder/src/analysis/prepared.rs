@@ -1,7 +1,7 @@
 //! Expressions compiled for the link types of the sources.
 //!
-//! If an expression compiles for no link type, the user made a mistake. If it compiles for some,
-//! packets of the other link types do not match, and the user is informed once.
+//! An expression that compiles for no link type is an error of the user. If it compiles only for
+//! some link types, packets of the other link types do not match, and the user is informed once.
 
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ impl<'a> LinkTypes<'a> {
     }
 }
 
-/// Makes a dump template and compiles the parts that are known before it is filled in. Fails if it
-/// compiles for no link type. Looks names up, which may take long, for the last time.
+/// Makes a dump template, and compiles its parts without variables. Fails if the template compiles
+/// for no link type. Looks names up, which may take long, for the last time.
 pub(crate) fn template(
     text: &str,
     link_types: &LinkTypes<'_>,
@@ -140,7 +140,8 @@ impl PreparedFilter {
         self.tried.contains(&link_type)
     }
 
-    /// Notes that packets of a link type do not match, as another part found.
+    /// Notes that packets of a link type do not match, because the rule set found that libpcap
+    /// refuses the filter.
     pub(crate) fn refuse(&mut self, link_type: LinkType, error: &FilterError) {
         if !self.knows(link_type) {
             self.tried.push(link_type);
@@ -183,8 +184,9 @@ impl PreparedFilter {
         tried.all(|link_type| self.filter.reads_headers_only(*link_type, self.mode))
     }
 
-    /// Looks names up for the last time, for the link types further inside the files. A stream may
-    /// have yet other link types; a filter with names does not match their packets.
+    /// Looks names up for the last time, for the known link types and the link types further inside
+    /// the files. If packets of yet another link type arrive later, a filter with names does not
+    /// match these packets.
     pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {
         if self.filter.has_names() {
             let mut filter = self.filter.clone();
@@ -208,8 +210,8 @@ impl PreparedFilter {
         self.filter.program(link_type, self.mode)
     }
 
-    /// The matching packets of an interface, whatever came before these. Returns 0 if the filter is
-    /// not prepared for the link type.
+    /// The matching packets among these frames of an interface: bit `n` is for frame `n`. Earlier
+    /// packets have no influence. Returns 0 if the filter is not prepared for the link type.
     pub(crate) fn matches_many(
         &self,
         link_type: LinkType,

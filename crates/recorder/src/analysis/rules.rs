@@ -1,5 +1,6 @@
-//! A rule set as the recorder changes it: adds and removes rules and link types, and submits code
-//! that look-ups cannot replace for compilation. The data path reads it through a [`RuleReader`].
+//! A rule set whose rules and link types can change while the recorder runs. Programs that the set
+//! still runs are submitted for compilation to machine code. The data path reads the set through a
+//! [`RuleReader`].
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,7 +14,7 @@ use retroscope_packet::LinkType;
 
 use crate::analysis::native::NativeCode;
 
-/// A rule set, and the machine code of its rules.
+/// A rule set, which submits the programs of its rules to the compiler.
 #[derive(Debug)]
 pub(crate) struct Rules {
     set: RuleSet,
@@ -67,7 +68,7 @@ impl Rules {
         self.remove_all(&HashSet::from([id]));
     }
 
-    /// Removes those of these rules that exist.
+    /// Removes rules. Numbers without a rule have no effect.
     pub(crate) fn remove_all(&mut self, ids: &HashSet<u64>) {
         let before = self.ids.len();
         for id in ids {

@@ -29,9 +29,9 @@ use crate::{
     control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
 };
 
-/// Batches between two reads of the clock.
+/// Live: maximum number of batches that one step analyzes.
 const BATCHES: usize = 64;
-/// Hits from files that are queued together.
+/// From files: hits of a batch are queued once this number has been found.
 const TOGETHER: usize = 1024;
 /// How long a stopped live recording still analyzes packets, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
@@ -46,12 +46,12 @@ pub(crate) struct ShardReader {
     /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
-    /// Files: the reader has analyzed all its records before this number.
+    /// The reader has analyzed all records of its shard before this number. Used only for files.
     looked: u64,
     /// Live, for each producer: whether the producer belongs to this reader and promises
     /// watermarks.
     promises: Vec<bool>,
-    /// A lower bound of the times of the last batch of each producer, ns.
+    /// By producer: a lower bound of the packet times of the last batch, ns.
     last_ns: Vec<i64>,
     stopped_ns: Option<i64>,
     is_time_over: bool,
@@ -61,7 +61,7 @@ pub(crate) struct ShardReader {
     pulse: ThreadPulse,
 }
 
-/// Hits that are not queued yet.
+/// The findings of a reader that are not queued yet.
 #[derive(Debug)]
 struct ReaderFindings {
     slots: Arc<ShardSlots>,
@@ -190,7 +190,8 @@ impl RingReader for ShardReader {
         let live = self.common.is_live();
         let slots = Arc::clone(&self.slots);
         let slot = &slots.all()[self.slot];
-        // Read before the records, as the analyzer does.
+        // Read the watermarks before the records: if all records are then read, no unread packet is
+        // older.
         let promised_ns = if live {
             promised(&self.common.ring, &self.promises).min()
         } else {
@@ -218,8 +219,9 @@ impl RingReader for ShardReader {
                 });
             }
             if !live {
-                // `next` has just released the bucket of the previous batch. So when the analyzer
-                // has seen everything, no reader holds a bucket that may be overwritten.
+                // Report only now that the previous batch is analyzed: `next` has just released its
+                // bucket. So when the analyzer has seen all records, no reader holds a bucket that
+                // may be overwritten.
                 slot.queue_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
@@ -263,7 +265,7 @@ impl RingReader for ShardReader {
             slot.visit_waiting(look);
             self.looked = end;
             batches += 1;
-            // Relaxed: a number that others only sum.
+            // Relaxed: other threads only add up such numbers.
             slot.analyzed
                 .fetch_add(end - batch.first, Ordering::Relaxed);
             if self.is_time_over {

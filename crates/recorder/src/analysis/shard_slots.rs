@@ -1,14 +1,16 @@
 //! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
 //! analyzer.
 //!
-//! A shard can change threads between two bursts. Its only state is the next record number of its
-//! producer. Live, an inserter that has the shard claims records before storing. It analyzes the
-//! claimed records while their frames are in its cache. The analyzer reads all other records from
-//! the ring. An inserter takes the shard back after the analyzer has read everything that the
-//! inserter stored. So each record is analyzed once, in order.
+//! A shard can change threads between two bursts. The threads agree by one number, the first record
+//! of the producer that is not claimed (`claimed`). Live, an inserter that has the shard claims
+//! records before storing. It analyzes the claimed records while their frames are in its cache. The
+//! analyzer reads all other records from the ring. An inserter takes the shard back after the
+//! analyzer has read everything that the inserter stored. So each record is analyzed once, in
+//! order.
 //!
-//! If shards have [readers](crate::analysis::shard_reader), all records count as claimed. When
-//! reading files, the analyzer goes through all packets in order and waits for the readers.
+//! If shards have [readers](crate::analysis::shard_reader), all records count as claimed, so the
+//! analyzer analyzes no packets. When reading files, the analyzer goes through all packets in order
+//! and waits for the findings of the readers.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -31,7 +33,7 @@ use crate::{
     control::{durations::ProcessingTimes, lock},
 };
 
-/// Pending gaps of one reader.
+/// Maximum number of pending gaps of one reader.
 const GAPS_MAX: usize = 256;
 /// Pending hits of one shard when reading files: the shard stops until the analyzer has taken some.
 const WAITING_MAX: usize = 65_536;
@@ -43,8 +45,8 @@ const WAITING_MAX: usize = 65_536;
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// The first record of the producer that the analyzer may have to analyze. Only an inserter
-    /// writes this number.
+    /// The inserter analyzes the records of the producer before this number, and the analyzer
+    /// analyzes the other records. Only an inserter writes this number. With a reader: `u64::MAX`.
     claimed: AtomicU64,
     /// Rule changes since the shard last analyzed packets. `has_changes` says whether there are
     /// any.
@@ -62,9 +64,10 @@ pub(crate) struct ShardSlot {
     pub(crate) promised_ns: AtomicI64,
     /// Processing times, written by the thread that runs the shard.
     pub(crate) times: Arc<ProcessingTimes>,
-    /// Records that the shard has analyzed.
+    /// With a reader: number of records that the shard has analyzed, or passed because they belong
+    /// to other shards.
     pub(crate) analyzed: AtomicU64,
-    /// Packets that the shard did not analyze.
+    /// Packets that the reader did not analyze, until the analyzer takes these gaps.
     gaps: Mutex<Vec<UnanalyzedGap>>,
 }
 
@@ -80,7 +83,7 @@ pub(crate) struct UnanalyzedGap {
     pub(crate) is_lapped: bool,
 }
 
-/// Findings of a shard in files that the analyzer has not taken.
+/// From files: findings of a shard that the analyzer has not taken yet.
 #[derive(Debug, Default)]
 struct FileFindings {
     hits: VecDeque<HitOrder>,
@@ -93,11 +96,13 @@ struct FileFindings {
 /// The threads that analyze packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnalysisPlacement {
-    /// The analyzer, with one shard.
+    /// The analyzer analyzes all packets, with one shard.
     Analyzer,
-    /// Live: each inserter with its own shard, and the analyzer for inserters that have no time.
+    /// Live: each inserter has its own shard. The analyzer takes over the shards of overloaded
+    /// inserters.
     Inserters,
-    /// Reader threads, one for each shard.
+    /// Each shard has a reader with its own thread. From files with `analyzers=inline`, the thread
+    /// of the inserter runs the only reader.
     Readers,
 }
 
@@ -106,7 +111,7 @@ pub(crate) enum AnalysisPlacement {
 pub(crate) struct ShardSlots {
     slots: Vec<ShardSlot>,
     pub(crate) placement: AnalysisPlacement,
-    /// Whether hits are wanted.
+    /// Whether shards should report hits.
     armed: AtomicBool,
 }
 
@@ -136,7 +141,8 @@ impl ShardSlots {
         }
     }
 
-    /// Live: the slot of the shard that analyzes a producer's packets.
+    /// The slot of the shard that analyzes a producer's packets. From files with several readers,
+    /// the shard depends on the packet instead.
     pub(crate) fn of(&self, producer: usize) -> &ShardSlot {
         &self.slots[producer % self.slots.len()]
     }
@@ -146,7 +152,8 @@ impl ShardSlots {
     }
 
     pub(crate) fn set_armed(&self, armed: bool) {
-        // Relaxed: the director checks again whether a hit that is found meanwhile is wanted.
+        // Relaxed: a shard may see the change late. The director checks again whether a reported
+        // hit is wanted.
         self.armed.store(armed, Relaxed);
     }
 
@@ -154,8 +161,8 @@ impl ShardSlots {
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
         for slot in &self.slots {
-            // Outside of the lock, which an inserter may wait for: cloning or dropping thousands of
-            // rules takes milliseconds.
+            // Clone and drop rules outside of the lock, because an inserter may wait for the lock:
+            // thousands of rules take milliseconds.
             let changes = changes.to_vec();
             let mut waiting = lock(&slot.changes);
             let void = voids.push(&mut waiting, changes);
@@ -165,7 +172,7 @@ impl ShardSlots {
         }
     }
 
-    /// The removed rules among `removed` that some shard still has.
+    /// Numbers of removed rules that some shard still has. Empty if `removed` is empty.
     pub(crate) fn still_known(&self, removed: &[usize]) -> HashSet<usize> {
         let mut known = HashSet::new();
         if removed.is_empty() {
@@ -187,7 +194,8 @@ impl ShardSlots {
 
     /// Live: a lower bound of the times of the packets that the readers have still to analyze, ns.
     pub(crate) fn promised_ns(&self) -> i64 {
-        // Acquire: the hits before this time are in the queues.
+        // Acquire, pairs with Release in `ShardSlot::promise`: the hits before this time are in the
+        // queues.
         let promised = self.slots.iter().map(|slot| slot.promised_ns.load(Acquire));
         promised.min().unwrap_or(i64::MAX)
     }
@@ -225,13 +233,14 @@ impl ShardSlots {
 }
 
 impl ShardSlot {
-    /// Runs `visit` with the shard if the shard is in its slot and free.
+    /// Runs `visit` with the shard if the shard is free in its slot. Returns `None` if another
+    /// thread has or uses the shard.
     pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.try_lock()?.as_deref_mut().map(visit)
     }
 
-    /// Runs `visit` with the shard if the shard is in its slot. Waits for a thread that uses the
-    /// shard now.
+    /// Runs `visit` with the shard, after waiting for a thread that uses the shard now. Returns
+    /// `None` if an inserter has the shard.
     pub(crate) fn visit_waiting<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         lock(&self.shard).as_deref_mut().map(visit)
     }
@@ -259,9 +268,9 @@ impl ShardSlot {
     /// Applies pending rule changes. Call this before a shard analyzes packets. Hits in `found`,
     /// which come from the old rules, are queued first.
     pub(crate) fn refresh(&self, shard: &mut Shard, found: &mut HitQueue) {
-        // Refresh before reading `has_changes`: a reader that sees a set without a removed rule
-        // also sees the change. Relaxed is enough, because publishing the set orders the flag and
-        // the mutex orders the changes.
+        // Refresh before reading `has_changes`: a shard that sees the rule set without a removed
+        // rule then also sees the change. Relaxed is enough, because publishing the set orders the
+        // flag and the mutex orders the changes.
         shard.rules.refresh();
         if self.has_changes.load(Relaxed) {
             self.queue_hits(found);
@@ -291,10 +300,10 @@ impl ShardSlot {
         self.claimed.load(Relaxed)
     }
 
-    /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
-    /// inserter keeps these. Call this before the inserter's watermark moves past the hits. While
-    /// the inserter keeps hits, its watermark must not move either, so that a window opens before
-    /// it could close.
+    /// Queues the hits of an inserter without waiting. If the analyzer is taking hits now, the hits
+    /// stay in `hits`. Call this before the inserter's watermark moves past the hits. While the
+    /// inserter keeps hits, its watermark must not move either, so that a window opens before it
+    /// could close.
     pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);
@@ -330,8 +339,8 @@ impl ShardSlot {
         }
     }
 
-    /// Records packets that the reader did not analyze. If too many gaps are pending, new gaps are
-    /// merged into the last gap.
+    /// Records packets that the reader did not analyze. If too many gaps are pending, a new gap is
+    /// merged into the last gap, if both have the same cause.
     pub(crate) fn miss(&self, gap: UnanalyzedGap) {
         let mut gaps = lock(&self.gaps);
         let is_full = gaps.len() >= GAPS_MAX;
@@ -392,7 +401,8 @@ impl Voids {
         }
     }
 
-    /// Adds the changes to the pending ones. Returns the void changes.
+    /// Adds `changes` to the pending changes `waiting`. Returns the pending changes that are now
+    /// void.
     fn push(&self, waiting: &mut Vec<RuleChange>, mut changes: Vec<RuleChange>) -> Vec<RuleChange> {
         let void: Vec<RuleChange> = waiting.extract_if(.., |it| self.voids(it)).collect();
         let number = |change: &RuleChange| match change {
@@ -445,7 +455,8 @@ mod tests {
         RuleChange::Add(Box::new(rule), None)
     }
 
-    /// No shard applies changes on a silent link. The pending changes must not outnumber the rules.
+    /// On a silent link no shard applies changes. A rule is replaced 999 times, and at most 4
+    /// changes may be pending at any time.
     #[test]
     fn changes_that_are_over_do_not_wait() {
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

@@ -9,7 +9,7 @@ use retroscope_flow::BiflowKey;
 
 use crate::dump::store::RetentionLimit;
 
-/// Bytes that are kept of the name of the person who asked.
+/// Bytes that are kept of the names of the requester and of the caller.
 const ASKED_BY_BYTES: usize = 256;
 /// Bytes that are kept of the reason.
 const REASON_BYTES: usize = 1000;
@@ -79,7 +79,7 @@ pub(crate) struct TriggerTerms {
     /// Times before and after the hit that belong to the hit, ns. For an alert: its flow up to its
     /// packet, and the rest of the microsecond. Both are 0 for a packet and for a manual trigger.
     pub(crate) span_ns: (i64, i64),
-    /// Name of the rule in the dump; `None`: the rule's expression.
+    /// Name of the rule in the dump; `None`: the rule's expression, `manual` or `alert`.
     pub(crate) called: Option<Arc<str>>,
 }
 
@@ -89,9 +89,11 @@ pub(crate) struct RuleLimits {
     /// How long after the end of a window the same expression starts no dump, ns; `None`: as the
     /// recorder is configured.
     pub(crate) hold_off_ns: Option<i64>,
-    /// Dumps open at once; `u64::MAX`: no limit. This also applies to the next two fields.
+    /// Dumps open at once; `u64::MAX`: no limit.
     pub(crate) dumps_max: u64,
+    /// Dumps started in any minute; `u64::MAX`: no limit.
     pub(crate) dumps_per_minute: u64,
+    /// Bytes written in any hour before the rule starts no further dump; `u64::MAX`: no limit.
     pub(crate) bytes_per_hour: u64,
     /// The first dump disables the rule.
     pub(crate) is_single: bool,
@@ -110,7 +112,7 @@ impl Default for RuleLimits {
     }
 }
 
-/// The length of a dump.
+/// The time range and the limits of a dump, relative to its trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DumpWindow {
     /// Packet time dumped before the trigger, ns, at least 0.
@@ -170,7 +172,8 @@ impl TriggerTerms {
         )
     }
 
-    /// Fills in `defaults` for what `request` leaves out.
+    /// The terms of a request. `defaults` apply to the parts of the window that `request` leaves
+    /// out.
     pub(crate) fn new(request: &TriggerRequest, defaults: DumpWindow) -> Self {
         let kept = |text: &Option<String>, bytes| {
             let text = text.as_deref()?;

@@ -1,8 +1,8 @@
-//! Trigger scripts, and modules over flows: which packets of a chunk they match.
+//! Trigger scripts and modules over flows, and the packets of a chunk that they match.
 //!
-//! A script may keep state, so it is asked about every packet once, in order, before anything else
-//! uses the chunk. Its answers are looked up afterwards. The answers depend only on the packets and
-//! their order, not on where chunks end.
+//! A script may keep state. So the shard asks it about every packet once, in order, before the
+//! shard uses the chunk for anything else. The answers are stored as bits, one for each packet of
+//! the chunk. The answers depend only on the packets and their order, not on where chunks end.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -37,7 +37,7 @@ pub(crate) struct TriggerScripts {
 #[derive(Debug)]
 struct TriggerScript {
     trigger: Machine,
-    /// Packets of the chunk that the script matches.
+    /// Packets of the chunk that the script matches: bit `n` is for packet `n`.
     found: u64,
     news: FailureNotice,
 }
@@ -95,7 +95,8 @@ impl TriggerScripts {
         self.shunted
     }
 
-    /// The smallest partition of packets that any script or module needs to see in one state.
+    /// The coarsest partition of packets that any script or module needs to see in one state.
+    /// `None`: no scripts or modules.
     pub(crate) fn partition(&self) -> Option<Partition> {
         let partitions = self.scripts.iter().map(|script| script.trigger.partition());
         let modules = self.modules.iter();
@@ -103,8 +104,8 @@ impl TriggerScripts {
         partitions.chain(modules).min()
     }
 
-    /// Names for messages, in the order of rule numbers, and limits of open dumps for modules that
-    /// have such a limit.
+    /// The name of each script and module for messages, in the order of rule numbers. For a module
+    /// also the maximum number of its open dumps.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
         let scripts = self.scripts.iter();
         let scripts = scripts.map(|script| (script.trigger.name(), None));
@@ -164,7 +165,7 @@ impl TriggerScripts {
             };
             self.shunted |= script.trigger.take_shunted();
         }
-        // Modules store times, so they get ring time, which goes on when a clock is set.
+        // Modules store times, so they get ring time, which does not jump when a clock is set.
         for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
             slot.time_ns = time_ns;
         }
@@ -217,7 +218,7 @@ impl TriggerScripts {
             & of_run.unwrap_or(0)
     }
 
-    /// Whether a script matches the packet at `place` of the chunk.
+    /// Whether a script or module matches the packet at `place` of the chunk.
     pub(crate) fn takes(&self, script: usize, place: usize) -> bool {
         let found = match self.scripts.get(script) {
             Some(script) => script.found,
@@ -254,7 +255,7 @@ impl TriggerScripts {
 struct Module {
     runner: Runner,
     dumps: Vec<ModuleDumpRequest>,
-    /// Packets of the chunk whose flows the module wants to dump.
+    /// Packets of the chunk for which the module requests a dump: bit `n` is for packet `n`.
     found: u64,
     /// Flows that ended in the chunk and are not reported yet.
     over: VecDeque<FlowOver>,
@@ -290,7 +291,7 @@ impl Module {
         over
     }
 
-    /// Packets of the chunk before which a flow ended.
+    /// Packets of the chunk before which a flow ended: bit `n` is for packet `n`.
     fn over_at(&self) -> u64 {
         let places = self.over.iter().map(|over| over.at);
         let bits = places.filter(|at| *at < MANY).map(|at| 1 << at);
@@ -340,7 +341,7 @@ impl ModuleCounters {
         ]);
     }
 
-    /// Adds the counters to those of other shards.
+    /// Adds the counters to `sum`, which has the counters of other shards.
     pub(crate) fn add_to(&self, sum: &mut ModuleStatus) {
         let counts = &mut sum.counts;
         self.0.add_to([

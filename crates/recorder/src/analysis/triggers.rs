@@ -1,10 +1,10 @@
 //! The trigger rules: which packets are hits, and of which rules.
 //!
-//! A few short rules run on 64 packets together, as separate programs or joined into one function.
-//! For few rules that is the quickest way. If some rules have no program (payload terms) or are too
-//! long for one function, only very few rules run like that. Many or long rules are looked up in a
+//! A few short rules run directly on 64 packets together: up to 4 rules as separate programs, up to
+//! 16 rules joined into one function. For few rules that is the quickest way. Rules without a
+//! program (payload terms) and long rules cannot be joined. Many or long rules are looked up in a
 //! rule set, where their number makes little difference. A thread that has the lock may change the
-//! set at any time. The analyzer applies the change with its next batch and never waits.
+//! set at any time. A shard applies the change before its next packets.
 
 #[cfg(test)]
 mod tests;
@@ -30,19 +30,20 @@ use crate::{
     control::lock,
 };
 
-/// Rules that run as separate programs, at most.
+/// Maximum number of rules that run as separate programs.
 const FEW: usize = 4;
-/// Rules that run as one function, at most. For up to 16 rules of ports and hosts one function is
-/// quicker than a rule set. For many more rules it gains less. Until all rules have machine code,
-/// their separate programs are slower than the set.
+/// Maximum number of rules that run as one function. For up to 16 rules of ports and hosts one
+/// function is quicker than a rule set. For many more rules it gains less. Until all rules have
+/// machine code, their separate programs are slower than the set.
 const FEW_TOGETHER: usize = 16;
-/// Rules that run as one function, at least.
+/// Minimum number of rules that run as one function.
 const TOGETHER_MIN: usize = 2;
 /// Longer texts are lists. A rule set looks lists up, because libpcap takes long to compile long
 /// lists.
 const SHORT_TEXT_BYTES: usize = 512;
-/// Bytes of all texts together, at most, if more than [`FEW`] rules run as one function. A list of
-/// addresses is one look-up for each packet in a rule set, but many comparisons in a function.
+/// Maximum number of bytes of all texts together, if more than [`FEW`] rules run as one function. A
+/// list of addresses is one look-up for each packet in a rule set, but many comparisons in a
+/// function.
 const TOGETHER_TEXT_BYTES: usize = 512;
 
 /// Boxed rules, which move as pointers: an inserter may receive thousands at once.
@@ -56,7 +57,8 @@ pub(crate) struct Rule {
     pub(crate) text: String,
     /// Compiled if the rule runs by itself, or if it has parts that a rule set does not decide.
     pub(crate) prepared: PreparedFilter,
-    /// Matches. The analyzer counts, any thread may read; ordered with no other access.
+    /// Number of packets that matched. The analyzer counts, any thread may read. The number is
+    /// ordered with no other access.
     pub(crate) hits: Arc<AtomicU64>,
     pub(crate) is_enabled: bool,
 }
@@ -110,10 +112,10 @@ pub(crate) struct Triggers {
     pub(crate) shared: SharedRules,
     reader: RuleReader,
     matches: Matches,
-    /// Hits of the last call, in the order of frames, then rules. A caller that takes the vector
-    /// gives its memory back.
+    /// Hits of the last call of [`Self::find`], in the order of frames, then rules. A caller that
+    /// takes the vector must put it back, so that its memory is reused.
     pub(crate) hits: Vec<RuleHit>,
-    /// Whether all rules run as their programs.
+    /// Whether all rules run directly, as programs or as one function, without the rule set.
     is_direct: bool,
     /// For link types where each rule has a program: all programs as one function. The bits are
     /// indexes of rules.
@@ -154,8 +156,8 @@ impl SharedRules {
         lock(&self.rules).link_types().collect()
     }
 
-    /// Adds a rule that was checked for all link types. The analyzer ignores matches of the rule
-    /// until it knows the rule. Call [`Self::join`] afterwards.
+    /// Adds a rule that was checked for all link types. A shard ignores matches of the rule until
+    /// it has applied [`RuleChange::Add`]. Call [`Self::join`] afterwards.
     pub(crate) fn add(
         &self,
         number: usize,
@@ -195,7 +197,8 @@ impl SharedRules {
         let refused = rules.add_link_type(link_type);
         drop(rules);
         for (_, filter, mode) in &*lock(&self.asked) {
-            // The result is ignored: the analyzer's own filter finds the program, or the error.
+            // The result is ignored: each shard's own copy of the filter later finds the compiled
+            // program, or the error.
             let _ = filter.clone().prepare(context(link_type, *mode));
         }
         let refused = refused
@@ -263,7 +266,7 @@ impl Triggers {
                 .iter()
                 .for_each(|(_, joint)| native.submit_fused(joint));
         }
-        // Without machine code each rule would run by itself.
+        // Without machine code, the joined rules would run one by one.
         let is_native = || joints.iter().all(|(_, joint)| joint.native().is_some());
         let is_direct = may_be_direct && (made.len() <= FEW || (is_joined && is_native()));
         if !is_direct {
@@ -332,7 +335,7 @@ impl Triggers {
         if self.any_disabled && (may_be_enabled || !gone.is_empty()) {
             self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
         }
-        // The bits of the joined functions are the old indexes.
+        // Drop the joined functions: their bits are the old indexes of rules.
         self.joints.clear();
         let is_short = |rule: &Rule| rule.text.len() <= SHORT_TEXT_BYTES;
         self.is_direct &= self.rules.len() <= FEW && self.iter().all(is_short);
@@ -353,8 +356,8 @@ impl Triggers {
         found.ok()
     }
 
-    /// A copy of the rules for another thread. Both see changes of the set. A message about a link
-    /// type goes to the one that is asked first.
+    /// A copy of the rules for the shard of another thread. Both copies see changes of the rule
+    /// set. A message about a late link type is returned by whichever copy is asked first.
     pub(crate) fn sibling(&self) -> Self {
         Self {
             rules: self.rules.clone(),
@@ -456,8 +459,8 @@ impl Triggers {
         self.rules[hit.rule].number
     }
 
-    /// Takes messages about link types that rules do not apply to, each message once. Inserters ask
-    /// often, and few rules have such a message.
+    /// Takes messages about link types that rules do not apply to, each message once. Visits the
+    /// rules only if some may have a message, because inserters call this often.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let number = usize::try_from(rule).ok();
@@ -484,7 +487,8 @@ fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<FusedPrograms> {
     Some(FusedPrograms::new(link_type, programs))
 }
 
-/// The hits of rules that run as one function, and the frames with a hit.
+/// Runs the rules that are joined into one function, and appends their hits to `hits`. Returns the
+/// frames with a hit: bit `n` is for frame `n`.
 fn run_joint(
     joint: &FusedPrograms,
     frames: &[FilterFrame<'_>],

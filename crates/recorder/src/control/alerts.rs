@@ -20,7 +20,7 @@ pub struct AlertConfig {
     /// Alerts of files, in any order: from files, each alert acts at its time. Live, alerts arrive
     /// through [`RecorderHandle::alerts`](crate::RecorderHandle::alerts).
     pub alerts: Vec<Arc<Alert>>,
-    /// Counts of the lines of those files.
+    /// Counts of the lines of the files with alerts.
     pub lines: AlertLines,
     /// Live: whether there are sources of alerts.
     pub are_expected: bool,
@@ -71,7 +71,8 @@ pub struct AlertLines {
     pub lost: u64,
 }
 
-/// The outcome of an alert. The last three are in addition, for an alert whose dump has no packet.
+/// The outcome of an alert. The last three outcomes follow later, in addition to `Dump` or
+/// `Joined`, if the dump of the alert has no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertOutcome {
@@ -148,7 +149,7 @@ pub struct AlertNews {
     /// The dump's number, if the alert has a dump.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<u64>,
-    /// Why no dump has a packet of the alert, and what is odd about the alert, as sentences.
+    /// Why no dump has a packet of the alert, or what is odd about the alert, as sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -173,7 +174,8 @@ pub struct AlertCounts {
     pub outcomes: [u64; AlertOutcome::ALL.len()],
     /// Alerts in finished dumps that state when their flow began.
     pub with_start: u64,
-    /// Alerts, among `with_start`, whose dump has the flow's first packet.
+    /// Alerts, among `with_start`, whose dump has a packet that is as old as the start of the flow,
+    /// or older.
     pub found_start: u64,
     /// Alerts about a packet on the wire, in finished dumps with packets, whose frame is in the
     /// dump.
@@ -241,7 +243,7 @@ impl Serialize for AlertCounts {
     }
 }
 
-/// One line: `862 alerts: 300 dumps, 2 unmatched (nothing-matched 2); age p99 41 s; 93 % still
+/// One line: `862 alerts in 300 dumps, 2 unmatched (nothing-matched 2); age p99 41 s; 93 % still
 /// found their first packet`.
 impl fmt::Display for AlertCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +287,7 @@ impl fmt::Display for AlertCounts {
     }
 }
 
-/// `41 s`, `1.3 s`, `25 ms`.
+/// A duration as text: `41 s`, `1.3 s`, `25 ms`, `under 1 ms`.
 fn age(ns: u64) -> String {
     match ns {
         0..1_000_000 => "under 1 ms".to_owned(),
@@ -295,8 +297,8 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// The counters. The analyzer counts outcomes and ages when alerts act; the dumper counts packets
-/// that dumps have or lack.
+/// The counters of alerts. The analyzer counts outcomes and ages when alerts act. When a dump ends,
+/// the dumper counts missing packets, flow starts and frames.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
     are_expected: AtomicBool,
@@ -311,7 +313,8 @@ pub(crate) struct AlertCounters {
 }
 
 impl AlertCounters {
-    /// Takes over the alerts' configuration.
+    /// Starts the counters with the configuration: whether alerts may arrive, and the counts of
+    /// lines of files.
     pub(crate) fn begin(&self, config: &AlertConfig) {
         self.are_expected.store(config.may_come(), Relaxed);
         self.add_lines(&config.lines);
@@ -332,7 +335,7 @@ impl AlertCounters {
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// Relaxed: independent numbers.
+    /// All counts now. Relaxed loads: no number is ordered with another.
     pub(crate) fn counts(&self) -> AlertCounts {
         let load = |count: &AtomicU64| count.load(Relaxed);
         let (ages, ages_sum_ns) = self.ages.histogram_of(&crate::AgeHistogram::BELOW_NS);

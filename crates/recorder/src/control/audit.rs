@@ -7,7 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-/// Largest text in a record, in bytes. Clients choose some of the texts.
+/// Bytes that a record keeps of a target, detail, error or reason. Clients choose some of these
+/// texts.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A change by a client, or a failed attempt.
@@ -49,7 +50,7 @@ pub enum Action {
     RemoveRule,
     /// The ring keeps a time range.
     Pin,
-    /// The ring keeps it no more.
+    /// The ring no longer keeps a time range.
     Unpin,
     /// The behaviour of a full ring is set.
     SetWhenFull,
@@ -70,7 +71,7 @@ pub enum Action {
 }
 
 impl Change {
-    /// A change with neither target nor detail, which was done.
+    /// A successful change without target and detail.
     #[must_use]
     pub fn new(who: &str, address: Option<SocketAddr>, action: Action) -> Self {
         Self {
@@ -212,7 +213,7 @@ fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// The beginning of a text.
+/// The first [`TEXT_BYTES_MAX`] bytes of a text, or a little less, so that no character is cut.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -1,6 +1,6 @@
 //! Commands to a running recorder. Commands wait in a bounded queue for the analyzer, which
-//! processes them between two batches. Stop and abort are flags (`control/progress.rs`), because
-//! they concern all threads and are never refused.
+//! processes them between two batches, and live also within a long batch. Stop and abort are flags
+//! (`control/progress.rs`), because they concern all threads and are never refused.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use crate::{
     control::ring_extent::RingExtent,
 };
 
-/// Commands that wait at once.
+/// Maximum number of commands that wait at once.
 pub(crate) const WAITING_MAX: usize = 64;
 
 /// A command for the analyzer.
@@ -33,7 +33,8 @@ pub(crate) enum AnalyzerCommand {
         at_ns: Option<i64>,
         /// If the trigger is a hit of a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,
-        /// The time range in the ring: a hit of a rule starts no dump for packets that are gone.
+        /// If given: the time range in the ring. The trigger starts no dump if the ring no longer
+        /// has the packets of its window.
         held: Option<RingExtent>,
         request: Box<TriggerRequest>,
         /// The expression to dump; `None`: the configured expression.
@@ -41,9 +42,9 @@ pub(crate) enum AnalyzerCommand {
         /// `None`: no caller waits.
         reply: Option<SyncSender<Result<TriggerOutcome, NoDump>>>,
     },
-    /// Alerts.
+    /// Alerts of an IDS that have arrived.
     Alerts(Vec<Arc<Alert>>),
-    /// Changes the rules, all between the same two packets.
+    /// Changes the rules. All changes apply from the same packet on.
     Rules {
         changes: Vec<RuleChange>,
         /// New requests of the rules with these numbers.
@@ -64,14 +65,14 @@ pub(crate) struct Settings {
     pub(crate) manual: DumpExpression,
 }
 
-/// Why a manual trigger started no dump.
+/// Why a manual trigger, or a command that triggers a rule, started no dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoDump {
     /// A limit, in words. A later trigger may start a dump.
     Limit(String),
     /// The ring has no packet of the requested time.
     Gone(Empty),
-    /// The rule of this hit was changed or removed.
+    /// The rule that the command triggers was changed or removed.
     RuleChanged,
     /// Any other reason, in words.
     Other(String),

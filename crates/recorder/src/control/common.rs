@@ -92,7 +92,8 @@ impl RecorderShared {
     }
 
     /// From files: waits at the gate until the analyzer has read everything and the dumper has
-    /// written what it needs. Then the logs of losses merge their events.
+    /// written what it needs. Afterwards the logs of losses need no record numbers of past losses,
+    /// and merge old losses if there are too many.
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
         self.intake.forget_records();
@@ -113,8 +114,8 @@ impl RecorderShared {
         times
     }
 
-    /// The stamp of a ring time, as the system's clock showed it then. From files, the result is
-    /// the ring time, because their clocks are not the system's.
+    /// The stamp of a ring time, as the system's clock showed it then. From files, returns the ring
+    /// time, because the clocks of files are not the system's.
     pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
         if self.is_live() {
             self.clock.stamp_ns(ring_ns)
@@ -123,8 +124,8 @@ impl RecorderShared {
         }
     }
 
-    /// The dumper opens a dump for a packet of this producer and time. Records the age of a packet
-    /// that the system's clock stamped.
+    /// The dumper opens a dump for a packet of this producer and time: records the age of the
+    /// packet. Packets with stamps of another clock, and packets of files, are not recorded.
     pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
         if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
             let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);

@@ -23,9 +23,9 @@ use crate::{
     },
 };
 
-/// Most keys of manual triggers that the analyzer remembers.
+/// Maximum number of keys of manual triggers that the analyzer remembers.
 const KEYS: usize = 256;
-/// Most keys of commands that trigger a rule that the analyzer remembers.
+/// Maximum number of keys that the analyzer remembers of commands that trigger a rule.
 const KEYS_OF_RULES: usize = 4096;
 
 /// The dumps of the last triggers with a key, by key. A client that repeats a command with the same

@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl<K: Eq + Hash + Clone> Director<K> {
-    /// Gives alerts a share of the limits for alerts.
+    /// Gives alerts a share of the bytes per hour, and on request of the dumps per minute. Takes
+    /// the share away if no alerts are expected.
     pub(super) fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -17,7 +18,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
-    /// The removed rule can have no more hits: forgets the rule when its dumps are finished.
+    /// The removed rule can have no more hits. Forgets the rule now, or later when its dumps are
+    /// finished.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.fired.remove(&rule);
@@ -86,12 +88,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Whether the limit of dumps in a minute holds a rule.
+    /// Whether the limit of dumps per minute applies to a rule.
     fn holds_per_minute(&self, rule: usize) -> bool {
         rule != ALERT || self.config.limits.alerts_per_minute
     }
 
-    /// The time that limits use; it never decreases.
+    /// The time that limits use, ns: the monotonic clock live, `packet_ns` from files. The result
+    /// never decreases.
     pub(super) fn limits_ns(&mut self, packet_ns: i64) -> i64 {
         let now_ns = if self.is_live() {
             self.mono_ns
@@ -102,7 +105,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.limits_ns
     }
 
-    /// Counts a dump that starts against the limits.
+    /// A dump starts: counts the dump against the limits, and holds off its rule and expression if
+    /// configured.
     pub(super) fn take_place(&mut self, hit: HitOrder, terms: &TriggerTerms, expression: &K) {
         let rule = hit.rule;
         match rule {

@@ -43,7 +43,8 @@ fn hit(time_ns: i64, rule: usize, key: u32) -> TriggerHit<u32> {
     }
 }
 
-/// A director whose packets carry the clock, and the dumps that it opened: time, rule, key.
+/// A director whose clock follows the times of the hits, and its orders. `opened`: time, rule and
+/// key of each dump.
 struct Run {
     director: Director<u32>,
     opened: Vec<(i64, usize, u32)>,
@@ -94,7 +95,8 @@ impl Run {
     }
 }
 
-/// A storm: each flow once, 1,000 a second, for a minute.
+/// A storm: for a minute, rule 0 has 1,000 hits a second, each with another key. One hit of rule 1
+/// in between must still start a dump.
 #[test]
 fn a_storm_of_flows_leaves_room_for_another_rule() {
     let mut run = Run::new(config());
@@ -139,7 +141,7 @@ fn a_minute_has_its_dumps_and_each_rule_its_share() {
     assert!(run.refused.iter().all(|why| *why == refused));
     run.feed(hit(1062 * S, 0, 1000));
     assert_eq!(run.of_rule(0), 6, "the next minute");
-    // In any minute, even during a permanent storm.
+    // No minute has more than 10 dumps, even during a permanent storm.
     let mut run = Run::new(config);
     for number in 0..6000_u32 {
         let time_ns = i64::from(number) * S / 10;
@@ -229,7 +231,7 @@ fn a_trigger_by_hand_asks_no_budget() {
     assert_eq!(opened.count(), 4, "as many as may be open at once");
 }
 
-/// A live recorder with some rules, where each alert is about another flow.
+/// The director of a live recording with this number of rules, which expects alerts.
 fn of_alerts(rules: usize, limits: SharedLimits) -> Director<u32> {
     let mut director = Director::new(DirectorConfig {
         hold_ns: 0,
@@ -257,7 +259,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
         assert_eq!(opened.count(), dumps, "{rules} rules");
         let suppressed = director.counts.suppressed;
         assert_eq!(suppressed.of(Reason::DumpsPerMinute), 100 - dumps as u64);
-        // A rule still has its share.
+        // Alerts do not use the shares of the rules.
         for rule in 0..rules {
             let mut orders = Vec::new();
             director.hit(hit(S, rule, 1), &mut orders);
@@ -269,7 +271,8 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
     }
 }
 
-/// Without a limit of dumps in a minute for alerts, the limit holds only triggers.
+/// With `alerts_per_minute: false`, alerts start more dumps than `dumps_per_minute`, and do not
+/// reduce the dumps that a rule may start. After the setting becomes `true`, alerts are refused.
 #[test]
 fn alerts_may_have_no_limit_of_a_minute() {
     let mut limits = SharedLimits {
@@ -337,7 +340,8 @@ fn alerts_write_no_more_than_their_bytes_of_an_hour() {
     assert!(acts(&mut director, alert_hit(S, 2, (S, S), 0)).is_some());
 }
 
-/// A manual dump is never refused, but its bytes are no longer available to rules and alerts.
+/// The limits of bytes and of dumps per minute never refuse a manual dump, but its bytes are no
+/// longer available to rules and alerts.
 #[test]
 fn bytes_by_hand_count() {
     let limits = SharedLimits {
@@ -410,8 +414,8 @@ fn a_variable_that_is_missing_fails_the_trigger() {
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
 }
 
-/// Own limits apply in addition to the shared ones, which are large here. The other rule has only
-/// the shared limits.
+/// Rule 0 has its own limits, in addition to the shared limits, which are large here. Rule 1 has
+/// only the shared limits.
 #[test]
 fn a_rule_has_limits_of_its_own() {
     let config = DirectorConfig {

@@ -91,8 +91,8 @@ fn hit(time_ns: i64, record: u64, expression: &'static str) -> TriggerHit<&'stat
     }
 }
 
-/// Feeds hits as packets that carry the clock, then ends. Returns the opened dumps (time, key) and
-/// the counts.
+/// Moves the clock to the time of each hit and feeds the hit, then ends the recording. Returns the
+/// opened dumps (time, key) and the counts.
 fn run(
     config: DirectorConfig,
     hits: &[TriggerHit<&'static str>],
@@ -217,7 +217,8 @@ fn single_disarms_after_the_first_dump_but_not_the_hand() {
     assert_eq!(director.counts.triggers, 3);
 }
 
-/// Also if several hits wait, and if an alert that names the rule acts at once.
+/// A rule with `single` starts only one dump although several hits wait and a further hit acts at
+/// once through `manual`. After `rearm` the rule starts one more dump.
 #[test]
 fn a_single_rule_starts_one_dump_until_it_is_enabled_again() {
     let mut director = Director::new(config());
@@ -289,7 +290,7 @@ fn flow(number: u8) -> BiflowKey {
     BiflowKey::opaque(0, &[number])
 }
 
-/// A hit of a flow, with a window of a minute.
+/// A hit of this flow. Its window ends a minute after the hit.
 fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     let mut hit = hit(time_ns, record, "a");
     hit.terms = terms(2 * S, 60 * S);
@@ -297,8 +298,8 @@ fn hit_of(number: u8, time_ns: i64, record: u64) -> TriggerHit<&'static str> {
     hit
 }
 
-/// When a clock that moves in seconds to `end_ns` closes the first dump, and what clipped the dump.
-/// The recording ends afterwards.
+/// Moves the clock in seconds from `from_ns` to `end_ns`, then ends the recording. Returns when the
+/// first dump closed, and what clipped the dump; `i64::MAX`: at the end.
 fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
     let mut orders = Vec::new();
     for second in from_ns / S..=end_ns / S {
@@ -315,7 +316,8 @@ fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (
     }
 }
 
-/// Live, and from files, where hits and ends of flows wait for packets that may be late.
+/// A dump ends when all its flows have ended: live (hold time 0), and from files, where hits and
+/// ends of flows wait for the hold time.
 #[test]
 fn a_dump_ends_with_the_last_of_its_flows() {
     for hold_ns in [0, 5 * S] {
@@ -357,8 +359,8 @@ fn a_dump_ends_with_the_last_of_its_flows() {
     }
 }
 
-/// A dump that also has a hit without a flow ends with its window. A dump of more flows than the
-/// director remembers also ends with its window.
+/// A dump does not end with its flows if it also has a hit without a flow, or more flows than the
+/// director remembers.
 #[test]
 fn a_dump_of_more_than_flows_ends_by_its_window() {
     let mut other = hit(3 * S, 1, "a");

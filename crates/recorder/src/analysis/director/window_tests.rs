@@ -48,8 +48,8 @@ fn hit(number: u64, time_ns: i64, key: u8, (past_ns, future_ns): (i64, i64)) -> 
     }
 }
 
-/// The outcomes of hits that act in this order. From files a place becomes free when its window
-/// ends.
+/// A slow model of the director for files. Returns the records whose hits start dumps, and the
+/// counts of the other hits. Each open window counts as one dump until its end.
 fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppressions) {
     let mut opened: Vec<(&TriggerHit<u8>, i64)> = Vec::new();
     let mut suppressed = Suppressions::default();
@@ -82,7 +82,8 @@ fn model(config: &DirectorConfig, hits: &[TriggerHit<u8>]) -> (Vec<u64>, Suppres
     (opened.collect(), suppressed)
 }
 
-/// From files, in and out of order, with all combinations of the other settings.
+/// From files, with random settings and hits in and out of order, the director opens the same dumps
+/// as the model.
 #[test]
 fn windows_of_all_lengths_do_what_the_model_does() {
     let seed = 0x71de;
@@ -118,7 +119,8 @@ fn windows_of_all_lengths_do_what_the_model_does() {
             assert_eq!(director.waiting_from_ns(), wanted.min(), "{case}");
             hits.push(hit);
         }
-        // Hits that wait at the end all act at once.
+        // Move the clock past all hits first: `end` lets waiting hits act before earlier windows
+        // close, which the model does not do.
         director.advance(now_ns + config.hold_ns + 1, &mut orders);
         director.end(Clip::End, &mut orders);
         hits.sort_by_key(|hit| hit.order);

@@ -1,4 +1,4 @@
-//! Rules hit together as each rule hits alone.
+//! Rules that run together match the same packets as each rule alone.
 
 use retroscope_filter::Aux;
 
@@ -114,7 +114,7 @@ fn few_and_many_rules_hit_as_each_alone() {
         );
         assert!(triggers.take_notices().is_empty());
     }
-    // The rules do match packets.
+    // The comparison has a meaning: each of the first 5 rules matches packets.
     let of_all = one_by_one(&texts);
     assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
 }
@@ -164,8 +164,8 @@ fn rules_that_change_hit_as_each_alone() {
                 }
                 _ => {}
             }
-            // No refresh in between: the caller who changed the rules was answered and relies on
-            // the change.
+            // No refresh in between: once the caller has its answer, the change must apply to the
+            // next packet.
             let is_on = |(_, rule): &&(usize, usize)| there.contains(&(*rule, true));
             let now: Vec<_> = expected.iter().filter(is_on).copied().collect();
             assert_eq!(hits(&mut triggers), now, "seed {seed}: {there:?}");
