@@ -112,7 +112,7 @@ struct Core {
     orders: Vec<Order<DumpExpression>>,
     /// The existing rules: their names in messages and files, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
-    /// Removed rules with a successor that some shard does not have yet.
+    /// Removed rules that may still get hits: some shard has not applied the removal yet.
     leaving: Vec<usize>,
     /// From files, if the shards do not derive the dump expressions of hits: the analyzer then
     /// does.
@@ -136,7 +136,7 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
-    /// Packets that this thread's reader missed before a batch.
+    /// Packets that this thread's reader has missed before batches, in all.
     missed: u64,
     /// Packets that shard readers had not read when the time after a stop ran out, and that rules
     /// might have matched.
@@ -152,7 +152,7 @@ struct Core {
     passed_by: usize,
     refusals: RefusalNotices,
     unseen: UnseenPackets,
-    /// Keys of manual triggers, and keys of triggers that are hits of rules.
+    /// Keys of manual triggers, and keys of commands that trigger a rule.
     keys: [TriggerKeys; 2],
     alerts: Alerts,
     pulse: ThreadPulse,

@@ -53,7 +53,7 @@ pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 /// The director's settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectorConfig {
-    /// How late a packet may be (offline); 0 live.
+    /// Offline: how late a packet may be, ns. Live: 0.
     pub(crate) hold_ns: i64,
     /// Rules at the start, numbered from 0.
     pub(crate) rules: usize,
@@ -137,7 +137,7 @@ pub(crate) enum Order<K> {
         clipped: Option<Clip>,
         suppressed: Suppressed,
     },
-    /// A hit that starts no dump, for the user to read.
+    /// A hit was refused: report the hit and the reason to the user.
     Refused { hit: HitOrder, why: HitRefusal },
 }
 
@@ -148,9 +148,9 @@ pub(crate) type Acted = Result<(u64, bool), HitRefusal>;
 /// The reason why a window ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clip {
-    /// A signal, `-c` or `--duration`.
+    /// The recording was stopped, for example by a signal, a client, `-c` or `--duration`.
     Stop,
-    /// The end of input.
+    /// All input ended.
     End,
     /// A module reported the end of its flow, and wanted packets until this time, ns.
     Flow(i64),
@@ -163,7 +163,7 @@ const WAITING_MAX: usize = 65_536;
 const MINUTE_NS: i64 = 60_000_000_000;
 const HOUR_NS: i64 = 60 * MINUTE_NS;
 
-/// Turns hits into orders for the dumper.
+/// Turns hits into orders.
 #[derive(Debug)]
 pub(crate) struct Director<K> {
     config: DirectorConfig,

@@ -35,7 +35,7 @@ const SLICES_MAX: usize = 16;
 const WAITING_MAX: usize = 65_536;
 /// Ended flows are sent at the latest after this packet time, ns, even if they are few.
 const TOLD_EVERY_NS: i64 = 250_000_000;
-/// Time between two passes over a shard that gets no packets, ns of the monotonic clock.
+/// Minimum time between two runs of [`ShardFlows::pass`], ns of the monotonic clock.
 const PASS_NS: i64 = 100_000_000;
 /// Maximum number of clock steps that are remembered, for flows with packets before the step.
 const STEPS_KEPT: usize = 256;
@@ -138,8 +138,8 @@ impl FlowReceiver {
         self.waker.clone()
     }
 
-    /// Waits at most `timeout` for ended flows. Returns an empty list if it is woken. The times of
-    /// flows are the stamps of their packets.
+    /// Waits at most `timeout` for ended flows. Returns an empty list if a [`FlowWaker`] wakes the
+    /// thread. The times of flows are the stamps of their packets.
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`: `Disconnected` when the recorder reports no more flows.
@@ -147,9 +147,9 @@ impl FlowReceiver {
         self.ended.recv_timeout(timeout)
     }
 
-    /// Takes the receiver of the volumes that flows of all shards send, second by second, for any
-    /// thread. It can be taken once. Without [`TrackerConfig::top`], and from files, no volumes
-    /// arrive.
+    /// Takes the receiver of the traffic of flows, in slices of about a second from each shard. Any
+    /// thread may use the receiver; only the first call returns the receiver. Without
+    /// [`TrackerConfig::top`], and from files, no slices arrive.
     pub fn take_slices(&mut self) -> Option<Receiver<TopSlice>> {
         self.slices.take()
     }
@@ -161,12 +161,12 @@ impl FlowReceiver {
     }
 }
 
-/// Sends the ended flows and the volumes of a shard.
+/// Sends the ended flows and the slices of traffic of a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
     ended: Arc<SyncSender<Vec<EndedFlow>>>,
     slices: SyncSender<TopSlice>,
-    /// `true` from files, and at the end.
+    /// Whether to wait for room in the channel `ended`: from files, and at the end.
     waits: bool,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) predicate: DumpPredicate,
-    /// A limit of packets or bytes may end the window early.
+    /// Whether a limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
     /// Live: number of packets that arrived after the close. The dumper reads this number when it
     /// judges the dump.

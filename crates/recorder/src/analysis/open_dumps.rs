@@ -35,7 +35,8 @@ pub(crate) struct DirectorDump<K> {
     pub(crate) from_ns: i64,
     /// End of the window, ns of ring time.
     pub(crate) to_ns: i64,
-    /// The director closes the window when its clock passes this time: `to` + hold, ns.
+    /// The director closes the window when its clock passes this time, ns: `to_ns` plus the hold
+    /// time. `i64::MAX`: only the deadline closes the window.
     pub(crate) close_ns: i64,
     /// Live: the window closes at this time of the monotonic clock, ns, at the latest.
     pub(crate) deadline_ns: i64,

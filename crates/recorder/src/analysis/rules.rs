@@ -38,8 +38,8 @@ impl Rules {
         self.set.reader()
     }
 
-    /// Adds a rule under a new number, for the known link types. Returns libpcap's error if libpcap
-    /// refuses the rule for all of them, as [`RuleSet::insert`] does.
+    /// Adds a rule under a new number, for the known link types. Fails as [`RuleSet::insert`] does:
+    /// if the rule needs programs, and libpcap refuses the rule for all these link types.
     pub(crate) fn insert(&mut self, id: u64, filter: &Filter) -> Result<InsertedRule, FilterError> {
         let placed = self.set.insert(RuleId(id), filter)?;
         self.ids.insert(id);
@@ -77,7 +77,7 @@ impl Rules {
             }
         }
         if self.ids.len() < before {
-            // The set may have regrouped the remaining rules.
+            // The set may have regrouped the remaining rules into new functions.
             self.join();
         }
     }

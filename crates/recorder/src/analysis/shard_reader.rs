@@ -136,13 +136,13 @@ impl ShardReader {
         self.reader.waker()
     }
 
-    /// How far this reader, and the readers it shares producers with, have read.
+    /// How far the readers of the group of this reader have read.
     pub(crate) fn positions(&self) -> Positions {
         self.reader.positions()
     }
 
     /// Analyzes the remaining packets after the inserters have ended. If a live recording is
-    /// stopped, that takes a few seconds at most.
+    /// stopped, the analysis takes about 3 s at most.
     pub(crate) fn end(mut self) {
         while self.step() && !self.is_time_over {}
         let (ring, positions) = (&self.common.ring, self.reader.positions());
@@ -175,7 +175,8 @@ impl RingReader for ShardReader {
         !self.common.is_live() || self.common.counters.are_dumps_unfinished()
     }
 
-    /// Sleeps until there is something to read, or until the timeout. Returns how long it slept.
+    /// Sleeps until there is something to read, or until the timeout. Returns how long the thread
+    /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.common.clock.mono_ns();
         self.reader.wait(timeout);
@@ -183,8 +184,8 @@ impl RingReader for ShardReader {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Analyzes available packets, live a few batches at most, and queues the hits. Returns `false`
-    /// if there were no packets.
+    /// Analyzes available packets, live at most [`BATCHES`] batches, and queues the hits. Returns
+    /// `false` if there were no packets.
     fn step(&mut self) -> bool {
         self.pulse.beat();
         let live = self.common.is_live();

@@ -35,7 +35,8 @@ use crate::{
 
 /// Maximum number of pending gaps of one reader.
 const GAPS_MAX: usize = 256;
-/// Pending hits of one shard when reading files: the shard stops until the analyzer has taken some.
+/// From files: maximum number of pending hits of one shard. Beyond this number the shard waits
+/// until the analyzer has taken some hits.
 const WAITING_MAX: usize = 65_536;
 
 /// The slot of one shard. Aligned to separate cache lines, because the inserter writes `claimed`

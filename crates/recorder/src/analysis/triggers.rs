@@ -55,7 +55,8 @@ pub(crate) struct Rule {
     /// Permanent number of the rule, in the rule set and in the director.
     pub(crate) number: usize,
     pub(crate) text: String,
-    /// Compiled if the rule runs by itself, or if it has parts that a rule set does not decide.
+    /// Compiled if the rule may run without the rule set, or has parts that the rule set does not
+    /// decide.
     pub(crate) prepared: PreparedFilter,
     /// Number of packets that matched. The analyzer counts, any thread may read. The number is
     /// ordered with no other access.
@@ -477,8 +478,8 @@ impl Triggers {
     }
 }
 
-/// Joins the programs of all rules for a link type, in their order; `None`: some rule has no
-/// program.
+/// Joins the programs of all rules for a link type into one function, in the order of rules;
+/// `None`: some rule has no program.
 fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<FusedPrograms> {
     let programs = rules
         .iter()

@@ -26,12 +26,13 @@ pub(crate) const WAITING_MAX: usize = 64;
 /// A command for the analyzer.
 #[derive(Debug)]
 pub(crate) enum AnalyzerCommand {
-    /// A manual trigger. If its key was used before, the reply is the dump that this key started.
+    /// A manual trigger, or a command that triggers a rule. If the key was used before, the reply
+    /// is the dump that this key started.
     Trigger {
         key: Option<String>,
         /// Time of the trigger, ns of ring time; `None`: now.
         at_ns: Option<i64>,
-        /// If the trigger is a hit of a rule: number and name of the rule.
+        /// If the command triggers a rule: number and name of the rule.
         rule: Option<(usize, Arc<str>)>,
         /// If given: the time range in the ring. The trigger starts no dump if the ring no longer
         /// has the packets of its window.

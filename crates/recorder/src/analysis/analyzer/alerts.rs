@@ -31,8 +31,8 @@ use crate::{
 /// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
 /// clock of the IDS is wrong. A stamp that the clock has shown before a step is not ahead.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
-/// Live, alerts that wait at once. Beyond this limit the recorder refuses the alert with the latest
-/// time. An alert takes about 1 KiB.
+/// Live, maximum number of alerts that wait at once. Beyond this number the recorder refuses the
+/// alert with the latest time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
 /// Longest time before and after an alert without addresses, ns: its dump is of all packets.
 const WINDOW_MAX_NS: i64 = 1_000_000_000;
@@ -226,7 +226,7 @@ impl Core {
         let mut infos = Vec::new();
         ring.buckets_within(from_ns, time_ns, &mut infos);
         if let Some(here) = self.here.first().filter(|_| !self.live) {
-            // The answer must not depend on how far the inserter has read ahead.
+            // From files, the answer must not depend on how far the inserter has read ahead.
             infos.retain(|info| records_before(*here, info) > 0);
         }
         let mut ends: Vec<i64> = infos.iter().map(|info| info.max_ns.min(time_ns)).collect();

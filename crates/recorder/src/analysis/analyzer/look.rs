@@ -18,8 +18,8 @@ use crate::{
     control::hits::{HitRefusal, Reason},
 };
 
-/// Follows the shard through a batch: for each packet, it does the analyzer's work before it acts
-/// on the packet's hits.
+/// Follows a shard through a batch: does the analyzer's own work for each packet before it acts on
+/// the hits of this packet.
 struct BatchWalk<'c, 'b> {
     core: &'c mut Core,
     producer: usize,

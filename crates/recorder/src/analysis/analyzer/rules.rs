@@ -80,8 +80,8 @@ impl Core {
         self.common.outcomes.forget(number);
     }
 
-    /// Sets the requests of these rules; the settings replace what a request leaves out. With
-    /// settings, `requests` has the requests of all rules.
+    /// Sets the requests of these rules. `settings` apply to what a request leaves out; `None`: the
+    /// present settings apply. With settings, `requests` has the requests of all rules.
     pub(super) fn change_terms(
         &mut self,
         requests: &[(usize, TriggerRequest)],
@@ -125,7 +125,8 @@ impl Core {
     /// reports the costs to the director.
     pub(super) fn account(&mut self, ends: Vec<u64>) {
         let (reply, told) = sync_channel(1);
-        // C0, as in `Core::batch`: the dumper reads the records before `ends` at the account.
+        // C0, as in `Core::batch`: publish the clock first, because the dumper reads the records
+        // before `ends` when it gets the message.
         let clock = &self.common.packet_clock;
         clock.store(self.director.clock_ns, Ordering::Release);
         self.send(DumperMessage::Account { ends, reply });

@@ -1,4 +1,4 @@
-//! Refusals of the director: storms of triggers, against its limits.
+//! The limits of the director, which refuse hits in storms of triggers.
 
 use retroscope_filter::{FillError, Variable};
 
@@ -496,7 +496,8 @@ fn a_rule_has_limits_of_its_own() {
         run.feed(limited((1000 + second) * S, 0, 7, held_off));
         run.feed(limited((1000 + second) * S, 1, 7, none));
     }
-    // Windows of 5 s each.
+    // Each window lasts 5 s. Rule 0 is held off for another 20 s, so it starts a dump every 26 s;
+    // rule 1 starts a dump every 6 s.
     assert_eq!(own(&run), (2, 5));
 }
 

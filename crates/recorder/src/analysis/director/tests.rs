@@ -445,7 +445,7 @@ pub(super) fn acts(director: &mut Director<u32>, hit: TriggerHit<u32>) -> Option
 }
 
 /// An alert belongs to the open dump of its flow if the dump's window has the alert's packet and
-/// all of the flow before that packet. It does not lengthen the window.
+/// all of the flow before that packet. The alert does not lengthen the window.
 #[test]
 fn alerts_belong_to_the_open_dump_that_has_their_flow() {
     let mut director = Director::new(DirectorConfig {
