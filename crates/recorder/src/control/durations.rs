@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::control::ring_time::RingClock;
 
-/// Steps to a power of two, as a power of two.
+/// Binary logarithm of [`STEPS`], the number of counters for each power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: u64 = 1 << STEPS_LOG2;
 /// Number of counters: one for each value below [`STEPS`], and [`STEPS`] for each power of two
@@ -53,8 +53,8 @@ impl Durations {
         (self.below(below_ns), self.sum_ns.load(Relaxed))
     }
 
-    /// The number of packets that took less than each bound and not less than the previous bound,
-    /// ns. The last bound is the largest number.
+    /// For each bound, ns, the number of packets that took less than this bound and not less than
+    /// the previous bound. The last bound must be `u64::MAX`.
     fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
         let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
@@ -64,8 +64,8 @@ impl Durations {
         packets
     }
 
-    /// The duration that this part of all packets (0 to 1) does not exceed, ns; `None`: no packets.
-    /// Durations recorded meanwhile may or may not be included.
+    /// The duration, ns, that this part of all packets (0 to 1) does not exceed. `None`: no
+    /// packets. Durations recorded meanwhile may or may not be included.
     pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
         // Relaxed, as for the writes. Computed from one copy, so that the sum and the counts agree.
         let counts: [u64; COUNTERS] = array::from_fn(|at| self.counts[at].load(Relaxed));
@@ -83,14 +83,15 @@ impl Durations {
     }
 }
 
-/// The counter of a value.
+/// The index of the counter that counts this duration.
 fn index(ns: u64) -> usize {
     let shift = ns.max(1).ilog2().saturating_sub(STEPS_LOG2);
-    // The step, including the leading bit for values of at least [`STEPS`].
+    // The last term has the four highest bits of the value: the step, and the leading bit, which
+    // adds [`STEPS`].
     ((shift as usize) << STEPS_LOG2) + (ns >> shift & (2 * STEPS - 1)) as usize
 }
 
-/// The largest value of a counter.
+/// The largest duration that the counter at this index counts, ns.
 fn last_of(index: usize) -> u64 {
     let Some(shift) = (index >> STEPS_LOG2).checked_sub(1) else {
         return index as u64;
@@ -99,20 +100,20 @@ fn last_of(index: usize) -> u64 {
     first + ((1 << shift) - 1)
 }
 
-/// The processing times of packets. Only one look in [`SAMPLING`] is timed, because reading the
-/// clock takes as long as a packet or two.
+/// The processing times of packets. Only one in [`SAMPLING`] calls of [`Self::time`] is timed,
+/// because reading the clock takes as long as analyzing one or two packets.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingTimes {
     durations: Durations,
     turn: AtomicU64,
 }
 
-/// One in this number of looks is timed.
+/// One in this number of calls of [`ProcessingTimes::time`] is timed.
 const SAMPLING: u64 = 8;
 
 impl ProcessingTimes {
-    /// Runs `look`, which returns the number of analyzed packets. Only one thread at a time may
-    /// call this.
+    /// Runs `look`, which analyzes packets. Returns what `look` returns: the number of analyzed
+    /// packets. Only one thread at a time may call this.
     pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
         // Relaxed: only this thread uses the number.
         let turn = self.turn.load(Relaxed);
@@ -139,8 +140,9 @@ impl ProcessingTimes {
     }
 }
 
-/// Processing times of the packets of one shard. One burst in eight is timed, and all packets of a
-/// burst count equally. A time is at most an eighth too large (R-Scope 2018, table 2).
+/// Processing times of the packets of one shard. One in eight bursts (or chunks of up to 64
+/// packets) is timed, and each of its packets counts with the mean time. A time is at most an
+/// eighth too large (R-Scope 2018, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ProcessingHistogram {
     /// Packets by [`Self::BELOW_NS`].
@@ -218,7 +220,8 @@ mod tests {
 
     const PARTS: [f64; 7] = [0.0, 0.001, 0.5, 0.9, 0.99, 0.9999, 1.0];
 
-    /// Compares with the sorted samples.
+    /// Checks that each quantile is at least the exact quantile of the sorted samples, and at most
+    /// an eighth more. A sample is a duration, ns, and a number of packets.
     fn check(samples: &mut [(u64, u64)], what: &str) {
         let durations = Durations::default();
         samples

@@ -33,7 +33,8 @@ use crate::{
 
 /// Events that are kept. For older events only their number is known.
 const KEPT: usize = 1024;
-/// How often the analyzer checks whether the listener that writes to a file has caught up.
+/// The most checks, at intervals of [`PATIENCE_LOOK`], whether the listener that writes to a file
+/// has made room. Then the analyzer overwrites the event.
 const PATIENCE_LOOKS: u32 = 20;
 const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
@@ -63,7 +64,7 @@ pub enum RecorderEvent {
     Posted(PostResult),
     /// A sentence for the user.
     Notice(String),
-    /// An alert of an IDS was acted on, or its dump has no packet.
+    /// The outcome of an IDS alert: it has a dump, it was refused, or its dump has no packet.
     Alert(AlertNews),
     /// Packets were given to a client.
     Exported(Export),
@@ -71,7 +72,7 @@ pub enum RecorderEvent {
     Changed(Change),
     /// Clients were refused.
     Refused(Refusal),
-    /// Only for a listener: events that are no longer kept.
+    /// Newer events overwrote events that this listener has not read.
     Missed(Missed),
 }
 
@@ -219,7 +220,7 @@ impl Missed {
 #[derive(Debug)]
 pub(crate) struct EventLog {
     feed: Feed<Arc<RecorderEvent>>,
-    /// Listeners that sleep, or are about to sleep.
+    /// Number of listeners that sleep, or are about to sleep.
     sleepers: AtomicUsize,
     /// Taken by a listener that goes to sleep, and by a sender if a listener sleeps.
     sleep: Mutex<()>,
@@ -236,7 +237,8 @@ pub(crate) struct EventLog {
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<LogGuard>);
 
-/// The right to send. When the last guard is dropped, the log is closed.
+/// All clones of an [`Events`] share one guard. When the last clone is dropped, the guard closes
+/// the log.
 #[derive(Debug)]
 struct LogGuard(Arc<EventLog>);
 
@@ -268,13 +270,14 @@ impl Events {
         }))))
     }
 
-    /// Never waits.
+    /// Sends an event, and never waits for listeners.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         self.0.0.tell(event);
     }
 
-    /// Waits up to 10 ms for a listener that [holds](Subscription::hold) and has unread events.
-    /// Does not wait if the listener has read nothing since the last wait in vain.
+    /// Sends an event. If the event would overwrite an event that the [holding](Subscription::hold)
+    /// listener has not read, waits up to 10 ms. Does not wait if the listener has read nothing
+    /// since the last wait in vain.
     pub(crate) fn tell_patiently(&self, event: RecorderEvent) {
         self.tell_within(event, PATIENCE_LOOKS);
     }
@@ -312,7 +315,8 @@ impl StoreListener for Events {
 }
 
 impl EventLog {
-    /// Never waits. A sender without a guard may be late: the listeners may be gone.
+    /// Sends an event, and never waits for listeners. A caller without an [`Events`] may be late:
+    /// the log may be closed, and the listeners gone.
     pub(crate) fn tell(&self, event: RecorderEvent) {
         let unread = self.feed.push(Arc::new(event));
         self.wake(unread);
@@ -422,7 +426,7 @@ mod tests {
         RecorderEvent::Notice(number.to_string())
     }
 
-    /// All waiting messages, and the number of events missed before each.
+    /// All unread messages, and the number of events missed before each.
     fn taken(listener: &mut Subscription) -> Vec<(u64, String)> {
         let (mut all, mut missed) = (Vec::new(), 0);
         loop {
@@ -494,8 +498,8 @@ mod tests {
         }
     }
 
-    /// The analyzer waits for the holding listener as long as the listener reads, and once if it
-    /// does not read. Other senders never wait.
+    /// The analyzer waits for the holding listener as long as the listener reads, and only once if
+    /// the listener does not read.
     #[test]
     fn the_analyzer_waits_for_who_writes_news_to_a_file() {
         let events = Events::new();
@@ -535,7 +539,8 @@ mod tests {
         );
     }
 
-    /// The listener may be waiting for flows, and no flow ends.
+    /// A holding listener waits for flows, and no flow ends. It must be woken when half of the kept
+    /// events are unread.
     #[test]
     fn who_writes_news_to_a_file_is_woken_when_half_of_them_are_unread() {
         let events = Events::new();

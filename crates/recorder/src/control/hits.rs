@@ -18,12 +18,13 @@ pub enum Reason {
     BytesPerHour,
     /// The rule may have no more dumps open at once.
     MaxDumps,
-    /// The packet does not have a variable that the dump template needs.
+    /// The packet does not have a variable that the dump template needs, or the dump script failed.
     Unfilled,
-    /// The one dump of `--single`, or of a rule with `single`, started while the hit waited.
+    /// The one dump of `--single`, or of a rule with `single`, started before the hit could act.
     Single,
-    /// Live: the hit arrived while the queue to the director was full. It was between other hits of
-    /// its rule and expression, or there were too many pairs of rule and expression.
+    /// Live: the hit arrived while the queue to the director was full, and was only counted. It was
+    /// between other hits of its rule and expression, there were too many pairs of rule and
+    /// expression, or its expression could not be filled in.
     QueueFull,
 }
 
@@ -148,13 +149,13 @@ impl Suppressed {
     }
 }
 
-/// Suppressed hits listed by time in a sidecar; all are counted.
+/// Most suppressed hits whose times a sidecar lists. The sidecar counts all suppressed hits.
 const SUPPRESSED_LISTED: usize = 1000;
 
 /// Why a hit that could have started a dump did not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HitRefusal {
-    /// A limit.
+    /// A limit refused the hit.
     #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
     /// A dump of the rule and the expression has ended less than `--hold-off` ago.

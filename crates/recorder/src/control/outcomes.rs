@@ -59,7 +59,7 @@ impl OutcomeCounters {
         counter.store(counter.load(Relaxed) + hits, Relaxed);
     }
 
-    /// Adds the bytes and finished dumps of a rule. Only the same thread may call this.
+    /// Adds bytes and finished dumps. Only the thread that calls [`Self::add`] may call this.
     fn add_cost(&self, cost: RuleSpending) {
         for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
             counter.store(counter.load(Relaxed) + more, Relaxed);
@@ -130,8 +130,8 @@ impl RuleCounters {
     }
 }
 
-/// Single rules that have started their dump, by number. The analyzer adds them, and threads that
-/// need the rules take them.
+/// Numbers of rules with `single` that have started their dump. The analyzer adds numbers. A thread
+/// that reads the table of rules takes the numbers, and disables these rules in the table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FiredRules(Arc<Mutex<Vec<usize>>>);
 
@@ -145,7 +145,7 @@ impl FiredRules {
     }
 }
 
-/// The counters of all rules by name. The thread that changes the rules writes this.
+/// The counters of all rules by name. Threads that change rules add and remove names.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     pub(crate) fired: FiredRules,
@@ -172,13 +172,13 @@ struct Names {
 #[derive(Debug)]
 struct Series {
     counters: Arc<OutcomeCounters>,
-    /// Number of removals before this one; `None`: the rule exists.
+    /// The number of the removal, counted from 1; `None`: the rule exists.
     removed: Option<u64>,
 }
 
 impl Names {
-    /// Makes room for one more name, if a removed one is left: drops the counters of the name that
-    /// was removed first, and adds them to the sum.
+    /// Makes room for one more name, if any name was removed. Drops the name that was removed
+    /// first, and adds its counters to `closed` when no rule uses the counters any more.
     fn drop_oldest(&mut self) {
         let removed = self.series.iter();
         let removed = removed.filter_map(|(name, series)| Some((series.removed?, name)));

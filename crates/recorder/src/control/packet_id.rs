@@ -22,7 +22,8 @@ pub struct PacketId(pub u64);
 pub(crate) struct Recording(u128);
 
 impl Recording {
-    /// A UUID of version 8 (RFC 9562), from when and by which process the ring was made.
+    /// A UUID of version 8 (RFC 9562), computed from the creation times and the process of the
+    /// ring.
     pub(crate) fn of(ring: &RegionInfo) -> Self {
         let mut digest = Sha256::new();
         let times = [ring.created_ns, ring.created_mono_ns];
@@ -36,7 +37,7 @@ impl Recording {
         Self(bits & !(0xf << 76) & !(3 << 62) | 8 << 76 | 2 << 62)
     }
 
-    /// The bits that stand for this recording in the ID of a packet.
+    /// The bits of this recording in the ID of a packet.
     fn mask(self) -> u64 {
         u64::try_from(self.0 & 0xffff).unwrap_or(0) << RECORD_BITS
     }
@@ -86,7 +87,7 @@ impl fmt::Display for PacketId {
 impl FromStr for PacketId {
     type Err = String;
 
-    /// Decimal, as tshark shows it, or hexadecimal behind `0x`.
+    /// Decimal, as tshark shows it, or hexadecimal after `0x`.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16),

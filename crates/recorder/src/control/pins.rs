@@ -1,6 +1,6 @@
-//! Pins: named time ranges that the ring keeps for a client. Pins are reservations, and fall as
-//! reservations do. A pin with a lease ends unless its client renews the lease, for example because
-//! the client has crashed.
+//! Pins: named time ranges that the ring keeps for a client. Pins are reservations: in mode
+//! `record` the ring may drop a reservation, and the pin has *fallen*. A pin with a lease ends if
+//! its client does not renew the lease, for example because the client has crashed.
 
 use std::{
     collections::BTreeMap,
@@ -31,11 +31,12 @@ pub(crate) struct Pins {
 
 #[derive(Debug)]
 struct Pinned {
-    /// The pin as last reported.
+    /// The pin without its lease. `has_fallen` is set when [`Pins::take_fallen`] reports the pin.
     pin: Pin,
     /// The ranges of ring time that the reservations keep, ns.
     times: Vec<(i64, i64)>,
-    /// Several if a clock was set within the range. Empty after one of the reservations has fallen.
+    /// Several if a clock was set within the range. Cleared when [`Pins::take_fallen`] reports that
+    /// one of the reservations has fallen.
     reservations: Vec<Reservation>,
     /// When the lease ends, ns of the monotonic clock; `None`: the pin has no lease.
     end_ns: Option<i64>,
@@ -51,7 +52,7 @@ pub(crate) struct RequestedPin<'a> {
     pub(crate) times: Vec<(i64, i64)>,
     /// Duration of the lease, ns; `None`: no lease.
     pub(crate) lease_ns: Option<i64>,
-    /// Whether to replace no pin.
+    /// Whether to refuse the request if a pin of this name exists.
     pub(crate) is_new: bool,
 }
 
@@ -95,9 +96,9 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Pins a time range. Replaces the pin of this name: packets of both time ranges stay protected
-    /// meanwhile. If the pin has these times already, only its lease changes. `now_ns`: the
-    /// monotonic clock.
+    /// Pins a time range. If a pin of this name exists, the new pin replaces it, and both time
+    /// ranges are protected meanwhile. If both pins have the same times and a lease, and the old
+    /// pin has not fallen, only the lease changes. `now_ns`: the monotonic clock.
     pub(crate) fn put(
         &self,
         ring: &Ring,
@@ -153,7 +154,8 @@ impl Pins {
         Ok((pin, change))
     }
 
-    /// The pins whose lease has not ended at `now_ns` of the monotonic clock.
+    /// Removes the pins whose lease has ended at `now_ns` of the monotonic clock. Returns the other
+    /// pins, locked.
     fn current(&self, now_ns: i64) -> MutexGuard<'_, BTreeMap<String, Pinned>> {
         let mut pins = lock(&self.by_name);
         pins.retain(|_, pinned| pinned.end_ns.is_none_or(|end_ns| end_ns > now_ns));
@@ -163,7 +165,7 @@ impl Pins {
         pins
     }
 
-    /// Ends the pins whose lease has ended. Cheap enough to be called often.
+    /// Removes the pins whose lease has ended. Cheap enough to be called often.
     pub(crate) fn expire(&self, now_ns: i64) {
         if self.next_end_ns.load(Ordering::Relaxed) <= now_ns {
             drop(self.current(now_ns));

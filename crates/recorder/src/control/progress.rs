@@ -225,7 +225,7 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper has finished; written by the dumper.
     pub(crate) finished_dumps: AtomicU64,
-    /// See [`RecorderStatus::copied_bytes`](crate::RecorderStatus). Changed by the dumper and by
+    /// Bytes of packets that are copied for dumps and not written yet. Changed by the dumper and by
     /// the threads that write dumps.
     pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
@@ -319,7 +319,8 @@ pub(crate) struct StopControl {
 }
 
 impl StopControl {
-    /// Stops without a request.
+    /// Stops the recording at the end of the files, or because a thread panicked. Starts no time
+    /// limit for work that takes minutes ([`Self::is_urgent`]).
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }

@@ -6,8 +6,8 @@
 //! The ring keeps the offsets of its records ([`retroscope_ring::Step`]); files get stamps again.
 //!
 //! A step of the system's clock shows as a difference to the monotonic clock, which cannot be set;
-//! both are slewed alike (clock_gettime(2)). Stamps of files and of other machines' clocks are
-//! judged by themselves (`intake/inserter/sequence.rs`).
+//! both are slewed alike (clock_gettime(2)). In stamps of files and of other machines' clocks,
+//! steps are detected from the stamps alone (`intake/inserter/sequence.rs`).
 
 use std::sync::{
     Arc, Mutex,
@@ -46,8 +46,8 @@ pub(crate) struct RingClock {
     start_ns: i64,
     /// Sum of the steps since the start, ns. Written under the mutex.
     offset_ns: AtomicI64,
-    /// Monotonic time of the last check that found no step, ns; at most a millisecond earlier than
-    /// that check.
+    /// Monotonic time up to which all steps were detected, ns. At most a millisecond earlier than
+    /// the last check.
     looked_mono_ns: AtomicI64,
     /// Monotonic time at which the last step was found, ns. Written under the mutex.
     stepped_mono_ns: AtomicI64,
@@ -131,7 +131,8 @@ impl RingClock {
         }
     }
 
-    /// How far the system's clock is from its last setting, ns.
+    /// The change of the difference between system clock and monotonic clock since the start, less
+    /// the known steps (`offset_ns`), ns.
     fn apart_ns(&self, now: Now, offset_ns: i64) -> i64 {
         let since_start_ns = now.wall_ns.saturating_sub(now.mono_ns);
         since_start_ns
@@ -139,7 +140,8 @@ impl RingClock {
             .saturating_sub(offset_ns)
     }
 
-    /// Follows a step, unless another thread has already followed the step. Returns the new offset.
+    /// Adds a step to the offset and to the list, unless another thread has already added the step.
+    /// Returns the new offset.
     fn step(&self, now: Now) -> i64 {
         let mut steps = lock(&self.steps);
         let before_ns = self.offset_ns.load(Relaxed);

@@ -2,8 +2,9 @@
 //! capabilities(7).
 //!
 //! A thread that writes dumps may need a capability, as root does for another user's directory. The
-//! dumper's thread also tries dump filters. The threads that receive packets, try triggers or make
-//! machine code need none: their sources are open, and they write nothing.
+//! dumper's thread keeps its capabilities too, although it tries dump filters on packets. The
+//! threads that receive packets, try triggers or make machine code need no capability: their
+//! sources are open, and they write nothing.
 
 use std::{
     io,
@@ -14,7 +15,7 @@ use std::{
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Runs `start` on a thread without capabilities, and waits for the result. Threads that `start`
-/// creates have no capabilities either, for good.
+/// creates have no capabilities either, and can never get any.
 ///
 /// # Errors
 /// The system's error if it starts no thread, or does not drop the capabilities.
