@@ -58,7 +58,8 @@ pub(super) struct ActiveDump {
     pub(super) sink: SinkQueue,
     /// The interface that is described at the start of the file, before its first packet.
     pub(super) interface: Option<u16>,
-    /// The packet that triggered the dump. `None`: triggered by hand.
+    /// The packet that triggered the dump. `None`: a command or an alert triggered the dump,
+    /// without a packet.
     pub(super) trigger_packet: Option<TriggerPacket>,
     /// The dump's own reading position while it catches up. `None`: the dump follows
     /// ([`Dumps`](super::dumps::Dumps)).
@@ -73,7 +74,7 @@ pub(super) struct ActiveDump {
     pub(super) oldest_ns: i64,
     /// The value of [`Self::due_ns`] under which [`Dumps`](super::dumps::Dumps) lists the dump.
     pub(super) listed_ns: i64,
-    /// A sink had no room for the next packet. The dump reads no further meanwhile.
+    /// The sink had no room for the next packet. The dump reads no further meanwhile.
     pub(super) is_stalled: bool,
     /// The dump is listed among those that changed in this round.
     pub(super) is_changed: bool,
@@ -82,12 +83,12 @@ pub(super) struct ActiveDump {
     /// Packets of the window that were overwritten before they were written, also before the dump
     /// was opened.
     pub(super) lost: Evicted,
-    /// Whether such packets were overwritten before the dump was opened.
+    /// Whether packets of the window were overwritten before the dump was opened.
     pub(super) is_start_lost: bool,
     /// The loss since the last packet that the sink got, and the ring time at which the loss
     /// begins, ns.
     pub(super) gap: Option<(i64, PacketGap)>,
-    /// Packets that belong before the last packet, and were found after the dump was full.
+    /// Packets of the shortened window that were found after the dump was full.
     pub(super) late_after_full: u64,
     /// Packets and bytes that the sink got.
     pub(super) taken: WrittenTotals,
@@ -141,7 +142,7 @@ fn end(ends: &[u64], producer: usize) -> u64 {
     ends.get(producer).copied().unwrap_or(0)
 }
 
-/// The verdict in the form of a capture file.
+/// The verdict, as the text of a capture file's comment.
 pub(super) fn verdict_line(report: &DumpReport) -> String {
     let clipped = if report.clipped.is_empty() {
         String::new()
@@ -211,8 +212,8 @@ impl ActiveDump {
         is_reading
     }
 
-    /// Notes that packets of this ring time, ns, and later may stay unread. `i64::MAX`: the time is
-    /// unknown.
+    /// Notes that packets of this ring time, ns, and later may stay unread. `i64::MAX`: the caller
+    /// does not know the time.
     pub(super) fn leave_unread(&mut self, from_ns: i64) {
         self.unread_ns = self.unread_ns.min(from_ns).min(i64::MAX - 1);
     }
@@ -297,8 +298,8 @@ impl ActiveDump {
         interface: &RecordedInterface,
         names: &mut InterfaceCache,
     ) {
-        // How many other packets are read depends on other dumps and on the buckets. The result
-        // must not.
+        // Packets outside of this range are read only if other dumps or the same bucket need a
+        // visit. They must not change the state of this dump's filter.
         if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
@@ -335,9 +336,10 @@ impl ActiveDump {
         }
     }
 
-    /// Number of later fragments that may belong to the dump. Either they were dropped before their
-    /// first fragment arrived, or the filter forgot the first fragment. Or the first fragment may
-    /// be outside of the window: before its start, in an overwritten bucket, or after its end.
+    /// Number of later fragments that may belong to the dump. Either the dump dropped the fragment
+    /// for lack of room, or the filter forgot first fragments. Or the fragment is within
+    /// [`DATAGRAM_NS`] of the window's start or end: its first fragment may be overwritten, or
+    /// after the window.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
@@ -349,8 +351,8 @@ impl ActiveDump {
         self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
-    /// Asks the dump's own reading which buckets were overwritten before they were read. Returns
-    /// whether there are any.
+    /// Counts the unread packets of buckets that were overwritten before the dump's own reading was
+    /// through. Returns whether there are such buckets.
     pub(super) fn ask_what_fell(&mut self) -> bool {
         let Some(reading) = self.reading.as_mut().filter(|reading| reading.has_fallen()) else {
             return false;

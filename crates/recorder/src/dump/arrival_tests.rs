@@ -100,8 +100,8 @@ fn check_ids(files: &BTreeMap<String, Vec<u8>>) {
 }
 
 /// Packets of several sources, interfaces and link types, many with equal times. They arrive once
-/// in order, and once as live packets may arrive: each source's packets of one time in order, and
-/// one source late.
+/// in order, and then five times in random order, in which only a source's packets of one time keep
+/// their order. The files must be the same.
 #[test]
 fn the_order_of_arrival_changes_nothing() {
     let seed = 0xa441;
@@ -140,7 +140,7 @@ fn the_order_of_arrival_changes_nothing() {
                     packets.iter().map(|meta| (random.u8(..), meta)).collect();
                 arrival.sort_by_key(|(at, _)| at % 4);
                 let mut those: Vec<PacketMeta> = arrival.iter().map(|(_, meta)| **meta).collect();
-                // Packets of one time and source keep their order.
+                // Sorts packets of one time and source by record.
                 let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
                 for (place, meta) in those.iter().enumerate() {
                     let key = (meta.key.time_ns, meta.key.source);

@@ -11,13 +11,13 @@ use retroscope_ring::LargeBuffer;
 use super::direct::UNIT;
 use crate::control::lock;
 
-/// Minimum of bytes in a block. The block and its last packet, of up to 64 KiB, fit into one huge
-/// page. The disk gets that page as one piece instead of 512. One direct write at a time then
-/// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
+/// A block with at least this many bytes is handed over for writing. The block and its last packet,
+/// of up to 64 KiB, fit into one huge page. The disk gets that page as one piece instead of 512.
+/// One direct write at a time then reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;
-/// Larger memory than this many bytes is in huge pages.
+/// Memory of more than this many bytes is in huge pages.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
 /// Unused blocks that are kept: more than one dump has in flight.
 const SPARE_MAX: usize = 16;
@@ -104,7 +104,7 @@ impl Block {
         self.memory.len() == LARGE_BYTES
     }
 
-    /// Prepares an empty block for bytes that belong at this offset of the file.
+    /// Empties the block, and prepares it for bytes that belong at this offset of the file.
     pub(super) fn start(&mut self, offset: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "below a unit")]
         let phase = (offset % UNIT as u64) as usize;
@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// Finds the start position in memory that has no bytes yet.
+    /// Sets the position of the first byte in memory, so that the block is empty.
     fn align(&mut self) {
         let from = self.memory.as_ptr().align_offset(UNIT) + self.phase;
         self.place = from..from;
@@ -129,12 +129,12 @@ impl Block {
         self.place.len()
     }
 
-    /// Bytes that fit into the block's memory in addition.
+    /// Bytes that can still be added without more memory.
     fn room(&self) -> usize {
         self.memory.len() - self.place.end
     }
 
-    /// Takes memory for N bytes, and for at least twice as many bytes as the block has.
+    /// Replaces the memory by memory for `bytes` bytes, and for at least twice the present bytes.
     #[cold]
     fn grow(&mut self, bytes: usize) -> io::Result<()> {
         let mut larger = Self {
@@ -167,7 +167,8 @@ impl Write for Block {
 }
 
 impl SpareBlocks {
-    /// An empty block. Its memory is a huge page if the system provides huge pages.
+    /// A block with the memory of a huge page, if the system provides huge pages. The caller must
+    /// [`start`](Block::start) the block: a reused block still has its old bytes.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);
         let block = state.blocks.pop();

@@ -36,8 +36,8 @@ impl Captures {
         }
     }
 
-    /// Describes an interface, before the first of its packets. An interface that is described
-    /// before [`Self::begin`] gets its block without a packet.
+    /// Describes an interface, before the first of its packets. The first interface (by identifier)
+    /// that is described before [`Self::begin`] gets its block even without a packet.
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<RecordedInterface>) {
         self.known.insert(id, Arc::clone(interface));
     }
@@ -56,7 +56,7 @@ impl Captures {
         Ok(piece)
     }
 
-    /// Encodes a packet. Returns the file of the packet.
+    /// Encodes a packet. Returns the encoder of the packet's file.
     pub(super) fn packet(
         &mut self,
         meta: &PacketMeta,
@@ -88,7 +88,8 @@ impl Captures {
         self.outputs.iter_mut().map(CaptureOutput::bytes).sum()
     }
 
-    /// Packets are missing here. The next packet says so in a comment, if the format has comments.
+    /// Notes that packets are missing before the next packet of the first file. If the format has
+    /// comments, that packet gets a comment.
     pub(super) fn gap(&mut self, gap: &PacketGap) {
         if let Some(output) = self.outputs.first_mut() {
             output.comment(&gap.to_string());

@@ -22,7 +22,8 @@ use crate::{
 /// The thread `dump-compiler`, which starts with the first slow filter.
 #[derive(Debug)]
 pub(super) struct DumpCompiler {
-    /// False for files: there everything waits in any case, and no dump runs in real time.
+    /// False for files: there the dumper compiles all filters itself, because a delay loses no
+    /// packets.
     is_live: bool,
     thread: Option<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)>,
     /// Number of link types for which the filters of open dumps are ready.

@@ -4,9 +4,9 @@
 //! a table of their lengths (Zstandard Seekable Format), in a skippable frame that other programs
 //! ignore. So a reader that needs a part of the file reads only the frames with that part.
 //!
-//! Compression starts when the dump is complete on disk, with its sidecar. Late packets and marks
-//! are only sorted in then, and no other dump waits for minutes of compression. Afterwards the
-//! compressed file replaces the plain file (`file.rs`).
+//! Compression starts when the dump is complete on disk, with its sidecar. Only then are late
+//! packets sorted in and the verdict known. No other dump waits for minutes of compression.
+//! Afterwards the compressed file replaces the plain file (`file.rs`).
 
 use std::{
     io::{self, Read},
@@ -100,7 +100,7 @@ fn check_urgency(directory: &Directory) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the length of the file in bytes, and its digest.
+/// Compresses `plain` into `file`. Returns the length of `file` in bytes, and its digest.
 fn make(
     directory: &Directory,
     plain: &FinishedFile,
@@ -113,7 +113,8 @@ fn make(
         return Err(file_changed_error());
     }
     let mut reader = from.reader();
-    // Another process may have changed the file in place since its sidecar was written.
+    // Shows at the end whether another process changed the file in place after its sidecar was
+    // written.
     let mut plain_digest = plain.sha256.is_some().then(Sha256::new);
     let mut frames = ZstdFrames {
         file,
@@ -134,7 +135,8 @@ fn make(
         if buffer.is_empty() {
             break;
         }
-        // The open descriptor keeps the blocks of a deleted dump.
+        // The open descriptor would keep the disk space of a deleted dump, so a deletion ends
+        // compression.
         if !is_same_file(directory.disk(), &plain.path, plain.identity)? {
             return Err(file_changed_error());
         }
@@ -308,8 +310,8 @@ mod tests {
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
-    /// A change in place keeps the length and the inode. Only the published digest shows the
-    /// change.
+    /// Another process changes the file in place, which keeps the length and the inode. Compression
+    /// must find the change by the published digest.
     #[test]
     fn a_file_that_is_changed_in_place_is_not_compressed() {
         for offset in [40, 5000] {
@@ -370,7 +372,8 @@ mod tests {
         assert!(disk.read(&plain.path).unwrap() == expected);
     }
 
-    /// Compression ends between two frames, and leaves the file as it is.
+    /// If the recording is aborted, compression ends after the current frame, removes its new file
+    /// and leaves the plain file as it is.
     #[test]
     fn who_ends_the_recording_does_not_wait_for_compression() {
         let disk = FakeDisk::default();

@@ -30,10 +30,10 @@ use crate::{
     },
 };
 
-/// Written packets of one dump that are remembered, for alerts that arrive later. All dumps of a
-/// live recorder also share a limit of bytes, [`KeptBytes`].
+/// Most written packets that one dump remembers, for alerts that arrive later. All dumps of a live
+/// recorder also share a limit of bytes, [`KeptBytes`].
 const WRITTEN_MAX: usize = 1 << 20;
-/// Alerts that a sidecar lists.
+/// Most alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
 /// The alerts of one dump, and the written packets in which it looks for their frames.
@@ -45,12 +45,12 @@ pub(super) struct DumpAlerts {
     alerts: BTreeMap<(i64, usize), TrackedAlert>,
     /// The newest written packets.
     written: VecDeque<WrittenPacket>,
-    /// Written packets that are no longer remembered, and the latest ring time of them, ns.
+    /// Number of written packets that are no longer remembered, and their latest ring time, ns.
     forgotten: (u64, i64),
     bytes: KeptBytes,
-    /// The stamp of the first packet, µs.
+    /// The earliest stamp of a written packet, µs.
     first_us: Option<i64>,
-    /// If the dump has no packet: the reason.
+    /// If the dump has no packet: the outcome of its alerts, and the reason.
     unmatched: Option<(AlertOutcome, String)>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct AlertEntry {
     /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) frame: Option<bool>,
-    /// The number of that frame in the file, from 1, if it is known.
+    /// The number of the alert's frame in the file, from 1, if the number is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) packet: Option<u64>,
 }
@@ -154,7 +154,8 @@ impl DumpAlerts {
     /// All packets are written: finds the frames of alerts that arrived after their frame, and the
     /// number of each frame.
     fn number(&mut self) {
-        // Late packets were sorted into the file at its end, after packets of the same place.
+        // When a file is finished, late packets are sorted in, after earlier written packets of the
+        // same place.
         let mut written: Vec<_> = std::mem::take(&mut self.written).into();
         self.bytes
             .take_back(written.len() * size_of::<WrittenPacket>());
@@ -259,7 +260,8 @@ fn micros(ns: i64) -> i64 {
 }
 
 impl ActiveDump {
-    /// Adds notes about alerts to the report. A dump of alerts without a packet is never complete.
+    /// Adds notes about alerts to the report. A dump that an alert opened and that has no packet is
+    /// never complete.
     pub(super) fn judge_alerts(&mut self, close: &CloseOrder, report: &mut DumpReport) {
         let Some(alert) = &self.alerted.first else {
             return;
@@ -362,9 +364,10 @@ mod tests {
         assert!(write(&mut alerted, 3 * MS + 999, 1));
         alerted.add(alert(2 * MS, false), 0);
         alerted.add(alert(5 * MS, true), 0);
-        // The third packet came late: in the file it is the first.
+        // The third packet arrives late: in the finished file it is the first packet.
         assert!(!write(&mut alerted, MS, 2));
-        // From files: the record was analyzed before the alert.
+        // From files: record 3 was analyzed before the alert arrived, so its packet must get no
+        // mark.
         alerted.add(alert(4 * MS, false), 4);
         assert!(!write(&mut alerted, 4 * MS, 3));
         assert!(!write(&mut alerted, 5 * MS, 4), "of the other direction");
@@ -374,8 +377,8 @@ mod tests {
         assert!(alerted.note().unwrap().contains("is not in it"));
     }
 
-    /// Many dumps of many packets: each dump remembers its newest packets, within a budget for all
-    /// dumps.
+    /// Three dumps get more packets than one dump may remember. Each dump must remember only its
+    /// newest packets, and all dumps together no more than the shared budget.
     #[test]
     fn written_packets_are_remembered_within_a_budget() {
         let all = KeptBytes::new(true);

@@ -8,12 +8,12 @@
 //! packet can precede any more.
 //!
 //! The [pool](super::pool) does all work that may wait for a disk. A dump whose sink has no room
-//! reads no further meanwhile. Its reservation may fall.
+//! reads no further meanwhile, and the ring may drop the dump's reservation.
 //!
 //! A bucket with packets that wait for their turn stays held. Few buckets are held, because only
 //! the packets of the last milliseconds wait. If they become too many (a queue without watermark),
-//! the dumper emits their packets at once, and the file is sorted at its end. Packets that still
-//! wait then, because a sink has no room, are lost.
+//! the dumper emits their packets at once, and the file is sorted when it is finished. Packets that
+//! still wait then, because a sink has no room, are lost.
 
 mod finishing;
 mod opening;
@@ -64,15 +64,16 @@ use crate::{
 /// 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// Time that a closed live dump waits for loss counters that cover its window, ns of the monotonic
-/// clock. The counters are read every 10 to 30 ms, and within 50 ms of the start. Only an inserter
-/// without CPU time is later. The verdict then says that the losses are unknown.
+/// clock. While dumps are open, the counters are read every 10 to 30 ms, for the first time within
+/// 50 ms. Only an inserter without CPU time is later. The verdict then says that the losses are
+/// unknown.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
 /// Interval at which memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
-/// A packet of a source without watermark waits for the watermarks if it is at most this far ahead
-/// of them, ns: they follow soon.
+/// A packet of a source without watermark may be ahead of all watermarks. If it is less than this
+/// far ahead, ns, it waits for the watermarks, which follow soon.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
 /// The parts from which the dumper is built.
@@ -130,13 +131,13 @@ pub(crate) struct Dumper {
     pulse: ThreadPulse,
 }
 
-/// The records up to which the account goes, and the channel for the answer.
+/// By producer, the first record that the account does not cover; and the channel for the answer.
 type Account = (Vec<u64>, mpsc::SyncSender<()>);
 
 /// The bounds of a round, read at its start.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    /// The position that the gate asked for, if it waits.
+    /// The number of the gate's request, if an inserter waits at the gate for the dumper.
     gate: Option<u64>,
     account: Option<Account>,
     reach: Reach,
@@ -206,8 +207,8 @@ impl Dumper {
     /// One round: messages, then one pass over the ring for all dumps, then the dumps that are
     /// complete.
     pub(crate) fn step(&mut self) {
-        // The bounds are read before the messages. So the dumper sees every message that the
-        // analyzer sent before it moved on, before the packets that were stored later.
+        // The bounds are read before the messages. So when the dumper reads up to the analyzer's
+        // position, it has all messages that the analyzer sent before it reached this position.
         let bounds = self.bounds();
         self.round(bounds);
     }
@@ -218,8 +219,8 @@ impl Dumper {
         let account = self.asked.take();
         let common = &self.parts.common;
         let mut reach = (self.parts.progress).reach(&common.ring, &common.packet_clock);
-        // Until the analyzer's batch ends, its position is before the records that were read for an
-        // account.
+        // The analyzer publishes its position only after a batch. The dumper may have read further
+        // for an account within the batch.
         reach.extend(&self.active.passed().limits);
         if let Some((ends, _)) = &account {
             reach.extend(ends);
@@ -314,8 +315,8 @@ impl Dumper {
         }
     }
 
-    /// Scans the new records within `reach` for all dumps. `is_waited_for`: as in
-    /// [`Dumps::visits`]. `everything`: emit without waiting for older packets.
+    /// Scans the new records within `reach` for all dumps. `is_waited_for`: another thread waits
+    /// until buckets are released. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
         // Dumps that have room again read on in this pass. The packets that they have read are
         // complete up to the end of the last pass.
@@ -328,8 +329,8 @@ impl Dumper {
             if !visit.records().is_empty() {
                 self.scan(&visit);
             }
-            // Called in every round, because the call also forgets the buckets in which no packet
-            // waits.
+            // `holds_much` is called first, because the call also forgets buckets in which no
+            // packet waits.
             let everything = self.holds_much() || everything;
             self.emit_due(reach.frontier_ns(everything).min(visit.until_ns), reach);
         }
@@ -366,8 +367,8 @@ impl Dumper {
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
         let ring = &self.parts.common.ring;
         let Some(view) = held.or_else(|| ring.hold(bucket).map(Rc::new)) else {
-            // The bucket was overwritten. Reservations report the loss after the thread that
-            // overwrote it has released the ring.
+            // The bucket was overwritten. This call takes the ring's mutex, and so waits for the
+            // thread that overwrote the bucket: then the reservations report the loss.
             ring.buckets_from(visit.info.producer, u64::MAX, &mut Vec::new());
             return;
         };
@@ -380,8 +381,9 @@ impl Dumper {
     }
 
     /// Gives the sink of a dump its waiting packets that are older than `frontier_ns`, in order, as
-    /// far as the sink has room. A packet of a source that promises nothing waits for older packets
-    /// only if these are due soon; otherwise the sink gets it out of order.
+    /// far as the sink has room. A packet of a source without watermark waits only if it is less
+    /// than [`WATERMARK_WAIT_NS`] after `frontier_ns`. Otherwise the sink gets the packet at once,
+    /// out of order.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
@@ -474,7 +476,8 @@ impl Dumper {
     }
 }
 
-/// Whether packets wait in too many buckets. Forgets the buckets in which no packet waits.
+/// Whether packets wait in more than `held_max` buckets. If `views` has more buckets, first removes
+/// those in which no packet waits.
 fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize) -> bool {
     views.len() > held_max && {
         views.retain(|_, view| view.strong_count() > 0);
@@ -487,6 +490,6 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
 /// The longest wait while the dumper only waits for the end of compression.
 const COMPRESSING_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait for a message while no dump is open: then the dumper shows that it does not
-/// hang.
+/// The longest wait for a message while no dump is open. After each wait the dumper counts a turn,
+/// which shows that it does not hang.
 const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

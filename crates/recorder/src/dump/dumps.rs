@@ -7,8 +7,8 @@
 //! new record is read once for all of them, and each bucket is released once.
 //!
 //! A following dump may have to stop, because its filter is compiled again or its sink has no room.
-//! It then gets its own reservation again, which falls before the reservations of other dumps, and
-//! catches up later.
+//! It then gets its own reservation again, which the ring drops before the reservations of other
+//! dumps, and catches up later.
 
 use std::{
     cmp::Reverse,
@@ -274,7 +274,8 @@ impl Dumps {
         };
         for producer in 0..self.ring.producers() {
             if is_waited_for || reach.is_beyond(&self.passed, producer) {
-                // The last record that was read shows the bucket, which may be closed by now.
+                // Lists also the bucket of the last record that was read: the bucket may be closed
+                // by now, and can then be released.
                 let from = self.passed.limit(producer).saturating_sub(1);
                 self.ring.buckets_from(producer, from, &mut self.listed);
             }
@@ -316,7 +317,7 @@ impl Dumps {
                 reading.set_yielding(!can_read);
             }
             let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
-                // All older packets were within reach when the dump read last.
+                // When the dump last read, all packets before this frontier were within reach.
                 dump.leave_unread(self.passed.frontier_ns);
                 continue;
             };
@@ -340,8 +341,8 @@ impl Dumps {
         }
     }
 
-    /// Removes dumps that have no room any more from this bucket. They leave this bucket and the
-    /// next ones of the pass unread.
+    /// Removes dumps whose sinks have no room any more from this visit. These dumps leave this
+    /// bucket and the next buckets of the pass unread.
     pub(super) fn leave_out_full(&mut self, visit: &mut BucketVisit, reach: &Reach) {
         let unread_ns = visit.info.min_ns.min(visit.until_ns);
         let unread_ns = unread_ns.min(reach.frontier_ns);
@@ -414,8 +415,8 @@ impl Dumps {
         }
     }
 
-    /// A new reading at the position of the following dumps. These dumps first get their losses up
-    /// to now.
+    /// A new reading at the position of the following dumps. These dumps also get the losses of
+    /// their present reading up to now.
     fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> WindowReading {
         let mut fresh = WindowReading::resume_at(&self.ring, &self.passed, from_ns, to_ns);
         let lost = self.lost_by_followers();
@@ -482,7 +483,7 @@ impl Dumps {
         }
     }
 
-    /// Stops these dumps until their filters are compiled again.
+    /// Stops these following dumps, until the thread has compiled their filters for new link types.
     pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
         self.leave(ids, self.passed.frontier_ns);
     }
@@ -508,7 +509,7 @@ impl Dumps {
         }
     }
 
-    /// Counts dumps that are inspected.
+    /// Counts dumps that a function inspects, so that tests can bound the cost of a round.
     #[cfg(test)]
     fn count(&mut self, dumps: usize) {
         self.looks += dumps;

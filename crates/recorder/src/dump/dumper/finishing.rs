@@ -18,15 +18,17 @@ use crate::{
 /// Interval at which missing sidecars are tried again, one dump at a time, ns of the monotonic
 /// clock.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
-/// Dumps that wait for another try to write their sidecar.
+/// Most dumps that wait for another try to write their sidecar. Further dumps stay without a
+/// sidecar.
 const LACKING_MAX: usize = 1000;
-/// Dumps that wait to be compressed, or are being compressed. Further dumps stay plain.
+/// Most dumps that wait to be compressed, or are being compressed. Further dumps stay plain.
 const COMPRESSED_MAX: usize = 1000;
-/// A disk without room for a sidecar has no room for a second copy.
+/// Note of a dump that is not compressed, because a disk without room for a sidecar has no room for
+/// a compressed copy.
 const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
 
 impl Dumper {
-    /// Finishes the dumps whose window is closed and wholly read.
+    /// Finishes the dumps whose window is closed and wholly read, and whose losses are known.
     pub(super) fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
         let is_done = |dump: &ActiveDump| is_ready(parts, dump, reach);
@@ -46,8 +48,8 @@ impl Dumper {
             return;
         };
         if let Some(received) = &close.received {
-            // The rule set may have learned other link types for other dumps: that depends on its
-            // progress.
+            // From files: only the link types of packets up to the close count. The rule set may
+            // know more link types, depending on the dumper's progress.
             let link_types = self.names.link_types_of(received);
             dump.order.predicate.tell_refused(&link_types);
         }
@@ -157,7 +159,7 @@ impl Dumper {
             Stage::RetryingSidecar => {
                 self.try_again_ns = match ending.completion.lacks_sidecar {
                     true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
-                    // The disk has room now.
+                    // The disk has room now, so the next dump is tried at once.
                     false => i64::MIN,
                 };
                 if !ending.completion.lacks_sidecar {
@@ -208,8 +210,8 @@ impl Dumper {
         }
     }
 
-    /// Forgets a dump, unless its sidecar could not be written: the disk is full, for example. No
-    /// list has files without a sidecar.
+    /// Forgets a dump. If the sidecar of a live dump could not be written, keeps the dump for
+    /// another try: no list has files without a sidecar.
     fn put_by(&mut self, id: u64, ending: DumpEnding) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
@@ -250,7 +252,8 @@ impl Dumper {
     }
 }
 
-/// Whether the window of a dump is closed and wholly read, and its losses are known.
+/// Whether the window of a dump is closed and wholly read, and its losses are known. From
+/// [`ActiveDump::judge_by_ns`] on, the losses may be unknown.
 fn is_ready(parts: &DumperParts, dump: &ActiveDump, reach: &Reach) -> bool {
     let Some(close) = &dump.close else {
         return false;

@@ -127,7 +127,8 @@ fn headline(order: &DumpOrder, origin: &Origin) -> String {
     )
 }
 
-/// The final verdict, if no loss is known.
+/// The final verdict if the dump will be complete. `unknown`: a sentence for each source whose
+/// losses no counter reports.
 fn expected_verdict(unknown: &[String]) -> String {
     let unknown = unknown.iter().map(|unknown| format!("; {unknown}"));
     format!("verdict: complete{}", unknown.collect::<String>())

@@ -21,7 +21,8 @@ impl Dumper {
         self.active.looks
     }
 
-    /// Lets sinks for which `full` returns true have no room from now on.
+    /// Calls `full` for each open dump: from now on its sink has no room if `full` returns true,
+    /// else it has room.
     pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
