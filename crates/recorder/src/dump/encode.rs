@@ -67,13 +67,13 @@ pub(crate) struct InterfaceTotals {
 }
 
 /// The snap length of all interface blocks: the most that the ring stores, and the most that
-/// libpcap reads. All blocks have the same, because libpcap refuses files whose interfaces differ.
+/// libpcap reads. All blocks have the same snap length, because libpcap refuses files with several.
 pub(crate) const SNAPLEN: u32 = 262_144;
 /// Longest headline, bytes. A dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;
 /// Length of the verdict's field, bytes.
 const VERDICT_BYTES: usize = 240;
-/// The text of the verdict's field before the end.
+/// The text of the verdict's field until the dump is finished.
 const UNFINISHED: &str = "verdict: unfinished";
 /// Bytes of a block's type and length.
 const BLOCK_START_BYTES: usize = 8;
@@ -240,7 +240,7 @@ impl VerdictField {
         })
     }
 
-    /// The first bytes of a file, with this verdict in the field.
+    /// A copy of `header`, the first bytes of the file, with this verdict in the field.
     pub(crate) fn filled(&self, header: &[u8], verdict: &str) -> Vec<u8> {
         let mut header = header.to_vec();
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
@@ -253,7 +253,8 @@ impl VerdictField {
         header
     }
 
-    /// Overwrites the field in the file, unless another process changed or replaced the file.
+    /// Overwrites the field in the file. If another process changed or replaced the file, writes
+    /// nothing and returns an error.
     pub(crate) fn write(&mut self, file: &dyn DiskFile, verdict: &str) -> io::Result<()> {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];
@@ -289,8 +290,8 @@ pub(crate) fn comment(recording: Recording) -> String {
     format!("recording: {recording}")
 }
 
-/// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces. The last byte is always a
-/// space.
+/// The text in exactly [`VERDICT_BYTES`] bytes: cut if it is too long, else filled up with spaces.
+/// The last byte is always a space.
 fn field(text: &str) -> String {
     let text = shortened(text, VERDICT_BYTES - 1);
     let fill = VERDICT_BYTES - text.len();

@@ -40,10 +40,10 @@ pub(super) struct Completion {
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
-    /// Not compressed, because too many dumps wait for compression, or because the dump lacked its
-    /// sidecar.
+    /// The dump is not compressed, because too many dumps wait for compression, or because the dump
+    /// lacked its sidecar.
     pub(super) stays_plain: bool,
-    /// Deleted during the compression.
+    /// The dump was deleted during the compression.
     pub(super) is_gone: bool,
 }
 
@@ -201,7 +201,8 @@ impl DumpEnding {
         let has_failed = self.sink.fault.is_some();
         for alert in &mut facts.alerts {
             if has_failed || self.taken.restamped > 0 || self.sink.held().locations.len() > 1 {
-                // The number counts packets of one file that is complete and in order.
+                // The number of a frame is certain only in a single, complete file without
+                // restamped packets.
                 alert.packet = None;
             }
             // The frame may be among the packets that were not written.

@@ -63,7 +63,7 @@ pub(crate) struct DumpFile {
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
-    /// The number that the dump has since its trigger.
+    /// The dump's number, as in [`DumpReport::number`](super::report::DumpReport::number).
     pub(crate) number: u64,
     /// The number in the file name.
     pub(crate) name_number: u64,
@@ -162,9 +162,8 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// A free number if the template gives all dumps the same name, and too many numbers are taken
-    /// that to try each would take long. The number is found by bisection. Higher numbers may be
-    /// taken.
+    /// Finds a free number by bisection, if the template gives all dumps the same name: to try
+    /// thousands of taken numbers would take long. Higher numbers may be taken.
     fn first_free(&self) -> u64 {
         let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);
         let facts = &self.facts;
@@ -302,7 +301,9 @@ impl DumpFile {
         self.directory.path().join(name)
     }
 
-    /// Whether any file that the sidecar lists exists.
+    /// Whether any capture file of the dump still exists, and no other process has replaced the
+    /// file. While both copies exist, only the plain captures count: the present sidecar lists
+    /// these.
     fn is_there(&self) -> io::Result<bool> {
         let disk = self.directory.disk();
         let captures = match self.plain.is_empty() {
@@ -355,7 +356,8 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
-    /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted.
+    /// Writes the sidecar, and replaces an older sidecar. Returns false if the dump was deleted, or
+    /// if another process replaced all captures.
     fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         if !self.is_there()? {
             // The dump was deleted. If a file has the name of a capture, it belongs to another
@@ -428,9 +430,9 @@ impl Drop for DumpFile {
     }
 }
 
-/// Operations of a worker. Except [`DumpFile::held`] and the two functions
-/// about open files, each may take as long as the disk takes. Errors have the system's text, in
-/// words for the user. After an error nothing more is written.
+/// Operations of a worker. Except [`DumpFile::held`] and the two functions about open files, each
+/// may take as long as the disk takes. Errors have the system's text, in words for the user. After
+/// an error only the sidecar is still written.
 impl DumpFile {
     /// Makes the first file with its first piece. Called once, before all other functions.
     pub(super) fn create(&mut self, piece: &EncodedPiece) -> io::Result<()> {
@@ -451,8 +453,7 @@ impl DumpFile {
         }
     }
 
-    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and
-    /// [`Self::sidecar`] are called.
+    /// Merges late packets, syncs and renames. Afterwards no more pieces are written.
     pub(super) fn finish(
         &mut self,
         end: &SinkEnd,

@@ -10,13 +10,13 @@ use retroscope_packet::FragmentKey;
 
 use super::active::{Bytes, WaitingPacket};
 
-/// Most fragments of one dump.
+/// Most fragments that one dump keeps.
 const FRAGMENTS_MAX: usize = 1024;
 /// Live: most bytes of one kind that all dumps keep, for example of fragments, entries of the queue
 /// included.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of one kind that all dumps of a dumper keep. Clones are the same budget.
+/// Bytes of one kind that all dumps of a dumper keep, and their limit. All clones share one budget.
 #[derive(Debug, Clone)]
 pub(super) struct KeptBytes {
     now: Rc<Cell<usize>>,
@@ -33,8 +33,8 @@ pub(super) struct KeptFragments {
 }
 
 impl KeptBytes {
-    /// From files there is only the bound of each dump. The time at which other dumps end depends
-    /// on threads, and must not change a result.
+    /// From files the budget is unlimited, and only the limit of each dump applies. The time at
+    /// which other dumps end depends on threads, and must not change a result.
     pub(super) fn new(is_live: bool) -> Self {
         Self {
             now: Rc::default(),
@@ -162,7 +162,8 @@ mod tests {
         }
     }
 
-    /// Many dumps get as many of the largest fragments as they accept.
+    /// 100 dumps get 100 of the largest fragments each. Together they must never keep more than the
+    /// budget.
     #[test]
     fn all_dumps_together_keep_no_more_than_the_budget() {
         let all = KeptBytes::new(true);

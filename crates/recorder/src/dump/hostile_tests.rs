@@ -1,4 +1,5 @@
-//! Packets that imitate the texts of a dump file.
+//! Tests with packets that imitate the texts of a dump file, with files that another process
+//! replaced, and with file names that are taken.
 
 use std::{
     fs,
@@ -33,7 +34,8 @@ use crate::{
 const COMPLETE: &str = "verdict: complete";
 const OTHER: &str = "verdict: incomplete: 1 packet late";
 
-/// Payloads that look like the field of the verdict, at any distance from the start of the packet.
+/// Payloads with texts that look like the field of the verdict, at several distances from the start
+/// of the packet.
 fn payloads() -> Vec<Vec<u8>> {
     let texts = [COMPLETE, "verdict: unfinished", OTHER, "verdict: "];
     let fields = texts.map(|text| format!("{text:240}").into_bytes());
@@ -43,7 +45,7 @@ fn payloads() -> Vec<Vec<u8>> {
         payloads.push([&[0; 42], field.as_slice(), field].concat());
         payloads.push(field.repeat(20));
     }
-    // A section header: its first bytes, and a whole header.
+    // The first bytes of a section header, and then a field.
     payloads.push([&[0x0a, 0x0d, 0x0d, 0x0a], fields[0].as_slice()].concat());
     payloads
 }
@@ -141,7 +143,7 @@ fn packets(path: &Path) -> Vec<(i64, Vec<u8>)> {
     packets
 }
 
-/// The comments of the section header.
+/// The section header block as text, which includes its comments.
 fn comments(path: &Path) -> String {
     let bytes = fs::read(path).unwrap();
     let length = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
@@ -160,7 +162,7 @@ fn packets_stay_as_they_are() {
     let payloads = payloads();
     let at = |index: usize| (10 + i64::try_from(index).unwrap(), payloads[index].clone());
     let in_order: Vec<_> = (0..payloads.len()).map(at).collect();
-    // The last packet comes first and the other packets late: a merge writes a new file.
+    // The last packet arrives first, so the other packets are late, and a merge writes a new file.
     let mut disordered = in_order.clone();
     disordered.rotate_right(1);
     for format in [DumpFormat::PcapNg, DumpFormat::Pcap] {
@@ -188,7 +190,8 @@ fn assert_digest(file: &mut DumpFile) {
 #[test]
 fn a_file_that_somebody_else_changed_is_left_alone() {
     let packet = (0, format!("{COMPLETE:240}").repeat(20).into_bytes());
-    // Another file with the same bytes and the same name.
+    // Another process replaces the capture by a file with the same bytes and the same name, and
+    // changes the sidecar. The recorder must leave both files alone.
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(
         dir.path(),
@@ -285,8 +288,8 @@ pub(super) fn sidecar() -> Sidecar {
     }
 }
 
-/// If the template gives all dumps the same name, the next free number is found without trying
-/// each.
+/// The template gives all dumps the same name, and `taken` names are taken. The next free name must
+/// be found with fewer than 40 tries.
 #[test]
 fn a_name_of_many_dumps_is_found_soon() {
     for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {

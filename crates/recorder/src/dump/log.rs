@@ -117,8 +117,8 @@ impl DumpLog {
         found.cloned()
     }
 
-    /// The newest dumps, in the order in which they were finished. The reports are shared: the
-    /// dumper waits for the lock, and must not wait for 10,000 copies.
+    /// The newest dumps, in the order in which they were finished. The reports are not copied:
+    /// meanwhile the dumper may wait for the lock, and 10,000 copies take long.
     pub(crate) fn last(&self) -> Vec<Arc<DumpReport>> {
         lock(&self.0).last.iter().cloned().collect()
     }

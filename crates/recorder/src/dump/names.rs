@@ -11,7 +11,7 @@ use retroscope_dumpstore::{
 use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::DumpFormat, stream::DigestTime};
 use crate::control::progress::StopControl;
 
-/// The directory of the dumps, and the format of their files: the same for all dumps of a recorder.
+/// The directory of the dumps or one of its subdirectories, and how the files there are written.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     place: directory::DumpDirectory,
@@ -21,7 +21,7 @@ pub(crate) struct Directory {
     pub(super) digests: DigestTime,
     /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
-    /// Signals that the recording must end.
+    /// The requests to end the recording.
     control: Arc<StopControl>,
 }
 
@@ -34,7 +34,8 @@ impl Deref for Directory {
 }
 
 impl Directory {
-    /// Opens a directory as [`directory::DumpDirectory::open`] does.
+    /// Opens a directory as [`directory::DumpDirectory::open`] does. Digests are computed at the
+    /// best time for this processor.
     pub(crate) fn open(path: &Path, format: DumpFormat) -> io::Result<Self> {
         let place = directory::DumpDirectory::open(path)?;
         Ok(Self::of(place, format).with_digests(DigestTime::here()))
@@ -66,17 +67,18 @@ impl Directory {
         }
     }
 
-    /// This directory, with digests at another time.
+    /// This directory, with digests that are computed at this time.
     pub(crate) fn with_digests(self, digests: DigestTime) -> Self {
         Self { digests, ..self }
     }
 
-    /// This directory, with files that are compressed when they are complete.
+    /// This directory, with files that are compressed when they are complete; `None`: files stay
+    /// plain.
     pub(crate) fn compressed(self, zstd: Option<ZstdLevel>) -> Self {
         Self { zstd, ..self }
     }
 
-    /// This directory, with blocks of this many bytes.
+    /// This directory, where a block is written when it has at least this many bytes.
     #[cfg(test)]
     pub(crate) fn with_blocks(self, block_bytes: usize) -> Self {
         Self {
@@ -85,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// This directory, watched by this keeper.
+    /// This directory, whose dumps are registered at this keeper.
     pub(crate) fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
         let place = self.place.with_keeper(keeper);
         Self { place, ..self }

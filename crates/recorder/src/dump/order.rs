@@ -38,7 +38,7 @@ pub(crate) enum DumperMessage {
         alert: Arc<Alert>,
         unread: u64,
     },
-    /// No packet after `ends` belongs to the dump.
+    /// Close a dump's window: records from [`CloseOrder::ends`] on do not belong to the dump.
     Close(Box<CloseOrder>),
     /// Check the gate again, because a thread waits at the gate.
     Wake,
@@ -54,8 +54,9 @@ pub(crate) enum DumperMessage {
 const BEHIND_MAX: usize = 1024;
 
 /// The analyzer's end of the queue to the dumper. A live analyzer never waits for a dumper that a
-/// disk delays: messages without room in the queue wait here. The limits on open dumps bound these
-/// messages, because such dumps are not finished then: one or two messages for each dump.
+/// disk delays: messages without room in the queue wait here. The limits on open dumps bound the
+/// orders among them, because a dump whose order waits here is not finished: at most two orders for
+/// each dump.
 #[derive(Debug)]
 pub(crate) struct DumperMessages {
     queue: SyncSender<DumperMessage>,
@@ -75,9 +76,9 @@ impl DumperMessages {
         (sender, messages)
     }
 
-    /// Sends a message after all earlier messages. From files the call may wait until the dumper
-    /// has taken some. If the dumper has ended, the message is dropped: either the dumper was asked
-    /// to end, or it failed, and the join of its thread reports the failure.
+    /// Sends a message after all earlier messages. From files the call waits while the queue is
+    /// full. If the dumper has ended, the message is dropped: either the dumper was asked to end,
+    /// or it failed, and the join of its thread reports the failure.
     pub(crate) fn send(&mut self, message: DumperMessage) {
         if self.live {
             self.unsent.push_back(message);
@@ -97,7 +98,8 @@ impl DumperMessages {
         }
     }
 
-    /// Sends all waiting messages, and waits for the dumper: there is nothing else to do.
+    /// Sends all waiting messages, and waits while the queue is full: the analyzer has nothing else
+    /// to do.
     pub(crate) fn finish(&mut self) {
         for message in std::mem::take(&mut self.unsent) {
             let _ = self.queue.send(message);
@@ -124,12 +126,13 @@ pub(crate) struct DumpOrder {
     /// The name of the dump's rule; `None`: the rule has no name.
     pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: DumpWindow,
-    /// Producer, record and interface of the trigger packet. `None`: triggered by hand.
+    /// Producer, record and interface of the trigger packet. `None`: a command or an alert
+    /// triggered the dump, without a packet.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     /// Ring time of the trigger, ns. All times of an order are ring time.
     pub(crate) trigger_ns: i64,
-    /// Stamp minus ring time of the trigger packet, ns. A report gives all times in the time of
-    /// this packet's clock.
+    /// Stamp minus ring time of the trigger packet, ns. Without a trigger packet, that of the alert
+    /// or of the system's clock. Reports add this offset to all ring times.
     pub(crate) offset_ns: i64,
     pub(crate) expression: String,
     pub(crate) predicate: DumpPredicate,
@@ -138,7 +141,7 @@ pub(crate) struct DumpOrder {
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The alert that the dump belongs to.
+    /// The IDS alert that triggered the dump.
     pub(crate) alert: Option<Arc<Alert>>,
 }
 
@@ -168,7 +171,8 @@ pub(crate) struct CloseOrder {
     pub(crate) received: Option<Vec<u64>>,
     /// Ring time at the close, ns.
     pub(crate) clock_ns: i64,
-    /// The earliest recorded ring time, ns.
+    /// Ring time of the start of the recording, ns. From files: the earliest ring time of a packet
+    /// up to the close.
     pub(crate) start_ns: i64,
     /// Packets in or near the window that the trigger rules did not see.
     pub(crate) unseen: u64,

@@ -1,7 +1,7 @@
-//! Encodes the packets of one capture file. Touches no disk.
+//! Encodes the packets of one capture file. Only [`CaptureOutput::finish`] touches the disk.
 //!
-//! The encoder knows where in the file each block goes, so what it makes is written as it is. The
-//! packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`]
+//! The encoder knows where in the file each block goes, so blocks are written without another copy.
+//! The packets of an unordered input are in several [runs](super::runs); [`CaptureOutput::finish`]
 //! merges the runs into a new file, which is in order by ring time and source. Packets of one time
 //! and source keep the order in which they arrived.
 
@@ -44,7 +44,7 @@ pub(crate) struct WrittenTotals {
     pub(crate) restamped: u64,
 }
 
-/// Bytes on their way to a file: whole pcapng blocks or pcap records.
+/// Bytes on their way to a file: the file header, whole pcapng blocks or pcap records.
 #[derive(Debug)]
 pub(crate) struct EncodedPiece {
     /// The link type of the file, which identifies the file among those of the dump.
@@ -72,7 +72,7 @@ pub(crate) struct CaptureOutput {
     encoded: WrittenTotals,
     /// Sort key of the last packet.
     last: Option<SortKey>,
-    /// The packets are one run.
+    /// All packets up to now are in order: the file is one run.
     is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
@@ -121,7 +121,7 @@ impl CaptureOutput {
         })
     }
 
-    /// Encodes a packet after all earlier packets. A packet that belongs before an earlier packet
+    /// Encodes a packet after all earlier packets. A packet that belongs before the previous packet
     /// begins a run.
     pub(crate) fn push(
         &mut self,
@@ -191,7 +191,8 @@ impl CaptureOutput {
         self.encoder.buffer().len()
     }
 
-    /// Takes the block if nothing is encoded in it; a small block follows.
+    /// Takes the memory of the current block if nothing is encoded in the block. The next packet
+    /// then begins a small block.
     pub(crate) fn give_back(&mut self) -> Option<Block> {
         let buffer = self.encoder.buffer();
         if buffer.len() > 0 {
@@ -202,7 +203,7 @@ impl CaptureOutput {
         Some(block)
     }
 
-    /// Takes the encoded bytes. `next`: an empty block for the next bytes.
+    /// Takes the encoded bytes. `next`: a block for the next bytes, whose old bytes are dropped.
     pub(crate) fn take(&mut self, next: Block) -> EncodedPiece {
         let field = match self.offset {
             0 => self.encoder.verdict_field().cloned(),
@@ -226,7 +227,7 @@ impl CaptureOutput {
     /// Completes the file on disk, still under its `.part` name: merges, adds statistics and
     /// verdict, and syncs.
     ///
-    /// After an error the file of `stream` holds what is [`CaptureStream::safe`].
+    /// After an error the file of `stream` has at least the packets in [`CaptureStream::safe`].
     pub(crate) fn finish(
         mut self,
         directory: &Directory,

@@ -1,13 +1,14 @@
 //! The threads for work that may wait for a disk.
 //!
-//! Live each dump has a sink (its [files](super::file)), and each sink has a queue of work: the
-//! packets that the dumper encoded, then the end of the dump. One worker at a time works on a sink,
-//! in the order of the queue.
+//! Each dump has a sink (its [files](super::file)), and each sink has a queue of work: the packets
+//! that the dumper encoded, then the end of the dump. One worker at a time works on a sink, in the
+//! order of the queue.
 //!
-//! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. Two workers do
-//! no slow work, and one worker takes slow work first if no other worker does any. All workers take
-//! the first packets of a dump before all other work, so these packets wait for no sync. Separate
-//! workers compress, because compression may take hours.
+//! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. At any time at
+//! least two of the four writing workers do no slow work. If no worker does slow work, the next
+//! free worker takes slow work before other blocks. All workers take the first packets of a dump
+//! before all other work, so these packets wait for no sync. Separate workers compress, because
+//! compression may take hours.
 //!
 //! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
 //! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
@@ -52,9 +53,9 @@ pub(super) use self::{
 use super::{block::SpareBlocks, captures::Captures, file::DumpFile, names::Directory};
 use crate::control::{common::RecorderShared, lock};
 
-/// Writing workers of a live recorder.
+/// Number of writing workers.
 const WRITERS: usize = 4;
-/// Workers that do no slow work, if there is at least one more worker.
+/// Number of writing workers that at any time do no slow work; fewer if only two or less exist.
 const NEVER_SLOW: usize = 2;
 /// Workers that only compress complete dumps.
 const COMPRESSORS: usize = 2;
@@ -66,8 +67,8 @@ pub(crate) const BUDGET_BYTES: usize = 64 << 20;
 const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;
-/// Time that the dumper waits for news of workers before it checks whether they still run. Workers
-/// report everything, so the check is only for bugs.
+/// Time that the dumper waits for a result of the workers before it checks whether the workers
+/// still run. Workers report everything, so the check is only for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
 /// Resources of a pool.
@@ -77,7 +78,7 @@ pub(crate) struct PoolConfig {
     pub(crate) writers: usize,
     /// Number of threads that compress.
     pub(crate) compressors: usize,
-    /// The dumper waits for the threads.
+    /// From files: the dumper waits until the threads have done the work of a sink.
     pub(crate) waits: bool,
     /// Bytes that may be encoded and not written, for all sinks.
     pub(crate) budget_bytes: usize,
@@ -118,7 +119,8 @@ pub(crate) struct Pool {
     waits: bool,
 }
 
-/// Ends the work of all workers when a worker panics, so that no thread waits for that worker.
+/// If a worker panics, tells the other workers to end and wakes the dumper, so that no thread waits
+/// for the worker that panicked.
 struct Watch(Arc<PoolShared>);
 
 impl Drop for Watch {
@@ -175,7 +177,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds a sink for dump `id`, whose files are in `directory`, and makes the first file.
+    /// Adds a sink for dump `id`, whose files are in `directory`, and queues the creation of the
+    /// first file.
     pub(super) fn open(
         &mut self,
         id: u64,
@@ -201,7 +204,8 @@ impl Pool {
         outcome
     }
 
-    /// Waits for the result of earlier work.
+    /// Waits for the result of earlier work, at most [`WRITERS_WAIT`]. `None`: no result has
+    /// arrived.
     pub(super) fn wait(&self) -> Option<(u64, SinkOutcome)> {
         match self.news.recv_timeout(WRITERS_WAIT) {
             Ok(outcome) => Some(outcome),

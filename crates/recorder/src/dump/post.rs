@@ -1,5 +1,6 @@
-//! Runs a command for each finished dump, without a shell. The threads wait for the command, and
-//! end it if it takes too long. Only the end of the recording waits for these threads.
+//! Runs a command for each finished dump, without a shell. Separate threads start the command, wait
+//! for its end, and end a command that takes too long. Only the end of the recording waits for
+//! these threads.
 //!
 //! The command has the identity and the privileges of the threads. The threads start before the
 //! recorder gives up its privileges, so a command may have another identity than the recorder.
@@ -82,8 +83,8 @@ impl PostCommand {
     /// except within `'…'`.
     ///
     /// # Errors
-    /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, or
-    /// a quotation mark is not closed.
+    /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, a
+    /// quotation mark is not closed, or the text ends after a `\`.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;
@@ -354,7 +355,8 @@ impl PostQueue {
         }
     }
 
-    /// Ends running commands at once, and skips the commands that wait.
+    /// Ends running commands: SIGTERM within [`LOOK`], then SIGKILL after [`GRACE`]. Skips the
+    /// commands that wait.
     pub(crate) fn abort(&self) {
         self.shared.is_aborted.store(true, Ordering::SeqCst);
     }

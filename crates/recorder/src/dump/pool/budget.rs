@@ -32,7 +32,7 @@ impl PoolLimits {
     }
 }
 
-/// Bytes of a sink that count against the budget. Dropping the charge ends that.
+/// Bytes of a sink that count against the budget until the charge is dropped.
 #[derive(Debug)]
 pub(in crate::dump) struct Charge {
     bytes: usize,
@@ -92,8 +92,8 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of a file in both lanes of a sink. After both lanes, the memory of the piece serves the
-/// next blocks.
+/// A piece of a file that both lanes of a sink share. After both lanes are done, the memory of the
+/// piece is kept for the next blocks.
 #[derive(Debug)]
 pub(in crate::dump) struct Load {
     pub(super) piece: EncodedPiece,

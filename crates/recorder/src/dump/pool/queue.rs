@@ -20,7 +20,7 @@ use crate::{
     intake::interfaces::RecordedInterface,
 };
 
-/// Upper bound of the header, the options and the padding of a packet, bytes.
+/// Upper bound of the header, the options and the padding of a packet without comments, bytes.
 const AROUND_PACKET_BYTES: usize = 64;
 
 /// The dumper's end of a sink. Dropping the queue drops the work that is not done yet.
@@ -35,14 +35,15 @@ pub(in crate::dump) struct SinkQueue {
     open: Charge,
     /// A block with at least this many bytes is handed over.
     block_bytes: usize,
-    /// A block of this size was handed over since the last flush.
+    /// Whether a full block was handed over since the last flush.
     is_busy: bool,
     /// From files: the dumper waits until the sink has done its work, so that results do not depend
     /// on the speed of a disk.
     waits: bool,
     /// The failure of the sink, if it has failed.
     pub(in crate::dump) fault: Option<SinkFault>,
-    /// The contents of the sink when it was complete; before that, the name that it should get.
+    /// The contents that the sink reported last, except with a fault. Before the first report: the
+    /// name that the first file should get.
     pub(in crate::dump) completed: SinkContents,
     /// Tests: the sink has no room.
     #[cfg(test)]
@@ -88,7 +89,7 @@ impl SinkQueue {
         }
     }
 
-    /// Makes the first file. Called once, before the first packet.
+    /// Queues the creation of the first file. Called once, before the first packet.
     pub(super) fn begin(&mut self) {
         let charge = self.open.with(0);
         let first = self.captures.begin();

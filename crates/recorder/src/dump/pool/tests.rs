@@ -171,8 +171,9 @@ struct Left {
 }
 
 /// Writes a dump. A random generator with this seed makes its packets, gaps and interfaces, and
-/// closes files now and then. `is_queued`: the work waits in the queue, otherwise it is done after
-/// each packet. `capacity`: bytes that the disk has room for.
+/// closes files now and then. `is_queued`: the work waits in the queue, and is done about once for
+/// each MiB; otherwise the work is done after each packet. `capacity`: bytes that the disk has room
+/// for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
@@ -224,8 +225,8 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
-    // Some files have large packets, some small packets. In some nearly all packets have the common
-    // size.
+    // Some seeds make large packets, some small packets. Late packets, gaps, marks, stepped stamps
+    // and the second interface are frequent with some seeds and rare with other seeds.
     let longest = [100, 1514, 9000, 262_000][(seed % 4) as usize];
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {

@@ -99,7 +99,7 @@ pub(super) struct SinkSlot {
     /// `None`: a worker works on the sink.
     pub(super) body: Option<SinkBody>,
     pub(super) work: VecDeque<SinkWork>,
-    /// Whether the sink is listed with its next work.
+    /// Whether the sink is in [`PoolState::ready`] for its next work.
     is_listed: bool,
     /// The recorder computes digests.
     has_digests: bool,
@@ -146,7 +146,7 @@ pub(super) struct WorkTask {
     /// The digests for [`SinkWork::Finish`].
     pub(super) digests: FileDigests,
     pub(super) class: WorkClass,
-    /// No further packets are queued.
+    /// The next work of the sink is not a further piece of a file.
     pub(super) is_last: bool,
 }
 
@@ -492,7 +492,8 @@ impl SinkBody {
         outcome
     }
 
-    /// Runs an operation on the files, unless they have failed before. Returns the failure, if any.
+    /// Runs an operation on the files, unless an earlier operation failed. Returns the failure of
+    /// this operation, if any.
     pub(super) fn attempt(
         &mut self,
         act: impl FnOnce(&mut DumpFile) -> io::Result<()>,

@@ -129,8 +129,8 @@ fn each_end_is_told_and_counted() {
     assert_eq!((counts.failed, counts.to_be_done), (20, 0));
 }
 
-/// The command gets the file's path as an argument and in its environment, but no terminal and no
-/// stdin.
+/// The command gets the file's path as an argument, facts about the dump in its environment, and an
+/// empty stdin.
 #[test]
 fn a_command_is_told_of_its_dump() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,8 +185,8 @@ fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
     assert!(child.wait().unwrap().success());
 }
 
-/// No thread waits for a command. When the recorder is aborted, running commands end and others are
-/// skipped.
+/// Queueing a dump never waits for a command: dumps without room in the queue are skipped. When the
+/// recorder is aborted, running commands end and waiting commands are skipped.
 #[test]
 fn commands_hold_nobody_up() {
     let config = PostConfig {
