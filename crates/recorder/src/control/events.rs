@@ -45,9 +45,9 @@ pub enum RecorderEvent {
     Triggered {
         /// The dump's number, as in [`DumpReport::number`].
         number: u64,
-        /// The trigger expression, or `manual`.
+        /// The name of the trigger rule (by default its expression), `alert` or `manual`.
         rule: String,
-        /// Time stamp of the trigger packet, ns since the epoch.
+        /// Time stamp of the trigger packet, of the alert, or of the command, ns since the epoch.
         trigger_ns: i64,
         /// The filled-in dump expression; empty: everything.
         expression: String,
@@ -216,7 +216,7 @@ impl Missed {
     }
 }
 
-/// The feed, and how its listeners sleep.
+/// The feed of events, and the state with which senders wake sleeping listeners.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     feed: Feed<Arc<RecorderEvent>>,
@@ -225,7 +225,7 @@ pub(crate) struct EventLog {
     /// Taken by a listener that goes to sleep, and by a sender if a listener sleeps.
     sleep: Mutex<()>,
     news: Condvar,
-    /// Wakes the listener that holds the feed, which may be waiting for flows.
+    /// Wakes the [holding](Subscription::hold) listener, which may be waiting for flows.
     holder: Mutex<FlowWaker>,
     /// No sender is left.
     is_closed: AtomicBool,

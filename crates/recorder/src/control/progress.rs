@@ -259,8 +259,8 @@ impl AnalyzerCounters {
 
 /// The costs of dumps by rule, and full dumps, on their way from the dumper to the director. Live,
 /// the director takes them at any time. From files, it takes them only after the dumper has
-/// answered [`Message::Account`](crate::dump::order::Message::Account). The dumper writes nothing
-/// between this answer and the taking, so each run gets the same values.
+/// answered [`DumperMessage::Account`](crate::dump::order::DumperMessage::Account). The dumper
+/// writes nothing between this answer and the taking, so each run gets the same values.
 #[derive(Debug, Default)]
 pub(crate) struct DumpCosts {
     /// Whether costs are waiting. It orders no other access: the mutex protects the data.
@@ -268,8 +268,8 @@ pub(crate) struct DumpCosts {
     waiting: Mutex<(BTreeMap<usize, RuleSpending>, Vec<FullDump>)>,
 }
 
-/// The number of a dump that has reached its limit, and a ring time, ns: nothing that was read
-/// before this time is missing from the dump.
+/// The number of a dump that has reached its limit, and a ring time, ns: up to this time the dump
+/// has all of its packets that were read.
 type FullDump = (u64, i64);
 
 /// Costs of the dumps of a rule.

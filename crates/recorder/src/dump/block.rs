@@ -19,7 +19,7 @@ pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 const LARGE_BYTES: usize = 2 << 20;
 /// Memory of more than this many bytes is in huge pages.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
-/// Unused blocks that are kept: more than one dump has in flight.
+/// Most unused blocks that are kept: more than the blocks that one dump can have in flight.
 const SPARE_MAX: usize = 16;
 
 /// Bytes of a file, aligned in memory as they are in the file, so that they can be written

@@ -26,7 +26,8 @@ pub(super) struct DumpCompiler {
     /// packets.
     is_live: bool,
     thread: Option<(mpsc::Sender<FilterCompilation>, mpsc::Receiver<u64>)>,
-    /// Number of link types for which the filters of open dumps are ready.
+    /// Number of link types that were known when [`Self::take_up`] last checked the filters of open
+    /// dumps.
     link_types: usize,
 }
 

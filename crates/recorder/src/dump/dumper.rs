@@ -171,7 +171,7 @@ impl Dumper {
     }
 
     /// Waits for a message, at most as long as open dumps allow. Returns false when all senders are
-    /// gone and no dump is open.
+    /// gone, no dump is open and no sink has work.
     pub(crate) fn wait(&mut self) -> bool {
         self.pulse.beat();
         // The last round may have consumed the analyzer's wake before the request was visible.

@@ -6,9 +6,9 @@
 //! share one [`WindowReading`], whose reservation covers everything that is not read yet. So each
 //! new record is read once for all of them, and each bucket is released once.
 //!
-//! A following dump may have to stop, because its filter is compiled again or its sink has no room.
-//! It then gets its own reservation again, which the ring drops before the reservations of other
-//! dumps, and catches up later.
+//! A following dump may have to stop, because its filter is compiled for a new link type or its
+//! sink has no room. It then gets its own reservation again, which the ring drops before the
+//! reservations of other dumps, and catches up later.
 
 use std::{
     cmp::Reverse,

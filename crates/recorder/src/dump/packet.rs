@@ -21,6 +21,7 @@ pub(crate) struct PacketMeta {
     /// Ring-wide interface identifier.
     pub(crate) interface: u16,
     pub(crate) direction: u8,
-    /// The packet triggered the dump.
+    /// The packet triggered the dump, or is the frame of one of its alerts. A pcapng file marks
+    /// such a packet with a comment.
     pub(crate) is_trigger: bool,
 }

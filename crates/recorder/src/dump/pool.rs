@@ -62,8 +62,8 @@ const COMPRESSORS: usize = 2;
 /// Bytes of packets of all dumps that are copied and not written yet. A disk of 1 GB/s that stalls
 /// for 20 ms needs a third of this budget.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
-/// Descriptors that a worker may open in addition: a capture, its late packets, and the merged
-/// file.
+/// Upper bound of the descriptors that a worker may open in addition, for example a capture and its
+/// merged copy.
 const FILES_AT_WORK: usize = 3;
 /// Descriptors that a compressing worker may open: a capture and its compressed copy.
 const FILES_COMPRESSING: usize = 2;

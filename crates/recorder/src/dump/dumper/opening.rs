@@ -71,7 +71,7 @@ impl Dumper {
         let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
-        // A dump without an expression singles out no flow.
+        // A dump without an expression selects all packets, and so exempts no flow from shedding.
         let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
