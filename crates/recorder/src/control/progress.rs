@@ -83,8 +83,7 @@ impl Reach {
         self.limits.get(producer).copied().unwrap_or(0)
     }
 
-    /// The number of records of a bucket that may be read; more than the bucket has, if all may be
-    /// read.
+    /// The number of records of a bucket that may be read. May exceed the records of the bucket.
     pub(crate) fn limit_in(&self, info: &BucketInfo) -> u32 {
         records_before(self.limit(info.producer), info)
     }
@@ -124,8 +123,8 @@ impl Reach {
     }
 }
 
-/// The number of records of a bucket before the record `end` of its producer; more than the bucket
-/// has, if all are before `end`.
+/// The number of records of a bucket before the record `end` of its producer. May exceed the
+/// records of the bucket.
 pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
     u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
 }
@@ -309,7 +308,7 @@ impl DumpCosts {
 }
 
 /// Requests to stop, which the threads read. The flags order no other data. They are SeqCst for
-/// simplicity, and read once a burst at most.
+/// simplicity, and read at most once for each burst or chunk of packets.
 #[derive(Debug, Default)]
 pub(crate) struct StopControl {
     stop: AtomicBool,
