@@ -13,16 +13,18 @@ pub(super) struct WindowReading {
     /// Reserves the buckets that are not wholly read.
     reservation: Reservation,
     yields: bool,
-    /// The number of records that were read, by reserved bucket.
+    /// The number of records that were read, by reserved bucket. `u32::MAX`: the loss of the bucket
+    /// is already reported.
     scanned: HashMap<BucketRef, u32>,
 }
 
-/// Packets that were overwritten before they were read.
+/// Buckets that the ring overwrote before all their records were read.
 #[derive(Debug, Default)]
 pub(super) struct OverwrittenBuckets {
-    /// Overwritten buckets, and the number of records of each that were read, which is not all.
+    /// Each overwritten bucket, and how many of its records were read before.
     pub(super) buckets: Vec<(EvictedBucket, u32)>,
-    /// More buckets may have been overwritten and forgotten, with packets up to this ring time, ns.
+    /// The ring may have overwritten and forgotten more buckets, with packets up to this ring time,
+    /// ns.
     pub(super) unknown_before_ns: Option<i64>,
 }
 
@@ -47,7 +49,7 @@ impl WindowReading {
     pub(super) fn resume_at(ring: &Ring, reach: &Reach, from_ns: i64, to_ns: i64) -> Self {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {
-            // The last record that was read shows the bucket that is read in part.
+            // Begin at the last record that was read: its bucket may be read only in part.
             let from = reach.limit(producer).saturating_sub(1);
             ring.buckets_from(producer, from, &mut infos);
         }
@@ -58,8 +60,8 @@ impl WindowReading {
                 scanned.insert(info.bucket, read);
             }
         }
-        // The reservation comes after the listing: a bucket that closes in between is not reserved
-        // if all its records were read.
+        // The listing comes before the reservation. Otherwise a bucket that closes in between could
+        // be reserved but missing in `scanned`, and its records would be read twice.
         let reservation = ring.reserve_unread(|producer| reach.limit(producer), from_ns, to_ns);
         Self {
             reservation,
@@ -68,8 +70,8 @@ impl WindowReading {
         }
     }
 
-    /// Marks that the reading does not progress. Its reservation then falls before reservations of
-    /// others that progress.
+    /// Sets whether the reading makes no progress. If it makes none, the ring drops its reservation
+    /// before the reservations of readings that progress.
     pub(super) fn set_yielding(&mut self, yields: bool) {
         if std::mem::replace(&mut self.yields, yields) != yields {
             self.reservation.set_yielding(yields);
@@ -86,7 +88,7 @@ impl WindowReading {
         self.reservation.buckets(out);
     }
 
-    /// The unread ones of the first `limit` records of a bucket.
+    /// The unread records among the first `limit` records of a bucket.
     pub(super) fn unread(&self, info: &BucketInfo, limit: u32) -> Range<u32> {
         self.read(info.bucket)..info.committed.min(limit)
     }
@@ -101,10 +103,11 @@ impl WindowReading {
         self.scanned.insert(bucket, records);
     }
 
-    /// Continues at the position of another reading. The losses of that reading are reported
-    /// already, and must not be reported again.
+    /// Continues at the position of the reading `other`. Its losses, the latest of which are
+    /// `lost`, are already reported, and this reading must not report them again.
     pub(super) fn has_read_as(&mut self, other: &Self, lost: &OverwrittenBuckets) {
-        // Buckets that were lost earlier were overwritten before this reading was made.
+        // `u32::MAX` marks losses that `other` inherited in this way. The ring had overwritten
+        // these buckets before this reading was made, so this reading cannot report the losses.
         let read = other.scanned.iter().filter(|(_, read)| **read != u32::MAX);
         self.scanned.extend(read);
         let lost = lost.buckets.iter();

@@ -83,7 +83,7 @@ impl Missing {
 /// (script)`, `1 packet (restamped)`.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These packets are in the file, changed.
+        // Packets with these causes are not missing: the file has a changed copy of each.
         let is_changed = matches!(self.cause, "restamped" | "snapped");
         let missing = if is_changed { "" } else { " missing" };
         match (self.packets, self.at_most) {
@@ -157,8 +157,8 @@ pub struct DumpReport {
     /// one file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Packets near this time that the trigger rules did not see, and that may have been hits.
-    /// Packets that the dump lacks are in `missing`.
+    /// Packets in or near the window that the trigger rules did not see, and that may have been
+    /// hits. Packets that the dump lacks are in `missing`.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_analyzed: u64,
     /// A clock was stepped within the window. The notes say which clock.

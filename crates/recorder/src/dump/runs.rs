@@ -24,15 +24,16 @@ use super::{
 
 /// Runs that are merged at once.
 const FAN_IN: usize = 256;
-/// Read buffers of the runs that are merged at once, bytes: all of them, and the least for a run.
+/// Size of all read buffers of the runs that are merged at once, bytes.
 const BUFFERS_BYTES: usize = 8 << 20;
+/// Smallest read buffer of one run, bytes.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
 
 /// Length of a record header of a pcap file, bytes.
 const PCAP_RECORD_HEADER_BYTES: usize = 16;
 
-/// Where a packet belongs in a sorted file: ring time, ns, and source. Packets that are equal here
-/// keep their order.
+/// Where a packet belongs in a sorted file: ring time, ns, and source. Packets with equal keys keep
+/// their order.
 pub(super) type SortKey = (i64, usize);
 
 /// Merges the runs of one file, [`FAN_IN`] runs at a time.
@@ -41,19 +42,19 @@ pub(super) struct Runs<'f, P> {
     format: DumpFormat,
     /// The file header, with the blocks of all interfaces.
     header: &'f [u8],
-    /// The place of a packet that has this number in the file.
+    /// Returns the sort key of a packet, from its record and its number in the file.
     place: P,
     scan: FileReader<'f>,
     /// Packets that `scan` has read.
     scanned: u64,
-    /// Place of the last packet that `scan` has read.
+    /// Sort key of the last packet that `scan` has read.
     last: Option<SortKey>,
     /// Offset of the first packet of the run that `scan` is in, and the packet's number.
     start: Option<(u64, u64)>,
     /// The runs that are merged now.
     cursors: Vec<RunCursor<'f>>,
-    /// Place of the next packet of each run that is merged now, and the run's position in
-    /// `cursors`. If places are equal, the earlier run is first.
+    /// Sort key of the next packet of each run that is merged now, and the run's position in
+    /// `cursors`. If sort keys are equal, the earlier run is first.
     next: BinaryHeap<Reverse<(SortKey, usize)>>,
     /// The run whose packet was returned last.
     taken: Option<usize>,
@@ -71,8 +72,8 @@ struct RunCursor<'f> {
 }
 
 impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
-    /// Reads a file of this format. `header`: as the file begins, with the blocks of all interfaces
-    /// in the order of their indices.
+    /// Reads a file of this format. `header`: the bytes before the first packet, with the blocks of
+    /// all interfaces in the order of their indices.
     pub(super) fn new(
         file: &'f dyn DiskFile,
         format: DumpFormat,
@@ -120,7 +121,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         )))
     }
 
-    /// Lists the next packet of a run.
+    /// Adds the next packet of a run to `next`, if the run has another packet.
     fn list(&mut self, run: usize) -> io::Result<()> {
         let cursor = &mut self.cursors[run];
         if let Some(record) = cursor.peek()? {
@@ -130,7 +131,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<SortKey>> Runs<'f, P> {
         Ok(())
     }
 
-    /// Begins to read the next runs.
+    /// Finds the next [`FAN_IN`] runs, and opens a reader for each.
     fn open_runs(&mut self) -> io::Result<()> {
         let found = self.find_runs()?;
         let memory = (BUFFERS_BYTES / found.len().max(1)).max(BUFFER_BYTES_MIN);

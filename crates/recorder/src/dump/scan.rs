@@ -1,7 +1,7 @@
-//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan first
-//! compares the windows with the record descriptors, then runs all filters at once as one rule set.
-//! So the number of open dumps makes little difference. Only packets that some dump's filter
-//! matches, or may match, are handled separately.
+//! Scans one bucket for all dumps that need its records, 64 records at a time. The scan first skips
+//! records if their descriptors show that none is in the time range of all windows. Then it runs
+//! all filters at once as one rule set. So the cost grows little with the number of open dumps.
+//! Only packets that some dump's filter matches, or may match, are handled for each dump.
 
 use std::{ops::Range, rc::Rc};
 
@@ -38,7 +38,7 @@ struct RecordRun<'a> {
     chunk: &'a Chunk<'a>,
     /// The records' positions in the chunk.
     range: Range<usize>,
-    /// The first record, counted from the start of the bucket.
+    /// The number of the run's first record, counted from the start of the bucket.
     first: u32,
 }
 
@@ -72,8 +72,8 @@ impl Scanner {
         }
     }
 
-    /// Gives the dumps the packets that they match in a bucket. Returns the first record that was
-    /// not read.
+    /// Gives the dumps the packets that they match in a bucket. Returns the number in the bucket of
+    /// the first record that was not read.
     pub(super) fn scan(
         &mut self,
         view: &Rc<BucketView>,
@@ -123,7 +123,7 @@ impl Scanner {
         }
     }
 
-    /// Loads new filters, and compiles all filters for a link type.
+    /// Compiles all filters for the link type if it is new, and loads new filters.
     fn learn(&mut self, link_type: LinkType, dumps: &mut Dumps) {
         if !self.rules.knows(link_type) {
             for (id, error) in self.rules.add_link_type(link_type) {
@@ -147,7 +147,7 @@ impl RecordRun<'_> {
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
             dumps.change(id, |dump| {
-                // Dumps that have read the record before match too.
+                // The rule set also matches for dumps that have already read the record.
                 if !self.visit.is_for(dump, index) {
                     return;
                 }

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::{dump_alerts::AlertEntry, report::DumpReport, store::StoredFile};
 use crate::control::{hits::Suppressions, packet_id::Recording, time::rfc3339};
 
-/// The contents of a sidecar, without the list of files.
+/// The contents of a sidecar, without the dump's directory and the list of files.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sidecar {
     #[serde(flatten)]
@@ -124,7 +124,8 @@ pub(crate) struct SidecarInterface {
     pub(crate) packets: u64,
     /// Resolution of the interface's time stamps, ns.
     pub(crate) time_resolution_ns: u64,
-    /// The clock of the time stamps: `kernel-software`, `file`, `generator`, `foreign`.
+    /// The clock of the time stamps: `kernel-software`, `fetch`, `nic`, `file`, `generator`,
+    /// `foreign`.
     pub(crate) time_source: &'static str,
 }
 

@@ -30,7 +30,7 @@ use crate::control::packet_id::Recording;
 
 /// Bytes of one read call.
 const READ_BYTES: usize = 256 * 1024;
-/// Number of reads after which the kernel may drop the pages from its page cache.
+/// After this many reads, the recorder lets the kernel drop the read pages from the page cache.
 const READS_KEPT: usize = 32;
 
 /// The header comments of a file.
@@ -123,7 +123,7 @@ impl CaptureStream {
             field: first.field.clone(),
         };
         stream.write(directory, first).inspect_err(|_| {
-            // A file without a dump would remain.
+            // Otherwise a file that belongs to no dump would remain.
             let _ = directory.disk().remove(stream.path());
         })?;
         Ok(stream)
@@ -149,7 +149,7 @@ impl CaptureStream {
         self.len
     }
 
-    /// Whether its descriptor is open.
+    /// Whether the file's descriptor is open.
     pub(super) fn is_open(&self) -> bool {
         self.file.is_open()
     }
@@ -233,7 +233,7 @@ impl FileDigests {
         }
     }
 
-    /// Begins again with the first piece of another file.
+    /// Begins the digest of this link type again, with the first piece of another file.
     pub(super) fn restart(&mut self, first: &EncodedPiece) {
         self.of.remove(&first.link_type.0);
         self.update(first);

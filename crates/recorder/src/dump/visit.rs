@@ -19,7 +19,7 @@ pub(super) struct BucketVisit {
     pub(super) scripted: Vec<WantedRecords>,
     /// The filters of all these dumps need packets between these ring times, ns.
     pub(super) window: (i64, i64),
-    /// Buckets that are visited later have packets from this ring time on, ns.
+    /// Buckets that are visited later have no packets before this ring time, ns.
     pub(super) until_ns: i64,
 }
 
