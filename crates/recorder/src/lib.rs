@@ -7,7 +7,7 @@
 //! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers). The module
 //! `start` connects them with threads.
 //!
-//! | room | contents |
+//! | module | contents |
 //! |---|---|
 //! | `intake` | from a burst into the ring: inserters, capture filter, counters, interfaces |
 //! | `analysis` | the analyzer, trigger rules and scripts, the director, filters |

@@ -1,9 +1,9 @@
 //! Queries: the packets of a window of a ring, in order, with a verdict. The ring is the recorder's
 //! own, or the ring of another process, which may have ended. A follow goes on with new packets.
 //!
-//! A query needs no work of the recorder's threads. It reads the region bucket by bucket
-//! ([`Attached`]). The query keeps only the matching packets of each bucket until their turn
-//! (`query/merge.rs`). So memory depends on the answer, not on the ring.
+//! A query needs no work of the recorder's threads. It reads the ring's memory, the *region*,
+//! bucket by bucket ([`Attached`]). The query keeps only the matching packets of each bucket until
+//! their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
 //!
 //! A region numbers its records. The numbers show which records were overwritten, are torn, or were
 //! not published (`query/contents.rs`). The region does not show losses before the ring: a recorder
@@ -287,8 +287,8 @@ impl QueryAnswer {
         Self { catalog, ..self }
     }
 
-    /// The dumps that may have packets that left the ring. `None`: no packet of the window left
-    /// the ring.
+    /// The dumps that may have packets of the window that left the ring. `None`: the query did not
+    /// ask for dumps, no packet of the window left the ring, or no dump can have such packets.
     fn dumped(&self) -> Option<DumpReader> {
         let catalog = self.catalog.as_ref()?;
         let recorder = self.recorder.as_ref().and_then(Weak::upgrade);

@@ -38,7 +38,8 @@ impl CaptureFilter {
         }
     }
 
-    /// The programs that decide alone, for those of these link types that have such a program.
+    /// The filter as BPF programs, by link type. Without the link types for which one program alone
+    /// cannot decide.
     pub(crate) fn programs(
         &mut self,
         link_types: &[LinkType],
@@ -66,7 +67,7 @@ impl CaptureFilter {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
             *view = FilterFrame::new(data, meta.wire_len, meta.direction.into());
         }
-        // Not a template, so a capture filter never asks for the interface.
+        // A capture filter is not a template, so its result does not depend on the interface.
         self.prepared
             .matches_many(link_type, 0, &views[..frames.len()])
     }

@@ -37,10 +37,11 @@ pub const LOST_INTERFACE_LIMIT: &str = "interface-limit";
 /// Packets with stamps from the other side of a clock step, which are therefore in a wrong place.
 pub(crate) const CLOCK_STEP: &str = "clock-step";
 
-/// An upper bound of packets that may have been lost; not included in the ledger.
+/// The cause of packets that may have been lost, with only an upper bound. These packets are not
+/// included in the ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
-/// Packets that were not kept on purpose: the name that engines use for shed packets.
+/// Packets that the recorder or an engine dropped on purpose. Engines use the same name.
 pub(crate) const SHED: &str = LossCause::Shed(0).as_str();
 
 /// Reasons for shedding, in the order of [`ShedCause`] and of the classes that engines count.
@@ -72,7 +73,7 @@ pub(crate) struct QueueCounters {
     stored: AtomicU64,
     stored_bytes: AtomicU64,
     filtered: AtomicU64,
-    /// The engine filters, and no counter has the packets that it refuses.
+    /// The engine filters, and no counter includes the packets that its filter refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
     /// Shed packets by cause.
@@ -83,7 +84,8 @@ pub(crate) struct QueueCounters {
     cut: AtomicU64,
     tagged: AtomicU64,
     engine: Mutex<EngineReading>,
-    /// Ring time by the queue's packets; `i64::MIN`: nothing is known yet.
+    /// Ring time up to which the queue's losses are known, ns. `i64::MIN`: no losses are known yet;
+    /// `i64::MAX`: the queue has ended.
     known_until_ns: AtomicI64,
     /// The queue promises no watermarks.
     promises_nothing: AtomicBool,
@@ -167,7 +169,8 @@ impl QueueCounters {
         self.is_filtered_before.store(true, Relaxed);
     }
 
-    /// Known losses for lack of time or room.
+    /// Number of packets that are known to be lost because the NIC, the kernel, the engine or the
+    /// ring had no room.
     pub(crate) fn lost_by_congestion(&self) -> u64 {
         let engine = lock(&self.engine);
         let is_congestion = |cause| {
@@ -227,8 +230,8 @@ impl QueueCounters {
         *lock(&self.undecided) = run;
     }
 
-    /// Packets that touch the window and may follow a clock step, if there was a step; more packets
-    /// will decide.
+    /// Number of packets that may be misplaced by a clock step and touch the window. Later packets
+    /// decide whether there was a step. `None`: there are no such packets.
     pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
         let run = (*lock(&self.undecided))?;
         let mut spans_ns = run.spans_ns().into_iter();
@@ -257,7 +260,7 @@ impl QueueCounters {
         self.known_until_ns.load(SeqCst) == i64::MAX
     }
 
-    /// Ring time up to which losses are known, ns; `None` before the first reading.
+    /// Ring time up to which losses are known, ns; `None`: no losses are known yet.
     pub(crate) fn known_until_ns(&self) -> Option<i64> {
         Some(self.known_until_ns.load(Acquire)).filter(|ns| *ns != i64::MIN)
     }
@@ -476,7 +479,8 @@ impl SourceSnapshot {
     }
 
     /// `received − stored − filtered − Σ lost`: packets between engine and ring, 0 after a drained
-    /// stop. `None`: a part is unknown.
+    /// stop. An unknown `filtered` counts as 0, because the engine does not count these packets as
+    /// received. `None`: `received` or a loss is unknown.
     #[must_use]
     pub fn in_flight(&self) -> Option<i128> {
         let lost: u64 = self.lost.values().copied().sum::<Option<_>>()?;
@@ -490,8 +494,9 @@ impl SourceSnapshot {
 pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
-    /// Time ranges that the loss concerns, ns, from the last unchanged reading of the counter to
-    /// the reading that showed the loss. The two ranges are equal if there is only one range.
+    /// Ranges of ring time that the loss concerns, ns. For an engine's counter: from its last known
+    /// value to the reading that showed the loss. Misplaced packets have two ranges: where they
+    /// belong and where they are stored. For other losses both ranges are equal.
     pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
     /// Some packets may be outside of the requested window.
@@ -501,13 +506,15 @@ pub(crate) struct LossEvent {
     pub(crate) record: u64,
 }
 
-/// Recent losses, for the verdicts of dumps. Written rarely: once per reading that shows a loss.
+/// Losses of packets, for the verdicts of dumps. Shed packets and jumps of stamps have logs of the
+/// same type. A full log merges its oldest events.
 #[derive(Debug, Default)]
 pub(crate) struct LossLog {
     events: Mutex<Vec<LossEvent>>,
 }
 
-/// Events kept. A window that reaches back further is judged by merged events.
+/// With this many events, the log merges the oldest events. A window that reaches back further than
+/// the log is judged by merged events.
 const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {
@@ -589,8 +596,9 @@ impl LossLog {
         lock(&self.events).len() >= 2 * LOSS_EVENTS
     }
 
-    /// From files, while the inserter pauses and no dump with an ended window waits for its
-    /// verdict. All losses found until now concern all later dumps.
+    /// From files: lets all losses found until now concern all later dumps, and merges the oldest
+    /// events of a long log. Call this only while the inserter pauses and no dump with an ended
+    /// window waits for its verdict.
     pub(crate) fn forget_records(&self) {
         let mut events = lock(&self.events);
         events.iter_mut().for_each(|event| event.record = 0);
@@ -691,10 +699,10 @@ impl LossWatch {
         }
     }
 
-    /// Compares each counter with its previous value. The reading was taken between two moments of
-    /// ring time. A loss is between the time to which the previous reading was complete and the end
-    /// of this reading. So a loss may be later than the packet time up to which the counters are
-    /// known to be complete.
+    /// Compares each counter with its last known value, and logs a loss for each counter that grew.
+    /// The reading was taken between the ring times `before_ns` and `now_ns`. The range of the loss
+    /// begins at the time to which the last known value was complete, and ends at `now_ns`. So a
+    /// loss may be later than the time to which this reading is complete.
     pub(crate) fn observe(
         &mut self,
         reading: &EngineReading,

@@ -8,7 +8,8 @@
 //!
 //! If too much waits at the source ([placement](super::placement)), the shard goes back to its
 //! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The
-//! analyzer also takes bursts with truncated frames, and bursts with frames of several interfaces.
+//! analyzer also analyzes bursts with truncated frames, and bursts with frames of several
+//! interfaces.
 
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ pub(crate) struct Inline {
     pulse: ThreadPulse,
 }
 
-/// Hits of the records stored since the last publication.
+/// Hits and ended flows that the analyzer has not got yet.
 #[derive(Debug)]
 struct InlineFindings {
     slots: Arc<ShardSlots>,
@@ -171,7 +172,7 @@ impl Inline {
         slot.times.time(&self.parts.common.clock, look);
     }
 
-    /// The claimed frames are stored, unless there was no room.
+    /// Corrects the claim after storing: frames without a free bucket were not stored.
     pub(crate) fn after_storing(&mut self, producer: &Producer) {
         if self.shard.is_some() {
             self.slot().claim(producer.stored());
@@ -187,14 +188,16 @@ impl Inline {
     fn put_back(&mut self) {
         if let Some(shard) = self.shard.take() {
             let slot = self.parts.slots.of(self.producer);
-            // Before the analyzer finds hits in later records.
+            // The hits are queued before the analyzer gets the shard and finds hits in later
+            // records.
             slot.queue_hits(&mut self.found.hits);
             slot.put_back(shard);
         }
     }
 
     /// Gives the hits to the analyzer, before the watermark moves. Returns `false` if the analyzer
-    /// is just taking earlier hits; the watermark must then not move past these hits.
+    /// is taking earlier hits at this moment. The inserter then keeps its hits, and the watermark
+    /// must not move.
     pub(crate) fn flush_hits(&mut self) -> bool {
         if !self.found.hits.is_empty() {
             self.is_due = true;
@@ -212,8 +215,8 @@ impl Inline {
     }
 
     /// Records were published, and the source `is_dry` or not, at `now_ns` of the monotonic clock.
-    /// Wakes the analyzer if it has something to do. Returns whether there were hits or records for
-    /// the analyzer.
+    /// Wakes the analyzer for hits, ended flows and records that it must analyze, or after
+    /// `unread_max` bytes. Returns whether there were hits, ended flows or such records.
     pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.placement.observe_drain(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {

@@ -30,7 +30,8 @@ pub(crate) struct RecordedInterface {
     pub(crate) time_domain: TimeDomain,
 }
 
-/// Trigger rules and dump templates of the start, and the mode in which they are compiled.
+/// The trigger rules, the dump templates of the recorder's start, and the mode in which both are
+/// compiled.
 type RulesAndTemplates = (SharedRules, Templates, FilterMode);
 
 /// An append-only table; the index is the ring's interface identifier. Inserters append, all
@@ -55,8 +56,8 @@ impl Interfaces {
         }
     }
 
-    /// Appends an interface to the ring's table and to this one, under one lock, so that both use
-    /// the same number.
+    /// Appends an interface to the ring's table and to this table, under one lock, so that both
+    /// tables use the same number. Before that, compiles the expressions for its link type.
     pub(crate) fn register(
         &self,
         ring: &Ring,
@@ -116,7 +117,8 @@ impl Interfaces {
     }
 }
 
-/// A thread's own copy, refreshed only for an unknown identifier.
+/// A thread's own copy of the table, refreshed for an unknown identifier and for the list of link
+/// types.
 #[derive(Debug)]
 pub(crate) struct InterfaceCache {
     shared: Arc<Interfaces>,

@@ -51,7 +51,7 @@ enum MarkedFlows {
         /// Flows that became exempt, for inserters.
         exempted: Feed<BiflowKey>,
     },
-    /// From files: no mark is forgotten, up to [`MARKS`].
+    /// From files: the first [`MARKS`] flows keep their marks, and further flows get no mark.
     Exact {
         table: Mutex<HashMap<BiflowKey, Mark>>,
         /// Flows with packets in open dumps since the last barrier.
@@ -159,7 +159,8 @@ impl Marks {
         filters.reader.refresh_blocking();
     }
 
-    /// From files, at a barrier: the inserter waits, and all stored packets were analyzed.
+    /// From files, at a barrier: exempts the flows with packets in open dumps. Meanwhile the
+    /// inserter waits, and all stored packets were analyzed.
     pub(crate) fn settle(&self) {
         if let MarkedFlows::Exact { dumped, .. } = &self.flows {
             let dumped = std::mem::take(&mut *lock(dumped));
@@ -247,8 +248,8 @@ impl Marks {
         }
     }
 
-    /// The next flow that became exempt. A slow inserter misses some flows; their packets return
-    /// later anyway.
+    /// The next flow that became exempt. A slow inserter misses some flows. If the engine drops
+    /// such a flow, the flow returns later, with the next packet that the engine lets through.
     pub(crate) fn exempted(&self, cursor: &mut FeedCursor) -> Option<BiflowKey> {
         let MarkedFlows::Shared { exempted, .. } = &self.flows else {
             return None;
@@ -278,8 +279,8 @@ mod tests {
     use super::*;
     use crate::analysis::native::NativeCode;
 
-    /// Threads mark flows while inserters look them up. No flow has the mark of another flow, and
-    /// each newly exempt flow is reported or counted as missed.
+    /// Two threads mark flows while two threads look up marks and read newly exempt flows. No flow
+    /// may have the mark of another flow. At the end, more than 98 % of the flows must have a mark.
     #[test]
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
@@ -334,7 +335,8 @@ mod tests {
         );
         let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
-        // Both threads go on at the same time. With a wake-up between threads they would not.
+        // Both threads spin, so that they continue at the same time. If one thread woke the other,
+        // the other would continue later.
         let meet = |times: usize| {
             arrived.fetch_add(1, AcqRel);
             while arrived.load(Acquire) < 2 * times {

@@ -75,8 +75,8 @@ pub(crate) struct SourceIntake {
 }
 
 impl SourceIntake {
-    /// The queues whose counters report losses. A stream has no such counters, but a quiet stream
-    /// has lost nothing.
+    /// The queues whose losses become known: queues with watermarks, and queues that have declared
+    /// losses known. Other queues, of streams, have no loss counters. Their silence is no loss.
     fn counting(&self) -> impl Iterator<Item = &Arc<QueueCounters>> {
         let counts =
             |queue: &&Arc<QueueCounters>| queue.promises() || queue.known_until_ns().is_some();
@@ -247,7 +247,7 @@ impl Intake {
         ends: &[u64],
     ) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-        // Before the losses, because inserters log a loss before they declare it known.
+        // Read before the losses, because inserters log a loss before they declare it known.
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
         let mut missing = self.losses(&[(from_ns, to_ns)], offset_ns, ends);
         missing.extend(unknown);
@@ -298,14 +298,14 @@ impl Intake {
     }
 
     /// Live: the known losses at intake within the closed intervals of ring time, and the ring time
-    /// up to which losses are known, ns. `None`: no losses are known yet. Stamps are `offset_ns`
-    /// ahead of ring time.
+    /// up to which the losses of all queues are known, ns. `None`: of some queue, no losses are
+    /// known yet. Stamps are `offset_ns` ahead of ring time.
     pub(crate) fn known_losses(
         &self,
         windows_ns: &[(i64, i64)],
         offset_ns: i64,
     ) -> (Vec<Missing>, Option<i64>) {
-        // Before the losses, because inserters log a loss before they declare it known.
+        // Read before the losses, because inserters log a loss before they declare it known.
         let counting = self.sources.iter().flat_map(SourceIntake::counting);
         let known_ns = counting.map(|queue| queue.known_until_ns()).min();
         let known_ns = known_ns.unwrap_or(Some(i64::MAX));
@@ -384,7 +384,8 @@ impl Intake {
     }
 }
 
-/// Merges the packets shed of a source into one loss, with the numbers by cause.
+/// Merges the shed packets of each source into one loss, with the number of packets by reason.
+/// Other losses stay as they are.
 fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static str, u64>)> {
     let mut together: Vec<(LossEvent, BTreeMap<_, _>)> = Vec::with_capacity(losses.len());
     for loss in losses {
@@ -487,11 +488,12 @@ mod tests {
             let received = (id % 2 == 0).then_some(7);
             assert_eq!(intake.interface_totals(id), (received, Some(0)));
         }
-        // Copying all interfaces for each of them would take a minute.
+        // If each call copied the list of all interfaces, the calls would take a minute.
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// A source without watermarks may deliver packets late that are not stored.
+    /// A source without watermarks lost a packet whose interface has no number. It may deliver more
+    /// such packets late, so the verdict has an unknown loss until the queue has ended.
     #[test]
     fn a_source_without_watermarks_may_bring_more_that_has_no_interface() {
         for (promises, is_ended, told) in [(false, false, 1), (true, false, 0), (false, true, 0)] {

@@ -176,7 +176,8 @@ mod tests {
             offset_ns: 0,
         };
         assert!(away.for_good(130, now(150, 7000), &log));
-        // Another queue of the source, and changes of an interface that is no longer recorded.
+        // After that, reports of another queue of the source and changes of the interface change
+        // nothing.
         assert!(!away.for_good(140, now(160, 7010), &log));
         away.begin(170);
         away.end(180, &log);

@@ -69,8 +69,8 @@ pub(crate) struct ShardPlacement {
     /// the monotonic time of that call, ns.
     is_dry: bool,
     dry_ns: i64,
-    /// The source should run dry from this time on, ns: its last wake-up plus the length of its
-    /// rest.
+    /// The time without running dry counts from this time on, ns: the last wake-up plus the length
+    /// of the rest before.
     due_ns: i64,
     /// Bytes stored since `due_ns`, or since the source was last dry.
     bytes: u64,
@@ -123,8 +123,8 @@ impl ShardPlacement {
     }
 
     /// The source was polled until `now_ns` of the monotonic clock. If it was dry before, its rest
-    /// is the time since then, but at most the queueing delay of its first packet, as far as its
-    /// stamp shows. Silence on the link is no rest.
+    /// is the time since then. The rest is at most [`REST_NS_MAX`], and at most the queueing delay
+    /// that the stamp of the first packet shows: silence on the link is no rest.
     pub(crate) fn observe_wait(&mut self, now_ns: i64, queueing_delay_ns: i64) {
         if self.is_dry {
             let rest_ns = now_ns.saturating_sub(self.dry_ns);
@@ -137,7 +137,8 @@ impl ShardPlacement {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The source `is_dry` or not, at `now_ns` of the monotonic clock.
+    /// Decides again where packets are analyzed. The source `is_dry` or not, at `now_ns` of the
+    /// monotonic clock.
     pub(crate) fn observe_drain(&mut self, is_dry: bool, now_ns: i64) {
         self.is_dry = is_dry;
         if is_dry {

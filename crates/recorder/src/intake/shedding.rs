@@ -2,7 +2,7 @@
 //!
 //! Exempt flows are kept, and shunted flows are shed ([`Marks`]). An inserter looks for a mark
 //! before it sheds a packet. Live it sees the marks that exist now. From files it first waits until
-//! all earlier packets were analyzed, so that the result depends on the packets alone.
+//! earlier packets were analyzed, so that the result depends on the packets alone.
 
 use std::{
     fmt, io,
@@ -177,7 +177,7 @@ pub(crate) struct Shedding {
     ring_bytes: u64,
     /// Packets lost by congestion up to the last period.
     lost: u64,
-    /// From files, if there are triggers: waits for the analysis.
+    /// From files: waits for the analysis of stored packets. `None`: live.
     barrier: Option<AnalysisBarrier>,
     /// From files: all packets before this one were analyzed, counted in packets that the shedder
     /// was asked about.
@@ -383,8 +383,9 @@ impl Shedding {
             };
             u16::try_from(filters.position(takes)?).ok()
         };
-        // Only packets that were kept lead to marks: packets of the flow itself, and sometimes
-        // packets that open a dump, which also selects earlier packets.
+        // Only kept packets lead to marks. Most marks of a flow are due to packets of the flow, so
+        // wait if one of these was kept since the last wait. A packet of another flow may open a
+        // dump that selects this flow, so wait also after `RECHECK_PACKETS` packets.
         let mark = |key: &BiflowKey, (last, number): (Option<u64>, u64)| {
             let is_due =
                 last.is_none_or(|last| last >= *drained) || number - *drained >= RECHECK_PACKETS;

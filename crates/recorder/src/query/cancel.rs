@@ -19,14 +19,15 @@ struct CancelState {
     /// Set under the mutex, so that a thread that is about to wait sees the flag. Read for each
     /// packet without the mutex. Other data does not depend on the flag.
     is_cancelled: AtomicBool,
-    /// The reason for the call, if the caller gave a reason.
+    /// The reason why the answers end, if the caller gave a reason.
     waiting: Mutex<Option<String>>,
     called: Condvar,
 }
 
 impl Cancel {
     /// Ends the answers that got this object with
-    /// [`QueryAnswer::until`](crate::QueryAnswer::until), before their next packet or look.
+    /// [`QueryAnswer::until`](crate::QueryAnswer::until), before they give the next packet or read
+    /// the ring again.
     pub fn cancel(&self) {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);

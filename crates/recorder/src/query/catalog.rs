@@ -41,17 +41,18 @@ pub(super) trait DumpCatalog: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub(super) struct CatalogDump {
     pub(super) id: String,
-    /// Start of the window, in the dump's format.
+    /// Start of the window, as the text in the dump's report or sidecar.
     pub(super) from: String,
-    /// End of the window, in the dump's format.
+    /// End of the window, as the text in the dump's report or sidecar.
     pub(super) to: String,
     /// The window in ns.
     pub(super) span: StampRange,
     pub(super) files: Vec<StoredFile>,
     /// The stamps of which the dump has all packets of this recording that match its filter.
-    /// `None`: the dump is of another recording.
+    /// `None`: the recorder's log has no report of the dump, because the dump is of another
+    /// recording or older than the log.
     pub(super) claims: Option<Vec<StampRange>>,
-    /// The dump's filter in the recorder's log. Empty for other recordings.
+    /// The dump's filter in the recorder's log. Empty if the log has no report of the dump.
     pub(super) expression: String,
     /// The UUID of the dump's recording; `None`: the packets have no IDs.
     pub(super) recording: Option<String>,

@@ -1,4 +1,5 @@
-//! The contents of a region according to its headers, and the packets that must be missing.
+//! The contents of a region (the memory of a ring) according to its headers, and the packets that
+//! must be missing.
 //!
 //! A producer numbers its records, and each bucket has a range of numbers. Numbers that no bucket
 //! has were overwritten, or are lost because of damage.
@@ -85,7 +86,8 @@ pub(super) struct QueryWindow {
     pub(super) reported_ns: (Option<i64>, Option<i64>),
 }
 
-/// Missing packets: one entry for each cause, over all places.
+/// Missing packets. For each cause: the first and the last stamp, ns, and an upper bound on the
+/// number of packets (`None`: unknown).
 #[derive(Debug, Clone, Default)]
 pub(super) struct QueryLosses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
 
@@ -305,9 +307,9 @@ impl RegionContents {
         self.buckets.iter().map(first).min().unwrap_or(i64::MAX)
     }
 
-    /// The part of the window before the stamps of which the ring has all packets, ns; `None`: the
-    /// window has no such part. Overwritten packets and the time before the recording are in this
-    /// part. `begin_ns`: start of the recording, if known.
+    /// The stamps of the window, ns, that are older than the stamps of which the ring has all
+    /// packets. `None`: the window has no such stamps. Overwritten packets and the time before the
+    /// recording are included. `begin_ns`: start of the recording, if known.
     pub(super) fn before_the_ring(
         &self,
         window: &QueryWindow,
@@ -325,7 +327,8 @@ impl RegionContents {
             from_ns => Some(from_ns),
         };
         let to_ns = match evicted_ns {
-            // Stamps are in the order of the ring: dumps may have packets in addition.
+            // Without steps, stamps are ring times: all packets after `evicted_ns` are in the ring.
+            // Earlier packets are in the ring or were overwritten.
             Some(evicted_ns) if self.steps.is_empty() => evicted_ns,
             _ if self.buckets.is_empty() => i64::MAX,
             _ => self.first_ns().saturating_sub(1),
@@ -374,7 +377,7 @@ impl RegionContents {
         let known_ns = self
             .known_to_ns()
             .filter(|known_ns| window.to_ns > *known_ns);
-        // If the writer runs and the query named no end, it does not ask for future packets.
+        // If the writer runs and the query has no end, the query does not ask for future packets.
         let is_asked = self.writer != RegionWriter::Running || window.to_ns != i64::MAX;
         if let Some(known_ns) = known_ns.filter(|_| is_asked) {
             let (from_ns, to_ns) = window.all();
@@ -474,7 +477,8 @@ impl QueryWindow {
     }
 
     /// Begins after an earlier answer, which reached up to this ring time. `offset_ns`: stamp minus
-    /// ring time. `None`: the time is not known any more, and the records show which are later.
+    /// ring time. `None`: the time is no longer known, and record numbers show which packets are
+    /// later.
     pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
         self.is_movable = false;
         self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
@@ -586,7 +590,8 @@ impl QueryLosses {
     }
 }
 
-/// Stamp minus ring time of a producer's record, ns. If there are several clocks: of the latest.
+/// Stamp minus ring time of a producer's record, ns. If the producer has several clocks, the clock
+/// counts that stepped last before the record.
 pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let own = steps
         .iter()

@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// 100 packets to these ports arrive and are stored.
+    /// 100 packets to these ports arrive. The inserter stores, analyzes and publishes the packets.
     fn burst(&mut self, port: impl Fn(usize) -> u16) {
         let mut memory = Vec::new();
         let mut frames = Vec::new();
@@ -135,13 +135,13 @@ impl Rig {
         self.producer.publish();
     }
 
-    /// The source has just woken after it ran dry.
+    /// The source ran dry, and a packet wakes the inserter at once.
     fn wakes(&mut self, now_ns: i64) {
         self.inline.after_publish(true, now_ns);
         self.inline.after_wait(now_ns, 0);
     }
 
-    /// The records that the inserter found, since the last call.
+    /// The records in which the inserter found hits since the last call.
     fn found(&self) -> Vec<u64> {
         let (hits, _) = self.slots.of(0).take_hits().drain();
         hits.iter().map(|(order, _)| order.record).collect()
@@ -246,7 +246,7 @@ fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
 fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     let mut rig = Rig::new();
     rig.wakes(0);
-    // A sixteenth of 16 MiB, divided by two inserters.
+    // The limit is a sixteenth of the ring of 16 MiB, divided by two inserters.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (512_u64 << 10) / burst_bytes;
     for _ in 0..=bursts {

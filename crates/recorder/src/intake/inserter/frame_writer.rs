@@ -153,7 +153,7 @@ impl FrameWriter {
         }
         let mut rest = frames;
         while !rest.is_empty() {
-            // Counted in the same pass, while the frames are in the first-level cache.
+            // `record` counts bytes and tags while the frames are in the first-level cache.
             let (mut bytes, mut tagged) = (0, 0);
             let record = |meta: &FrameMeta| {
                 let data = data(meta);
@@ -451,7 +451,8 @@ mod tests {
         frames
     }
 
-    /// These frames as a NIC delivers them that removes tags.
+    /// These frames, with a removed tag in `vlan` for each frame that has a tag. The bytes stay as
+    /// they are.
     fn without_tags(memory: &[u8], frames: &[FrameMeta]) -> Vec<FrameMeta> {
         let mut frames = frames.to_vec();
         for meta in &mut frames {

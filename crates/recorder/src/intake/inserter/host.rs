@@ -9,13 +9,14 @@ use retroscope_capture::FrameMeta;
 
 use crate::control::ring_time::Moment;
 
-/// How long after the first frame with a stamp from after a step a frame with an earlier stamp may
-/// still arrive, ns. The CPU that stamped it may have been delayed.
+/// How long after a step frames that were stamped before the step may still arrive, ns. The CPU
+/// that stamped such a frame may have been delayed.
 const STEP_SETTLE_NS: i64 = 2_000_000_000;
 /// Largest age of an engine's statement about the present, ns. An offset that implies a larger age
 /// is wrong.
 const FRESH_NS: i64 = 1_000_000_000;
-/// Largest distance of two readings of a clock, ns.
+/// A stamp or a statement may be later than `now` by at most this time, ns: two readings of a clock
+/// are at different moments.
 const AHEAD_NS: i64 = 1_000_000;
 /// Largest age of a frame of a source that never runs dry, ns: engines' buffers hold less of a busy
 /// link.
@@ -76,7 +77,7 @@ impl HostStamps {
             let far = |offset_ns| distance(meta.time_ns, offset_ns, now.ring_ns);
             far(other_ns) < far(self.applied_ns)
         };
-        // Frames may be older than the step is large: then the wrong offset may also give a
+        // If frames may be older than the size of the step, the wrong offset may also give a
         // plausible time.
         let age_ns = now
             .mono_ns
@@ -108,7 +109,7 @@ impl HostStamps {
         }
     }
 
-    /// Whether the ring has followed a step.
+    /// Notes whether the ring has followed a step to the offset `offset_ns`.
     pub(super) fn stepped(&mut self, offset_ns: i64, is_followed: bool, now: Moment) {
         if is_followed {
             let until_ns = now.mono_ns.saturating_add(STEP_SETTLE_NS);
@@ -138,8 +139,8 @@ impl HostStamps {
     }
 }
 
-/// How much earlier than now a stamp is with an offset, ns. A frame is never stamped later than it
-/// is fetched.
+/// How much earlier than now a stamp is with an offset, ns. `u64::MAX`: later than now, so the
+/// offset is wrong, because no frame is stamped later than it is fetched.
 fn distance(stamp_ns: i64, offset_ns: i64, now_ns: i64) -> u64 {
     let ring_ns = stamp_ns.saturating_sub(offset_ns);
     if ring_ns > now_ns.saturating_add(AHEAD_NS) {

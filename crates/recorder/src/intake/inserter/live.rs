@@ -112,12 +112,13 @@ impl LiveInserter {
     /// Processes available bursts for at most [`PUBLICATION_PERIOD_NS`], or waits once for an idle
     /// source. Returns `false` at the end.
     ///
-    /// Records are published, and the watermark moves, when the source has run dry, not after each
-    /// of many small bursts. The ring publishes by itself when much is waiting.
+    /// Records are published, and the watermark moves, at the end of each step, not after each of
+    /// many small bursts. The ring publishes by itself when 128 KiB wait.
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        // Do not wait after a burst: the wait would look like work if the source runs dry just now.
+        // After a burst, do not wait. If the source has just run dry, the placement of the shard
+        // would count the wait as time in which this thread did not keep up.
         let wait = match self.is_dry {
             true => self.source_wait(is_awaited),
             false => Duration::ZERO,
@@ -280,7 +281,7 @@ mod tests {
     /// Time between two frames, ns.
     const INTERVAL_NS: i64 = 100_000;
 
-    /// A link with a frame every 100 µs, by the clock that it moves.
+    /// A link with a frame every 100 µs. Each call of `next` moves the clock by that time.
     #[derive(Debug)]
     struct SteadyQueue {
         interfaces: [InterfaceInfo; 1],

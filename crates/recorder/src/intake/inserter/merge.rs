@@ -119,7 +119,7 @@ impl MergeInserter {
         self.producer.publish();
         look(self.reader.as_ref());
         let end = |MergedFile { mut intake, .. }| {
-            // Frames that were fetched but are beyond the limit.
+            // Frames that were fetched but are beyond `-c` or `--duration` count as filtered.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
             intake.flush();
             intake.read_statistics();
@@ -174,7 +174,7 @@ impl MergeInserter {
     }
 
     /// The frames of a file's burst before the next frame of another file, and whether `--duration`
-    /// ends after these.
+    /// ends after these frames.
     fn run_of(&mut self, index: usize, bound: Option<(i64, usize)>) -> (Range<usize>, bool) {
         let MergedFile { intake, part, .. } = &self.files[index];
         let frames = &intake.burst().frames[part.clone()];

@@ -18,8 +18,8 @@ use crate::{
     start::config::Config,
 };
 
-/// How long an inserter waits for its source while its watermark or its counters are needed: their
-/// maximum age.
+/// How long an inserter waits for its source while its watermark or its counters are needed. During
+/// the wait neither advances.
 pub(super) const SOURCE_WAIT: Duration = Duration::from_millis(8);
 
 /// An interface of a queue: its ring-wide identifier and its link type.
@@ -42,7 +42,7 @@ pub(crate) struct InserterParts {
     pub(crate) classes: Option<SheddingConfig>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
-    /// Live, if the inserters may have shards.
+    /// Live: the parts that an inserter needs to run a shard. `None`: inserters run no shards.
     pub(crate) inline: Option<InlineParts>,
     /// From files: assigns packets to shards. Live, the shard number is 0.
     pub(crate) shards: Option<ShardHash>,

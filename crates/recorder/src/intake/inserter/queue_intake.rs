@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// A queue and its counters: what both kinds of inserters need for each of their queues.
+/// A queue and its state at intake. Both kinds of inserters have one `QueueIntake` for each queue.
 #[derive(Debug)]
 pub(crate) struct QueueIntake {
     /// A copy for this queue. From files, the inserter lends the filter while frames are stored.
@@ -56,7 +56,7 @@ pub(crate) struct QueueIntake {
 /// How stamps become ring time.
 #[derive(Debug)]
 enum ToRingTime {
-    /// Stamps are ring time already, because this clock is never set.
+    /// Stamps are ring time already, because the generator's clock is never set.
     Steady,
     /// The system clock stamps.
     Host(HostStamps),
@@ -95,7 +95,7 @@ impl QueueIntake {
         Ok(intakes)
     }
 
-    /// Registers the queue's interfaces under `source`.
+    /// Makes the intake of one queue, and registers the queue's interfaces under `source`.
     pub(crate) fn new(
         queue: Box<dyn Queue>,
         source: usize,
@@ -208,7 +208,7 @@ impl QueueIntake {
         }
     }
 
-    /// How long the first lent frame was at the source, by its stamp, ns.
+    /// How long the first lent frame was at the source, by its stamp, ns; 0 without a frame.
     pub(super) fn queueing_delay_ns(&self, now: Moment) -> i64 {
         let first = self.burst().frames.first();
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
@@ -313,8 +313,9 @@ impl QueueIntake {
         }
     }
 
-    /// The present by the clock of the queue's packets. Stamps of another clock have a separate
-    /// ring time, which decides the windows of its packets, and therefore of its losses.
+    /// The present by the clock of the queue's packets. A clock other than the system's has a
+    /// separate ring time, which decides the windows of its packets. Losses of the queue must have
+    /// times of the same clock.
     fn of_stamps(&self, now: Moment) -> Moment {
         let system_ns = now.ring_ns.saturating_add(now.offset_ns);
         let stamp_ns = |ahead_ns| system_ns.saturating_add(ahead_ns);
@@ -323,8 +324,8 @@ impl QueueIntake {
         Moment { ring_ns, ..now }
     }
 
-    /// Logs the time where these packets belong as incomplete, because their stamps are from the
-    /// other side of a step.
+    /// Logs a loss by a clock step: `uncertain` frames of `range` are, or may be, stamped on the
+    /// other side of a step. The loss reaches from the earliest time that the stamps allow to now.
     fn log_uncertain(&self, range: Range<usize>, uncertain: usize, now: Moment) {
         if uncertain == 0 {
             return;
@@ -412,7 +413,8 @@ impl QueueIntake {
         self.writer.count.filtered += frames as u64;
     }
 
-    /// Adds the counts to the shared counters.
+    /// Adds the counts to the shared counters. Logs packets without a free bucket, and live shed
+    /// packets.
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
@@ -504,7 +506,7 @@ impl QueueIntake {
                     let text = format!("{}: the interface is up again", name(i));
                     self.notices.push(text);
                 }
-                // Also if the interface was never up.
+                // This event also arrives if the interface was never up.
                 SourceEvent::InterfaceDown(i) => {
                     away.begin(self.watch.last_ns);
                     self.notices.push(format!(

@@ -24,7 +24,7 @@ pub(crate) struct Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BackwardRun {
     first_ns: i64,
-    /// At most the hold time before the first stamp.
+    /// The smallest stamp; at most the hold time before `first_ns`.
     oldest_ns: i64,
     newest_ns: i64,
     packets: u64,
@@ -53,9 +53,10 @@ pub(crate) enum PacketOrder {
 /// step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
-    /// Where the first packet belongs, ns of ring time.
+    /// Where the packet with the smallest stamp belongs, ns of ring time. For old packets without a
+    /// step: the time of the latest packet before the old packets.
     pub(crate) right_ns: i64,
-    /// Where the first packet is stored, ns of ring time.
+    /// Where the packet with the smallest stamp is stored, ns of ring time.
     pub(crate) stored_ns: i64,
     /// Length of the time range of the packets, ns.
     pub(crate) length_ns: i64,
@@ -69,9 +70,10 @@ impl Misplaced {
         [self.right_ns, self.stored_ns].map(span_ns)
     }
 
-    /// Packets with these stamps, which are stored with one offset. They belong where a packet with
-    /// the stamp `beside_ns` belongs at `right_ns`. Near `beside_ns` no difference overflows,
-    /// whatever the stamps are.
+    /// Packets with these stamps, which are stored with the offset `stored_offset_ns`. A packet
+    /// with the stamp `beside_ns` would belong at `right_ns`, and each packet belongs as much
+    /// earlier or later as its stamp is. No difference to a near `beside_ns` overflows, whatever
+    /// the stamps are.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
         stored_offset_ns: i64,
@@ -160,8 +162,8 @@ impl Sequence {
         self.offset_ns = offset_ns;
     }
 
-    /// At the end: the undecided packets are late. The disorder reaches from the oldest of these
-    /// packets to the latest packet before.
+    /// Ends the undecided run, if there is one: its packets are late. The disorder reaches from the
+    /// oldest of these packets (`stored_ns`) to the latest packet before the run (`right_ns`).
     pub(crate) fn give_up(&mut self) -> Option<Misplaced> {
         let (late, right_ns) = (self.behind(), self.newest_ns?);
         self.behind = None;
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(back(250, 313).1, 1);
         assert_eq!(back(437, 500).1, 1);
         assert_eq!(back(437, 500).0[499], 499 * S / 100 - HOUR);
-        // 64 packets, in a shorter time than the hold time.
+        // 1000 old packets, more than the 64 of a step, but within 1 ms: the hold time is 100 ms.
         let dense = (0..500)
             .map(|n| n * S / 100)
             .chain((0..1000).map(|n| -HOUR + n * 1000));

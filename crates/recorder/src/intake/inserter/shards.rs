@@ -3,9 +3,8 @@
 //! A shard has all packets of an address pair: both directions, and all fragments of a datagram.
 //! Therefore it also has whole flows, which are parts of pairs. The outermost IP header determines
 //! the pair, even for a tunnel or an ICMP error; the quoted packet may be in another shard. Packets
-//! without an IP header, such as ARP, go by their hardware addresses. Packets without either are in
-//! shard
-//! 0. All captured bytes count, even bytes that `--snaplen` does not store.
+//! without an IP header, such as ARP, go by their hardware addresses. Packets without addresses are
+//! in shard 0. The parser sees all captured bytes, even bytes that `--snaplen` does not store.
 //!
 //! The key is random, so that nobody can construct pairs that gather in one shard. For any two
 //! pairs that are chosen without knowledge of the key, the shards are independent, and all shards
@@ -118,8 +117,8 @@ impl ShardHash {
         let sum = products.fold(self.addend, |sum, (factor, word)| {
             sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
         });
-        // Without mixing, neighbouring addresses would get neighbouring places: one key in a
-        // thousand put a third of them into one shard.
+        // Without this mixing, neighbouring addresses would get neighbouring values of `word`. With
+        // one key in a thousand, a third of neighbouring addresses were in one shard.
         let word = (sum >> 64) as u64;
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> (u64::BITS - SHARD_BITS)) as u8
@@ -254,7 +253,7 @@ mod tests {
             found.insert(shard);
             assert_eq!(of([b, a], [0x08, 0x06]), shard);
             assert_eq!(of([b, a], [0x88, 0xcc]), shard);
-            // Without its IP header a frame has no IP addresses.
+            // A frame that ends within its IP header has no IP addresses.
             let cut = ethernet([a, b], &[0x08, 0x00], &[0x45, 0, 0]);
             assert_eq!(shards.of(LinkType::ETHERNET, &cut), shard);
             for (link_type, data) in [
@@ -269,7 +268,7 @@ mod tests {
     }
 
     /// Pairs with a common sum, a common difference or mostly equal bits do not gather in a shard,
-    /// whatever the key.
+    /// with any of 100 keys. About one in 32 of 3200 keys puts two fixed pairs into one shard.
     #[test]
     fn pairs_made_to_gather_are_spread() {
         const PAIRS: u32 = 3200;

@@ -1,9 +1,10 @@
 //! Judges the stamps of frames ([`Sequence`]), and keeps frames until later frames decide.
 //!
-//! A packet older than its file's time is either the first one after a step or late: the packets
-//! after it decide. A file can be read on until that is decided, so that each of its packets is
-//! stored in its right place. Waiting frames are copied, because an engine lends one burst at a
-//! time. Live, frames do not wait: packets that arrive before a step is believed are late.
+//! A packet that is older than the hold time allows is either late or the first packet after a
+//! step. The packets after it decide. A file can be read on until that is decided, so that each of
+//! its packets is stored in its right place. Waiting frames are copied, because an engine lends one
+//! burst at a time. Live, frames do not wait: packets that arrive before a step is believed are
+//! stored as late.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,8 @@ use super::{
     sequence::{Misplaced, PacketOrder, Sequence},
 };
 
-/// Bytes that wait at most; beyond this limit, undecided packets are late.
+/// If more bytes than this wait, undecided packets are stored as late, and reported as packets that
+/// may follow a step.
 const WAITING_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
 /// The frames of a queue: the lent burst, or a copy that also has later bursts.
@@ -26,9 +28,9 @@ pub(super) struct StepLookahead {
     copy: Option<FrameCopy>,
     /// Number of frames that were judged.
     seen: usize,
-    /// Frames before this index have their offset.
+    /// The offset of all frames before this index is decided.
     pub(super) decided: usize,
-    /// The first undecided old frame, if any.
+    /// Index of the first frame of the undecided run of old frames, if any.
     first_behind: usize,
     steps: VecDeque<FrameStep>,
     /// Packets that were late, by the frame that revealed this.
@@ -98,7 +100,8 @@ impl StepLookahead {
         }
     }
 
-    /// Another burst was fetched, and no frame of the previous one is left.
+    /// Forgets the previous burst, of which no frame is left. Call this when another burst is
+    /// fetched.
     pub(super) fn fetched(&mut self) {
         self.copy = None;
         (self.seen, self.decided, self.first_behind) = (0, 0, 0);
@@ -154,15 +157,16 @@ impl StepLookahead {
         self.decided = self.seen;
     }
 
-    /// Fetches the frames after the frames from `cursor` on. Returns the new value of `cursor`.
+    /// Copies the frames from `cursor` on, fetches the next burst and adds its frames to the copy.
+    /// Returns the new value of `cursor`.
     pub(super) fn extend(
         &mut self,
         queue: &mut dyn Queue,
         cursor: usize,
     ) -> (usize, Result<QueueStatus, SourceError>) {
         let copied = self.copy.as_ref().map_or(0, |copy| copy.frames.len());
-        // Processed frames are dropped when they are more than half, so that frames are not copied
-        // again and again.
+        // Processed frames are dropped when they are at least half of the copy, so that frames are
+        // not copied again and again.
         let gone = if 2 * cursor < copied { 0 } else { cursor };
         if gone > 0 || self.copy.is_none() {
             let mut copy = FrameCopy::default();
@@ -183,7 +187,8 @@ impl StepLookahead {
         (cursor - gone, status)
     }
 
-    /// Packets that may follow a step, and packets that follow a step and are not reported yet.
+    /// Live: the packets of a believed step that are not reported yet. Without such a step, the
+    /// packets that may follow a step.
     pub(super) fn undecided(&self) -> Option<Misplaced> {
         let unreported = self.steps.front().and_then(|step| step.misplaced);
         unreported.or_else(|| self.sequence.behind())
@@ -195,8 +200,8 @@ impl StepLookahead {
     }
 
     /// Takes the packets that the frame at `cursor` reveals as late. Call this until it returns
-    /// `None`. Live, this includes what later frames reveal: losses carry no record number then,
-    /// and the burst stays whole.
+    /// `None`. Live, this also takes the packets that later frames of the burst reveal. Live losses
+    /// carry no record number, so the burst need not be split.
     pub(super) fn late_at(&mut self, cursor: usize) -> Option<Misplaced> {
         let is_due = |(index, _): &mut (usize, Misplaced)| !self.waits || *index <= cursor;
         let late = self.late.pop_front_if(is_due);

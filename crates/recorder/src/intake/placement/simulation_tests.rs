@@ -9,7 +9,7 @@ use super::*;
 const MS: i64 = 1_000_000;
 /// Largest burst that AF_PACKET lends, packets.
 const BURST: i64 = 256;
-/// As for a live inserter.
+/// Time between two publications, ns, as for a live inserter.
 const PUBLICATION_NS: i64 = MS;
 const PACKET_BYTES: u64 = 80;
 const TIME_NS: i64 = 2000 * MS;
@@ -75,7 +75,7 @@ struct End {
     came: i64,
     /// Packets lost at the source.
     dropped: i64,
-    /// Packets overwritten in the ring before the analyzer.
+    /// Packets that were overwritten in the ring before the analyzer could analyze the packets.
     lapped: i64,
     looked: i64,
     unread: i64,
@@ -85,7 +85,7 @@ struct End {
     busy_ns: i64,
 }
 
-/// The inserter, followed by the analyzer.
+/// The simulated inserter and the simulated analyzer.
 struct Simulation {
     case: Case,
     now_ns: i64,
@@ -187,7 +187,7 @@ fn simulate(case: Case, analyzers: Analyzers) -> End {
     it.end
 }
 
-/// Inline, in a thread, and by the rule.
+/// Simulates the case with analysis inline, in a thread, and as the rule decides.
 fn all(case: Case) -> [End; 3] {
     [
         Analyzers::Inline,
@@ -201,8 +201,9 @@ fn all(case: Case) -> [End; 3] {
     })
 }
 
-/// The cost of a change to a thread: packets beyond the inserter's rate that arrive until the rule
-/// sees the overload, less the source's buffer.
+/// Upper bound on the packets that are lost because of `changes` changes of the place. Each change
+/// to a thread costs the packets beyond the inserter's rate that arrive until the rule sees the
+/// overload, less the source's buffer.
 fn bound(case: Case, changes: i64) -> i64 {
     let cost = case.costs.store + case.costs.near;
     let seen_ns =
@@ -234,7 +235,7 @@ const BASE: Case = Case {
     cpus: 2,
 };
 
-/// Nothing is lost. Packets may wait only because of rests.
+/// Whether no packet was lost at the source or in the ring.
 fn is_whole(end: &End) -> bool {
     (end.dropped, end.lapped) == (0, 0)
 }
@@ -388,8 +389,9 @@ fn without_a_free_cpu_it_stays() {
     assert!(thread.dropped == 0 && thread.looked < inline.looked);
 }
 
-/// An engine that rests for 24 ms, and an inserter that needs a part of its time: the limit is 55
-/// %, as the module documentation says.
+/// An engine rests for 24 ms, for 4 ms or not at all, and the inserter needs a part of its time.
+/// The rule must see overload above 55 % and 69 %, as the module documentation says, without a rest
+/// not at 95 %.
 #[test]
 fn a_rest_looks_like_overload_above_half_of_the_time() {
     for (percent, rest_ns, changes) in [
