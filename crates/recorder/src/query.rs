@@ -6,9 +6,9 @@
 //! their turn (`query/merge.rs`). So memory depends on the answer, not on the ring.
 //!
 //! A region numbers its records. The numbers show which records were overwritten, are torn, or were
-//! not published (`query/contents.rs`). The region does not show losses before the ring: a recorder
-//! knows these only for its own ring ([`RecorderHandle::query`]). Everything in a region is
-//! untrusted input.
+//! not published (`query/contents.rs`). The region does not show losses before the ring, at intake:
+//! a recorder knows these only for its own ring ([`RecorderHandle::query`]). Everything in a region
+//! is untrusted input.
 //!
 //! | file | contents |
 //! |---|---|

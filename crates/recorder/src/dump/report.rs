@@ -20,17 +20,20 @@ pub struct Missing {
     /// [`QueryReport::missing`](crate::QueryReport::missing).
     ///
     /// - `evicted`: overwritten in the ring before the packets were written.
-    /// - `kernel`, `nic`, `no-free-bucket`, `interface-limit`: lost at intake.
+    /// - `kernel`, `nic`, `no-free-bucket`, `interface-limit` and other causes of a source: lost at
+    ///   intake.
+    /// - `shed`: dropped on purpose; `by` has the reasons.
     /// - `interface-down`: the interface was down or removed, or its engine failed. The lost
     ///   packets are unknown.
     /// - `clock-step`: the clock was stepped, and stamps from the other side of the step put
     ///   packets at a wrong place.
     /// - `unknown`: the source may have lost packets. Its counters were not read in time, or the
     ///   kernel's input queues overflowed.
-    /// - `fragments`: later fragments that may belong to the flow. They were dropped because too
-    ///   many waited for their first fragment.
-    /// - `late`: packets that belong before the last packet of a dump that reached its limit, and
-    ///   were found after that packet.
+    /// - `fragments`: later fragments that may belong to the flow. Their first fragment is unknown:
+    ///   it may be outside of the window or overwritten, or too many fragments waited or were
+    ///   forgotten.
+    /// - `late`: packets that were found too late: after the window was closed, or after the last
+    ///   packet of a dump that reached its limit.
     /// - `disk`: not written because of an error.
     /// - `restamped`: in the file with another time stamp, because its format cannot store theirs.
     /// - `script`: the dump script failed and matches nothing from then on. Or the script made a
@@ -117,7 +120,7 @@ pub struct DumpReport {
     #[serde(serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,
-    /// The trigger expression, the name of the rule that an alert named, or `manual`.
+    /// The trigger expression, the name of the rule that an alert named, `alert`, or `manual`.
     pub rule: String,
     /// The name of the rule: as given, or its position among the triggers at the start, from 1.
     /// Absent for dumps by hand and dumps of alerts.

@@ -40,9 +40,9 @@ pub(super) struct PacketGap {
     pub(super) packets: Option<u64>,
     /// `false`: `packets` is an upper bound.
     pub(super) is_exact: bool,
-    /// Stamp of the first lost packet, as exact as possible, ns since the epoch.
+    /// Stamp of the first lost packet, ns since the epoch. If the stamp is unknown, a lower bound.
     pub(super) from_ns: i64,
-    /// Stamp of the last lost packet, as exact as possible, ns since the epoch.
+    /// Stamp of the last lost packet, ns since the epoch. If the stamp is unknown, an upper bound.
     pub(super) to_ns: i64,
 }
 

@@ -327,8 +327,7 @@ fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a? + b?)
 }
 
-/// One source's intake at one moment; by default everything is unknown. The summary of a recording
-/// contains this in serialized form.
+/// One source's intake at one moment. The summary of a recording contains this in serialized form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SourceSnapshot {
@@ -342,8 +341,9 @@ pub struct SourceSnapshot {
     /// Captured bytes of the stored packets.
     #[serde(skip)]
     pub stored_bytes: u64,
-    /// Packets that the capture filter refused, or that arrived after `-c N` was reached. `None`:
-    /// the kernel filters, and refused packets are neither received nor counted.
+    /// Packets that the capture filter refused, or that were fetched after `-c N` or, from files,
+    /// `--duration` was reached. `None`: the kernel filters, and refused packets are neither
+    /// received nor counted.
     pub filtered: Option<u64>,
     /// Lost packets by cause; `None`: unknown.
     pub lost: BTreeMap<&'static str, Option<u64>>,

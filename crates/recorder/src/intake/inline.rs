@@ -3,8 +3,8 @@
 //! Records are written to memory past the cache, and the analyzer reads them back on another
 //! processor. For frames of 1514 bytes, reading back took longer than trying a filter. A live
 //! inserter has the frames in its first-level cache. Therefore it stores the frames, and then lends
-//! the frames to the shard. It wakes the analyzer only for a hit, and now and then to move the
-//! analyzer's position.
+//! the frames to the shard. It wakes the analyzer only for hits and ended flows, and now and then
+//! to move the analyzer's position.
 //!
 //! If too much waits at the source ([placement](super::placement)), the shard goes back to its
 //! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The

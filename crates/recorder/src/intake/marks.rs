@@ -34,8 +34,8 @@ const EXEMPTED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Marks {
     flows: MarkedFlows,
-    /// Filters of the open dumps that do not select everything. `open` is their number, which is
-    /// ordered with no other access.
+    /// Filters of the open dumps that do not select everything. `open` is the number of these
+    /// filters. Its accesses are `Relaxed`, because no other access depends on the number.
     dumps: Mutex<Rules>,
     open: AtomicUsize,
 }
@@ -64,7 +64,7 @@ enum MarkedFlows {
 pub(crate) struct DumpFilters {
     reader: RuleReader,
     matches: Matches,
-    /// From files: whether dumps were open at the last barrier.
+    /// Whether `dumps` had filters, live at the last look-up, from files at the last barrier.
     any: bool,
 }
 

@@ -46,7 +46,8 @@ pub(crate) struct Intake {
     /// How often the stamps of a source jumped back without a step of its clock.
     pub(crate) disorder: LossLog,
     pub(crate) interfaces: Arc<Interfaces>,
-    /// Whether the sources are files. Files lose nothing, and their counters need no clock.
+    /// Whether the sources are files. All losses from files are known, because the inserter itself
+    /// logs these losses.
     pub(crate) offline: bool,
     /// When counters were last read, ns of the monotonic clock.
     read_mono_ns: AtomicI64,

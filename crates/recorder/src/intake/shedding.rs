@@ -49,8 +49,8 @@ const HEADERS: usize = 256;
 pub(crate) struct History {
     goal: Mutex<HistoryGoal>,
     pub(crate) goal_ns: i64,
-    /// End of the period, ns of the monotonic clock. This and `limit` are ordered with no other
-    /// access.
+    /// End of the period, ns of the monotonic clock. Accesses to `due_ns` and `limit` are
+    /// `Relaxed`, because no other access depends on these numbers.
     due_ns: AtomicI64,
     /// Bytes of each direction that flows keep; `u64::MAX`: no limit.
     limit: AtomicU64,
@@ -109,7 +109,8 @@ pub(crate) struct Cutoffs {
     classes: Mutex<Vec<FlowClass>>,
     /// Number of changes. Relaxed: the mutex orders the changes.
     version: AtomicU64,
-    /// How long flows are remembered without a packet, ns: the maximum for the times of a cutoff.
+    /// How long flows are remembered without a packet, ns. The times of later cutoffs must not be
+    /// longer.
     pub(crate) silence_ns_max: i64,
 }
 

@@ -206,8 +206,8 @@ fn span(from: &str, to: &str) -> Option<StampRange> {
     (from_ns <= to_ns).then_some((from_ns, to_ns))
 }
 
-/// The stamps of which a dump of this recording has all packets that match its filter. A live
-/// recorder reports losses before the ring itself.
+/// The stamps of which a dump of this recording has all packets that match its filter. Live, losses
+/// at intake are ignored, because the recorder reports them in addition.
 fn claims(
     report: &DumpReport,
     (from_ns, to_ns): StampRange,
@@ -367,7 +367,8 @@ mod tests {
             },
         ];
         less.iter().for_each(|it| assert_eq!(claimed(it), []));
-        // The recorder itself reports losses before the ring.
+        // A loss in the ring (`evicted`) counts. A loss at intake does not count, because the
+        // recorder itself reports such losses.
         let mut lacking = report();
         let missing = Missing::new("evicted", window.0, window.0 + 9, None);
         let before = Missing {

@@ -332,7 +332,7 @@ fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
 }
 
 /// The times agree with R-Scope's table 1 within 6 ms, for its 136,314,880 bytes in buffers of 64
-/// KiB. Of small frames fewer bytes fit, because of the overhead of each frame.
+/// KiB. Fewer bytes of small frames fit, because of the overhead of each frame.
 #[test]
 fn what_a_source_holds_is_how_long_a_packet_may_take() {
     let of = |stored, stored_bytes| SourceSnapshot {

@@ -389,9 +389,9 @@ fn without_a_free_cpu_it_stays() {
     assert!(thread.dropped == 0 && thread.looked < inline.looked);
 }
 
-/// An engine rests for 24 ms, for 4 ms or not at all, and the inserter needs a part of its time.
-/// The rule must see overload above 55 % and 69 %, as the module documentation says, without a rest
-/// not at 95 %.
+/// An engine rests for 24 ms, for 4 ms or not at all, and the inserter needs `percent` of its time.
+/// The rule may see overload only above 55 % and 69 %, as the module documentation says, and
+/// without a rest not at 95 %.
 #[test]
 fn a_rest_looks_like_overload_above_half_of_the_time() {
     for (percent, rest_ns, changes) in [
