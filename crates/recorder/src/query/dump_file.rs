@@ -27,7 +27,7 @@ pub(super) struct CheckedCaptureFile {
     bytes: u64,
     /// Bytes that were read.
     read: Arc<AtomicU64>,
-    /// The next packet of the burst.
+    /// Index of the next packet in the reader's current burst.
     at: usize,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct CheckedCaptureFile {
 /// window of its decompressor, 2 MiB, in addition.
 const MEMORY_BYTES: usize = 64 << 10;
 
-/// Error: a file is not opened, or not read to its end.
+/// The error if a file is not opened, or not read to its end, because the query is cancelled.
 pub(super) const CANCELLED: &str = "the query was cancelled";
 
 /// Computes the digest and the length of the bytes that are read.
@@ -88,8 +88,9 @@ impl CheckedCaptureFile {
         })
     }
 
-    /// The next packet, with its bytes and interface, until [`Self::step`]. `None`: the file has no
-    /// more packets, and is as it was written.
+    /// The current packet, with its bytes and interface. [`Self::step`] moves to the next packet.
+    /// `None`: the file has no more packets, and its length and its SHA-256, if known, are as
+    /// expected.
     ///
     /// # Errors
     /// The file is damaged or cannot be read, or the query is cancelled.
@@ -116,7 +117,7 @@ impl CheckedCaptureFile {
         self.at += 1;
     }
 
-    /// Checks length and digest at the end of the file.
+    /// Checks the length at the end of the file, and the digest if it is known.
     fn check(&self) -> Result<(), String> {
         let read = self.read.load(Relaxed);
         if read != self.bytes {

@@ -5,12 +5,14 @@
 //! packets of one time at once. A packet has a name: its ID and the UUID of its recording. The
 //! merge gives a packet once, even if the ring and several dumps have the packet.
 //!
-//! The query cannot match packets without IDs, which older programs and `--reproducible` write. A
-//! dump of such packets gives only the time before the ring and before all dumps with IDs. If
-//! several such dumps overlap, the first one gives their common time.
+//! Older programs and `--reproducible` write packets without IDs. The query cannot find out whether
+//! the ring or another dump has such a packet too. So a dump without IDs gives only packets from
+//! before the ring and before all dumps with IDs. If several dumps without IDs overlap, the first
+//! dump gives their common time.
 //!
-//! The query reads a file to its end, for its checksum, unless a limit ends the answer before.
-//! Memory: [`MEMORY_MAX`] for the open files, and for each file the packets of one time.
+//! The query reads a file to its end, for its checksum, unless the answer ends before or the file
+//! has an error. Memory: [`MEMORY_MAX`] for the open files, and for each file the packets of one
+//! time.
 
 use std::{
     borrow::Borrow,
@@ -40,15 +42,17 @@ const MEMORY_MAX: usize = 160 << 20;
 const PLAIN_MEMORY: usize = 320 << 10;
 /// Most bytes of memory of a compressed file, which has a window of 2 MiB in addition.
 const COMPRESSED_MEMORY: usize = 2560 << 10;
-/// Bytes of packets in the pieces of all dumps. Above this limit, a piece gets no second packet.
+/// Limit on the bytes of packets in the pieces of all dumps; a piece has the packets of one time in
+/// one dump. If a further packet of that time exceeds the limit, reading the dump ends with an
+/// error.
 const PIECES_BYTES_MAX: usize = 64 << 20;
 const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than fit into memory";
 const CUT: &str =
     "its packets have no IDs: those of times that the ring or other dumps have too are left out";
-/// Interfaces of an answer.
+/// Maximum number of interfaces of an answer, those of the ring and of dumps together.
 const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
-/// Dumps that the report lists, and time ranges that no dump covers.
+/// Maximum number of dumps that the report lists, and of time ranges that no dump covers.
 const TOLD_MAX: usize = 64;
 
 /// The dumps of an answer.
@@ -62,7 +66,8 @@ pub(super) struct DumpReader {
     open: (usize, usize),
     /// Bytes of the pieces of all dumps.
     pieces_bytes: usize,
-    /// Interfaces that the ring does not have, from number 65,535 down.
+    /// Interfaces that only dumps have. In the answer, the first has number 65,535, the second
+    /// 65,534.
     others: Vec<Arc<InterfaceEntry>>,
     pub(super) inspected: u64,
     /// The reason if the dumps could not be listed.
@@ -73,11 +78,11 @@ pub(super) struct DumpReader {
 struct DumpSource {
     dump: CatalogDump,
     state: DumpSourceState,
-    /// The number of its recording in the order of packets ([`MatchedPacket::recording`]).
+    /// The number of the dump's recording in the order of packets ([`MatchedPacket::recording`]).
     recording: u32,
-    /// Stamps that the dump may give.
+    /// The query takes only packets with these stamps from the dump.
     part: StampRange,
-    /// The time of the last packet that was read, ns.
+    /// Ring time of the last packet that was read, ns.
     last_ns: i64,
     /// Bytes of its piece in the merge.
     piece_bytes: usize,
@@ -85,11 +90,12 @@ struct DumpSource {
     /// may match.
     numbers: HashMap<u16, (u16, bool)>,
     covers: bool,
-    /// Packets of the query's time range that were read: the record number of packets without an
-    /// ID.
+    /// Number of packets that were compared with the query. A packet without an ID gets this count
+    /// as its record number.
     read: u64,
     packets: u64,
-    /// Packets with fewer bytes than the snap length of their interface allows.
+    /// Packets in the answer that have fewer bytes than the query and the snap length of their
+    /// interface allow. Counted only for dumps of other recordings.
     snapped: u64,
     fault: Option<String>,
 }
@@ -115,7 +121,7 @@ impl DumpReader {
             Err(why) => (Vec::new(), Some(why)),
         };
         found.retain(|dump| has_evicted || dump.claims.is_none());
-        // Dumps that claim all of their window come first.
+        // In the order of windows. If windows are equal, dumps of this recording come first.
         found.sort_by_cached_key(|dump| (dump.span, dump.claims.is_none(), dump.id.clone()));
         let named = found.iter().filter(|dump| dump.recording.is_some());
         let first_ns = named.map(|dump| dump.span.0).fold(ring_ns, i64::min);
@@ -124,7 +130,8 @@ impl DumpReader {
         let mut sources = Vec::new();
         for (index, dump) in (0_u32..).zip(found) {
             let (mut number, mut part) = (u32::MAX - index, wanted);
-            // The sidecar of a dump of this recording may have been changed.
+            // Another process may have changed the sidecar of a dump of this recording: such a dump
+            // counts as a dump without IDs if the sidecar has another UUID.
             let uuid = dump.recording.as_ref();
             if let Some(uuid) = uuid.filter(|it| dump.claims.is_none() || **it == recordings[0]) {
                 let known = recordings.iter().position(|known| known == uuid);
@@ -152,10 +159,11 @@ impl DumpReader {
         }
     }
 
-    /// Starts all dumps again.
+    /// Resets all dumps, so that a second pass reads them from their beginning.
     pub(super) fn again(self) -> Self {
         let again = |it: DumpSource| DumpSource {
-            // The count has no packet of an unreadable dump, so the dump is not tried again.
+            // The first pass counted no packet of this dump because of an error, so the second pass
+            // does not read the dump.
             fault: it.fault.filter(|_| it.packets == 0),
             ..DumpSource::new(it.dump, it.recording, it.part)
         };
@@ -184,12 +192,12 @@ impl DumpReader {
         }
     }
 
-    /// Whether there are no dumps, and this is known.
+    /// Whether the dumps could be listed, and the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.sources.is_empty() && self.unlisted.is_none()
     }
 
-    /// The interface with this number in the answer.
+    /// The interface with this number in the answer, if only dumps have the interface.
     pub(super) fn entry(&self, number: u16) -> Option<Arc<InterfaceEntry>> {
         self.others.get(usize::from(u16::MAX - number)).cloned()
     }
@@ -213,7 +221,8 @@ impl DumpReader {
         source.snapped += u64::from(!is_own && packet.captured < headers.min(whole));
     }
 
-    /// Reads the packets of the next time in a dump. The piece is empty at the end of the dump.
+    /// Reads the packets of the next time in a dump, and opens the dump before its first packet.
+    /// Returns an empty piece at the end of the dump.
     pub(super) fn fill(
         &mut self,
         index: usize,
@@ -315,7 +324,7 @@ impl DumpReader {
                 (None, _) if source.dump.recording.is_none() => (0, source.read),
                 (None, _) => return Err("it has packets without an ID".to_owned()),
             };
-            // The stamp of ring time 0 is the offset of all stamps.
+            // Stamp minus ring time: the stamp that a packet with ring time 0 would have.
             let offset_ns = match source.recording {
                 0 => Step::stamp_ns(&contents.steps, producer, entry.clock, record, 0),
                 _ => 0,
@@ -392,7 +401,7 @@ impl DumpReader {
         }
     }
 
-    /// Dumps that were read, or should have been read, for an answer that ends here.
+    /// Dumps that were read, or should have been read, for an answer that ends with `to_ns`.
     fn touched(&self, to_ns: i64) -> impl Iterator<Item = &DumpSource> {
         let sources = self.sources.iter();
         sources.filter(move |source| {

@@ -11,8 +11,9 @@ use super::{
 use crate::{Verdict, rfc3339};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// The window of the packets in the answer. If something ended the answer early, the window is
-    /// no longer than the answer.
+    /// The window of the packets in the answer. If a limit ended the answer early, or a
+    /// cancellation an answer that does not follow, the window ends with the last packet. The
+    /// window of a follow ends with the time up to which all packets are written.
     pub(super) fn final_window(&self) -> QueryWindow {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
@@ -147,7 +148,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
         self.tally.inspected + dumped
     }
 
-    /// A client that sees only a part of the packets learns nothing about the other packets.
+    /// The number of inspected packets for the report. If the client may see only a part of the
+    /// packets, the number of packets in the answer, which tells nothing about other packets.
     fn told_inspected(&self) -> u64 {
         if self.answer.query.within.is_empty() {
             self.inspected()
@@ -156,8 +158,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
         }
     }
 
-    /// The reason for an answer without packets. `has_evicted`: packets were overwritten, and dumps
-    /// do not have all of these.
+    /// The reason for an answer without packets. `has_evicted`: packets of the window were
+    /// overwritten, and dumps do not have all of these packets.
     fn emptiness(&self, window: &QueryWindow, has_evicted: bool) -> Empty {
         let inspected = self.inspected();
         if self.answer.matching.lacks_interfaces() {

@@ -7,8 +7,9 @@ use retroscope_ring::InterfaceEntry;
 use super::{merge::MatchedPacket, reading::AnswerReading};
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// Puts a packet of the window, of a dump or of the ring, into the answer, if there is room.
-    /// Returns whether more packets are wanted.
+    /// Puts a packet of the window into the answer, if there is room. `dump`: the dump that has the
+    /// packet; `None`: the packet is from the ring. Returns whether the answer may have more
+    /// packets.
     pub(super) fn give(
         &mut self,
         entry: &InterfaceEntry,
@@ -32,7 +33,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
             return Ok(false);
         }
         if self.answer.cancel.is_cancelled() {
-            // A slow reader would delay the end until all waiting packets are written.
+            // Checked for each packet: if the client reads slowly, writing the waiting packets
+            // takes long.
             tally.ended_by = Some("cancelled");
             return Ok(false);
         }

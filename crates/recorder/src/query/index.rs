@@ -28,7 +28,7 @@ use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
 use crate::control::lock;
 
-/// Smaller rings have no index: queries read all of their buckets.
+/// A ring for which less memory is requested has no index: queries read all of its buckets.
 const RING_BYTES_MIN: u64 = 256 << 20;
 /// The index gets one of this many parts of the requested memory. That is 2 % of the other parts.
 const PARTS: u64 = 51;
@@ -37,7 +37,7 @@ const PARTS: u64 = 51;
 const HOST_BITS_PER_1000_BYTES: usize = 96;
 const ID_BITS_PER_1000_BYTES: usize = 64;
 /// Bits of a filter that an entry sets. With four bits, a filter with five bits for each entry has
-/// 10 % false positives.
+/// 9 % false positives.
 const HASHES: u32 = 4;
 /// A filter with more false positives is dropped.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
@@ -184,7 +184,8 @@ impl BucketIndex {
         let part = self.made(needed, interfaces, packets);
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            // A slow query may bring an older generation, which no bucket has any more.
+            // A slow query may bring a filter of an older generation. That filter is not used for
+            // the present bucket, and the next query makes a new filter.
             *filters = BucketFilters {
                 generation: bucket.generation,
                 mode: Some(needed.mode),
@@ -194,7 +195,8 @@ impl BucketIndex {
         *filters.part(needed) = part.map_or(FilterPart::Useless, FilterPart::Made);
     }
 
-    /// The filter. `None`: a packet cannot be read, or the filter is full.
+    /// The filter of these packets. `None`: a packet cannot be read, or the filter would have too
+    /// many false positives.
     fn made<'p>(
         &self,
         needed: &IndexQuestion,
@@ -205,7 +207,7 @@ impl BucketIndex {
             AskedFilter::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
             AskedFilter::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
         });
-        // A Community ID takes longer to compute than a flow takes to find here.
+        // To compute a Community ID takes longer than to find a flow in this set.
         let mut known = HashSet::new();
         for packet in packets {
             let entry = interfaces.get(usize::from(packet.interface))?;
@@ -252,7 +254,7 @@ impl BucketFilters {
     }
 }
 
-/// The Community ID of a packet, unless its flow is in `known`.
+/// The Community ID of a packet, unless its flow is in `known`. Adds a flow with ports to `known`.
 fn new_id(known: &mut HashSet<FlowKey>, link_type: LinkType, data: &[u8]) -> Option<String> {
     let parsed = parse(link_type, data);
     match flow_of(&parsed)? {
@@ -264,7 +266,7 @@ fn new_id(known: &mut HashSet<FlowKey>, link_type: LinkType, data: &[u8]) -> Opt
     }
 }
 
-/// The product of two words, with its halves folded.
+/// Multiplies two 64-bit words, and combines the halves of the product by exclusive or.
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
 fn fold(a: u128, b: u128) -> u64 {
     let product = a.wrapping_mul(b);
@@ -286,7 +288,7 @@ impl BloomBuilder {
         }
     }
 
-    /// Adds an entry. `None`: the filter is full.
+    /// Adds an entry. `None`: the filter now has too many false positives.
     fn add(&mut self, hash: u64) -> Option<()> {
         let is_new = !self.filter.insert_hash(hash);
         self.entries += usize::from(is_new);

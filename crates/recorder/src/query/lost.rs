@@ -13,8 +13,8 @@ pub(super) fn lost_before_the_ring(
     to: Option<&String>,
 ) -> (Vec<Missing>, Option<String>) {
     let offset_ns = contents.latest_offset_ns();
-    // There are several ranges if clocks differ or were set meanwhile. After a step back the clock
-    // shows the same stamps again.
+    // The window has stamps, and losses have ring time. A window has several ranges of ring time if
+    // clocks differ or were set: after a step back, the clock shows the same stamps again.
     let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
         vec![(i64::MIN, i64::MAX)]
     } else {
@@ -31,7 +31,7 @@ pub(super) fn lost_before_the_ring(
     });
     let now_ns = recorder.clock.now().ring_ns;
     if parts.first().is_some_and(|part| part.0 > now_ns) {
-        return (Vec::new(), None); // all of it is to come
+        return (Vec::new(), None); // the whole window is in the future
     }
     parts.retain(|part| part.0 <= now_ns);
     if window.to_ns == i64::MAX {
@@ -46,7 +46,8 @@ pub(super) fn lost_before_the_ring(
     }
     let (mut lost, known_ns) = recorder.intake.known_losses(&parts, offset_ns);
     if !contents.steps.is_empty() {
-        // The clock setting that would have stamped the lost packets is not known here.
+        // A clock was set, and the setting that applied to the lost packets is not known here. So
+        // the losses are reported for the whole window.
         let (from_ns, to_ns) = window.all();
         for entry in &mut lost {
             (entry.from, entry.to) = (rfc3339(from_ns), rfc3339(to_ns));

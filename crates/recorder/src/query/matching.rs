@@ -20,8 +20,8 @@ use crate::analysis::prepared::{LinkTypes, PreparedFilter, mode, view};
 const REFUSALS_TOLD: usize = 8;
 /// Number of flows whose Community ID is remembered.
 const FLOWS_KNOWN: usize = 65_536;
-/// Most instructions of a program that is compiled to machine code. To compile a longer program
-/// takes longer than the first packet may take.
+/// Most instructions of a program that is compiled to machine code. Compiling a longer program
+/// would delay the first packet of the answer too much.
 const INSTRUCTIONS_MAX: usize = 2048;
 
 /// The compiled conditions of a query.
@@ -113,7 +113,8 @@ impl PacketMatcher {
         }
     }
 
-    /// Whether an expression has host names, whose addresses may have been others before.
+    /// Whether an expression has host names. The addresses of a name may have changed since a dump
+    /// was made.
     pub(super) fn has_names(&self) -> bool {
         let mut filters = self.filter.iter().chain(&self.within);
         filters.any(|filter| filter.filter.has_names())
@@ -150,10 +151,11 @@ impl PacketMatcher {
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }
 
-    /// The property that every matching packet has, as a question for the index.
+    /// The property that every matching packet has, as a question for the index. `None`: the index
+    /// does not help.
     pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<IndexQuestion> {
         if !self.names.is_empty() {
-            return None; // how many packets there are of an interface, no index tells
+            return None; // the report counts the packets of these interfaces, the index does not
         }
         let is_ethernet = |entry: &InterfaceEntry| entry.link_type == LinkType::ETHERNET.0;
         let hosts = || {

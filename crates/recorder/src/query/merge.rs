@@ -10,8 +10,8 @@ use retroscope_ring::Packet;
 
 use super::{PacketId, Recording};
 
-/// Range of the bound on bytes of waiting packets. If more packets overlap, the stamps of the
-/// region are in disorder, perhaps on purpose.
+/// Smallest and largest bound on the bytes of waiting packets. If more packets have to wait, the
+/// stamps of the region are in disorder, perhaps on purpose.
 const WAITING_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 /// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A
 /// bucket of small packets takes up to three times as much here, because a packet takes 72 bytes
@@ -29,9 +29,10 @@ pub(super) struct MatchedPacket {
     pub(super) direction: u8,
     /// 0: the recording of the ring. Packets of other recordings have other numbers.
     pub(super) recording: u32,
-    /// The packet's producer. `record` is the packet's number.
+    /// The producer that stored the packet. 0 for packets of other recordings.
     pub(super) producer: usize,
-    /// The packet's number in its producer.
+    /// The number of the packet among the records of its producer. For packets of other recordings,
+    /// the ID, or without IDs the packet's number in the dump.
     pub(super) record: u64,
     /// Records of the producer that are missing before this packet.
     pub(super) dropped: u64,
@@ -46,7 +47,7 @@ impl MatchedPacket {
         (self.recording == 0).then(|| recording.id(self.producer, self.record))
     }
 
-    /// The packet's place in the order. No two packets have the same place.
+    /// The packet's place in the order. Only copies of one packet have the same place.
     pub(super) fn place(&self) -> AnswerPlace {
         (self.time_ns, self.recording, self.producer, self.record)
     }
@@ -55,7 +56,7 @@ impl MatchedPacket {
 /// The place of a packet: time, recording, producer, record.
 pub(super) type AnswerPlace = (i64, u32, usize, u64);
 
-/// The packets of one bucket, or those of one time in a dump.
+/// A piece of the answer: the matching packets of one bucket, or of one time in a dump.
 #[derive(Debug, Default)]
 pub(super) struct PacketBatch {
     packets: Vec<MatchedPacket>,
@@ -66,7 +67,8 @@ pub(super) struct PacketBatch {
 /// A merge of the ring's buckets and of dumps.
 #[derive(Debug, Default)]
 pub(super) struct AnswerMerge {
-    /// By the place of the next packet, and by the piece's number: a damaged ring may have a record
+    /// The waiting pieces, by the place of their next packet, then by the number of the piece. Two
+    /// pieces may have the same place: dumps have copies, and a damaged ring may have a record
     /// twice.
     pieces: BTreeMap<(AnswerPlace, u64), PacketBatch>,
     /// The piece whose packet was returned last, and its number.
@@ -78,12 +80,12 @@ pub(super) struct AnswerMerge {
     pub(super) waiting_bytes_max: u64,
     last: Option<AnswerPlace>,
     last_ns: Option<i64>,
-    /// Packets that were taken out after younger packets.
+    /// Packets that were taken out after packets of a later time.
     pub(super) disordered: u64,
 }
 
-/// Numbers of the pieces of dumps begin here, first those of this recording. So packets of the ring
-/// are before their copies in dumps.
+/// Pieces of dumps have numbers from here on: first dumps of this recording, then other dumps.
+/// Pieces of the ring have smaller numbers, so a packet of the ring is before its copies in dumps.
 const OWN_DUMPS: u64 = 1 << 62;
 const OTHER_DUMPS: u64 = 1 << 63;
 
@@ -146,23 +148,24 @@ impl AnswerMerge {
         }
     }
 
-    /// Adds packets of a bucket, in order.
+    /// Adds the packets of a bucket, which must be sorted.
     pub(super) fn add(&mut self, piece: PacketBatch) {
         self.waiting_bytes += piece.bytes() as u64;
         self.made += 1;
         self.wait(piece, self.made);
     }
 
-    /// Adds a dump, whose first packet has this or a later time.
+    /// Adds a dump, whose first packet has this or a later ring time. `is_own`: the dump is of this
+    /// recording.
     pub(super) fn add_dump(&mut self, from_ns: i64, dump: usize, is_own: bool) {
         let number = if is_own { OWN_DUMPS } else { OTHER_DUMPS } | dump as u64;
         let first = (from_ns, 0, 0, 0);
         self.pieces.insert((first, number), PacketBatch::default());
     }
 
-    /// Takes the next packet out: nothing of `until_ns` or later comes before it, or too many bytes
-    /// wait. Returns the packet, its bytes, and the packet's dump, if any. `fill` reads the next
-    /// piece of a dump.
+    /// Takes the next packet out if its time is before `until_ns`, or if too many bytes wait
+    /// (`until_ns` is `None`: in any case). Returns the packet, its bytes, and the packet's dump,
+    /// if any. `fill` reads the next piece of a dump.
     pub(super) fn next(
         &mut self,
         until_ns: Option<i64>,
@@ -196,7 +199,8 @@ impl AnswerMerge {
         None
     }
 
-    /// Puts a piece at its place. If no packets are left in it, reads the next one of a dump.
+    /// Puts a piece back at the place of its next packet. If the piece is of a dump and has no
+    /// packets left, reads the dump's next piece instead.
     fn wait_or_fill(
         &mut self,
         mut piece: PacketBatch,
@@ -219,7 +223,7 @@ impl AnswerMerge {
     }
 }
 
-/// The dump of a piece with this number.
+/// The dump of a piece with this number. `None`: the piece is of the ring.
 fn dump_of(number: u64) -> Option<usize> {
     (number >= OWN_DUMPS).then(|| usize::try_from(number & !(OWN_DUMPS | OTHER_DUMPS)).ok())?
 }

@@ -1,12 +1,12 @@
-//! The newest packets: where they begin, found before the pass that reads them in order.
+//! Finds where the newest packets begin, before a pass reads the packets in order.
 //!
 //! In the ring, buckets are scanned from the newest back until enough packets match. The pass then
 //! begins with the oldest of these packets. Packets wait on a heap while an older bucket may have
 //! a newer packet: these packets are of overlapping buckets, as in `merge.rs`.
 //!
 //! If dumps may have some of the packets, a first pass counts the whole answer, and keeps the
-//! places of its last packets. The second pass goes by these places. So a packet that only one of
-//! the passes can read does not change which others are in the answer.
+//! places of its last packets. The second pass begins at one of these places. So a packet that only
+//! one of the passes can read does not change which other packets are in the answer.
 
 use std::{
     cmp::Reverse,
@@ -38,7 +38,8 @@ pub(super) struct NewestStart {
 #[derive(Debug, Default)]
 pub(super) struct LastPackets {
     limits: (u64, u64),
-    /// Where the newest packets may begin, and the packets and bytes before.
+    /// Places where the newest packets may begin, each with the number of packets and bytes of the
+    /// answer before that place.
     begins: VecDeque<(NewestStart, u64, u64)>,
     /// The place after the last packet.
     end: Option<NewestStart>,
@@ -49,8 +50,9 @@ pub(super) struct LastPackets {
 /// A packet on the heap: its position, its stamp in ns, and its bytes in the answer.
 type Match = (RecordPosition, i64, u64);
 
-/// Entries of [`LastPackets::begins`], 64 MiB. If a limit is larger, only every second or fourth
-/// packet may be the first of the newest: the answer may lack a few packets to its limit.
+/// Maximum number of entries of [`LastPackets::begins`], of 56 bytes each. If more packets are
+/// within the limit, only every second, fourth or eighth place is kept. The answer may then have a
+/// few packets fewer than its limit.
 const BEGINS_MAX: usize = 1 << 20;
 
 impl NewestStart {
@@ -85,7 +87,7 @@ impl LastPackets {
         }
     }
 
-    /// `None`: with the first packet of the answer.
+    /// Where the newest packets begin. `None`: with the first packet of the whole answer.
     fn begin(&self) -> Option<NewestStart> {
         match self.begins.front() {
             Some((_, 0, _)) => None,
@@ -100,7 +102,7 @@ fn limits(query: &Query) -> (u64, u64) {
 }
 
 impl<W: io::Write> AnswerReading<'_, W> {
-    /// Lets the pass that follows begin with the newest packets.
+    /// Finds the first of the newest packets, and lets the following pass begin with this packet.
     pub(super) fn find_newest(mut self) -> Result<Self, QueryError> {
         if let Some((position, begin_ns, _)) = self.newest_in_ring() {
             let QueryAnswer { resume, window, .. } = &mut self.answer;
@@ -117,8 +119,8 @@ impl<W: io::Write> AnswerReading<'_, W> {
         Ok(self)
     }
 
-    /// The first of the newest packets. `None`: the ring alone does not tell, or has no older
-    /// packets.
+    /// The first of the newest packets. `None`: the packets of the ring alone do not decide which
+    /// packet is the first, or all packets of the ring are within the limits.
     fn newest_in_ring(&mut self) -> Option<Match> {
         let contents = Arc::clone(&self.start);
         let RegionContents { buckets, steps, .. } = &*contents;
@@ -150,7 +152,7 @@ impl<W: io::Write> AnswerReading<'_, W> {
                 && (position.0 > older_ns || waiting.len() as u64 > waiting_max)
             {
                 if position.0 <= older_ns && self.dumped.is_some() {
-                    // Too many matches wait, and dumps may have newer ones.
+                    // Too many matches wait, and dumps may have newer packets.
                     return None;
                 }
                 (packets, bytes) = (packets + 1, bytes + its_bytes);
@@ -195,11 +197,11 @@ impl<W: io::Write> AnswerReading<'_, W> {
             let position = (packet.time_ns, bucket.producer, record);
             waiting.push((position, stamp_ns, (packet.data.len() as u64).min(snaplen)));
         });
-        self.tally = QueryTally::default(); // the pass that follows counts them
+        self.tally = QueryTally::default(); // the pass that follows counts the packets
     }
 
-    /// Counts the whole answer. The ring and dumps may have the same packets, and only a pass over
-    /// both shows which.
+    /// Counts the whole answer to find where its newest packets begin. The ring and dumps may have
+    /// the same packets, and only a pass over both shows which packets these are.
     fn newest_with_dumps(self) -> Result<Self, QueryError> {
         let Self {
             mut answer,

@@ -1,10 +1,10 @@
 //! The pass over a ring's buckets: once for an answer, repeatedly for a follow.
 //!
 //! A pass visits the buckets by their smallest time, and takes the matching packets out of each
-//! bucket. It gives out packets that no older packet can precede any more. In a follow these are
-//! the packets before every producer's watermark. So the order is the order of an answer that is
-//! given later, and a reader may continue after any packet (`resume.rs`). Records of an open bucket
-//! that a pass has read are skipped by the next pass.
+//! bucket. It gives out a packet when no older packet can follow. In a follow these are the packets
+//! before every producer's watermark. So a follow has the same order as a later answer, and a
+//! client may continue after any packet (`resume.rs`). Records of an open bucket that a pass has
+//! read are skipped by the next pass.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,13 +22,15 @@ use super::{
 };
 use crate::intake::InterfaceCounts;
 
-/// Interval at which a follow checks for packets: a tenth of the time that an inserter may wait
-/// before it publishes its progress.
+/// Interval at which a follow checks for packets. On a silent link, an inserter publishes its
+/// progress at least every 40 ms.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
-/// Minimum of the interval as a multiple of the duration of a check, for regions with very many
-/// buckets. Checks then take at most a twentieth of a processor.
+/// After a check that finds no new records, a follow waits at least this many times as long as the
+/// check took, but at most 1 s. So checks of a region with very many buckets take about a twentieth
+/// of a processor.
 const LOOKS_SHARE: i64 = 20;
-/// Time that the last packet waits to become the packet with the verdict if no packet follows, ns.
+/// A follow does not write its latest packet at once: if the answer ends, that packet gets the
+/// verdict. If no packet follows within this time, ns, the follow writes it without a verdict.
 const HELD_BACK_NS: i64 = 200_000_000;
 /// Interval at which a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
@@ -47,12 +49,13 @@ pub(super) struct AnswerReading<'v, W: io::Write> {
     pub(super) dumped: Option<DumpReader>,
     /// The output. `None`: packets are not written.
     pub(super) stream: Option<AnswerStream<W>>,
-    /// The function that gets packets which are not written.
+    /// The caller's function, which gets the packets instead of the output.
     pub(super) visitor: Option<PacketVisitor<'v>>,
     pub(super) losses: QueryLosses,
     /// Progress by producer.
     pub(super) progress: Vec<ProducerProgress>,
-    /// The start of the newest packets. `None`: no packet of the window is left out.
+    /// Where the newest packets begin: earlier packets are left out. `None`: no packet of the
+    /// window is left out.
     pub(super) newest: Option<NewestStart>,
     /// The candidates for the start of the newest packets, while the answer is counted.
     pub(super) last: Option<LastPackets>,
@@ -129,7 +132,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             end: answer.resume.end_of(producer),
             ..ProducerProgress::default()
         };
-        // Only the records show which packets an earlier answer had.
+        // With `after`, the query uses no index: only the records of a bucket show which packets an
+        // earlier answer had.
         let has_index = answer.index.is_some() && answer.query.after.is_empty();
         let needed = has_index.then(|| answer.matching.needed(&start.interfaces));
         Self {
@@ -186,8 +190,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let mut told_ns = self.answer.clock.mono_ns();
         loop {
             let begin_ns = self.answer.clock.mono_ns();
-            // This is read before the region, so the region has all records that were stored up to
-            // then.
+            // Whether the recorder has ended is read before the region. So if it has ended, the
+            // region has all of its records.
             let has_left = self
                 .answer
                 .recorder
@@ -211,7 +215,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
                 Some(_) => self.written_to_ns.max(self.tally.last_ns),
             };
             for (producer, progress) in self.progress.iter_mut().enumerate() {
-                // Records that the producer stores from now on must not be missed.
+                // If records that the producer stores after this pass are missing, the next pass
+                // reports a gap.
                 progress.end.get_or_insert(contents.end_of(producer));
             }
             let now_ns = self.answer.clock.mono_ns();
@@ -246,7 +251,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
     }
 
-    /// Buckets with records that were not read before, by time.
+    /// Buckets with records that were not read before, or with missing records before them, by
+    /// time.
     pub(super) fn visits<'c>(&mut self, contents: &'c RegionContents) -> Vec<BucketRead<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
@@ -343,7 +349,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let window = self.answer.window;
         if visit.hole > 0 {
             self.progress[producer].dropped += visit.hole;
-            // In other cases the contents report the loss.
+            // In other cases `RegionContents::missing` reports the loss.
             if self.passes > 0 || self.answer.resume.end_of(producer).is_some() {
                 let stamps = window.part(*span_ns, offsets);
                 self.losses.add("evicted", stamps, Some(visit.hole));
@@ -422,7 +428,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         }
         let says = self.answer.index.as_ref()?.asks(bucket.bucket, needed);
         let offsets = offsets(&contents.steps, bucket.producer);
-        // Only the packets show how many of them are in the window.
+        // The report counts inspected packets. If only a part of the bucket is in the window, the
+        // bucket must be read to count the packets.
         let is_whole = self.answer.window.holds_all(*span_ns, offsets);
         Some(match says {
             IndexAnswer::Nothing if !is_whole => IndexAnswer::Perhaps,
@@ -466,14 +473,16 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
         let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
         let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
-        // The header of an open bucket counts more records than were read.
+        // The bytes and times in the header are those of the whole bucket; in an open bucket they
+        // may include records that are not published. So they are compared only for a whole bucket.
         let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
         is_there
             && is_inside
             && (is_part || (found.bytes, found.times_ns) == (bucket.bytes, *span_ns))
     }
 
-    /// Calls `take` with each matching packet of the copied bucket, its number and its stamp.
+    /// Calls `take` with each matching packet of the copied bucket, its record number and its
+    /// stamp.
     pub(super) fn each_match(
         &mut self,
         contents: &RegionContents,
@@ -526,7 +535,8 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
         (snaplen, if is_shown { snaplen } else { 0 })
     }
 
-    /// Writes packets, in order, before which no packet of `until_ns` or later can come.
+    /// Writes the waiting packets before `until_ns` of ring time, in order; `None`: all packets. If
+    /// too many bytes wait, also later packets.
     fn write_before(
         &mut self,
         contents: &RegionContents,
@@ -551,7 +561,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
             let other = dumped.and_then(|dumped| dumped.entry(packet.interface));
             let entry = contents.interfaces.get(usize::from(packet.interface));
             let Some(entry) = entry.or(other.as_deref()) else {
-                continue; // never: `DumpReader` made one for each packet
+                continue; // never: `DumpReader` knows the interfaces of all its packets
             };
             let goes_on = self.give(entry, packet, data, dump);
             if !goes_on.map_err(QueryError::Output)? {
@@ -613,7 +623,7 @@ impl<'v, W: io::Write> AnswerReading<'v, W> {
     }
 }
 
-/// The records of a bucket, as they were read.
+/// The sum of bytes and the range of times of the records that were read from a bucket.
 #[derive(Debug)]
 pub(super) struct FoundInBucket {
     bytes: u64,

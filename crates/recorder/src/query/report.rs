@@ -11,12 +11,11 @@ use crate::{Missing, Verdict, control::time::seconds, dump::report::packets};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueryReport {
-    /// Start of the window: as requested, or the time since which the ring is complete. `null`: the
-    /// ring is empty.
+    /// Start of the window: as requested, or the time since which the ring is complete. If a limit
+    /// cut off older packets (`newest`), the stamp of the first packet. `null`: the ring is empty.
     pub from: Option<String>,
     /// End of the window: as requested, or the latest time up to which the ring is sure to be
-    /// complete. If a limit ended the answer, the stamp of the last packet. An answer with the
-    /// newest packets begins with its first packet.
+    /// complete. If a limit ended the answer, the stamp of the last packet.
     pub to: Option<String>,
     /// Packets in the answer.
     pub packets: u64,
@@ -35,8 +34,8 @@ pub struct QueryReport {
     /// - `damaged`: the region contradicts itself.
     /// - `interface-limit`: packets of interfaces that the region does not list.
     /// - `restamped`: in the answer with a stamp of 1970, because pcapng has no earlier time.
-    /// - `snapped`: packets of dumps of other recordings, with fewer bytes than their interface
-    ///   gives now.
+    /// - `truncated`: packets in the answer from dumps of other recordings, with fewer bytes than
+    ///   the query and the present snap length of their interface allow.
     /// - `not-recorded`: packets from the time of other recordings, of which only dumps are left.
     pub missing: Vec<Missing>,
     /// The reasons why the answer covers less than its window, without a loss. `start`: the window
@@ -71,14 +70,15 @@ pub struct QueryReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerDumps {
-    /// Dumps that were opened.
+    /// Dumps that were needed and exist as they were written, including dumps that could not be
+    /// read.
     pub read: u64,
     /// Dumps that are not completely in the answer: deleted, damaged, or unreadable.
     pub failed: u64,
     /// Packets of the answer that are from dumps.
     pub packets: u64,
     /// The first 64 dumps, by the start of their windows. Empty for tokens with a filter or a snap
-    /// length, which may not ask for dumps.
+    /// length, which get only the counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<DumpAnswer>,
     /// The first 64 time ranges that left the ring and that no dump is sure to cover completely:
@@ -104,8 +104,8 @@ pub struct DumpAnswer {
     /// Packets of the answer that are from this dump. If several dumps have a packet, only one of
     /// the dumps counts the packet.
     pub packets: u64,
-    /// The dump's filter matches all packets that the query asks for, and the dump has its whole
-    /// window except the losses in its own verdict.
+    /// The dump is of this recording, was read without an error, and its filter matches all packets
+    /// that the query asks for. The losses and limits in the dump's own verdict still apply.
     pub covers: bool,
     /// This recorder wrote the dump since its start. For dumps of other recordings the losses are
     /// unknown.
@@ -124,8 +124,8 @@ pub struct IndexUse {
     pub ruled_out: u64,
     /// Buckets that were read, and for which a filter was made for the next query.
     pub made: u64,
-    /// Buckets that were read because they may have such a packet, or because only a part of the
-    /// bucket is in the window.
+    /// Buckets that were read because they may have a matching packet, or because only a part of
+    /// the bucket is in the window.
     pub read: u64,
     /// Buckets that were read because their filter would have more than 10 % false positives, or
     /// because the index cannot read all of their packets.
@@ -206,7 +206,8 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
-/// `; 12 packets from 2 dumps, 1 of them not read whole`. Empty without dumps.
+/// For example `; 12 packets from 2 dumps, 1 not read whole`. Empty without dumps, unless the dumps
+/// could not be listed.
 impl fmt::Display for AnswerDumps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.unlisted {

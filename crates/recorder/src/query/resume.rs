@@ -19,13 +19,13 @@ pub(super) type RecordPosition = (i64, usize, u64);
 /// The named packets of a query, and the packets that they exclude.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
-    /// The named packet by producer.
+    /// The named packet of each producer, by the producer's number.
     own: Vec<Option<ResumePlace>>,
-    /// An earlier answer had packets of other producers before this position.
+    /// Packets before this position are left out, if they are of producers without a named packet.
     begin: Option<RecordPosition>,
 }
 
-/// A packet in the ring.
+/// A packet that the ring has, or has had.
 pub(super) struct FoundPacket {
     pub(super) producer: usize,
     pub(super) record: u64,
@@ -108,7 +108,8 @@ impl Resume {
         Ok(resume)
     }
 
-    /// Begins a window where the earlier packets may end.
+    /// Begins the window with the oldest named packet: all packets before are in the earlier
+    /// answer. If a named packet was overwritten, the window begins with the ring.
     pub(super) fn narrow(&self, window: &mut QueryWindow, contents: &RegionContents) {
         if self.own.is_empty() {
             return;
@@ -124,7 +125,8 @@ impl Resume {
         self.begin = Some(position);
     }
 
-    /// Whether an earlier answer had a packet.
+    /// Whether a packet is left out: an earlier answer had the packet, or it is before
+    /// [`Self::begin_with`].
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
             Some(ResumePlace {
@@ -136,7 +138,8 @@ impl Resume {
         }
     }
 
-    /// The record of a producer up to which gaps are known.
+    /// The number after the named packet of a producer: a gap before that number belongs to the
+    /// earlier answer. `None`: no packet of the producer is named.
     pub(super) fn end_of(&self, producer: usize) -> Option<u64> {
         self.place(producer).map(|place| place.record + 1)
     }

@@ -1,9 +1,9 @@
 //! Writes the answer as pcapng that may be read at the same time.
 //!
 //! Programs that read a pipe (tcpdump, tshark, capinfos) miscount custom blocks and a second
-//! section. So the verdict is a comment of the last packet. That packet waits here until it is
-//! known to be the last. As JSON the verdict is also in each interface's statistics at the end. A
-//! follow writes statistics every second, and its last packet waits only a moment.
+//! section. So the verdict is a comment of the last packet. Each packet waits here until the next
+//! packet follows or the answer ends. As JSON the verdict is also in each interface's statistics at
+//! the end. A follow writes statistics every second, and its latest packet waits for 200 ms.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -37,7 +37,7 @@ pub(super) struct AnswerStream<W: io::Write> {
 pub(super) struct AnswerStatistics<'a> {
     /// The report as JSON.
     pub(super) report: &'a str,
-    /// When the recording began, ns.
+    /// Time at which the recording began, ns since the epoch.
     pub(super) start_ns: Option<i64>,
     /// Start and end of the window, ns.
     pub(super) span_ns: (Option<i64>, Option<i64>),

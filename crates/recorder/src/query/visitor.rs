@@ -12,7 +12,8 @@ use super::{PacketId, Recording, merge::MatchedPacket};
 pub struct QueriedPacket<'a> {
     /// Stamp of the packet, ns since the epoch.
     pub stamp_ns: i64,
-    /// ID of the packet in the answers of this ring.
+    /// ID of the packet in the answers of this ring. `None`: the packet is from a dump of another
+    /// recording.
     pub id: Option<PacketId>,
     /// The name of the packet's interface.
     pub interface: &'a str,
@@ -22,7 +23,7 @@ pub struct QueriedPacket<'a> {
     pub wire_len: u32,
     /// Packets of the producer that are missing before this packet.
     pub dropped: u64,
-    /// The packet's bytes, as far as the query asks for bytes.
+    /// The packet's bytes, truncated to [`Query::headers`](crate::Query::headers).
     pub data: &'a [u8],
 }
 

@@ -1,5 +1,5 @@
-//! Options of a query, in addition to window and expression, and all options together against a
-//! plain list.
+//! Tests of a query's options. One test combines options at random, and compares the answers with a
+//! list of the stored packets.
 
 use std::num::NonZeroU32;
 
@@ -336,7 +336,7 @@ fn an_empty_answer_says_why_and_is_a_file() {
     assert_eq!(why(&path, &nothing), Empty::NothingMatched { of: 100 });
 }
 
-/// An answer that is cancelled before it begins inspects nothing and claims nothing.
+/// An answer that is cancelled before it begins inspects no packet, and its window is empty.
 #[test]
 fn a_cancelled_answer_ends() {
     let mut written = Written::new();
@@ -351,7 +351,8 @@ fn a_cancelled_answer_ends() {
     assert_eq!(report.from, report.to);
 }
 
-/// A ring with a reservation keeps an old bucket, and lacks later buckets.
+/// A ring with a reservation keeps an old bucket, and lacks later buckets. In the answer, the first
+/// packet after the gap of each producer has the number of missing packets.
 #[test]
 fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     let mut written = Written::new();

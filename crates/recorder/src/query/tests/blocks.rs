@@ -1,5 +1,6 @@
-//! The blocks of an answer, with options that [`Reader`](retroscope_pcapfile::CaptureReader)
-//! ignores. Numbers are from the pcapng draft.
+//! Parses the blocks of an answer, with options that
+//! [`CaptureReader`](retroscope_pcapfile::CaptureReader) ignores. Numbers are from the pcapng
+//! draft.
 
 use crate::PacketId;
 
@@ -84,7 +85,7 @@ impl Block {
         options
     }
 
-    /// An option with a number of 64 bits.
+    /// The option with this code, whose value is a number of 64 bits.
     pub(super) fn number(&self, wanted: u16) -> Option<u64> {
         let mut options = self.options().into_iter();
         let (_, value) = options.find(|(code, _)| *code == wanted)?;

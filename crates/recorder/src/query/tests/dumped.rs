@@ -1,4 +1,5 @@
-//! Packets that left the ring, from dumps: against plain lists, and one case at a time.
+//! Tests of packets that left the ring and are read from dumps, one case at a time. The other tests
+//! of dumps use the helpers of this file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +32,7 @@ pub(super) struct Sent {
     pub(super) record: u64,
 }
 
-/// The recording of all rings of this process, which are created at the same time.
+/// The recording of all rings of these tests, which have the same time of creation.
 static OWN: LazyLock<Recording> = LazyLock::new(|| {
     let ring = Written::new().folder;
     Recording::of(&Attached::open(&ring.path().join("ring")).unwrap().info())
@@ -66,7 +67,7 @@ pub(super) struct Dump {
     pub(super) is_deleted: bool,
 }
 
-/// Dumps in memory.
+/// A catalog of dumps in memory.
 #[derive(Debug, Default)]
 pub(super) struct Shelves {
     dumps: Vec<Dump>,
@@ -75,7 +76,7 @@ pub(super) struct Shelves {
     /// Bytes that were read from files.
     read: Arc<AtomicUsize>,
     opens: AtomicUsize,
-    /// The client goes away while a file is opened.
+    /// Cancels the query when a file is opened, as if the client had disconnected.
     cancelled_by_open: Option<Cancel>,
     lists: Mutex<Vec<StampRange>>,
 }
@@ -176,7 +177,7 @@ pub(super) fn dump_cut<'s>(
 }
 
 impl Dump {
-    /// In another recording the same IDs name other packets.
+    /// Makes this a dump of another recording, in which the same IDs name other packets.
     pub(super) fn of_others(mut self) -> Self {
         self.shelved.claims = None;
         self.shelved.recording = Some(OTHERS.to_owned());
@@ -347,7 +348,7 @@ fn errors(report: &QueryReport) -> Vec<String> {
 #[test]
 fn a_dump_of_all_gives_what_has_left_the_ring() {
     let mut past = Past::new();
-    past.fill(3000); // 6 MiB into 2
+    past.fill(3000); // 6 MiB of packets into a ring of 2 MiB
     let end_ns = 1000 + 10 * 2999;
     let window = (1000, 25_000);
     past.shelve(vec![dump("a", window, "", past.those(window))]);
@@ -364,7 +365,7 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         "{}",
         report.reasons()
     );
-    // If nothing matches, the answer knows that.
+    // If no packet of the dump matches, the answer is complete, and counts the packets.
     let nothing = Query {
         expression: "ether[0] = 7".to_owned(),
         ..named(1000, 2000)
@@ -372,7 +373,7 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
     let (report, _) = past.ask(&nothing);
     assert_eq!(report.empty, Some(Empty::NothingMatched { of: 101 }));
     assert_eq!(report.verdict, Verdict::Complete);
-    // A client that may not ask for dumps gets the number of dumps.
+    // With `Counted` the report has the number of dumps, without their names.
     let counted = Query {
         dumps: DumpsAsked::Counted,
         ..named(1000, end_ns)
@@ -383,8 +384,8 @@ fn a_dump_of_all_gives_what_has_left_the_ring() {
         !text.contains("pcapng") && text.contains("\"read\":1"),
         "{text}"
     );
-    // Other queries get packets of the ring only: queries without a start, and queries that
-    // continue after a packet.
+    // Some queries get only packets of the ring: queries whose window is in the ring, queries that
+    // continue after a packet, and queries without a start.
     let resumed = Query {
         after: report.after.clone(),
         ..named(1000, end_ns)
@@ -564,7 +565,8 @@ fn other_recordings_give_what_they_have_and_cover_nothing() {
     assert_eq!(past.ask(&elsewhere).1, [given(&before, 60)]);
 }
 
-/// Packets are the same if their IDs are the same. Other packets may differ only in their IDs.
+/// The ring and dumps have the same packet if the IDs are equal: the answer has the packet once.
+/// Two packets that differ only in their IDs are both in the answer.
 #[test]
 fn a_packet_is_known_by_its_id() {
     let mut past = Past::new();
@@ -590,7 +592,7 @@ fn a_packet_is_known_by_its_id() {
         record: 70_000,
         ..in_ring.clone()
     };
-    // The ring and two overlapping dumps have the first packet.
+    // The ring and all three dumps have the first packet, and two dumps have the other packet.
     let both = [&in_ring, &other];
     let window = (1000, 2000);
     let right = "ether[7] & 1 = 1";
@@ -664,7 +666,7 @@ fn without_ids_only_the_time_before_all_others_is_given() {
     assert!(report.reasons().contains("1 not read whole"));
     let (report, _) = past.ask(&named(1000, 3000));
     assert!(errors(&report).is_empty(), "its part is whole");
-    // The ring has no IDs for a comparison either.
+    // Packets of the ring cannot be compared with such a dump either: no packet is given twice.
     past.shelve(alone);
     let (_, found) = past.ask(&named(1000, 31_000));
     let mut once = found.clone();
@@ -696,7 +698,8 @@ fn a_file_whose_stamps_go_back_is_left_there() {
     assert_eq!((errors(&report).len(), found.len() > 1000), (0, true));
 }
 
-/// The ring then has stamps twice, and dumps have some of them too.
+/// A clock was set back, so different packets of the ring have the same stamps, and a dump has some
+/// of these packets. The answer has no packet twice.
 #[test]
 fn a_clock_that_is_set_back_gives_nothing_twice() {
     let mut past = Past::new();
@@ -805,8 +808,8 @@ fn the_start_does_not_move_past_packets_of_dumps() {
     assert_eq!(causes(&report), ["evicted"], "{report:?}");
 }
 
-/// The order of packets without IDs does not depend on other dumps, of which one may be left out
-/// after the count.
+/// The pass after the count leaves out a dump that failed in the count. The packets without IDs in
+/// other dumps keep their order all the same.
 #[test]
 fn the_newest_packets_of_dumps_without_ids_are_all_there() {
     let mut past = Past::new();
@@ -815,8 +818,8 @@ fn the_newest_packets_of_dumps_without_ids_are_all_there() {
         let those = past.those(window).filter(|it| it.mark & 1 == parity);
         dump(id, window, "", those).without_ids()
     };
-    // The first dump takes time from the second, which is then cut, matches nothing and is left
-    // out.
+    // Dumps "a" and "b" overlap, so "b" gives only a part of its window, which counts as a failure.
+    // No packet of "b" matches, so the pass after the count leaves "b" out.
     let dumps = vec![
         old("a", (1000, 2000), 1),
         old("b", (1500, 4000), 1),
@@ -889,7 +892,8 @@ fn who_is_gone_has_nothing_read() {
     assert_eq!(answer.count().unwrap().packets, 0);
 }
 
-/// An open may wait for a slow disk.
+/// The client disconnects while the first file is opened. No other file is opened, because opening
+/// may wait for a slow disk.
 #[test]
 fn no_file_is_opened_for_a_client_that_is_gone() {
     let mut past = Past::new();

@@ -1,4 +1,5 @@
-//! Packets that left the ring, from random dumps, against plain lists.
+//! Tests of packets that left the ring and are read from random dumps: answers are compared with
+//! lists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,8 @@ use super::{
     *,
 };
 
-/// Random packets, some of them alike, a ring that wraps, random dumps and queries, against lists.
+/// Answers to random queries about random packets and dumps are what lists of the packets say. Some
+/// packets are alike, and the ring may be overwritten.
 #[test]
 fn answers_are_what_lists_say() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
@@ -140,7 +142,7 @@ fn answers_are_what_lists_say() {
             assert!(found.is_sorted_by_key(|it| it.0), "{what}");
             let total = expected.len();
             if query.newest || report.clipped.contains(&"limit") {
-                // Packets with equal stamps may be exchanged.
+                // If packets have equal stamps, the list and the answer may have different ones.
                 if query.newest {
                     expected.reverse();
                     found.reverse();

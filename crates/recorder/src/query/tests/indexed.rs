@@ -79,7 +79,7 @@ impl Indexed {
     }
 }
 
-/// An expression of primitives that match the headers of captures, and of other primitives.
+/// A random expression of primitives, most of them about addresses in the captures.
 fn expression(random: &mut fastrand::Rng, hosts: &[IpAddr], depth: u32) -> String {
     if depth > 0 && random.u32(..3) > 0 {
         let mut part = || expression(random, hosts, depth - 1);
@@ -259,7 +259,8 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
     assert_eq!(indexed.index.bytes(), 0);
 }
 
-/// Buckets of a flood are tried once, and the other buckets are still ruled out.
+/// In half of the buckets, random addresses make filters useless. A query tries only once to make
+/// such filters, and the filters of the other buckets still rule buckets out.
 #[test]
 fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
@@ -365,7 +366,8 @@ fn one_flow_is_found_ten_times_faster() {
         let mut number = 0_u32;
         while indexed.ring.statistics().evicted_packets == 0 {
             number += 1;
-            // Flows begin and end; one address is everywhere, and one flow somewhere.
+            // Flows begin and end. One address is in every 50th packet, and one flow in every
+            // 300,000th.
             let flow = match flows {
                 u32::MAX => random.u32(..),
                 0 if number & 1 << 17 == 0 => random.u32(..),

@@ -27,12 +27,12 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Verdict, rfc3339};
 
-/// Bytes of the smallest bucket. The ring has eight buckets for two producers.
+/// Size of a bucket: the smallest possible size. The ring has eight buckets for two producers.
 const BUCKET_BYTES: usize = 260 << 10;
 const BUCKETS: usize = 8;
 const PRODUCERS: usize = 2;
 
-/// A ring in a file, and the stamps of its published packets by producer, in the order of storing.
+/// A ring in a file, and the stamps of its stored packets by producer, in the order of storing.
 struct Written {
     folder: TempDir,
     ring: Ring,
@@ -79,7 +79,8 @@ impl Written {
         }
     }
 
-    /// Stores a packet of `bytes` bytes that carries the producer and its number.
+    /// Stores a packet of `bytes` bytes, which begins with its number among the packets of its
+    /// producer. Its interface has the producer's number.
     fn store(&mut self, producer: usize, stamp_ns: i64, bytes: usize) {
         let number = self.published[producer].len() as u64;
         let mut frame = vec![0; bytes];
@@ -126,7 +127,8 @@ impl ParsedAnswer {
             packets.push((record.meta.time_ns, record.meta.interface, number));
         }
         assert_eq!(report.packets, packets.len() as u64);
-        // The file has the verdict as often as it should.
+        // The file has the verdict once, at its last packet, and the report once for each
+        // interface.
         let end = &out[out.len().saturating_sub(8192)..];
         let count = |text: &str| {
             end.windows(text.len())
@@ -148,8 +150,8 @@ impl ParsedAnswer {
         self.packets.iter().map(|packet| packet.0).collect()
     }
 
-    /// The numbers of a producer's packets. A producer is an interface of the file, in the order of
-    /// their first packets.
+    /// The numbers of the packets of an interface of the file. Each producer has one interface, and
+    /// the file numbers the interfaces by their first packets.
     fn numbers(&self, interface: u16) -> Vec<u64> {
         let own = self.packets.iter().filter(|packet| packet.1 == interface);
         own.map(|packet| packet.2).collect()
@@ -244,7 +246,7 @@ fn windows_and_filters_choose() {
 #[test]
 fn what_was_overwritten_is_told_where_it_was_asked_for() {
     let mut written = Written::new();
-    written.fill(1000, 2000); // 8 MiB into 2
+    written.fill(1000, 2000); // 8 MiB of packets into a ring of 2 MiB
     let path = written.folder.path().join("ring");
     let whole = answer(&path, &Query::default()).unwrap();
     assert_eq!(
@@ -299,8 +301,8 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
         (found.packets.len(), causes(&found)),
         (200, vec!["unpublished"])
     );
-    // Only a watermark promises that nothing older follows: neither the newest packet nor a
-    // contradicting state is a promise.
+    // Only a watermark promises that no older packet follows. The newest packet promises nothing,
+    // nor does the state `ended` (below) if watermarks contradict this state.
     for (to_ns, is_known) in [(2099, true), (2100, false)] {
         let known = Query {
             to_ns: Some(to_ns),
@@ -316,7 +318,7 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
         causes(&answer(&killed, &Query::default()).unwrap()),
         ["unpublished"]
     );
-    // After a clean end the recorder says that there was nothing more.
+    // After a clean end, the watermarks say that no packets follow.
     let Written {
         folder,
         ring,
@@ -331,7 +333,8 @@ fn a_killed_writer_is_not_believed_beyond_its_last_publication() {
     );
 }
 
-/// The recorder was killed before any thread published a watermark.
+/// The recorder was killed before it stored a packet. An answer is complete only if each producer
+/// published a watermark.
 #[test]
 fn an_empty_ring_of_a_killed_writer_is_not_complete() {
     let mut written = Written::new();
@@ -347,7 +350,8 @@ fn an_empty_ring_of_a_killed_writer_is_not_complete() {
     assert_eq!(found.report.verdict, Verdict::Complete);
 }
 
-/// A bucket may be overwritten between the reading of its header and of its records.
+/// Buckets are overwritten after the query read their headers, and before it reads their records.
+/// The loss is reported if the query has a start; else the window begins later.
 #[test]
 fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
     for named in [None, Some(1000)] {
@@ -380,7 +384,8 @@ fn what_is_overwritten_meanwhile_is_told_only_where_it_was_named() {
     }
 }
 
-/// The start of the complete part of the ring is a position and not a stamp.
+/// A query without a start gives all packets from the place where the ring is complete, also if a
+/// clock was set and later packets have earlier stamps.
 #[test]
 fn a_window_without_a_start_holds_all_on_both_sides_of_a_step() {
     for step_ns in [3_600_000_000_000, -9000] {
@@ -446,7 +451,8 @@ fn steps_of_a_clock_are_in_the_stamps() {
     assert_eq!(found.packets.len(), 1);
 }
 
-/// The first and the last bucket of a producer are read, whatever times their headers have.
+/// A query reads the only bucket of a producer, even if the bucket's header has wrong times. The
+/// answer has all packets, and reports the damage.
 #[test]
 fn a_header_with_wrong_times_hides_nothing() {
     let mut written = Written::new();
@@ -454,7 +460,8 @@ fn a_header_with_wrong_times_hides_nothing() {
     for producer in &mut written.producers {
         producer.set_watermark(3000);
     }
-    // Smallest and largest time of the first bucket, and a window outside of these times.
+    // The word of the header with the smallest or the largest time, its wrong value, and a window
+    // that is outside of the wrong times.
     for (word, ns, window) in [(3, 1400_i64, (1000, 1100)), (4, 1500, (1600, 1700))] {
         let path = written.killed();
         let query = Query {
@@ -597,13 +604,14 @@ fn place(random: &mut fastrand::Rng, good: &[u8]) -> usize {
 fn is_checked(place: usize, good: &[u8]) -> bool {
     let buckets_at = good.len() - BUCKET_BYTES * BUCKETS;
     if place >= buckets_at {
-        // Stamp, wire length, interface and direction of a record. Only a filter knows the record's
-        // number, at bytes 6 and 7 of its 2 KiB.
+        // Checks cover only the offset and the captured length of a record. They cover neither its
+        // payload, where the filter reads its number, nor its stamp, wire length, interface and
+        // direction.
         let from_end = BUCKET_BYTES - (place - buckets_at) % BUCKET_BYTES;
         let is_payload = from_end > DESCRIPTORS;
         return !is_payload && (2..8).contains(&((from_end - 1) % 16));
     }
-    // The watermark, and the time of overwritten packets.
+    // A changed watermark or time of overwritten packets is not noticed.
     let of_producer = PRODUCERS_AT..PRODUCERS_AT + 128 * PRODUCERS;
     let is_told = of_producer.contains(&place) && [2, 5].contains(&(place % 128 / 8));
     !is_told && place < TABLES_AT

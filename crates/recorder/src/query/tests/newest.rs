@@ -1,5 +1,5 @@
-//! The newest packets, against lists. Between the count and the reading, some packets are
-//! overwritten, or their dumps are deleted.
+//! Tests of queries for the newest packets: answers are compared with lists. Between the count and
+//! the pass that reads, some packets are overwritten, or their dumps are deleted.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::{
     *,
 };
 
-/// An answer with an event after its count.
+/// The answer to a query for the newest packets. `between` runs after the query has found where
+/// these packets begin, and before the query reads these packets.
 fn ask(
     past: &mut Past,
     query: &Query,
@@ -178,7 +179,7 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             "{what}"
         );
         assert!(report.packets <= limit, "{what}");
-        // From this stamp on they were the newest packets.
+        // The stamp of the oldest of the newest packets, as of the count.
         let newest = before
             .iter()
             .rev()

@@ -1,4 +1,4 @@
-//! A recorder's own dumps as sources of its answers.
+//! Tests in which a recorder answers queries from its own dumps.
 
 use std::path::Path;
 
@@ -166,7 +166,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     let report = bench.ask("udp port 7");
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("other files"), "{report:?}");
-    // The original files, written by any process.
+    // With the original files, the dump is a source again, whichever process wrote the files.
     bench.put(SIDECAR, sidecar.to_string().as_bytes());
     bench.put(CAPTURE, &capture);
     let report = bench.ask("udp port 7");
