@@ -24,9 +24,9 @@ use crate::{
 pub(crate) const FILE_SHARDS_MAX: usize = 32;
 
 impl Analyzers {
-    /// The meaning of `auto` if packets may be shed (`sheds`). From files, before shedding a packet
-    /// an inserter needs the findings of all earlier packets. That is quickest if the inserter has
-    /// analyzed these packets itself.
+    /// Replaces `auto` by `inline` from files if packets may be shed (`sheds`). From files, before
+    /// shedding a packet an inserter needs the findings of all earlier packets. That is quickest if
+    /// the inserter has analyzed these packets itself.
     pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
         match self {
             Self::Auto if offline && sheds => Self::Inline,
@@ -34,7 +34,7 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that shards may need, for sources with this number of queues.
+    /// Number of readers of the ring that shards may need, for sources with this number of queues.
     pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
         let most = if offline { FILE_SHARDS_MAX } else { queues };
         match self {
@@ -145,9 +145,9 @@ pub(crate) fn choose(
     })
 }
 
-/// Makes slots with shards, one for each of `scripts`, all with the same rules. If shards do not
-/// derive what hits would dump, also returns the derivation. That is the case from files, if
-/// several shards find hits: the results depend on the order of packets.
+/// Makes slots with shards, one for each of `scripts`, all with the same rules. From files with
+/// readers, also returns the derivation: the analyzer then derives the dump filters of hits in the
+/// order of packets. Otherwise each shard derives the filters of its hits.
 pub(crate) fn place_shards(
     who: AnalysisPlacement,
     (rules, scripts): (Triggers, Vec<ScriptFunctions>),

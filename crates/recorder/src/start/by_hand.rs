@@ -38,9 +38,9 @@ pub struct ManualTrigger {
 }
 
 impl RecorderHandle {
-    /// Triggers manually, and waits until the dump is open. The request selects the packets, or
-    /// else `manual_dump` of the configuration. The dump has its own window. If a trigger with this
-    /// `key` has started a dump before (among the last 256), the result is that dump.
+    /// Triggers manually, and waits until the dump is open. The expression of the request selects
+    /// the packets; without an expression, `manual_dump` of the configuration does. If a trigger
+    /// with this `key` has started a dump before (among the last 256), the result is that dump.
     ///
     /// # Errors
     /// As [`Self::trigger_by_hand`].
@@ -180,7 +180,8 @@ impl RecorderHandle {
         })
     }
 
-    /// The ring time of a stamp; the last one if the clock showed the stamp several times.
+    /// The ring time of a stamp. If the clock showed the stamp several times, the last of these
+    /// times that is not in the future.
     fn ring_time(&self, stamp_ns: i64) -> Result<i64, CommandError> {
         self.check_live()?;
         let common = self.common()?;

@@ -64,7 +64,7 @@ pub struct Config {
     /// Names of the triggers, in the same order: different names of 1 to 64 bytes without control
     /// characters. A trigger without a name gets its place as its name, from 1.
     pub names: Vec<String>,
-    /// Packet time before and after a trigger.
+    /// Packet time before a trigger.
     pub past: Duration,
     /// Packet time after a trigger.
     pub future: Duration,
@@ -75,8 +75,8 @@ pub struct Config {
     /// Dumps open at once. If there are several rules, one rule may have half of the dumps, and the
     /// other rules share the rest.
     pub max_dumps: usize,
-    /// How long after the end of a window the same rule and filled-in dump expression start no
-    /// dump.
+    /// For this time after the end of a dump's window, the same rule with the same filled-in dump
+    /// expression starts no dump.
     pub hold_off: Duration,
     /// Dumps started in any minute, shared like `max_dumps`; 0: no limit.
     pub dumps_per_minute: u64,
@@ -116,7 +116,7 @@ pub struct Config {
     pub post: Option<PostConfig>,
     /// How the recorder acts on alerts, and the alerts of files.
     pub alerts: AlertConfig,
-    /// Leaves out creation times and the host's name.
+    /// Leaves out creation times, the host's name, the UUID of the recording and packet IDs.
     pub reproducible: bool,
 }
 
@@ -189,8 +189,9 @@ pub struct ClassCutoff {
 /// Where packets are analyzed for triggers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analyzers {
-    /// Live: in the thread that stores them while it keeps up, or else in another thread if a CPU
-    /// is free. With scripts always in the other thread. From files: in another thread.
+    /// Live: in the thread that stores the packets while this thread keeps up, or else in another
+    /// thread if a CPU is free. With scripts always in the other thread. From files: in another
+    /// thread, unless packets may be shed: then as `Inline`.
     #[default]
     Auto,
     /// In the thread that stores the packets, even if that leads to losses.

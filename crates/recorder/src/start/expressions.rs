@@ -64,7 +64,7 @@ pub fn check_alert_template(text: &str) -> Result<(), FilterError> {
     check_label_template(text, &LinkTypes::new(&[], &usual))
 }
 
-/// Tries a template for alerts on link types, with addresses of IPv4 or of IPv6.
+/// Checks that a template for alerts compiles for a link type, with addresses of IPv4 or of IPv6.
 pub(super) fn check_label_template(
     text: &str,
     link_types: &LinkTypes<'_>,

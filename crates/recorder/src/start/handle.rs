@@ -78,8 +78,8 @@ pub enum CommandError {
         "rule '{0}' was changed or removed since you read it: read it again, and repeat your change"
     )]
     RuleChangedBefore(String),
-    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled:
-    /// which. A later trigger may start a dump.
+    /// The trigger started no dump because of a limit of its rule or of the recorder, or because
+    /// its rule is disabled. The text says why. A later trigger may start a dump.
     #[error("{0}")]
     Suppressed(String),
     /// The ring has no packet for the dump of this hit of a rule.
@@ -122,7 +122,7 @@ pub struct RecorderHandle {
     pub(crate) history: Option<Arc<History>>,
     /// The keeper of the dumps' directory; `None`: there is no directory.
     pub(crate) keeper: Option<KeeperHandle>,
-    /// Counts the results of the commands of dumps, if there are any.
+    /// Counts the results of `--post` commands; `None`: no such command is configured.
     pub(crate) post: Option<PostCounter>,
 }
 

@@ -101,11 +101,12 @@ use crate::{
 const WINDOW_GRACE: Duration = Duration::from_millis(50);
 
 const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// A queue may have gone to rest when no dump was open: the packets of the shortest window arrive
-/// after the rest. The other half of the grace time is for the analyzer's step that opens the dump,
-/// and for the inserter's next step.
+/// While no dump is open, a queue may leave arrived packets in the kernel for `REST_NS_MAX`. The
+/// packets of the shortest window may arrive that late. The other half of the grace time is for the
+/// analyzer's step that opens the dump, and for the inserter's next step.
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// Stamps of overwritten buckets kept offline, so that `missing` is exact.
+/// From files: maximum bytes of the log of the times of overwritten records. With all times, the
+/// ranges of `missing` are exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
 /// Flows that inserters distinguish at once while packets may be shed, for all inserters together.
@@ -131,12 +132,14 @@ impl Recorder {
     ) -> Result<Self, StartError> {
         let opened = OpenedRecorder::new(config, sources, files, clock, progress)?;
         let events = Events::new();
-        // The threads of `--post` may have another identity than the threads that start later.
+        // The threads of `--post` start before `opened_all`, in which the caller may give up its
+        // privileges: commands of `--post` may have another identity than the recorder.
         let post = config.post.as_ref();
         let post = post.map(|config| Post::start(config, events.clone()));
         let post = post.transpose().map_err(StartError::Opened)?;
         opened_all().map_err(StartError::Opened)?;
-        // Scripts run without the privileges that opening takes, and so do the threads.
+        // Scripts are loaded without the capabilities that opening the sources needs. `Wired::run`
+        // starts the threads of the data path without these capabilities too.
         let planned = without_capabilities(|| opened.plan(config))??;
         planned.wire(config, events)?.run(config, post)
     }
@@ -189,7 +192,7 @@ impl OpenedRecorder {
         let queues = probed.iter().map(|source| source.queues()).sum();
         let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
         let mut ring_config = ring_config(config, queues, clock.now());
-        // Whether scripts shunt is not known before they are loaded.
+        // Scripts are not loaded yet, so each trigger script counts as a script that shunts.
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
         let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
@@ -489,8 +492,8 @@ impl Wired {
     }
 }
 
-/// The filtering that engines may take over. With `-c` engines must not filter, because packets
-/// after the last one count as filtered.
+/// The filtering that engines may take over. With `-c` engines must not filter, because inserters
+/// count packets after the last requested packet as filtered.
 fn offer(config: &Config, expressions: &mut CheckedExpressions, link_types: &[LinkType]) -> Offer {
     let filter = expressions.filter.as_mut();
     let programs = match filter {
@@ -530,7 +533,7 @@ fn host() -> String {
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
     // The ring of files has exactly the configured size, because results depend on the size. Live,
-    // room is added for the index.
+    // the index gets a part of the configured size.
     let bytes = match config.offline {
         true => config.ring_bytes,
         false => ring_bytes(config.ring_bytes),

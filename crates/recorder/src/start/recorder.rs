@@ -68,7 +68,8 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
-    /// The caller's last step before the threads failed.
+    /// The caller's function `opened_all` failed ([`Recorder::start`]), or the threads of `--post`
+    /// could not be started.
     #[error("{0}")]
     Opened(Box<dyn std::error::Error + Send + Sync>),
     /// A thread could not be started.
@@ -103,8 +104,8 @@ pub struct RecorderStatus {
     /// The earliest stamp in the ring, ns since the epoch; approximate if a source's own clock was
     /// set. `None`: the ring is empty.
     pub oldest_stamp_ns: Option<i64>,
-    /// How far the ring reaches back: it has all packets stored within this time. Elapsed time,
-    /// whatever the stamps. `None`: from files, whose time is not the system's.
+    /// How far the ring reaches back: it has all packets that were stored within this time until
+    /// now, measured by the monotonic clock. `None`: from files.
     pub history: Option<Duration>,
     /// The history goal, and the bytes of each direction that flows keep for it (`None`: all
     /// bytes). `None`: no goal.
@@ -137,8 +138,8 @@ pub struct RecorderStatus {
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
-    /// Dumps for which packets may have been too late ([`SourceSnapshot::late`]): their verdicts do
-    /// not report these packets.
+    /// Finished dumps whose packets may have arrived too late ([`SourceSnapshot::late`]). The
+    /// verdicts of these dumps do not report the late packets.
     pub outdated: u64,
     /// Scripts that are disabled after failing or exceeding a budget.
     pub scripts_failed: u64,
@@ -193,7 +194,7 @@ pub struct RecorderSummary {
     pub alerts: AlertCounts,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
-    /// Counts of the dumps that finished before these.
+    /// Counts of the dumps that finished before the dumps in `dumps`.
     pub dumps_before: DumpCounts,
     /// See [`RecorderStatus::post`].
     pub post: Option<PostCounts>,
@@ -204,7 +205,7 @@ pub struct RecorderSummary {
 }
 
 impl RecorderSummary {
-    /// Stored packets that the analyzer neither saw nor missed.
+    /// Published packets that the analyzer has neither read nor missed by overwriting.
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.stored
@@ -214,9 +215,9 @@ impl RecorderSummary {
 }
 
 impl RecorderStatus {
-    /// Any thread may call this. Reads the analyzer's ledger first, under its lock, and then the
-    /// ring, under the ring's lock. All packets in the ledger were published before, so `unread` is
-    /// the number of packets that were published but not read at the moment between.
+    /// Any thread may call this. Reads the analyzer's ledger first, and then the number of
+    /// published packets, each under its lock. All packets in the ledger were published before, so
+    /// the difference `unread` is never negative.
     pub(super) fn of(common: &RecorderShared, handle: &RecorderHandle) -> Self {
         let counters = &common.counters;
         let reading = counters.reading();
@@ -333,7 +334,7 @@ impl Recorder {
     /// Waits for all threads and sums up.
     #[must_use]
     pub fn join(self) -> RecorderSummary {
-        // Nobody will take the waiting flows.
+        // No caller takes the waiting flows any more, so threads must not wait for the receiver.
         drop(self.flows);
         let mut panicked = false;
         let mut errors = Vec::new();

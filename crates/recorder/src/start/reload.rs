@@ -106,9 +106,9 @@ impl RecorderHandle {
     /// Makes the recorder follow another configuration from now on. These settings apply: the rules
     /// that are expressions, with their names and requests, `dump`, `manual_dump`, `past`,
     /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`,
-    /// `bytes_per_hour`, `when_full` and `cutoffs`. Ignores all other settings, except that scripts
-    /// must be the same. Each packet is analyzed by either the old rules or the new rules. May take
-    /// as long as compiling the new rules.
+    /// `limit_alerts_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. Ignores all other
+    /// settings, except that scripts must be the same. Each packet is analyzed by either the old
+    /// rules or the new rules. May take as long as compiling the new rules.
     ///
     /// # Errors
     /// [`CommandError`]: nothing has changed, except after [`CommandError::Late`]: the change will
@@ -212,7 +212,8 @@ impl RecorderHandle {
         Ok(names.into_iter().zip(rules).collect())
     }
 
-    /// The changes that lead to the configured rules, and the present rules.
+    /// Finds the changes that lead to the wanted rules. Returns the locked present rules, the
+    /// changes, and the compiled parts of the rules in `ReloadPlan::put`, by name.
     #[expect(
         clippy::type_complexity,
         reason = "the parts are used once, by the caller"

@@ -103,8 +103,9 @@ impl RecorderHandle {
         self.log.tell(RecorderEvent::Notice(text));
     }
 
-    /// Listens to events: from this number on if they are still kept (the last 1024), or from the
-    /// next event on.
+    /// Listens to events from this number on. `None`, or a number in the future: from the next
+    /// event on. The last 1024 events are kept; the listener gets the number of events that it
+    /// missed.
     #[must_use]
     pub fn subscribe(&self, from: Option<u64>) -> Subscription {
         self.log.subscribe(from)

@@ -40,8 +40,8 @@ pub const NO_PACKET: &str = "less 0";
 
 /// Largest number of rules.
 const RULES_MAX: usize = 16_384;
-/// Bytes of the expressions of all added rules. A rule costs 30 to 240 times its text: most if the
-/// text is short, or is no list.
+/// Maximum bytes of the texts of rules that commands added or changed. The memory of a rule is 30
+/// to 240 times its text. The factor is large for short texts, and for texts other than lists.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// The rules by name, as sent to the analyzer. The analyzer answers when it has applied a change.
@@ -56,7 +56,7 @@ pub(crate) struct RuleBook {
     are_flows_apart: bool,
     /// Not locked while a thread waits for the analyzer. See [`Self::table`].
     rules: Mutex<RuleTable>,
-    /// Rules that the analyzer has disabled since [`Self::table`].
+    /// Rules that the analyzer has disabled since the last call of [`Self::table`].
     fired: FiredRules,
     /// The other parts of the configuration that may change. Locked during a reload, also while it
     /// waits for the analyzer; taken before `rules`.
@@ -86,7 +86,7 @@ pub(super) struct RuleEntry {
     /// Whether the rule belongs to the configuration, and follows the next
     /// [reload](RecorderHandle::reload).
     pub(super) is_configured: bool,
-    /// Whether the texts came from a command, and count against [`TEXT_BYTES_MAX`].
+    /// Whether the expressions came from a command, and count against [`TEXT_BYTES_MAX`].
     pub(super) is_counted: bool,
 }
 
@@ -115,7 +115,7 @@ struct RequestedRule<'a> {
     condition: Condition<'a>,
 }
 
-/// What must be true of the present rule for a change.
+/// A condition on the present rule, without which a change is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition<'a> {
     /// Nothing: the rule may exist or not.
@@ -364,8 +364,9 @@ impl RuleTable {
         }
     }
 
-    /// The rule, if it is already as wanted: the request may be a retry, so its version may be old.
-    /// Fails if the condition is false, or if the rule is a script.
+    /// Returns the present rule if it is already as wanted, whatever the version in the condition:
+    /// the request may be a retry. `None`: the rule must be changed or added. Fails if the
+    /// condition is false, or if a script would have to change.
     fn as_wanted(&self, wanted: RequestedRule<'_>) -> Result<Option<RuleStatus>, CommandError> {
         let name = wanted.name;
         match self.by_name.get(name) {
@@ -384,7 +385,7 @@ impl RuleTable {
 }
 
 impl RuleTable {
-    /// Refuses texts that are too long in addition to the other added rules.
+    /// Refuses a rule if its texts and the texts of the other added rules are too long together.
     fn check_bytes(&self, wanted: RequestedRule<'_>) -> Result<(), CommandError> {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
@@ -456,9 +457,9 @@ impl RecorderHandle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, or changes the one of its name under a `condition`. Packets that are
-    /// analyzed after this returns are matched by the rule. `is_enabled`: whether its matches are
-    /// hits (`None`: as it is; those of a new rule are). Returns the rule as this change made it,
+    /// Adds a trigger rule, or changes the rule of this name, under a `condition`. The rule applies
+    /// to all packets that are analyzed after this returns. `is_enabled`: whether its matches are
+    /// hits (`None`: unchanged; a new rule is enabled). Returns the rule as this change made it,
     /// and whether the rule existed.
     ///
     /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
@@ -466,9 +467,9 @@ impl RecorderHandle {
     /// because of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
-    /// expression, does not compile for any source; `RuleExists`, `RuleChangedBefore`: the condition
-    /// is false for a rule that would change.
+    /// [`CommandError`], and then the rule is as it was, except after `Late`: the change will
+    /// happen. `Filter`: the expression, or the dump expression, does not compile for any source.
+    /// `RuleExists`, `RuleChangedBefore`: the condition is false for a rule that would change.
     pub fn put_rule(
         &self,
         name: &str,
@@ -557,7 +558,8 @@ impl RecorderHandle {
                 "there are {RULES_MAX} rules, which is the limit"
             )));
         }
-        // By number. With settings, the analyzer needs the requests of all rules.
+        // Requests by number of the rule. If there are new settings, the analyzer needs the
+        // requests of all rules.
         let mut requests = BTreeMap::new();
         if settings.is_some() {
             let all = rules.by_name.values();

@@ -32,17 +32,18 @@ use crate::{
     start::recorder::StartError,
 };
 
-/// How long the analyzer waits for records, while clocks may end a window.
+/// How long the analyzer waits for records, while a clock may end a window or the wait of a hit.
+/// From files always this time.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// How long the analyzer waits live, while no dump is open: longer than a busy queue holds packets
-/// back. So on a busy link only packets wake the analyzer, or only hits if inserters analyze
-/// packets.
+/// How long the analyzer waits live, while no dump is open: longer than an engine holds packets
+/// back on a busy link. So on a busy link only packets wake the analyzer, or only hits if inserters
+/// analyze packets.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, if
-/// it was woken sooner than this the last time. On a link that is never idle, each publication
-/// would wake it, with a system call of the inserter each time. If packets arrive in blocks, one
-/// wake-up serves a whole block, right after the inserter: there a timer would cost more, because
-/// it wakes a sleeping CPU.
+/// Live: an analyzer that has read all records sleeps for this time, and only then asks producers
+/// to wake it, if its last wait was shorter than this time. Without the sleep, on a link that is
+/// never idle, each publication would wake the analyzer by a system call of the inserter. If
+/// packets arrive in blocks, waits are longer, and one wake-up serves a block. There a timer would
+/// cost more, because it wakes a sleeping CPU.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts the dumper. The keeper ends after the dumper.
@@ -64,7 +65,7 @@ pub(super) fn spawn_dumper(
     })
 }
 
-/// Reads until the `left` threads have ended.
+/// Lets an analyzer or a reader of shards read until the threads that `left` counts have ended.
 fn read(reader: &mut impl RingReader, live: bool, left: &AtomicUsize) {
     let (mut was_busy, mut is_hurried) = (false, false);
     // Acquire: everything that the last inserter published is then seen at the end.
@@ -105,7 +106,7 @@ pub(super) struct DataPath {
 pub(super) type DataPathThreads = (Vec<JoinHandle<()>>, Vec<JoinHandle<Vec<SourceError>>>);
 
 impl DataPath {
-    /// Starts the threads.
+    /// Starts the analyzer, the readers of shards and the inserters.
     pub(super) fn spawn(self) -> Result<DataPathThreads, StartError> {
         let common = Arc::clone(&self.for_inserters.common);
         let inserters = if common.is_live() {
