@@ -125,8 +125,8 @@ impl Resume {
         self.begin = Some(position);
     }
 
-    /// Whether a packet is left out: an earlier answer had the packet, or it is before
-    /// [`Self::begin_with`].
+    /// Whether a packet is left out: an earlier answer had the packet, or the packet is before the
+    /// position of [`Self::begin_with`].
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
             Some(ResumePlace {

@@ -462,9 +462,9 @@ impl RecorderHandle {
     /// hits (`None`: unchanged; a new rule is enabled). Returns the rule as this change made it,
     /// and whether the rule existed.
     ///
-    /// A change happens between two packets. Open dumps of the rule go on as requested, but no more
-    /// hits join these dumps. Hits of another expression are counted from 0, and are not held off
-    /// because of earlier dumps.
+    /// A change happens between two packets. Open dumps of the rule go on as requested. If the
+    /// expression, the dump expression or the window changes, no more hits join these dumps. Hits
+    /// of another expression are counted from 0, and are not held off because of earlier dumps.
     ///
     /// # Errors
     /// [`CommandError`], and then the rule is as it was, except after `Late`: the change will

@@ -298,7 +298,7 @@ fn an_empty_answer_says_why_and_is_a_file() {
         report.empty.unwrap()
     };
     assert_eq!(why(&path, &all), Empty::NothingRecorded);
-    written.fill(10_000, 2000); // 8 MiB into 2
+    written.fill(10_000, 2000); // 8 MiB of packets into a ring of 2 MiB
     for producer in &mut written.producers {
         producer.set_watermark(30_001);
     }

@@ -874,7 +874,8 @@ fn who_is_gone_has_nothing_read() {
         .collect();
     let bytes: usize = rare.iter().map(|dump| dump.file.len()).sum();
     past.shelve(rare);
-    // The first packet ends the answer.
+    // The client cancels the query at the first packet: no further packet is given, and less than
+    // half of the bytes of the dumps is read.
     let cancel = Cancel::default();
     let answer = past.answer(&named(1000, 20_000)).until(&cancel);
     let mut seen = 0;

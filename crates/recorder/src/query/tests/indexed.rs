@@ -327,8 +327,8 @@ fn the_index_has_its_part_of_the_memory() {
     }
 }
 
-/// One flow with much traffic, a flow that is everywhere, a flood, and a flood in half of the
-/// buckets.
+/// Measures searches for a rare flow and for an address in every 50th packet. The rings have mixed
+/// traffic, a flood of random addresses, or such a flood in half of the buckets. Prints the times.
 #[test]
 #[ignore = "takes a minute and 2 GiB, and is about time: run it alone, with --release"]
 fn one_flow_is_found_ten_times_faster() {

@@ -62,7 +62,7 @@ fn count<'b>(bag: impl IntoIterator<Item = (&'b Given, &'b usize)>) -> u64 {
     bag.into_iter().map(|(_, count)| *count as u64).sum()
 }
 
-/// The current packets of the ring with these stamps.
+/// The current packets of the ring with stamps from 0 to `end_ns`.
 fn in_ring(past: &Past, end_ns: i64) -> Vec<Given> {
     let query = Query {
         from_ns: Some(0),
@@ -72,7 +72,7 @@ fn in_ring(past: &Past, end_ns: i64) -> Vec<Given> {
     past.ask(&query).1
 }
 
-/// The start of an answer to a query without a start.
+/// The start of the answer's window, if the query has no start; else 0.
 fn begin_ns(past: &Past, query: &Query, end_ns: i64) -> i64 {
     if query.from_ns.is_some() {
         return 0;
@@ -153,7 +153,8 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             past.publish();
         });
         let what = format!("seed {seed}: {query:?} {report:?}");
-        // Dumps are needed for packets that left the ring.
+        // The packets of each dump with stamps in `wanted`: other stamps are in the ring, and a
+        // query does not take them from dumps. `is_left`: without the deleted dumps.
         let dumped = |is_left: bool, is_own: bool| -> Vec<Vec<Given>> {
             let those = held
                 .iter()

@@ -146,7 +146,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     );
     assert_eq!(errors(&report), [""; 0]);
     let sidecar = bench.sidecar();
-    // Another expression.
+    // The sidecar is changed to another expression: the dump gives no packet.
     let mut changed = sidecar.clone();
     changed["expression"] = "".into();
     bench.put(SIDECAR, changed.to_string().as_bytes());
@@ -154,7 +154,7 @@ fn what_a_dump_covers_the_recorder_knows() {
     assert!(is_evicted(&report) && report.packets == 0, "{report:?}");
     assert!(errors(&report)[0].contains("expression"), "{report:?}");
     assert!(report.reasons().contains("1 not read whole"), "{report:?}");
-    // Another capture, with its checksum.
+    // The capture is changed, and the sidecar has its new checksum: the dump gives no packet.
     let mut changed = sidecar.clone();
     let capture = bench.disk.read(Path::new(CAPTURE)).unwrap();
     let mut other = capture.clone();
