@@ -47,8 +47,8 @@ pub struct Timeline {
     /// Length of a slot, ns.
     pub slot_ns: i64,
     /// Start of the complete history, ns since the epoch: from here on the ring has everything that
-    /// was stored. Older slots have the packets that are left. `None`: nothing was overwritten,
-    /// from files.
+    /// was stored. Older slots have the packets that are left. `None`: packets come from files, and
+    /// no packet was overwritten.
     pub whole_from_ns: Option<i64>,
     /// The longest time range of one bucket, ns. Shorter times cannot be distinguished.
     pub resolution_ns: i64,
@@ -58,13 +58,14 @@ pub struct Timeline {
     /// Captured bytes of the packets in the ring.
     pub bytes: Vec<Option<u64>>,
     /// Packets lost before the ring, or shed, by cause. A loss shows between two readings of a
-    /// counter, and counts as evenly distributed between these.
+    /// counter, and counts as evenly distributed between the two readings.
     pub lost: BTreeMap<&'static str, Vec<u64>>,
     /// Losses are known up to here, ns since the epoch; `None`: not known yet.
     pub losses_known_to_ns: Option<i64>,
     /// Whether an interface was down or removed.
     pub down: Vec<bool>,
-    /// Triggered dumps; `None`: the recorder has forgotten some triggers since then.
+    /// Triggered dumps; `None`: the slot is in the future, or the recorder has forgotten a trigger
+    /// at or after the start of the slot.
     pub triggers: Vec<Option<u64>>,
     /// Peaks, if the client asked for them.
     pub peaks: Option<Peaks>,
@@ -83,7 +84,7 @@ struct TriggerTimes {
 }
 
 impl TriggerLog {
-    /// A dump opens, for a packet with this stamp.
+    /// Adds the trigger of a dump that opens. The trigger has this stamp.
     pub(crate) fn add(&self, stamp_ns: i64) {
         let mut triggered = lock(&self.0);
         triggered.last_ns.push_back(stamp_ns);
@@ -103,8 +104,9 @@ struct TimelineSlots {
 }
 
 impl TimelineSlots {
-    /// Divides a closed time range. There may be fewer slots than requested, because a slot is at
-    /// least a nanosecond. There may be a few more, because a slot is at most a century.
+    /// Divides a closed time range. There may be fewer slots than requested, because a slot has a
+    /// whole number of nanoseconds. If fewer than 4 slots are requested, there may be up to 4,
+    /// because a slot has at most 2^62 ns (146 years).
     fn new((from_ns, to_ns): (i64, i64), slots: usize) -> Self {
         let ns = (i128::from(to_ns) - i128::from(from_ns)).unsigned_abs() + 1;
         let slot_ns = ns.div_ceil(slots as u128).clamp(1, 1 << 62);
@@ -196,7 +198,7 @@ impl Timeline {
             });
         }
         let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
-        // Before both times nothing is left.
+        // Before the earlier of both times, the ring has no packets.
         let known_from_ns = match (whole_from_ns, oldest_ns) {
             (Some(whole_ns), Some(oldest_ns)) => Some(whole_ns.min(oldest_ns)),
             (whole_ns, _) => whole_ns,
@@ -305,10 +307,11 @@ impl Timeline {
             None => None,
         };
         let present: Vec<TimelinePackets> = present.iter().map(|it| it.stretch).collect();
-        // After the reading of peaks: buckets that were overwritten meanwhile are missing in both.
+        // Read after the peaks: a bucket that was overwritten meanwhile is missing in the peaks and
+        // counts as overwritten here.
         let whole_from_ns = evicted_to_ns(&ring, &steps).map_err(own)?.max(start_ns);
-        // Read up to when losses are known before reading the losses: inserters log a loss before
-        // they move that time.
+        // Read before the losses: inserters log a loss before they advance the time up to which
+        // losses are known.
         let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
         let losses = losses
@@ -347,7 +350,7 @@ fn evicted_to_ns(ring: &Attached, steps: &[Step]) -> Result<Option<i64>, CopyErr
 }
 
 impl PeakBucket {
-    /// A bucket with records.
+    /// A bucket with records; `None`: the bucket has no records.
     fn new(bucket: AttachedBucket, steps: &[Step]) -> Option<Self> {
         let (first_ns, last_ns) = bucket.span_ns?;
         let offset_ns = offset_ns(steps, bucket.producer, bucket.first);

@@ -1,4 +1,4 @@
-//! Dumps and their sidecars say which frames alerts are about.
+//! The sidecars of dumps say which frames alerts are about.
 
 use std::{
     path::Path,
@@ -31,7 +31,7 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
     }
 }
 
-/// A disk, and a recorder with dumps of alerts.
+/// A disk, and a recorder that writes its dumps to this disk. Only alerts start dumps.
 fn rig() -> (FakeDisk, Rig) {
     let disk = FakeDisk::default();
     let directory = Directory::on(
@@ -94,8 +94,8 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     assert_eq!(told["alerts"][1]["packet"], 501);
 }
 
-/// The disk is full before the alert's frame. A sidecar that can still be written claims neither
-/// the frame nor a number.
+/// The disk has no room for the alert's frame, and later has room for the sidecar. The sidecar must
+/// claim neither that the file has the frame, nor a packet number.
 #[test]
 fn a_failed_dump_claims_no_frame_of_an_alert() {
     let (disk, mut rig) = rig();

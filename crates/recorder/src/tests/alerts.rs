@@ -1,4 +1,4 @@
-//! Alerts whose stamps are ahead of the clock, and the memory that alerts take.
+//! Alerts whose stamps are ahead of the clock, and the number of alerts that may wait.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -61,7 +61,7 @@ fn an_alert_far_ahead_of_the_clock_is_answered_at_once() {
     assert!(rig.reports.is_empty(), "{:?}", rig.reports);
 }
 
-/// An alert that is a little ahead of the clock does not wake the analyzer before its time.
+/// An alert that is a few seconds ahead of the clock does not wake the analyzer before its time.
 #[test]
 fn an_alert_soon_to_come_wakes_the_analyzer_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,13 +106,14 @@ fn alerts_that_wait_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = rig(dir.path());
     let one = alert(1, START + 9 * S);
-    // The log keeps fewer events; they are not read here.
+    // The event log keeps only the last events of these alerts. `look` takes no events, because the
+    // rig panics if it misses events.
     for _ in 0..3 {
         rig.handle.alerts(vec![Arc::clone(&one); 30_000]).unwrap();
         rig.look();
     }
     assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 90_000 - 65_536)]);
-    // The alert that is due first stays.
+    // A new alert that is due earlier waits instead of an alert that is due later.
     rig.handle.alerts(vec![alert(2, START + 8 * S)]).unwrap();
     rig.look();
     rig.pass(8 * S);
@@ -126,7 +127,8 @@ fn alerts_that_wait_are_bounded() {
     );
 }
 
-/// An alert that is due takes no place among the alerts that wait.
+/// 65,536 alerts wait for their time, and no more may wait. Alerts that are already due need not
+/// wait, and are acted on.
 #[test]
 fn an_alert_that_is_due_is_acted_on_however_many_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +144,7 @@ fn an_alert_that_is_due_is_acted_on_however_many_wait() {
 }
 
 /// The clock is set back by 15 s. One alert waits for its time meanwhile. The other alert has a
-/// stamp from before the step and arrives after the step.
+/// stamp from before the step and arrives after the step. Both start dumps of their packets.
 #[test]
 fn alerts_stamped_before_the_clock_was_set_back_keep_their_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ fn config() -> RigConfig<'static> {
     }
 }
 
-/// Sets the real-time clock.
+/// Steps the real-time clock by `step_ns`.
 fn step_clock(rig: &Rig, step_ns: i64) {
     rig.clock.wall_ns.fetch_add(step_ns, Ordering::SeqCst);
 }
@@ -59,9 +59,9 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
     );
 }
 
-/// Packets come too late for finished dumps: for the last dump, and for the first of more dumps
-/// than are remembered individually. The packets are counted and reported. A packet of a time
-/// without a dump is not counted.
+/// Packets come too late for finished dumps: for the last dump, and for the oldest dumps, whose
+/// windows are merged into one range. The packets are counted and reported. A packet that is in no
+/// window and not in this range is not counted.
 #[test]
 fn packets_that_come_too_late_are_counted_and_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -85,15 +85,16 @@ fn packets_that_come_too_late_are_counted_and_told() {
         let last_ns = now_ns - 40 * MS;
         let (late, dumps, packets) = match number {
             10 => (vec![last_ns, last_ns + 15 * MS, last_ns], 1, 2),
-            // Six of 1,030 windows are merged into one range, which includes the time between two
-            // windows.
+            // A packet before all windows, six of which are merged into one range.
             1030 => (vec![first_ns - 15 * MS], 0, 0),
+            // Seven of the 1,031 closed windows are merged into one range, which includes the time
+            // between two windows. The first packet in the range makes all seven dumps outdated.
             1031 => (vec![first_ns, first_ns + 15 * MS], 7, 2),
             _ => (vec![], 0, 0),
         };
         expected.0 += dumps;
         expected.1[1] += packets;
-        // The present packet shows that the source's clock is right.
+        // The last packet is stamped now, and shows that the source's clock was not set back.
         let frames = late.iter().chain([&now_ns]).map(|ns| (*ns, udp(1, 7, 0)));
         rig.feeds[1].lock().unwrap().frames.extend(frames);
         rig.arrive(0, udp(1, 9, 0));
@@ -102,7 +103,8 @@ fn packets_that_come_too_late_are_counted_and_told() {
         rig.step();
         assert_eq!(rig.late(), expected, "{number}");
     }
-    // The end comes less than a minute after the first report, and brings the second report.
+    // Late packets are reported at most once a minute. The stop, less than a minute after the first
+    // report, brings the second report.
     let is_told = |it: &&String| it.contains("up to 2 packets of fake1, ");
     assert_eq!(rig.notices.iter().filter(is_told).count(), 1);
     rig.stop();
@@ -158,7 +160,8 @@ fn little_waits_for_a_dumper_that_hangs() {
     assert_eq!(rig.reports.len(), 16, "none is lost");
 }
 
-/// The analyzer makes no progress until the ring has overwritten packets. The dumps end by the
+/// The analyzer makes no progress until the ring has overwritten packets. A recorder with a rule
+/// reports that triggers may be missed; a recorder without rules does not. The dumps end by the
 /// clock, or at the stop.
 #[test]
 fn packets_that_no_rule_saw_are_told() {
@@ -171,7 +174,7 @@ fn packets_that_no_rule_saw_are_told() {
         let plan = RigConfig {
             triggers,
             dump: "",
-            // With an inserter's shard, no packets would be missed.
+            // If inserters analyzed the packets, no packets would be missed.
             analyzers: Analyzers::Threads(NonZeroUsize::MIN),
             ring_bytes: 16 << 20,
             past_ns: 10 * S,
@@ -309,7 +312,7 @@ fn a_source_that_is_ahead_takes_no_memory_for_each_packet() {
         let ahead_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + S;
         let packets = (0..1000).map(|number| (ahead_ns + number, udp(2, 7, 0)));
         rig.feeds[1].lock().unwrap().frames.extend(packets);
-        // A packet in its turn, so that each round has two runs.
+        // A packet that is not ahead, so that each round has packets of both kinds.
         rig.arrive(0, udp(2, 7, 0));
         rig.step();
         if round == 10 {

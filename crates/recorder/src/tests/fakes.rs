@@ -28,7 +28,7 @@ pub(crate) struct FakeClock {
     pub(super) pause: Mutex<Option<Pause>>,
 }
 
-/// A thread pauses after reading the clock, and a packet arrives meanwhile.
+/// A pause after a reading of the clock. At its end a packet arrives.
 #[derive(Debug)]
 pub(super) struct Pause {
     /// Readings before the pause.
@@ -46,7 +46,7 @@ impl FakeClock {
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
-    /// Takes the pause after this reading, if any.
+    /// The pause, if it follows this reading.
     fn due(&self) -> Option<Pause> {
         let mut pause = self.pause.lock().unwrap();
         let readings = &mut pause.as_mut()?.readings;
@@ -101,7 +101,7 @@ pub(super) struct FakeQueue {
 }
 
 impl FakeQueue {
-    /// Removes the outer tag from a frame, as the kernel does.
+    /// Removes the outer VLAN tag from an Ethernet frame, as the kernel does.
     fn take_tag(&self, data: &mut Vec<u8>) -> Option<VlanTag> {
         let tag: [u8; 4] = data.get(12..16)?.try_into().ok()?;
         let [tpid, tci] = [[tag[0], tag[1]], [tag[2], tag[3]]].map(u16::from_be_bytes);

@@ -1,5 +1,5 @@
-//! Promises of a recorder, tested on a recorder without threads ([`rig`]), whose clock, queues and
-//! disk are the test's.
+//! Tests of a recorder's promises. Most tests use a recorder without threads ([`rig`]), and control
+//! its clock, its queues and often its disk.
 
 mod alert_marks;
 mod alerts;

@@ -99,7 +99,8 @@ pub(crate) struct Rig {
 #[derive(Debug)]
 pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
-    /// The number of queues, the last ones, that have another clock and promise no watermark.
+    /// Number of queues, counted from the last queue, that have another clock and promise no
+    /// watermark.
     pub(crate) foreign_queues: usize,
     pub(crate) link_type: LinkType,
     pub(crate) ring_bytes: u64,
@@ -192,7 +193,7 @@ impl Rig {
         Self::assemble(clock, plan, start_ns, directory, PoolConfig::new(false))
     }
 
-    /// A live recorder with an open directory, perhaps with threads that write.
+    /// A live recorder with an open directory. `pool` says whether threads write the dumps.
     pub(crate) fn with_pool(
         plan: &RigConfig<'_>,
         start_ns: i64,
@@ -414,8 +415,8 @@ impl Rig {
         }
     }
 
-    /// Moves both clocks by `ns`. Every queue's watermark and counters follow, as those of an
-    /// engine do on an idle link.
+    /// Moves both clocks by `ns`. Every queue's watermark, and the time of its counters, follow as
+    /// with an engine on an idle link.
     pub(crate) fn pass(&self, ns: i64) {
         self.clock.pass(ns);
         let wall_ns = self.clock.wall_ns.load(Ordering::SeqCst);
@@ -436,20 +437,20 @@ impl Rig {
             .push_back((now_ns, data));
     }
 
-    /// Steps every part until it is done.
+    /// Steps the inserters, then the other parts as [`Self::analyze`] does.
     pub(crate) fn step(&mut self) {
         self.insert();
         self.analyze();
     }
 
-    /// Steps the inserters until they are done.
+    /// Steps each inserter once, which stores all waiting packets of its queue.
     pub(crate) fn insert(&mut self) {
         step_all(&self.inserters);
     }
 
-    /// Steps the analyzer and the dumper until they are done. The thread that reads the clock after
-    /// this number of readings pauses there, and a packet arrives on the first queue at the end of
-    /// the pause. Returns `false` if there were fewer readings.
+    /// Does the same as [`Self::analyze`], with a pause of `pause_ns`: the clock is read `readings`
+    /// times, and the pause follows the next reading. At its end `packet` arrives on the first
+    /// queue. Returns `false` if the clock was not read often enough for the pause.
     pub(crate) fn analyze_with_pause(
         &mut self,
         readings: usize,
@@ -467,7 +468,7 @@ impl Rig {
         self.clock.pause.lock().unwrap().take().is_none()
     }
 
-    /// Steps the analyzer until it is done.
+    /// Steps the readers of shards and the analyzer until they are done.
     pub(crate) fn look(&mut self) {
         for reader in &mut self.readers {
             while reader.step() {}
@@ -500,7 +501,7 @@ impl Rig {
         self.analyzer.as_mut().map(Analyzer::run_commands);
     }
 
-    /// The analyzer does one step, between two checks of the clock.
+    /// Each reader of a shard and the analyzer do one step, which ends with a check of the clock.
     pub(crate) fn look_once(&mut self) {
         self.readers.iter_mut().for_each(|it| _ = it.step());
         if let Some(analyzer) = &mut self.analyzer {
@@ -508,16 +509,16 @@ impl Rig {
         }
     }
 
-    /// Steps the analyzer and the dumper until they are done.
+    /// Steps the readers of shards and the analyzer until they are done. Then the dumper does one
+    /// round, and the rig takes the events.
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
         self.hear();
     }
 
-    /// Accounts for costs as from files: the dumper reads no further than the analyzer. Within a
-    /// batch the analyzer asks for the costs of the records before `end`, and then goes on with the
-    /// batch.
+    /// From now on the dumper reads no further than the analyzer, as from files. Only now it also
+    /// reads the records before `end`, as if the analyzer asked for their costs within a batch.
     pub(crate) fn account(&mut self, end: u64) {
         self.dumper.account(self.positions.clone(), end);
         self.hear();
@@ -553,7 +554,7 @@ impl Rig {
         self.handle.commands.try_send(command).unwrap();
     }
 
-    /// Drops all dumps.
+    /// The dumper abandons all dumps. Their reports have the error `why`.
     pub(crate) fn abandon(&mut self, why: &str) {
         self.dumper.abandon(why);
         self.hear();
@@ -620,7 +621,8 @@ impl Rig {
         analyzer.remembered()
     }
 
-    /// The number of packets that the analyzer has skipped.
+    /// The number of packets that the analyzer did not compare with closed windows, because the
+    /// packets were too new for all closed windows.
     pub(crate) fn passed_by(&self) -> usize {
         self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
     }
@@ -629,7 +631,8 @@ impl Rig {
         self.analyzer.as_ref().expect("it is not stopped")
     }
 
-    /// Stops and finishes.
+    /// Stops the recorder, ends all inserters, readers and the analyzer, and lets the dumper do its
+    /// last round.
     pub(crate) fn stop(&mut self) {
         self.common.control.stop();
         self.step();
@@ -656,7 +659,7 @@ impl RecorderHandle {
     }
 }
 
-/// A raw IPv4 packet with UDP and a number.
+/// A raw IPv4 packet of 32 bytes with UDP: `number` is its payload. `port` is its destination port.
 pub(crate) fn udp(source_port: u16, port: u16, number: u32) -> Vec<u8> {
     let mut packet = vec![
         0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,

@@ -9,10 +9,10 @@
 //!
 //! A summary has a cell for each interval with packets, separately for each interface and
 //! direction. A cell has 16 bytes. On a slow link nearly every packet has its own cell, so a closed
-//! bucket keeps only some of its cells ([`BucketSummary::compact`]): a few hundred, at most 1 % of a
-//! bucket of 2 MiB on a link with few interfaces. An interval that lost its cell has at most 1/256
-//! of the packets or bytes of its bucket. If the slots are short enough to show the difference, the
-//! request reads the packets of the bucket again.
+//! bucket keeps only some of its cells ([`BucketSummary::compact`]). These are a few hundred, at
+//! most 1 % of a bucket of 2 MiB on a link with few interfaces. A dropped cell has at most 1/256 of
+//! the packets and of the bytes of its bucket. If the slots are short enough to show the
+//! difference, the request reads the packets of the bucket again.
 
 use std::{
     cmp::Reverse,
@@ -30,20 +30,23 @@ use crate::control::lock;
 
 /// Length of an interval, ns.
 const INTERVAL_NS: i64 = 1_000_000;
-/// Records that a request reads, so that a request takes some 50 ms.
+/// Largest number of records that a request reads, so that a request takes at most some 50 ms.
 pub(super) const RECORDS_MAX: u64 = 4 << 20;
 /// Records that are read while the bucket is held, so that a hold takes less than 1 ms.
 const HOLD_RECORDS: u64 = 1 << 15;
 /// Cells that a closed bucket keeps because they have the most packets, or bytes.
 const LARGEST: usize = 256;
-/// Parts of a bucket's time range, each of which keeps its largest cells.
+/// Parts of the time range of a bucket with one series; more series have fewer parts. Each part
+/// keeps the largest cells of each series.
 const PARTS: i64 = 128;
 /// Cells that are compared with a packet before the packet gets a new cell.
 const SAME_CELL_MAX: usize = 8;
-/// Cells that wait for buckets that overlap.
+/// Cells that are collected before complete intervals are counted: later buckets may overlap, and
+/// add cells to the same intervals.
 const PENDING_MAX: usize = 1 << 16;
-/// Series that are counted, and series of an answer: those with the most bytes.
+/// Largest number of series that a request counts.
 const SERIES_COUNTED: usize = 64;
+/// Largest number of series in an answer. The answer has the counted series with the most bytes.
 const SERIES_MAX: usize = 16;
 
 /// The property that divides the packets into series.
@@ -57,8 +60,9 @@ pub enum SeriesBy {
     Direction,
 }
 
-/// Peaks by slot. `None` in a list: the slot has buckets that are not read yet, or its packets are
-/// unknown.
+/// Peaks by slot. `None` in a list: the packets of the slot are unknown, or the slot begins before
+/// [`Self::known_from_ns`]. The second reason does not apply to the packets and bytes of
+/// [`Self::all`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peaks {
     /// Length of the intervals, ns.
@@ -94,7 +98,8 @@ pub(crate) struct PeakCache(OnceLock<Vec<Mutex<BucketSummary>>>);
 /// Packets of one interval, one interface and one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PeakCell {
-    /// The interval above [`SERIES_BITS`]: cells are sorted by this key.
+    /// The interval, and in the lowest [`SERIES_BITS`] bits the interface and the direction. Cells
+    /// are sorted by this key.
     key: i64,
     packets: u32,
     bytes: u32,
@@ -137,8 +142,8 @@ impl PeakGrid {
         }
     }
 
-    /// The interval of a stamp. Fits a key: less than 2^45 milliseconds, and a request has less
-    /// than 2^45 intervals in its slots.
+    /// The interval of a stamp, bounded to ±2^44 so that it fits a key. The bound changes no
+    /// interval of the slots: 2^63 ns are less than 2^44 ms, and a request has some 2,000 slots.
     fn interval(self, stamp_ns: i64) -> i64 {
         let since_ns = stamp_ns.saturating_sub(self.origin_ns);
         since_ns
@@ -238,7 +243,7 @@ impl BucketSummary {
         self.cells.retain(|cell| {
             let most = largest.get_mut(&place(cell));
             let most = most.map_or((0, 0), |most| {
-                // One cell of each part is enough.
+                // If several cells have the largest value of a part, the first is enough.
                 let is = (most.0 == cell.packets, most.1 == cell.bytes);
                 if is.0 {
                     most.0 = u32::MAX;
@@ -275,11 +280,12 @@ fn largest_but(cells: &[PeakCell], value: impl Fn(&PeakCell) -> u32) -> u32 {
         .1
 }
 
-/// A bucket of the timeline, with the stamps that its records may have.
+/// A bucket of the timeline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeakBucket {
     pub(super) bucket: AttachedBucket,
     pub(super) stretch: TimelinePackets,
+    /// The smallest and the largest stamp that a record may have, whatever steps its clock made.
     pub(super) reach_ns: (i64, i64),
 }
 
@@ -294,7 +300,7 @@ enum PeakSource {
     Gone,
 }
 
-/// What a request reads.
+/// A request that reads peaks, and the ring that it reads.
 #[derive(Debug)]
 pub(super) struct PeakReading<'a> {
     pub(super) ring: &'a Ring,
@@ -307,7 +313,7 @@ pub(super) struct PeakReading<'a> {
     pub(super) records: u64,
 }
 
-/// Counts of a request before unknown slots are left out.
+/// Counts of a request before the counts of unknown slots become `None`.
 #[derive(Debug)]
 pub(super) struct PeakSums {
     interval_ns: i64,
@@ -327,8 +333,8 @@ pub(super) struct SlotCounts {
 }
 
 impl PeakReading<'_> {
-    /// Reads the peaks of these buckets. The packets of `buckets` that are counted are taken away
-    /// from their stretches, and buckets that were overwritten are removed.
+    /// Reads the peaks of these buckets. Sets `stretch.packets` of the buckets that were read to 0,
+    /// and removes the buckets that were overwritten.
     pub(super) fn read(mut self, buckets: &mut Vec<PeakBucket>) -> PeakSums {
         let slots = self.slots;
         let grid = PeakGrid::of(slots);
@@ -362,7 +368,8 @@ impl PeakReading<'_> {
         collector.finish()
     }
 
-    /// Reads a bucket, unless its summary suffices.
+    /// Completes the summary of a bucket if the intervals have 1 ms, and chooses the source of the
+    /// bucket's cells. Reserves records if the packets must be read.
     fn find(&mut self, bucket: &AttachedBucket, grid: PeakGrid) -> PeakSource {
         let mut is_exact = false;
         if grid == PeakGrid::MILLISECONDS {
@@ -382,7 +389,7 @@ impl PeakReading<'_> {
         PeakSource::Packets
     }
 
-    /// Reads the records of a bucket that are not in its summary.
+    /// Reads the records of a bucket that are not in its summary, as far as `self.records` allows.
     fn refresh(&mut self, summary: &mut BucketSummary, bucket: &AttachedBucket) -> PeakSource {
         if summary.generation > bucket.bucket.generation {
             return PeakSource::Gone;
@@ -550,7 +557,8 @@ impl<'a> PeakCollector<'a> {
         }
     }
 
-    /// The number of a cell's series; `None`: there are too many, or none are asked for.
+    /// The number of a cell's series; `None`: there are too many series, or the request asks for no
+    /// series.
     fn series(&mut self, cell: &PeakCell) -> Option<usize> {
         let name = match self.by {
             SeriesBy::Nothing => return None,
@@ -579,7 +587,8 @@ impl<'a> PeakCollector<'a> {
         Some(number)
     }
 
-    /// All later buckets begin with this interval: counts the cells before, if there are many.
+    /// If many cells are pending, counts the cells before this interval. No further bucket begins
+    /// before this interval.
     fn count_before(&mut self, interval: i64) {
         if self.pending.len() > self.pending_max {
             self.count_until(interval);
@@ -595,8 +604,8 @@ impl<'a> PeakCollector<'a> {
             self.count(cells);
         }
         self.pending = left.to_vec();
-        // Buckets that all overlap leave their cells: each cell is sorted a few times, not once for
-        // each later bucket.
+        // If all buckets overlap, their cells stay pending. With the doubled limit each cell is
+        // sorted a few times, not once for each later bucket.
         self.pending_max = PENDING_MAX.max(2 * left.len());
     }
 

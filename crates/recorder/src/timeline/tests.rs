@@ -100,7 +100,7 @@ fn a_live_history_is_told_by_slot() {
     let line = line.unwrap();
     assert_eq!((line.from_ns, line.slot_ns), (START - 10 * S, S));
     assert_eq!((line.packets.len(), line.bytes.len()), (30, 30));
-    // The second in which the recording began has its own slot.
+    // The first ten slots are before the start of the recording.
     assert!(line.packets[..10].iter().all(Option::is_none), "{line:?}");
     let own: Vec<u64> = line.packets[10..20]
         .iter()

@@ -102,9 +102,9 @@ fn sum(counts: &[Option<u64>]) -> u64 {
     counts.iter().flatten().sum()
 }
 
-/// A burst of 2 ms at 1 Gbit/s in a minute with one packet a millisecond: each slot width shows its
-/// height, in packets and in bytes, for any number of queues, and if the burst fills several
-/// buckets.
+/// A minute has one packet a millisecond, and a burst of 2 ms at 1 Gbit/s. The peaks show the
+/// height of the burst at each slot width, in packets and in bytes, for one queue and for four
+/// queues.
 #[test]
 fn a_burst_keeps_its_height_at_every_slot_width() {
     for (mib, queues, len, begin_ns) in [
@@ -113,7 +113,7 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
         (20, 4, 60, 30 * S + 1),
     ] {
         let mut filled = Filled::new(mib, queues);
-        // A preamble of 8, a checksum of 4 and a gap of 12 bytes, and 8 bits a ns.
+        // A preamble of 8, a checksum of 4 and a gap of 12 bytes; 8 ns for each byte.
         let gap_ns = (i64::try_from(len).unwrap() + 24) * 8;
         let count = 2 * MS / gap_ns;
         let mut times: Vec<i64> = (0..60_000).map(|number| number * MS + 500_000).collect();
@@ -136,7 +136,7 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
             S,
             60 * S,
         ];
-        // Both with summaries of whole buckets and with those of full ones.
+        // Open buckets have all cells in their summaries, full buckets only some of their cells.
         for width_ns in widths {
             let all = 60 * S / width_ns;
             let slots = all.min(2000);
@@ -161,7 +161,7 @@ fn a_burst_keeps_its_height_at_every_slot_width() {
             );
             let bytes = most(&peaks.all.peak_packets) * len as u64;
             assert_eq!(most(&peaks.all.peak_bytes), bytes, "{what}");
-            // The packets of the slots are those of the times.
+            // The slots have as many packets as were stored with stamps in the time range.
             let (from, to) = stamps;
             let within = times.iter().filter(|ns| (from..=to).contains(ns)).count();
             let counted = sum(&line.packets);
@@ -249,8 +249,9 @@ fn series_have_their_own_peaks() {
     assert!(series(SeriesBy::Nothing).is_empty());
 }
 
-/// A request that may read few records begins with the newest packets, and says from where it
-/// knows them. The next requests go on. An open bucket gets more records meanwhile.
+/// A request that may read few records begins with the newest buckets, and says from which time on
+/// all buckets are read. The next requests read the rest. Then open buckets get more records, and a
+/// further request reads only the new records.
 #[test]
 fn a_request_reads_a_bounded_number_of_records() {
     let mut filled = Filled::new(16, 2);
@@ -327,7 +328,7 @@ fn overwritten_buckets_are_left_out() {
     let peaks = line.peaks.unwrap();
     assert_eq!((sum(&line.packets), sum(&peaks.all.wire_bytes)), (0, 0));
     assert_eq!(peaks.known_from_ns, None);
-    // The summaries are of the new generation now.
+    // This request makes summaries of the new buckets. The old list of buckets still gives nothing.
     let now = filled.buckets();
     let stored = now.iter().map(|it| it.stretch.packets).sum::<u64>();
     let line = filled.line(now, Asked::of((0, 4 * S - 1), 400));
@@ -335,7 +336,8 @@ fn overwritten_buckets_are_left_out() {
     assert_eq!(sum(&filled.line(listed, slots).packets), 0);
 }
 
-/// Stamps, not ring time: the clock is set forward by an hour within a bucket.
+/// The clock is set forward by an hour within a bucket: peaks are at the stamps of the packets, not
+/// at their ring time.
 #[test]
 fn peaks_are_where_the_stamps_are() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,7 +370,8 @@ fn peaks_are_where_the_stamps_are() {
     }
 }
 
-/// A dropped cell has at most 1/256 of its bucket, and each part of the bucket keeps its largest.
+/// A dropped cell has at most 1/256 of the packets and of the bytes of its bucket. Each part of the
+/// bucket's time range keeps its largest cells of each series.
 #[test]
 fn a_full_bucket_keeps_its_largest_cells() {
     for (seed, series) in [(1, 1), (2, 2), (3, 300)] {
@@ -421,7 +424,8 @@ fn a_full_bucket_keeps_its_largest_cells() {
     }
 }
 
-/// `cargo test --release -p retroscope-recorder peaks_cost -- --ignored --nocapture`
+/// Prints how long requests for peaks take:
+/// `cargo test --release -p retroscope-recorder peaks_cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures: run it alone, in a release build"]
 fn peaks_cost() {
