@@ -49,8 +49,8 @@ fn a_clock_step_loses_nothing() {
     }
 }
 
-/// A clock is set back while the ring is full: the past stays as long as before, and a dump whose
-/// window includes the step is complete.
+/// A clock is set forward or back while the ring is full: the past stays as long as before, and a
+/// dump whose window includes the step is complete.
 #[test]
 fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
     for step_ns in [3600 * S, -3600 * S] {
@@ -61,7 +61,7 @@ fn a_clock_set_back_on_a_full_ring_keeps_the_past() {
             ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
-        // Each packet takes a quarter of a bucket: 8 buckets hold 7 s.
+        // Each large packet takes a quarter of a bucket of 1 MiB: 8 buckets keep at least 7 s.
         let large = vec![0x45; 250_000];
         let mut number = 0;
         let mut second = |rig: &mut Rig, port| {
@@ -108,7 +108,7 @@ fn a_burst_on_both_sides_of_a_step_is_told_apart() {
             }
         }
         rig.step();
-        // One more packet with an earlier stamp: another CPU was delayed.
+        // One more packet with a stamp of the clock before the step, as from a delayed CPU.
         let late_ns = START + 12 * MS;
         let feed = &rig.feeds[0];
         feed.lock()
@@ -202,8 +202,8 @@ fn a_source_without_watermarks_holds_nothing_up() {
     }
 }
 
-/// The analyzer paused between reading one clock and the other. An apparent step is no step, and a
-/// real step is found at the next reading that can show the step.
+/// The analyzer paused between reading one clock and the other: an apparent step is not reported. A
+/// real step is reported at the next reading whose gap is at most 1 ms.
 #[test]
 fn clocks_that_are_read_far_apart_tell_of_no_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -430,11 +430,12 @@ fn a_step_that_is_not_believed_yet_is_told() {
         (true, 30, 40_i32, false, Some((Some(63), None))),
         (false, 30, 40, false, Some((Some(63), None))),
         (false, 30, 0, false, Some((None, Some(30)))),
-        // No packet follows that could decide: the packets are late, as at the end of a file.
+        // The source ends, so no packet follows that could decide: the packets count as late, as at
+        // the end of a file.
         (false, 30, 0, true, None),
         // The stamps are in time again: the packets were late.
         (false, 1, -1, false, None),
-        // Another test covers the report.
+        // No stamp goes back, so no step is reported.
         (false, 0, 0, false, None),
     ] {
         let case = format!("{counts}, {behind}, {then}, {ends}");

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// A rig whose threads write and compress dumps, one for each source port.
+/// A rig whose threads write and compress dumps. Each source port has its own dump.
 fn rig(directory: Directory) -> Rig {
     let plan = RigConfig {
         dump: "src port $srcPort",
@@ -67,7 +67,8 @@ fn sidecar(disk: &FakeDisk, report: &DumpReport) -> Value {
     told
 }
 
-/// Numbers of plain captures, compressed captures and sidecars.
+/// Numbers of plain captures, compressed captures and sidecars. Checks that the disk has no other
+/// file.
 fn ends(disk: &FakeDisk) -> (usize, usize, usize) {
     let names = disk.names();
     let count = |end: &str| {
@@ -228,7 +229,8 @@ fn a_dump_that_is_replaced_before_it_is_compressed_stays_plain_with_a_message() 
     }
 }
 
-/// A full disk has no room for a sidecar, and so none for a second copy.
+/// The disk is full when the sidecar of a dump is written. The dump is not compressed, not even
+/// after its sidecar was written later.
 #[test]
 fn a_dump_that_lacks_its_sidecar_is_not_compressed() {
     let disk = FakeDisk::default();

@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// Sends a request to the analyzer, steps the analyzer, and returns the answer.
+/// Runs `ask` in another thread, steps the analyzer until `ask` has returned, and returns its
+/// result.
 pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&RecorderHandle) -> T + Send) -> T {
     let handle = rig.handle.clone();
     scope(|scope| {
@@ -192,7 +193,8 @@ fn a_single_rule_fires_once() {
     let enable = |it: &RecorderHandle| it.enable_rule("once", (true, Some(false)), Condition::Any);
     assert!(!asked(&mut rig, enable).unwrap().request.single);
     packets(&mut rig);
-    // Two rules share the places of 64 dumps.
+    // The rule now starts a dump for each of the 40 packets. At most 64 dumps may be open, and each
+    // of the two rules has half of these places.
     assert_eq!(rig.reports.len(), 3 + 32);
     assert!(rig.handle.rule("once").unwrap().is_enabled);
 }
@@ -241,8 +243,8 @@ fn a_rule_is_changed_in_its_place() {
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
     assert_eq!(rig.handle.rules()[1].request, one);
     arrive(&mut rig, 8, 5);
-    // A disabled rule stays disabled with another expression, and a rule of the start can be
-    // changed.
+    // A disabled rule stays disabled with another expression. A rule of the configuration can be
+    // changed, too.
     asked(&mut rig, |it| {
         it.enable_rule("r", (false, None), Condition::Any)
     })
@@ -469,7 +471,6 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     rig.step();
     assert_eq!((left(&rig), reserved(&rig)), (None, 0));
     assert!(!rig.handle.unpin("frozen").unwrap());
-    // Without anybody who asks, the analyzer ends it.
     assert_eq!(ask(&rig, lease).1, PinChange::Made);
     assert_eq!(ask(&rig, None).1, PinChange::Replaced);
     rig.pass(3600 * S);
@@ -479,6 +480,7 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     let pins = &rig.common.pins;
     let is_kept = || rig.common.pins.take_fallen(&rig.common.ring).is_empty();
     assert!(is_kept());
+    // The analyzer calls `expire`, which ends the pin although no client asks for pins.
     pins.expire(rig.common.clock.mono_ns() + 30 * S - 1);
     assert!(left(&rig).is_some());
     pins.expire(rig.common.clock.mono_ns() + 30 * S);
@@ -551,7 +553,7 @@ fn a_query_tells_what_was_lost_before_the_ring() {
         assert_eq!(told(&report), (Verdict::Complete, 0), "{report:?}");
         assert_eq!(report.reasons(), "complete");
         assert_eq!(told(&ask(&rig, None, None)), (Verdict::Incomplete, 30));
-        // The counters were not read for a while.
+        // The counters were last read 50 ms ago.
         rig.arrive(0, udp(1, 9, 0));
         rig.pass(100 * MS);
         rig.feeds[0].lock().unwrap().known_ns = Some(rig.clock.wall_ns.load(SeqCst) - 50 * MS);

@@ -20,11 +20,13 @@ const FRAME_BYTES: u16 = 1514;
 /// Time until the trigger packet.
 const TRIGGER_AFTER: Duration = Duration::from_millis(1000);
 /// Length of the dumped past. The window begins after the start of the recording and ends before
-/// its end, so that the verdict is as expected.
+/// its end. A clipped window would have another verdict than the digest was computed with, and the
+/// recorder would read the file again.
 const PAST: Duration = Duration::from_millis(900);
 
-/// MB/s from the trigger to the end of a dump of the past, at full speed, and the bytes of the dump
-/// in the page cache afterwards. `beside`: rate of further packets meanwhile.
+/// MB/s from the trigger to the end of a dump of the past, and the bytes of the dump in the page
+/// cache afterwards. `sha256`: whether to compute digests. `beside`: rate of further packets, which
+/// the dump does not select.
 fn dump_rate(
     folder: &Path,
     ring_bytes: u64,
@@ -123,8 +125,8 @@ fn fio_rate(folder: &Path, bytes: u64) -> Option<f64> {
     Some(told["jobs"][0]["write"]["bw_bytes"].as_f64()? / 1e6)
 }
 
-/// MB/s of writing a mapped file that doubles when it is full, in records of one frame, as
-/// FlowScope writes dumps (FlowScope paper, section IV.C).
+/// MB/s of writing a mapped file that doubles when it is full, as FlowScope writes dumps (FlowScope
+/// paper, section IV.C). The Python program writes 64 records of one frame at a time.
 fn mapped_rate(folder: &Path, bytes: u64) -> Option<f64> {
     const WRITER: &str = "\
 import mmap, os, sys, time

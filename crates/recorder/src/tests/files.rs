@@ -108,8 +108,9 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
     }
 }
 
-/// A manual dump has no trigger packet, and a packet outside of the dump has no summary. A window
-/// that the start of the recording clips does not have the expected verdict.
+/// The sidecar of a manual dump has no trigger packet. A trigger packet that its dump does not
+/// select has no summary. The digests are right with the verdict that was expected before the end,
+/// and with another verdict: the start of the recording clips the first two windows.
 fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -144,7 +145,7 @@ fn what_is_not_known_is_not_told(digests: DigestTime, block_bytes: usize, zstd: 
         assert_eq!(told["clipped"][0], "start");
         assert_eq!(assert_listed(&disk, told), 1);
     }
-    // The first verdict without clipping is as expected.
+    // The window of the third dump is not clipped, so the dump has the expected verdict.
     rig.pass(5 * S);
     rig.arrive(0, udp(8, 9, 3));
     rig.step();
@@ -253,7 +254,7 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
 }
 
 /// If there is no room for the sidecars of dumps, complete or failed, they are written when there
-/// is room, and this is reported once. A deleted dump gets no sidecar. A sidecar that can never be
+/// is room, with one message for each. A deleted dump gets no sidecar. A sidecar that can never be
 /// written does not block other sidecars.
 #[test]
 fn sidecars_without_room_come_later() {
@@ -274,7 +275,7 @@ fn sidecars_without_room_come_later() {
         rig.pass(2 * S);
         rig.step();
     };
-    // Room for the packet and the interface statistics, and twice only for the header.
+    // Three dumps have room for the packet and the interface statistics, two only for the header.
     dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used);
@@ -290,7 +291,8 @@ fn sidecars_without_room_come_later() {
     let told = |rig: &Rig, what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
     assert_eq!(told(&rig, "no sidecar: "), 5, "{:?}", rig.notices);
     disk.set_capacity(usize::MAX);
-    // Another process has taken the names of the first and the last sidecar; one dump is deleted.
+    // Another process has taken the name of the first sidecar, and has replaced the file of the
+    // last dump. The fourth dump is deleted.
     disk.create(&path("0001")).unwrap();
     disk.remove(Path::new("dumps/0004.pcapng")).unwrap();
     disk.remove(Path::new("dumps/0005.pcapng.part")).unwrap();

@@ -103,8 +103,8 @@ fn files_give_the_same_flows_in_every_run() {
 fn a_file_does_not_wait_for_who_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
-    // Twice as many flows as can wait for the receiver. The receiver is dropped some time after the
-    // start.
+    // Twice as many flows as can wait for the receiver. `join` drops the receiver some time after
+    // the start.
     let frames = (1..=2).flat_map(|host| (0..u16::MAX).map(move |n| (START, udp(host, n, 0))));
     write(&capture, &frames.collect::<Vec<_>>());
     let config = Config {
@@ -199,7 +199,7 @@ fn a_slow_receiver_is_not_waited_for() {
     }
     rig.step();
     let mut lines = told(&mut rig.flows).len() as u64;
-    // At the end the shards wait.
+    // At the end the shards wait until the channel has room.
     rig.stop();
     lines += told(&mut rig.flows).len() as u64;
     let counts = rig.common.flow_counts().unwrap();
@@ -215,7 +215,8 @@ fn sums(lines: &[EndedFlow]) -> BTreeMap<[u16; 2], [u64; 2]> {
     sums.collect()
 }
 
-/// Two queues with one direction each: one shard counts both, and a message reports this.
+/// Two queues with one direction of each flow. Two analyzers are requested, but one thread counts,
+/// so that both directions count as one flow.
 #[test]
 fn directions_of_two_queues_are_one_flow() {
     let reply = |port: u16| {
@@ -283,8 +284,8 @@ fn flows_go_on_where_a_clock_is_set() {
     }
 }
 
-/// The volumes of the last seconds are available soon, also from two shards, and go away on a
-/// silent link. A receiver that takes nothing delays no shard.
+/// A window of 40 s has the volumes of all shards, and becomes empty on a silent link. A receiver
+/// that takes nothing for 30 s delays no shard, and gets all volumes later.
 #[test]
 fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
     for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {

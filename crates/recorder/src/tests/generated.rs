@@ -27,7 +27,7 @@ const FUTURE: i64 = 15 * MS;
 const TRIGGERS: [i64; 4] = [100, 150, 170, 260];
 /// The trigger during the flood.
 const FLOODED: i64 = TRIGGERS[2];
-/// Time of the clock step, and of the disk's trouble, ms.
+/// Time of the clock step, and the time range in which the disk fails, ms.
 const STEP: i64 = 155;
 const TROUBLE: std::ops::Range<i64> = 152..199;
 /// When large packets arrive, which take a third of the ring, ms: in the past of the last trigger.
@@ -96,14 +96,15 @@ impl Cell {
         usize::try_from(ms).unwrap() % self.queues()
     }
 
-    /// The stamp of a present packet: the system's clock is stepped, another clock is not.
+    /// The stamp of a packet that is sent at `at_ns`: the system's clock is stepped, another clock
+    /// is not.
     fn stamp_ns(self, source: usize, at_ns: i64) -> i64 {
         let is_foreign = self.sources == Sources::OneWithoutWatermark && source == 2;
         let is_stepped = !is_foreign && at_ns > (STEP - 1) * MS;
         START + at_ns + if is_stepped { self.step_ns } else { 0 }
     }
 
-    /// The smallest ring for this number of sources, in buckets of a MiB.
+    /// Bytes of the smallest ring for this number of sources, with buckets of 1 MiB.
     fn ring_bytes(self) -> usize {
         (4 * (self.queues() + 1)) << 20
     }
@@ -377,7 +378,7 @@ impl Recording {
     }
 }
 
-/// Checks that all packets in the file were sent, and are in order.
+/// Checks that all packets in the file are expected packets, each at most once, and in order.
 fn assert_is_part(held: &[(i64, Vec<u8>)], expected: &[&Sent], case: &str) {
     let mut rest = expected.iter();
     for (index, (stamp_ns, data)) in held.iter().enumerate() {

@@ -33,8 +33,8 @@ struct Cell {
 
 impl Cell {
     fn all() -> impl Iterator<Item = Self> {
-        // Within the past, its last packet, the trigger, the next packet, the last but one, the
-        // last of the window, one more.
+        // Two within the past, its last packet, the trigger, the next packet, the last but one, the
+        // last of the window, one more than the window has, and no limit.
         let limits = [1, 5, 20, 21, 22, 30, ALL, ALL + 1, u64::MAX];
         let cells = limits
             .into_iter()
@@ -47,8 +47,7 @@ impl Cell {
         })
     }
 
-    /// The report, the times of the packets in the file, and the times of all packets in the window
-    /// that were sent, ms.
+    /// The report, the times of the packets in the file, and the times of all sent packets, ms.
     fn run(self) -> (DumpReport, Vec<i64>, Vec<i64>) {
         let bytes_max = self.limit.saturating_mul(BYTES);
         let plan = RigConfig {
@@ -149,8 +148,8 @@ fn a_limit_meets_everything_else() {
     }
 }
 
-/// The place and the window become free at once: the next hits start dumps, each with its own
-/// limit.
+/// Only one dump may be open. A dump that reaches its limit ends at once, long before its window,
+/// and the next hit starts a dump with its own limit.
 #[test]
 fn live_a_dump_that_is_full_makes_room_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +184,8 @@ fn live_a_dump_that_is_full_makes_room_for_the_next() {
     assert!(last.packets < 50 && last.clipped == ["stop"], "{last:?}");
 }
 
-/// A full dump protects nothing of the rest of a long window, even if the analyzer pauses.
+/// A dump that has reached its limit reserves no buckets for the rest of a long window, even if the
+/// analyzer pauses.
 #[test]
 fn a_full_dump_gives_its_reservation_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn a_full_dump_gives_its_reservation_back() {
         rig.arrive(0, udp(1, if number == 10 { 9 } else { 7 }, 0));
         rig.arrive(0, vec![0x45; 250_000]);
         rig.insert();
-        // The analyzer is not informed.
+        // After the trigger the analyzer does not run, so it does not learn that the dump is full.
         if number <= 10 {
             rig.look();
         }
@@ -218,8 +218,8 @@ fn a_full_dump_gives_its_reservation_back() {
     assert_eq!(rig.reports[0].packets, 3);
 }
 
-/// A sink has no room, and the ring overwrites packets that were not read meanwhile. The packets
-/// read before reach the limit, so nothing is missing before the dump's last packet.
+/// A sink has no room, and the ring overwrites packets that its dump has not read. The packets that
+/// the dump has read before reach its limit, so none of its packets are missing.
 #[test]
 fn what_falls_behind_the_last_packet_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -283,8 +283,8 @@ fn what_comes_late_for_a_full_dump_is_counted() {
 }
 
 /// Files in order, out of order by less than `reorder-window`, and by more, with limits of all
-/// sizes in rings of two sizes: the same in every run, and the first packets of the window, or the
-/// dump counts as outdated.
+/// sizes in rings of two sizes. Each run gives the same files. A complete dump has the first
+/// packets of its window, or counts as outdated.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
@@ -363,8 +363,8 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     assert!(all_late > 10, "packets were too late for {all_late}");
 }
 
-/// A late packet may be the last one that a dump selects, before other packets in the file: packets
-/// that are too late for the dump are counted.
+/// Late packets count for the limits of dumps, and may be the packets that reach the limits. A dump
+/// that lacks a late packet, because it was full before, is incomplete or counts as outdated.
 #[test]
 fn from_files_a_late_packet_ends_a_dump() {
     let dir = tempfile::tempdir().unwrap();
@@ -374,7 +374,7 @@ fn from_files_a_late_packet_ends_a_dump() {
         let mut packet = udp(1, if n == 0 { 9 } else { 7 }, 0);
         packet.resize(1400, 0);
         frames.push((START + n * 4 * MS, packet.clone()));
-        // Later and later, but not before the earlier late packets.
+        // Each of these packets is later than the one before, and their stamps are in order.
         if n >= 500 && n % 50 == 0 {
             frames.push((START + n * MS / 5 + 1, packet));
         }

@@ -16,7 +16,7 @@ pub(crate) fn config() -> RigConfig<'static> {
     }
 }
 
-/// Ports and times of the packets in a finished dump.
+/// Time, destination port and number of each packet in a finished dump.
 pub(crate) fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
     let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut packets = Vec::new();
@@ -76,7 +76,8 @@ fn an_hour_of_slow_queues_stays() {
     assert!(packets.is_sorted_by_key(|p| p.0));
 }
 
-/// FlowScope's dumper waited for later traffic: on a silent link its dump never ended.
+/// On a silent link a dump ends on time. FlowScope's dumper waited for later traffic, so there its
+/// dump never ended.
 #[test]
 fn a_dump_on_a_silent_link_ends_on_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -84,7 +85,7 @@ fn a_dump_on_a_silent_link_ends_on_time() {
     rig.pass(MS);
     rig.arrive(0, udp(1, 9, 1));
     rig.step();
-    // The watermark is 1 ms earlier than the clock and must pass `to`.
+    // The watermark is 1 ms earlier than the clock, and must pass the end of the window.
     rig.pass(S + MS);
     rig.step();
     assert!(
@@ -143,7 +144,7 @@ fn stands_still_behind(readings: usize) -> bool {
     if !rig.analyze_with_pause(readings, 500 * MS, udp(1, 9, 1)) {
         return false;
     }
-    // 50 ms after the end of a window that would have begun with the pause.
+    // A window that began with the pause would have ended 100 ms ago, at the latest 50 ms ago.
     rig.pass(S - 400 * MS);
     rig.step();
     rig.pass(100 * MS);
@@ -324,7 +325,7 @@ fn a_source_that_is_gone_is_missing_from_every_later_dump() {
             assert_eq!((source.gaps, source.gap_ns), (1, away_ns));
         } else {
             assert_eq!(source.gaps, 0);
-            // The end of a stream is the end of its source.
+            // A source that ended without an error is missing from no dump.
             assert_eq!(
                 (report.verdict, missing),
                 (Verdict::Complete, vec![]),
@@ -427,7 +428,7 @@ fn what_was_forgotten_long_ago_is_not_missing() {
     for _ in 0..8300 {
         for _ in 0..4 {
             rig.arrive(0, large.clone());
-            // At once, so that the next packet can reuse the memory.
+            // Stored at once, so that the next packet reuses the memory of the fake queue.
             rig.insert();
         }
         rig.pass(S);
@@ -454,7 +455,7 @@ fn every_hit_is_found_by_inserters() {
         queues: 3,
         triggers: &["udp port 9", "udp src port 9 or udp dst port 11"],
         past_ns: 0,
-        // After a closed window, every packet of its bucket would be checked.
+        // A long window: while no window is closed, the analyzer need not check each packet.
         future_ns: 1000 * S,
         max_dumps: 1000,
         ..config()

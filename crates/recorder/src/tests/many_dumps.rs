@@ -1,4 +1,4 @@
-//! Many dumps at once: each holds what it would hold alone.
+//! Many dumps at once: other dumps change nothing in the packets of a dump.
 
 use std::{
     ops::{Range, RangeInclusive},
@@ -47,7 +47,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         ..RigConfig::default()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
-    // Some flows trigger alone, and all others together in the last of these rounds.
+    // Some flows trigger in rounds 60 to 199, and all others together in round 200.
     let triggers: Vec<u32> = (0..FLOWS).map(|_| random.u32(60..500).min(200)).collect();
     let mut sent = Vec::new();
     for round in 0..300 {
@@ -147,7 +147,7 @@ fn dumps_that_are_asked_about_every_packet_hold_what_they_take() {
     });
 }
 
-/// The ring that [`come_and_go`] fills.
+/// Bytes of the ring that [`come_and_go`] fills.
 const RING_BYTES: usize = 12 << 20;
 const LARGE_BYTES: usize = 100_000;
 /// The first port of the rules: each rule triggers on packets to one port.
@@ -312,11 +312,12 @@ fn what_was_read_for_all_dumps_is_overwritten() {
     assert_eq!(rig.common.ring.statistics().reserved_buckets, 0);
 }
 
-/// Length of the windows of a [`Crowd`], ns. [`TOGETHER`] dumps open at once, [`APART`] before the
-/// next ones. Counters, which finished dumps wait for, are read about as often, and no more events
-/// than this wait to be taken.
+/// Length of the windows of a [`Crowd`], ns.
 const LONG: i64 = 3600 * S;
+/// Dumps that open at once. The events of these dumps fit the event log.
 const TOGETHER: usize = 256;
+/// Time until the next dumps open, ns. Finished dumps wait for the engine's counters, which are
+/// read about as often.
 const APART: i64 = 10 * MS;
 
 /// Very many dumps of one flow each.
@@ -377,7 +378,7 @@ impl Crowd {
         assert_eq!(found, packets);
     }
 
-    /// The number of dumps that the dumper visits in a round.
+    /// Does a round, and returns the number of dumps that the dumper inspected in the round.
     fn looks(&mut self) -> usize {
         let before = self.rig.dumper().looks();
         self.rig.step();

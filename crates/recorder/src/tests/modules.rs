@@ -12,8 +12,8 @@ use super::{
 use crate::{Analyzers, Config, DumpReport, Scripts, Verdict};
 
 const START: i64 = 1_700_000_000 * S;
-/// Requests a dump of each flow to port 9, from its first packet on. A flow ends 3 s after its last
-/// packet.
+/// Requests a dump of each flow with port 9, from its first packet on. A flow ends 3 s after its
+/// last packet.
 const NINES: &str = "
     local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
     function m.handlePacket(key, state, pkt, isFirst)
@@ -133,7 +133,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         } else {
             random.u16(100..105)
         };
-        // After the first of these flows there are other packets that its dump's filter matches.
+        // Some packets to other ports, which the filter of the first such flow's dump matches, too.
         let source = if port != 9 && random.u8(..50) == 0 {
             1000
         } else if port == 9 {
@@ -144,7 +144,8 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         frames.push((time_ns, udp(source, port, number)));
     }
     write(&capture, &frames);
-    // Hits wait for the hold time, which may be longer than these flows last.
+    // From files, hits wait for the reorder window (`hold`), which may be longer than these flows
+    // last.
     for hold in [1, 10].map(Duration::from_secs) {
         let mut seen: Option<Vec<QueriedPacket>> = None;
         for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
@@ -261,8 +262,8 @@ fn flows_of_several_shards_hold_one_dump_open() {
     }
 }
 
-/// A failed call is reported and counted, whichever thread analyzes packets; the recording and the
-/// rules go on.
+/// A failed call of a module is reported and counted, and its packet counts as lost. The second
+/// failure disables the module. The recording and the rules continue.
 #[test]
 fn a_module_that_fails_costs_its_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -305,7 +306,7 @@ fn a_module_that_fails_costs_its_batch() {
     assert_eq!(packets(all).len(), 5);
 }
 
-/// `--single`: the module can start no more dumps, but goes on counting.
+/// With `--single` a module can start no dump after the first one, but still handles all packets.
 #[test]
 fn modules_go_on_when_triggers_are_disarmed() {
     for analyzers in [Analyzers::Auto, Analyzers::Inline] {
@@ -330,7 +331,7 @@ fn modules_go_on_when_triggers_are_disarmed() {
     }
 }
 
-/// A module alone, with more flows than allowed.
+/// A module, without rules, gets 10,000 flows but may keep only 100: the others are evicted.
 #[test]
 fn a_module_has_as_many_flows_as_it_may() {
     let dir = tempfile::tempdir().unwrap();

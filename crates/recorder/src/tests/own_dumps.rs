@@ -48,7 +48,7 @@ struct Sent {
 /// packets.
 type Dump = (String, i64, String, Vec<usize>);
 
-/// The dump of a trigger packet.
+/// A kind of dump expression that a rule requests.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Source,
@@ -99,7 +99,8 @@ const LATE: [(usize, Form); 3] = [
     (450, Form::Default),
 ];
 
-/// The number of the rule that matches a packet, and its dump.
+/// A number for the rule that matches the packet at this place, and the kind of its dump
+/// expression. The rule of port 12 has another number after each change.
 fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
     match packet.port {
         9 => Some((0, Form::Source)),

@@ -256,7 +256,7 @@ fn settings_hold_for_whoever_does_not_say() {
         let new = &rig.reports[before..];
         new.iter().map(|it| packets(it).len()).collect::<Vec<_>>()
     };
-    // Ten packets a second before each trigger; dumps of packets from port 1.
+    // Ten packets in the second before each trigger; dumps of packets from port 1.
     for (port, expected) in [(9, 3), (6, 1), (5, 3)] {
         for number in 0..10 {
             arrive(&mut rig, 1, number);
@@ -279,7 +279,8 @@ fn settings_hold_for_whoever_does_not_say() {
     assert_eq!((last.rule.as_str(), packets(last).len()), ("manual", 1));
 }
 
-/// Rules of commands stay. Rules of the configuration follow it, whatever commands changed.
+/// A reload keeps rules that commands added. It restores rules of the configuration that commands
+/// changed or removed, but does not enable disabled rules.
 #[test]
 fn commands_and_reloads_meet() {
     let dir = tempfile::tempdir().unwrap();
@@ -310,8 +311,8 @@ fn commands_and_reloads_meet() {
         ]
     );
     assert!(!rig.handle.rules()[0].is_enabled, "nobody enabled it");
-    // The name of a command's rule: an equal rule becomes the configuration's, a different one is
-    // refused.
+    // The new configuration has a rule with the name of a command's rule. An equal rule then
+    // belongs to the configuration; a different rule is refused.
     let other = with_rules(&[("mine", "udp port 1")]);
     assert!(refusal(&mut rig, &other).contains("'mine' is there already, by a command"));
     let same = with_rules(&[("mine", "udp port 6")]);
@@ -362,7 +363,8 @@ fn a_storm_of_reloads_loses_no_hit() {
     assert_eq!((hits, of_rule, status.lapped), (200, 100, 0));
 }
 
-/// A feed of indicators changes some rules every minute, for years.
+/// Rules have numbers from 2^20 on, as after years with a feed that changes rules every minute.
+/// Rules can still be changed, and nothing remains of removed rules.
 #[test]
 fn rules_may_be_changed_for_ever() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use crate::{
 
 const START: i64 = 1_800_000_000 * S;
 
-/// A dump script: packets with the trigger packet's number, one dump for each.
+/// A dump script: each dump has the packets with the number of its trigger packet.
 const SAME_NUMBER: &str = "return function(trigger)
     local number = trigger:u32(28)
     return function(pkt) return pkt:u32(28) == number end, 'number ' .. number
@@ -30,8 +30,8 @@ fn scripts(triggers: &[&str], dump: Option<&str>) -> Scripts {
     }
 }
 
-/// A recorder whose scripts have much time: the time of a call also passes while its thread waits
-/// for a CPU.
+/// A recorder whose scripts have 60 s for each call: the time of a call also passes while its
+/// thread waits for a CPU.
 fn rig(scripts: Scripts, directory: &tempfile::TempDir) -> Rig {
     rig_within(Duration::from_secs(60), scripts, directory)
 }
@@ -57,7 +57,7 @@ fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -
     Rig::new(&plan, START, directory.path())
 }
 
-/// Packets to a port arrive together, numbered from `from`.
+/// Packets with these numbers arrive together, to one port.
 fn arrive(rig: &mut Rig, port: u16, numbers: std::ops::Range<u32>) {
     for number in numbers {
         rig.arrive(0, udp(1, port, number));
@@ -88,8 +88,8 @@ fn failed(rig: &Rig) -> u64 {
     rig.common.counters.scripts_failed()
 }
 
-/// A script that counts sees each packet once, in order, whether packets arrive alone or by the
-/// thousand.
+/// A script that counts sees each packet once, in order, whether packets arrive alone or up to 200
+/// at once.
 #[test]
 fn a_script_is_asked_about_every_packet_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,8 @@ fn a_script_is_asked_about_every_packet_once() {
     );
 }
 
-/// Rules and scripts trigger at the same time; equal names share a dump.
+/// Rules and scripts trigger at the same time. Hits for which the dump function returns the same
+/// name share a dump.
 #[test]
 fn scripts_and_expressions_trigger_beside_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +145,8 @@ fn scripts_and_expressions_trigger_beside_each_other() {
     assert_eq!(told, expected);
 }
 
-/// A dump function may return an expression, or that there is nothing to dump.
+/// A dump function may return an expression, or `nil` for no dump. An invalid expression starts no
+/// dump and is reported.
 #[test]
 fn a_dump_function_may_answer_with_an_expression() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,8 +210,8 @@ fn a_failed_trigger_script_is_told_and_passed_by() {
     }
 }
 
-/// If its predicate fails, a dump reports that it may lack packets. Later triggers report that they
-/// cannot dump.
+/// If the predicate function of a dump fails, the dump reports that it may lack packets. Later
+/// triggers start no dump, and a message reports this.
 #[test]
 fn a_failed_dump_script_leaves_a_verdict() {
     let dir = tempfile::tempdir().unwrap();

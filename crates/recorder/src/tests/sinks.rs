@@ -128,10 +128,10 @@ fn no_first_packet_waits_for_a_sync() {
     rig.pass(2 * S);
     rig.step_until(|_| barrier.came() == 2);
     rig.arrive(0, udp(2000, 9, 7));
-    // The packet is final.
+    // Then no older packet can arrive, and the packet can be written.
     rig.pass(10 * MS);
     rig.step_until(|_| packets(&disk, &named(&disk, "-0007-")).len() == 1);
-    // The dump goes on with many rings full of packets.
+    // The dump gets 40 MB more, five times the size of the ring.
     let large = [udp(2000, 7, 8), vec![0; 100_000]].concat();
     for _ in 0..400 {
         rig.pass(MS);
@@ -227,8 +227,8 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
     }
 }
 
-/// A dump whose file accepts no data holds the rest of the ring. When the ring needs this room, the
-/// dump loses its reservation. Older dumps, which go on, keep theirs.
+/// A dump whose file accepts no data reserves the buckets that it has not read. When the ring needs
+/// these buckets, the dump loses its reservation. Older dumps, which go on, keep their reservation.
 #[test]
 fn a_dump_without_room_costs_older_ones_nothing() {
     let disk = FakeDisk::default();
@@ -258,7 +258,7 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     let ring = rig.common.ring.statistics();
     let reserved = (ring.closed_buckets, ring.reserved_buckets);
     assert_eq!(reserved, (3, 2), "it has read one, and waits with it");
-    // More buckets than are left; the older dump has read none of these.
+    // These packets need more buckets than are free. The older dump has not read these packets.
     (0..50).for_each(|number| rig.arrive(0, large(3, number)));
     rig.insert();
     assert_eq!(rig.common.ring.statistics().reservations_fallen, 1);
@@ -272,8 +272,8 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// The window of a dump whose file takes nothing is the whole ring. The producer overwrites the
-/// ring several times: ten other dumps of the same time lose nothing.
+/// The window of a dump whose file accepts no data is longer than the ring. The producer overwrites
+/// the ring more than twice: ten other dumps of the same time lose nothing.
 #[test]
 fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     let disk = FakeDisk::default();
@@ -315,9 +315,9 @@ fn a_hung_dump_of_the_whole_ring_costs_others_nothing() {
     }
 }
 
-/// A dump that has just caught up has no room again, and then gets some when nothing more comes for
-/// it: what waits is written, and what came meanwhile is read. So it is where no source promises
-/// that nothing older is to come.
+/// A dump has no room again and again, and then room for good, while no more packets arrive. The
+/// dump writes the waiting packets, and reads the packets that arrived meanwhile, even if no source
+/// promises a watermark.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
     for foreign_queues in 0..2 {
@@ -338,8 +338,7 @@ fn what_waits_is_written_when_there_is_room() {
             step(&mut rig, true);
             rig.arrive(0, udp(1, 7, 2 * number + 1));
             step(&mut rig, true);
-            // After the first four packets, the dump learns that there is room, and reads on in the
-            // next round.
+            // One round with room.
             step(&mut rig, false);
         }
         (0..3).for_each(|_| step(&mut rig, false));
@@ -394,7 +393,8 @@ fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
     assert_eq!(written(), [0, 1, 2, 3, 4]);
 }
 
-/// The contents of 300 dumps, with packets that are sorted in at the end: files by name.
+/// Writes 300 dumps with packets that are merged at the end. Returns the contents of the files by
+/// name, and the largest number of files that were open at once.
 fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
@@ -458,7 +458,7 @@ fn dumps_are_the_same_whoever_writes_them_and_with_few_descriptors() {
     }
 }
 
-/// Names are taken: the dump gets the next number, and the next dump the number after that.
+/// A second recorder writes to the same directory: its dumps get names with the next free numbers.
 #[test]
 fn names_that_are_taken_are_left_alone() {
     let disk = FakeDisk::default();
@@ -557,7 +557,8 @@ fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     assert!(!holds(&disk, &sidecar, "incomplete"));
 }
 
-/// Everything ends at once: copied packets are written, and partial files say what they have.
+/// The dumper abandons an open dump: the copied packets are written, and the partial file is
+/// reported as a failed dump.
 #[test]
 fn what_was_copied_is_written_when_all_is_given_up() {
     let disk = FakeDisk::default();

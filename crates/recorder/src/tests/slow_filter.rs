@@ -1,4 +1,4 @@
-//! Dump filters that take libpcap long: they delay only their own dumps.
+//! Dump filters that libpcap compiles slowly: they delay only their own dumps.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use crate::{
 const START: i64 = 1_800_000_000 * S;
 const DUMPS: u16 = 6;
 
-/// A template whose packets no look-up finds, and which takes libpcap some tens of milliseconds to
-/// optimize.
+/// A template that a rule set cannot look up, and that libpcap optimizes for some tens of
+/// milliseconds.
 fn slow(source_port: &str) -> String {
     let ports: Vec<String> = (2000..2100).map(|port| port.to_string()).collect();
     let ports = ports.join(" or ");

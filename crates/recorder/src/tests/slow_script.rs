@@ -172,7 +172,7 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
     assert_eq!(unseen, lapped);
 }
 
-/// After a stop, waiting packets get some seconds; the rest is unread, and reported.
+/// After a stop, packets are still analyzed for at most 3 s. The rest is unread, and reported.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
     let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];

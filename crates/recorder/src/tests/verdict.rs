@@ -36,7 +36,8 @@ fn finished(rig: &mut Rig) -> &DumpReport {
     &rig.reports[0]
 }
 
-/// A fragment of a UDP datagram over raw IPv4; the first fragment has the ports 1 and `port`.
+/// A fragment of a UDP datagram over raw IPv4. The first fragment has the ports 1 and `port`;
+/// `None` makes a later fragment.
 pub(super) fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
     let mut packet = udp(1, port.unwrap_or(0xffff), 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -44,7 +45,8 @@ pub(super) fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
     packet
 }
 
-/// The window lies between the packets of an overwritten bucket.
+/// The window is between two packets of an overwritten bucket: the dump reports an upper bound of
+/// missing packets.
 #[test]
 fn of_a_bucket_around_the_window_an_upper_bound_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,8 +109,9 @@ fn what_fell_and_was_forgotten_is_unknown() {
     assert_eq!(entry.to, report.trigger_time, "all came at once");
 }
 
-/// A dump of a flow with these fragments, which arrive in `rounds`; `missed` of them may be
-/// missing.
+/// Checks a dump of a flow. Fragments arrive in `rounds`, and `of_flow` fragments belong to the
+/// flow. The dump must report that up to `missed` fragments may be missing; `None`: the dump is
+/// complete.
 fn fragments_are_missing(
     rounds: impl IntoIterator<Item = Vec<Vec<u8>>>,
     of_flow: u64,
@@ -221,7 +224,7 @@ fn fragments_are_looked_at_in_the_order_of_records() {
         rig.pass(MS);
         rig.arrive(0, udp(1, 9, 0));
         rig.arrive(0, fragment(7, Some(9)));
-        // Eight of these packets fill a bucket.
+        // Four of these packets fill a bucket of 1 MiB.
         (0..8).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
         rig.step();
         rig.pass(20 * MS);
@@ -272,7 +275,8 @@ fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
     }
 }
 
-/// A counter cannot be read: `complete` says so, in the file too.
+/// A counter cannot be read: the verdict is `complete` and names the unknown losses, also in the
+/// file.
 #[test]
 fn losses_that_no_counter_tells_stand_in_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -292,8 +296,9 @@ fn losses_that_no_counter_tells_stand_in_the_verdict() {
 }
 
 /// A window begins within a datagram: the first fragment, which alone has ports, arrived just
-/// before. If it was overwritten, the later fragments may be missing. Later fragments long after
-/// the start belong to no flow.
+/// before. If the first fragment was overwritten, the later fragments may be missing. Later
+/// fragments of another flow, even 2 s after the start of the window, are neither dumped nor
+/// missing.
 #[test]
 fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     let cases = [

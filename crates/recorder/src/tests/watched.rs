@@ -12,7 +12,8 @@ use crate::{
     },
 };
 
-/// Triggers of each rule, and hits while a dump of it was open.
+/// For each rule: its name, its triggers, and its hits that were suppressed because a dump was
+/// open.
 fn hits(rig: &Rig) -> Vec<(Option<String>, u64, u64)> {
     let each = rig.handle.status().unwrap().hits_by_rule.into_iter();
     let open = |counts: &HitCounts| counts.suppressed.of(Reason::Open);
@@ -48,11 +49,12 @@ fn hits_are_told_by_the_name_of_their_rule() {
     let status = rig.handle.status().unwrap();
     assert_eq!(status.hits_by_hand.triggers, 1);
     assert_eq!(status.hits.triggers, 3, "all of them");
-    // Each trigger packet was 5 ms old, and a manual trigger has no age. 5 ms are not below 5 ms.
+    // Each trigger packet was 5 ms old, which is the lower bound of class 3. A manual trigger has
+    // no age.
     let AgeHistogram { dumps, sum_ns } = status.trigger_ages;
     assert_eq!((dumps[3], dumps.iter().sum::<u64>()), (2, 2));
     assert_eq!(sum_ns, 10 * MS.unsigned_abs());
-    // The counts go on, whatever rule has the name.
+    // A new rule with the same name, or a changed rule, continues the counts.
     asked(&mut rig, |it| it.remove_rule(name, Condition::Any)).unwrap();
     arrive(&mut rig, 7);
     add(&mut rig, "udp port 5");
@@ -75,7 +77,8 @@ fn hits_are_told_by_the_name_of_their_rule() {
     assert!(totals.missing.is_empty());
 }
 
-/// If the clock is set, earlier packets keep their stamps.
+/// The clock is set before and after the first packet. The status reports the original stamp of
+/// this packet as the oldest stamp.
 #[test]
 fn the_oldest_packet_is_told_by_its_stamp() {
     for step_ns in [3600 * S, -3600 * S] {

@@ -48,7 +48,7 @@ pub(crate) fn write(path: &Path, packets: &[(i64, Vec<u8>)]) {
     writer.finish().unwrap();
 }
 
-/// Reads a capture file to its end.
+/// Records a capture file to its end.
 pub(crate) fn record(config: &Config, capture: &Path) -> RecorderSummary {
     let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<dyn Source>]);
     let files = [capture.to_owned()];
@@ -114,7 +114,8 @@ fn live_each_trigger_has_its_own_window() {
         rig.insert();
         if ms == 2010 {
             rig.trigger(by_hand.clone());
-            // This trigger belongs to the first dump; the next one has another request.
+            // This trigger requests the same window, and joins the dump of the first manual
+            // trigger. The third manual trigger requests another window.
             rig.trigger(TriggerRequest {
                 asked_by: None,
                 ..by_hand.clone()
