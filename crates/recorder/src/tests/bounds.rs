@@ -135,8 +135,8 @@ fn notes_of_steps_are_bounded() {
     assert!((100..=256).contains(&notes), "{notes}");
 }
 
-/// The dumper hangs on a dead disk for an hour: the limits bound what waits for it, including
-/// manual triggers.
+/// The dumper hangs for more than an hour, as with a dead disk. The limits bound the number of
+/// dumps that wait for the dumper, also for manual triggers.
 #[test]
 fn little_waits_for_a_dumper_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,9 +270,9 @@ fn resident_bytes() -> usize {
     pages * rustix::param::page_size()
 }
 
-/// The clock of a source without watermarks is a second ahead. All packets of the source arrive
-/// before their turn, and memory must not grow with their number. The test runs in a separate
-/// process, because other tests take memory.
+/// The clock of a source without watermarks is a second ahead, so older packets of the other source
+/// arrive after each packet of this source. Memory must not grow with the number of packets that
+/// are ahead. The test runs in a separate process, because other tests take memory.
 #[test]
 fn a_source_that_is_ahead_takes_no_memory_for_each_packet() {
     const ALONE: &str = "RETROSCOPE_TEST_ALONE";

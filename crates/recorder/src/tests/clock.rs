@@ -363,7 +363,7 @@ fn all_steps_of_a_burst_are_told() {
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 2 * 63);
     burst(&mut rig, 14);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63);
-    // No more steps are followed.
+    // The ring follows at most 16 steps of a producer that has filled no bucket.
     let now_ns = burst(&mut rig, 2) + 16 * (3600 * S - 10 * MS);
     assert_eq!(affected(&rig, i64::MIN, i64::MAX), 16 * 63 + 2 * 100);
     // After the second step: where the packets are stored, and where they belong.

@@ -487,8 +487,8 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     assert!(left(&rig).is_none());
 }
 
-/// The ring does not show losses before the ring. The recorder adds them to a query's report: where
-/// they happened, and as far as they are known.
+/// The ring does not show packets that were lost before they reached the ring. The recorder adds
+/// these losses to a query's report, at their time, and says up to when losses are known.
 #[test]
 fn a_query_tells_what_was_lost_before_the_ring() {
     for (step_ns, counts_nothing) in [0, 3600 * S, -3600 * S]

@@ -139,7 +139,6 @@ impl Recording {
             queues: cell.queues(),
             foreign_queues: usize::from(cell.sources == Sources::OneWithoutWatermark),
             ring_bytes: cell.ring_bytes() as u64,
-            // Two rules, so that a dump cannot be mistaken for the dump of the other rule.
             triggers: &["udp port 9", "udp port 10"],
             dump: "",
             scripts: Scripts::default(),

@@ -165,7 +165,7 @@ fn stands_still_behind(readings: usize) -> bool {
     true
 }
 
-/// Two overlapping dumps both hold the packets they share.
+/// A packet in the windows of two dumps is in both dumps.
 #[test]
 fn overlapping_dumps_share_packets() {
     let dir = tempfile::tempdir().unwrap();

@@ -133,7 +133,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         } else {
             random.u16(100..105)
         };
-        // Some packets to other ports, which the filter of the first such flow's dump matches, too.
+        // The filter of the first such flow's dump also matches some packets to other ports.
         let source = if port != 9 && random.u8(..50) == 0 {
             1000
         } else if port == 9 {

@@ -530,7 +530,7 @@ impl Rig {
         self.hear();
     }
 
-    /// Steps until `is_so`, which may depend on other threads.
+    /// Steps until `is_so` is true, which may depend on other threads. Panics after 120 s.
     pub(crate) fn step_until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(120);
         while !is_so(self) {

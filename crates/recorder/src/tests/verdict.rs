@@ -418,8 +418,9 @@ fn fragments_far_from_a_window_tell_nothing() {
     }
 }
 
-/// From files a dump names the link types of which it selects nothing, up to its close. The packets
-/// that are read for later dumps by then depend on threads, and must not count.
+/// From files, a note of a dump names the link types of which the dump selects nothing. Only
+/// packets up to the close of the dump count: how many later packets are read by then depends on
+/// threads.
 #[test]
 fn from_files_link_types_behind_the_close_are_not_told() {
     let dir = tempfile::tempdir().unwrap();

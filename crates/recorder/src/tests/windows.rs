@@ -83,8 +83,9 @@ fn assert_window(report: &DumpReport, sent: &[i64], (past_ns, future_ns): (i64, 
     assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
 }
 
-/// Rules with a short and a long window and manual triggers, open at once. Each dump has its own
-/// window, ends with it, and names the person who asked.
+/// Rules with a short and a long window and manual triggers, open at once. Each dump has the window
+/// that its trigger requests, and ends with this window. The sidecar names the requester, if any,
+/// cut to 128 characters.
 #[test]
 fn live_each_trigger_has_its_own_window() {
     let dir = tempfile::tempdir().unwrap();
