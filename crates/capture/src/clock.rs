@@ -1,5 +1,5 @@
-//! The clocks of the system. All time readings of the workspace come from here, except those of the
-//! command line itself.
+//! The clocks of the system. The data path reads the time only through this module. Other code
+//! reads a clock directly only to bound a wait or to measure a duration.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -18,9 +18,9 @@ pub const CLOCK_STEP_NS: i64 = 100_000_000;
 /// processor waits longer. The limit is one hundredth of a step.
 pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
-/// Readings of both clocks at most, if they are further apart. A thread rarely loses its processor
-/// twice in a row exactly where it reads the clocks. The limit returns the thread to its packets
-/// whatever the clocks do.
+/// Largest number of attempts to read both clocks within [`READ_GAP_NS_MAX`]. A thread rarely loses
+/// its processor twice in a row exactly where it reads the clocks. The limit bounds the time that a
+/// thread spends here, whatever the clocks do.
 const READINGS_MAX: usize = 8;
 
 /// Two clocks that were read together.
@@ -56,8 +56,8 @@ pub trait Clock: Send + Sync + Debug {
     /// Reads both clocks. Any thread may call this function.
     fn now(&self) -> Now;
 
-    /// Like [`Self::now`], for a thread that has read the monotonic clock at `before_ns`. The
-    /// earlier reading saves one if it is at most a millisecond old.
+    /// Like [`Self::now`], for a thread that has read the monotonic clock at `before_ns`. If this
+    /// reading is at most a millisecond old, the function reads one clock less.
     fn now_since(&self, before_ns: i64) -> Now {
         let _ = before_ns;
         self.now()
@@ -115,9 +115,9 @@ fn read_ns(clock: ClockId) -> i64 {
 }
 
 /// Reads the real-time clock between two readings of the monotonic clock, of which the caller made
-/// the first at `before_ns`. Repeats the reading if the two are far apart: a thread that stands
-/// still in between would see a step of the real-time clock that nobody made. Returns the closest
-/// of [`READINGS_MAX`] attempts, with its gap.
+/// the first at `before_ns`. Repeats the attempt if the two are more than [`READ_GAP_NS_MAX`]
+/// apart: a thread that does not run in between would see a step of the real-time clock that nobody
+/// made. After [`READINGS_MAX`] attempts, returns the closest, with its gap.
 fn read_together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());

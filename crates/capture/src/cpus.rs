@@ -39,8 +39,8 @@ impl CpuList {
         text.trim().parse().unwrap_or_default()
     }
 
-    /// The CPUs near the device of an interface, if the machine also has CPUs that are further
-    /// away. `index` shows whether the interfaces under `sys` belong to this network namespace.
+    /// The CPUs near the device of an interface. Empty if these are all CPUs of the machine, or if
+    /// the interface under `sys` has another index, and so belongs to another network namespace.
     pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
@@ -50,8 +50,8 @@ impl CpuList {
         Self::read(&directory.join("device/local_cpulist")).unless_everywhere(sys)
     }
 
-    /// The CPUs of a NUMA node, if the machine also has other CPUs. A negative number stands for
-    /// any node.
+    /// The CPUs of a NUMA node. Empty if the machine has no other CPUs, or if `node` is negative
+    /// (the kernel's number for a device without a node).
     pub fn of_node(sys: &Path, node: i32) -> Self {
         let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
         Self::read(&path).unless_everywhere(sys)
@@ -116,7 +116,7 @@ impl CpuTurns {
         if asked.is_empty() {
             return near.0.clone();
         }
-        // Relaxed: only the number matters.
+        // Relaxed: no other data depends on the number.
         vec![asked[self.threads.fetch_add(1, Ordering::Relaxed) % asked.len()]]
     }
 }

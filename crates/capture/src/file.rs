@@ -115,7 +115,7 @@ struct FileStream {
 const PIPE_WAIT_NS: i64 = 100_000_000;
 
 impl Read for FileStream {
-    /// Reads. Returns the end of the file after a stop.
+    /// Reads from the file or pipe. After a stop, returns 0, as at the end of the file.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             // Relaxed: the flag carries no data.

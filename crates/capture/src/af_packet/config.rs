@@ -56,12 +56,12 @@ pub struct Fanout {
 /// mode word: `PACKET_FANOUT_HASH`, `_QM`, `_CPU` of `linux/if_packet.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FanoutMode {
-    /// The flow, with both directions in the same queue. Later fragments are spread by their
-    /// addresses.
+    /// The flow, with both directions in the same queue. Fragments, also the first fragment of a
+    /// datagram, are spread by their addresses.
     #[default]
     Hash = 0,
-    /// The receive queue of the NIC. The NIC's hash decides, and a flow that the NIC splits stays
-    /// split.
+    /// The receive queue of the NIC. If the NIC spreads a flow over several receive queues, the
+    /// packets of the flow reach several queues of the capture.
     Queue = 5,
     /// The CPU that received the frame.
     Cpu = 2,

@@ -51,7 +51,7 @@ pub struct Offloads {
 }
 
 /// All interfaces of the calling thread's network namespace, sorted by index, without interfaces
-/// that were removed meanwhile.
+/// that were removed while the list was read.
 ///
 /// # Errors
 /// The system's error.
@@ -59,8 +59,8 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
     let read = |message: NetlinkMessage<'_>| summary(message).map(Some);
     let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
-    // After the list is complete: drivers take their time, and a list that changes during the
-    // reading must be read again.
+    // The queries below start after the list is complete. A driver may answer slowly, and a list
+    // that changes while it is read must be read again.
     interfaces.retain(|interface| query.name(interface.index).is_ok());
     for interface in interfaces
         .iter_mut()
@@ -118,7 +118,7 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
-/// How a NIC buffers received packets until the driver's fetch.
+/// How a NIC buffers received packets until the driver fetches the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reception {
     /// Entries of the receive ring, each for one packet or a part of a packet, and the largest

@@ -1,18 +1,19 @@
 //! Rewrites a filter for frames as on the wire into a filter for frames in the form that a packet
 //! socket presents.
 //!
-//! A socket's program never finds a frame's outermost VLAN tag in the bytes: the NIC or the kernel
-//! removed the tag and keeps it as metadata. So the rewritten program tests for the tag and then
-//! runs one of two copies. The copy for untagged frames is the original. In the copy for tagged
-//! frames, offsets after the tag are 4 bytes smaller, and the frame's length is 4 bytes larger. The
-//! kernel's extensions provide the tag (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`).
+//! The NIC or the kernel removes the outermost VLAN tag of a received frame and keeps the tag as
+//! metadata. A socket's program does not find such a tag in the bytes. So the rewritten program
+//! tests for a removed tag and then runs one of two copies. The copy for frames without a removed
+//! tag has the offsets of the original. In the copy for tagged frames, offsets after the tag are 4
+//! bytes smaller, and the frame's length is 4 bytes larger. The kernel's extensions provide the tag
+//! (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`).
 //!
 //! In the copy for tagged frames the protocol identifier is 0x8100 or 0x88a8: the kernel removes no
 //! other tags (`eth_type_vlan` of `linux/if_vlan.h`). So the branch for frames with IP directly
 //! after the addresses is unreachable in this copy.
 //!
 //! The rewrite succeeds only if the kernel and the original program decide alike for every frame.
-//! User space keeps programs with:
+//! The recorder itself runs programs with:
 //! - loads that straddle the edge of the tag, and relative loads that may fall on the tag,
 //! - loads beyond 64 KiB, where the kernel may have bytes that were not captured, and treats far
 //!   addresses as negative,
@@ -45,7 +46,8 @@ const VLAN_PRESENT: u32 = ANCILLARY + 48;
 const VLAN_TPID: u32 = ANCILLARY + 60;
 
 /// The program for a socket that decides as `program` decides about the frame on the wire, and
-/// keeps `keep` bytes, at least 1, of an accepted frame. `None`: user space must decide.
+/// keeps `keep` bytes, at least 1, of an accepted frame. `may_be_tagged`: the kernel may have
+/// removed a VLAN tag from a frame. `None`: user space must decide.
 ///
 /// libpcap's interpreter or ours must accept `program`: jumps stay inside, and the last instruction
 /// returns.
@@ -200,7 +202,7 @@ impl RegisterBounds {
         self.a_is_tpid && !TPIDS.iter().any(|&tpid| u32::from(tpid) == k)
     }
 
-    /// Updates the bounds after an instruction that is no jump. `None`: libpcap and the kernel
+    /// Updates the bounds after an instruction that is no jump. `None`: libpcap and the kernel may
     /// treat this instruction differently.
     fn step(&mut self, one: &Instruction, view: SocketView) -> Option<()> {
         let k = one.k;
@@ -262,8 +264,8 @@ impl RegisterBounds {
 }
 
 /// The bounds before each instruction; an instruction without bounds is never reached. Walks once
-/// through the program from the start. `None` for the program: it has a loop, or an instruction
-/// that libpcap and the kernel treat differently.
+/// through the program from the start. `None`: the program has a backward jump, or an instruction
+/// that libpcap and the kernel may treat differently.
 fn states(program: &[Instruction], view: SocketView) -> Option<Vec<Option<RegisterBounds>>> {
     let mut states: Vec<Option<RegisterBounds>> = vec![None; program.len()];
     *states.first_mut()? = Some(RegisterBounds::default());

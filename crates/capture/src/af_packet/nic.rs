@@ -4,8 +4,8 @@
 //! # Input queues
 //! A packet waits in the input queue of a CPU before any tap if a driver does not poll (veth,
 //! loopback), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
-//! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop twice. The
-//! second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
+//! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop in two counters.
+//! The second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
 //! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface
 //! is unknown, but it is at most the growth of each counter.
 
@@ -19,12 +19,13 @@ use crate::{
     netlink::{LinkCounters, Netlink},
 };
 
-/// Largest age of a reading, ns. A reading takes a message to the kernel and back and two reads of
-/// a file, as long as copying hundreds of small packets. With some drivers it also takes a lock.
+/// Age up to which a reading of the counters is used again, ns. A reading takes a message to the
+/// kernel and back and two reads of a file, as long as copying hundreds of small packets. With some
+/// drivers it also takes a lock.
 const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
-/// Losses of an interface, summed over its incarnations, read occasionally. The counters belong to
-/// the whole interface, so one queue reads the counters.
+/// Losses of an interface, summed over all interfaces of the same name that replace it after its
+/// removal. The counters belong to the whole interface, so one queue reads the counters.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not report losses, or there is no interface.
@@ -94,7 +95,8 @@ impl InterfaceCounters {
         }
     }
 
-    /// Stops counting: the interface is about to be removed, or the host takes it back.
+    /// Reads the counters a last time and stops counting: the interface was removed, or belongs to
+    /// the host again.
     pub(crate) fn pause(&mut self, now_ns: i64) {
         self.refresh(now_ns, true);
         self.is_ours = false;
@@ -134,7 +136,7 @@ struct CounterTracker {
     last: Option<LinkCounters>,
     nic: u64,
     bound: DropBound,
-    /// The last result.
+    /// The result of the last reading that did not fail, or that found the interface removed.
     known: InterfaceLosses,
     /// The interface was gone at the last reading, and the bound includes the drops of the input
     /// queues until then.
@@ -147,7 +149,7 @@ impl CounterTracker {
             last: Some(last),
             nic: 0,
             bound: DropBound::default(),
-            // The result if the interface goes before the next reading.
+            // The result if the interface is removed before the first reading.
             known: InterfaceLosses {
                 nic: Some(0),
                 input_at_most: None,
@@ -203,9 +205,9 @@ impl CounterTracker {
 #[derive(Debug, Default)]
 struct DropBound {
     at_most: u64,
-    /// Growth of the interface's counter that the input queues' counter has not matched yet. A
-    /// packet that is dropped between the two readings appears in the second counter only at the
-    /// next reading.
+    /// Growth of the interface's counter that the input queues' counter has not matched yet. The
+    /// counters are read one after the other, so one of the two counters may show a drop only at
+    /// the next reading.
     interface_spare: u64,
     input_spare: u64,
 }
@@ -252,8 +254,8 @@ impl InputQueues {
     fn grown(&mut self) -> Option<u64> {
         let now = self.dropped()?;
         let last = std::mem::replace(&mut self.last, now);
-        // A CPU was removed together with its counter, so only the interface's counter bounds the
-        // drops.
+        // If the sum has become smaller, a CPU was removed together with its counter. Then only the
+        // interface's counter bounds the drops.
         Some(now.checked_sub(last).unwrap_or(u64::MAX))
     }
 
@@ -302,10 +304,10 @@ mod tests {
         let mut tracker = CounterTracker::new(link(100, 50));
         assert_eq!(tracker.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
         assert_eq!(tracker.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
-        // The driver resets its counters, and the interface goes.
+        // The driver has reset its counters: the value after the reset is growth.
         assert_eq!(tracker.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
-        // The interface's counter is gone too. All drops of the input queues until the removal was
-        // found may be its packets.
+        // The interface was removed together with its counter. All drops of the input queues until
+        // the removal was found may be packets of this interface.
         assert_eq!(tracker.account(error(libc::ENODEV), Some(5)), losses(9, 5));
         assert_eq!(tracker.account(error(libc::ENODEV), Some(7)), losses(9, 5));
         tracker.follow(Some(link(1000, 1000)));
@@ -313,9 +315,10 @@ mod tests {
             tracker.account(Ok(link(1001, 1000)), Some(3)),
             losses(10, 5)
         );
-        // The input queues were last read after the interface.
+        // The 3 drops of the previous reading count too: the interface's counter may show them only
+        // now.
         assert_eq!(tracker.account(error(libc::ENODEV), Some(1)), losses(10, 9));
-        // The next interface goes before its first reading.
+        // The next interface is removed before its first reading.
         tracker.follow(Some(link(0, 0)));
         assert_eq!(
             tracker.account(error(libc::ENODEV), Some(2)),

@@ -8,9 +8,10 @@
 //!
 //! A socket first enters the receive path while its filter rejects all packets, then joins its
 //! group, and then starts to accept packets. At the start, all sockets have joined before one
-//! accepts, so no frame reaches two sockets. When an interface comes back, its threads take these
-//! steps one after the other. A packet that the group assigns to a socket between its two steps is
-//! rejected. The interface counts as up when all sockets accept packets.
+//! accepts, so no frame reaches two sockets. When an interface comes back, each thread takes these
+//! steps for its own socket. A packet is rejected if the group assigns the packet to a socket that
+//! does not accept yet. The interface counts as up when all sockets accept packets, or after one
+//! second.
 
 use std::{
     io,
@@ -258,9 +259,9 @@ impl PacketInterface {
         }
         receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
-            // The last step: when an interface comes back, faster members receive already, and the
-            // filter rejects packets that the group assigns to this socket before it accepts.
-            // Switching to promiscuous mode may wait long for other changes to interfaces.
+            // Joining is the last step, because the filter rejects packets that the group assigns
+            // to this socket before it accepts. When an interface comes back, other members receive
+            // already. Switching to promiscuous mode may wait long for other changes to interfaces.
             self.join_group(socket, found.index)?;
         }
         Ok(())
@@ -289,7 +290,7 @@ impl PacketInterface {
         group.is_none_or(|group| group.accepting >= sharing.members)
     }
 
-    /// A socket has failed: the other sockets do not wait for it any more.
+    /// A socket has failed: the other sockets do not wait for this socket any more.
     pub(super) fn remove_member(&self) {
         self.sharing().members -= 1;
     }
@@ -298,7 +299,7 @@ impl PacketInterface {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program rejects packets that this host sends.
+    /// Whether the program rejects packets that this host sends.
     fn ignores_outgoing(&self) -> bool {
         self.config.sides == Sides::In
     }
@@ -339,7 +340,8 @@ impl PacketInterface {
     }
 }
 
-/// Binds a socket to an interface, in promiscuous mode if requested and possible.
+/// Binds a socket to an interface, in promiscuous mode if requested, except on a loopback
+/// interface.
 pub(crate) fn receive_from(
     socket: &PacketSocket,
     interface: &NamedInterface,

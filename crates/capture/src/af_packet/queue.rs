@@ -125,7 +125,7 @@ struct SocketCounters {
     dropped: u64,
     /// Frames that were lent.
     lent: u64,
-    /// Frames in malformed blocks.
+    /// Packets of malformed blocks that could not be lent.
     unreadable: u64,
     /// The value of `lent` at the last reading of the kernel's counters.
     lent_at_reading: u64,
@@ -148,8 +148,8 @@ pub(super) fn queue(
     cpus: Vec<u32>,
     (socket, mut ring, notice): SocketWithRing,
 ) -> Box<dyn Queue> {
-    // Frames that arrived since the socket was started are older than this queue: two seconds are
-    // plenty.
+    // The watermark starts two seconds ago: the socket may have received frames before this queue
+    // was made.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
     live.push_events(notice);
@@ -208,7 +208,7 @@ impl PacketEngine {
 }
 
 impl LiveEngine for PacketEngine {
-    /// The socket also reports an error while it is polled.
+    /// An error of the socket, such as `ENETDOWN`, ends a poll and causes an earlier check.
     const LOOK_NS: i64 = 5_000_000;
 
     fn buffer(&self) -> Option<SourceBuffer> {
@@ -301,8 +301,9 @@ impl LiveEngine for PacketEngine {
         }
     }
 
-    /// If the kernel's counters cannot be read, the balance is unknown, which is no error. Nobody
-    /// knows how many packets are missing, and the queue lends the packets that arrive in time.
+    /// If the kernel's counters cannot be read, the balance is unknown, which is no error. Then the
+    /// queue lends the packets that arrive until the drain deadline, and reports no packets as
+    /// missing.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         match self.read_counters() {
             Ok(()) => StopBalance::Known {
@@ -360,8 +361,7 @@ mod tests {
     };
     use crate::{QueueStatus, TimeDomain, live::CLOSED_DRAIN_NS};
 
-    /// A queue whose socket lacks all options of a packet socket. The kernel hands over one packet
-    /// in its ring.
+    /// A queue whose socket lacks all options of a packet socket. Its ring contains one packet.
     fn without_counters(is_shared: bool) -> (LiveState, PacketEngine) {
         let mut packet_interface =
             PacketInterface::new(LiveConfig::new("lo", "retroscope"), 1).unwrap();
@@ -402,7 +402,8 @@ mod tests {
         assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         assert_eq!(queue.burst().frames.len(), 1);
         while queue.next(Duration::from_millis(1)).unwrap() != QueueStatus::End {}
-        // More packets might have waited in the kernel's open block.
+        // The queue waits for the whole drain time, because the kernel's open block might contain
+        // more packets.
         assert!(stopped.elapsed().as_nanos() >= u128::from(CLOSED_DRAIN_NS.unsigned_abs()));
         let statistics = queue.statistics();
         assert_eq!((statistics.received, statistics.as_of_ns), (None, None));

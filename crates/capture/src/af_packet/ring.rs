@@ -1,7 +1,8 @@
 //! The block ring, read in order. The reader holds at most one block, and lends its frames part by
 //! part.
 //!
-//! A part is small enough that the second pass over its frames finds them in the first-level cache.
+//! A part is small enough that its frames are still in the first-level cache when the caller reads
+//! them after the walk.
 
 use super::{
     block::{BlockSummary, BlockWalk, PartSummary},

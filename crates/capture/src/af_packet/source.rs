@@ -17,10 +17,10 @@ use crate::{
 };
 use retroscope_packet::LinkType;
 
-/// Spare sockets for each queue of a shared interface. The interface can be removed and come back
-/// this often.
+/// Spare sockets for each queue of a shared interface. With at most 16 queues, the interface can be
+/// removed and come back this often.
 const SPARES: usize = 4;
-/// Spare sockets of all queues together.
+/// Largest number of spare sockets of all queues together.
 const SPARES_MAX: usize = 64;
 
 /// A live interface that implements [`Source`].
@@ -35,9 +35,10 @@ impl Source for LiveSource {
         &self.0.interface
     }
 
-    /// Makes `queues` sockets that share the interface, each with its own kernel memory. The
-    /// sockets reject all packets until they are opened. Makes one socket if the interface is down
-    /// and the kernel lets only running sockets share an interface (before Linux 6.13).
+    /// Makes `queues` sockets, from 1 to 256, that share the interface, each with its own kernel
+    /// memory. The sockets reject all packets until [`Probed::open`]. Before Linux 6.13 a socket
+    /// joins a fanout group only while its interface is up. If the interface is down there, this
+    /// function makes one socket.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
         let bound = match BoundSockets::new(&self.0, queues) {

@@ -2,7 +2,7 @@
 //!
 //! The watermark T promises that no packet older than T will arrive, even if the link is silent.
 //! Let `t` be the system clock, read *before* checking the ring. In softirq context, the kernel
-//! stamps a packet and places it in its open block without interruption, well within
+//! stamps a packet and places it in the open block without interruption, well within
 //! [`DELIVERY_DELAY_NS_MAX`]. Placing a packet raises the block's packet count, which this process
 //! can read. So:
 //!
@@ -21,8 +21,8 @@
 /// block, full or not.
 pub(crate) const RETIRE_MS: u32 = 4;
 
-/// Largest delay of the watermark without naps: delivery, the retire time, and two ticks at 250 Hz,
-/// or nearly two at 100 Hz.
+/// Largest delay of the watermark without naps, ns: delivery, the retire time, and two timer ticks
+/// of 4 ms (250 Hz).
 pub(super) const BEHIND_NS: i64 = 25_000_000;
 
 /// Largest delay of the watermark, ns, for a queue that is polled whenever it returns, with waits

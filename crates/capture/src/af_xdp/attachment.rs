@@ -3,8 +3,8 @@
 //!
 //! The program is loaded once, with privileges. Attaching it needs none: the kernel checked the
 //! right to load an XDP program at load time (`bpf_xdp_link_attach` of `net/core/dev.c`). So the
-//! program can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
-//! required CAP_BPF if `kernel.unprivileged_bpf_disabled` is set. Maps and counters stay the same.
+//! program can be attached to an interface that comes back, with the same maps and counters. Before
+//! Linux 5.19 bpf(2) itself required CAP_BPF if `kernel.unprivileged_bpf_disabled` is set.
 
 use std::{
     collections::BTreeSet,
@@ -49,7 +49,7 @@ const NATIVE: u32 = 1 << 2;
 /// the link is a descriptor.
 #[derive(Debug)]
 pub(super) struct Attachment {
-    // Dropped first: no packet reaches a socket that is gone.
+    // Dropped before the maps, because `state` contains the link: the program is detached first.
     state: Mutex<AttachmentState>,
     program: XdpProgram,
     pub(super) counters: CounterLines,
@@ -63,12 +63,12 @@ pub(super) struct Attachment {
 }
 
 /// The interface to which the program is attached, and the state of each queue for this interface.
-/// Queues have numbers.
+/// The sets contain indices of receive queues.
 #[derive(Debug, Default)]
 pub(super) struct AttachmentState {
     link: Option<(XdpLink, AttachedInterface)>,
-    /// Number of attachments until now. An index may come back with an interface that was in
-    /// another namespace.
+    /// Number of attachments until now. The number identifies an attachment, because an interface
+    /// may leave for another namespace and come back with the same index.
     generation: u64,
     /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
     /// packet buffer.
@@ -220,7 +220,7 @@ impl Attachment {
         self.shunted
             .insert(&flow_key(flow), flow_state.as_flattened())?;
         // Looking flows up costs time for each packet, so it begins with the first flow. Relaxed:
-        // of two threads one writes, and the program reads those lines.
+        // `swap` lets one thread write the lines, and no other data depends on the flag.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
                 self.counters.set(queue_index, word::SHUNTING, 1);
@@ -244,7 +244,8 @@ impl AttachmentState {
         self.link.as_ref().map(|(_, attached)| *attached)
     }
 
-    /// Marks that this queue has what it needs for the interface.
+    /// Marks that this queue has a socket for the interface, or that the interface has no such
+    /// queue. Ignores an earlier attachment.
     pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
             self.settled.insert(queue_index);
@@ -256,7 +257,7 @@ impl AttachmentState {
         self.failed.insert(queue_index);
     }
 
-    /// Whether all `queues` queues have what they need, except failed queues.
+    /// Whether all of the first `queues` queues are settled or have failed.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
     }
@@ -292,7 +293,7 @@ mod tests {
         state.settle(0, 1);
         state.settle(0, 1);
         assert!(!state.is_settled(2), "it is one queue");
-        // A queue of another interface.
+        // Queue 0 settles for another attachment, which does not count.
         state.settle(1, 0);
         assert!(!state.is_settled(2));
         state.settle(0, 0);

@@ -2,9 +2,9 @@
 //! this process.
 //!
 //! **It takes packets away from the host.** A recorded packet reaches no socket, bridge or firewall
-//! of this machine, and packets that the machine sends are not captured. So the program never
-//! chooses AF_XDP by itself, and refuses an interface that the host uses. AF_XDP is for a dedicated
-//! tap or mirror port.
+//! of this machine, and packets that the machine sends are not captured. So `retroscope` never
+//! chooses AF_XDP by itself. Unless the user allows it, `retroscope` refuses an interface that the
+//! host uses. AF_XDP is for a dedicated tap or mirror port.
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
@@ -21,12 +21,14 @@
 //! the kernel.
 //!
 //! # Counting
-//! The program counts `received`, shed packets included. The kernel counts packets without a free
-//! chunk (`kernel`). The program counts shunted packets (`shed`), and packets longer than a chunk
-//! if they are not spread over several chunks (`oversize`). It also counts packets that went on to
-//! the host because their receive queue has no socket (`unseen`). `received` also includes packets
-//! for which the NIC had no room (`nic`): the interface's counter in copy mode. In zero-copy mode
-//! this number is unknown, because the NIC drops packets without a free chunk.
+//! `received` is a sum. The XDP program counts most of its parts:
+//!
+//! - packets for a socket, including packets without a free chunk, which the kernel counts
+//!   (`kernel`), and packets longer than a chunk if a packet has only one chunk (`oversize`),
+//! - shunted packets (`shed`),
+//! - packets that went on to the host because their receive queue has no socket (`unseen`),
+//! - in copy mode, packets for which the NIC had no room (`nic`), from the interface's counter. In
+//!   zero-copy mode this number is unknown, because the NIC drops packets without a free chunk.
 //!
 //! # An interface that comes back
 //! When the interface is up, a queue attaches the program to it, a spare socket replaces the socket
@@ -41,11 +43,12 @@
 //! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
 //! start, or if the network stack runs the program. Otherwise drivers whose zero-copy supports one
 //! buffer per frame would copy. If the MTU is raised later, a notice says so, and longer frames are
-//! counted.
+//! counted as lost.
 //!
 //! # Minimum kernel version
-//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk. 5.19 to attach to
-//! an interface that comes back without privileges, if `kernel.unprivileged_bpf_disabled` is not 0.
+//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk. If
+//! `kernel.unprivileged_bpf_disabled` is not 0, 5.19 to attach without privileges to an interface
+//! that comes back.
 
 mod attachment;
 mod channel;

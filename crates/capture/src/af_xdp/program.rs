@@ -203,7 +203,8 @@ pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
     code.finish()
 }
 
-/// Sets `R0` to the value of the key at `place` on the stack, or to 0.
+/// Sets `R0` to the address of the value whose key is at `place` on the stack, or to 0 if the map
+/// has no such key.
 fn look_up(code: &mut Assembler, map: i32, place: i16) {
     code.load_map(R1, map);
     code.move_register(R2, FRAME);
@@ -239,8 +240,8 @@ fn remove(code: &mut Assembler, map: i32, place: i16) {
     code.call(MAP_DELETE);
 }
 
-/// Sets `R0` to the TCP flags; the TCP header begins at `offset` of the packet. `R3` is the
-/// protocol. A truncated TCP header is not shunted.
+/// Sets `R0` to the TCP flags; the TCP header begins at `offset` of the packet. If the protocol in
+/// `R3` is not TCP, `R0` keeps its value. A packet with a truncated TCP header is not shunted.
 fn tcp_flags(code: &mut Assembler, offset: i16) {
     code.jump_if(Compare::NotEqual, R3, 6, Label::Parsed);
     code.move_register(R2, SAVED);
@@ -257,7 +258,7 @@ fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     code.load(Width::Word, SAVED, CONTEXT, DATA);
     code.load(Width::Word, R5, CONTEXT, DATA_END);
     code.set(R0, 0);
-    // Zeros follow an address that is shorter than its field.
+    // Clears the key, because an IPv4 address is shorter than its field.
     code.set(R1, 0);
     for offset in (0..5).map(|index| STACK_KEY + 8 * index) {
         code.store(Width::Double, FRAME, R1, offset);

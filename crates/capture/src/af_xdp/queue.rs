@@ -1,14 +1,15 @@
 //! An XDP socket as an engine of [live queues](crate::live): bursts, time stamps, counters.
 //!
 //! # Time stamps
-//! The program puts the monotonic time in front of each packet. The difference of the two clocks at
-//! the fetch of a burst converts it to the system clock. If a driver has no room in front of a
-//! packet, the packets of a burst are stamped at the fetch, and the user gets a notice.
+//! The program puts the monotonic time in front of each packet. The queue converts this time to the
+//! system clock, by the difference of the two clocks at the fetch of the burst. If a driver has no
+//! room in front of a packet even once, the queue stamps all further packets at their fetch, and the
+//! user gets a notice.
 //!
 //! # Chunks
-//! A chunk is in the fill ring, in the receive ring, or lent. There are as many chunks as a ring
-//! has entries, so neither ring overflows by itself. Packets are lost when all chunks are in the
-//! receive ring or lent.
+//! A chunk is in the fill ring, with the driver, in the receive ring, or lent. There are as many
+//! chunks as a ring has entries, so neither ring overflows. Packets are lost when all chunks are in
+//! the receive ring or lent.
 
 mod link;
 
@@ -98,8 +99,8 @@ pub(super) struct XdpEngine {
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
-    /// Packets that closed sockets lost, that never left a socket, or whose descriptors were
-    /// malformed.
+    /// Packets that closed sockets lost, that did not arrive before their interface was gone, or
+    /// whose descriptors were malformed.
     lost_before: u64,
     /// The program's counts when the socket was bound.
     unstamped_before: u64,
@@ -119,8 +120,8 @@ pub(super) fn queue(
         live.wait_ns_max = BUSY_POLL_WAIT_NS;
     }
     if queue_index == 0 && receiver.copied.is_some() {
-        // In zero-copy mode the number is unknown: drivers count packets without a free chunk in
-        // different places, or not at all.
+        // In zero-copy mode the number of packets that the NIC drops is unknown: drivers count
+        // packets without a free chunk in different places, or not at all.
         live.counters = Some(InterfaceCounters::new(Some(attached.index)));
     }
     let mut engine = XdpEngine {
@@ -204,8 +205,9 @@ impl XdpEngine {
         (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
     }
 
-    /// The offset of a packet in one piece, and its length; length 0 if its descriptors are
-    /// malformed. `None`: this burst has no room to join the packet's chunks.
+    /// The offset and length of a packet; length 0 if its descriptors are malformed. If the packet
+    /// has several chunks, copies its bytes to `own_at` after the chunks, and advances `own_at`.
+    /// `None`: this burst has no room for the copy.
     fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
             let range = self.range(parts.start);
@@ -257,8 +259,8 @@ impl XdpEngine {
         }
     }
 
-    /// Packets that the kernel lost on their way into the receive ring. The dropped packets include
-    /// packets without a free chunk.
+    /// Packets that the kernel lost on their way into the receive ring, and `lost_before`. The
+    /// kernel's `rx_dropped` includes packets without a free chunk.
     fn lost(&self) -> io::Result<u64> {
         let statistics = self.receiver.channel.socket.statistics()?;
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
@@ -378,8 +380,8 @@ impl LiveEngine for XdpEngine {
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
         self.attachment.set_open(self.queue_index, false);
-        // From now on, packets of queues without a socket count as no loss. The first queue, which
-        // reports them, may have failed.
+        // From now on, packets of queues without a socket count as no loss. Each queue does this,
+        // because the first queue, which reports these packets, may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
         if matches!(self.bind_state, BindState::Absent(_)) {
             return CutOff::Ended;
@@ -481,7 +483,7 @@ fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
 
 impl Drop for XdpEngine {
     fn drop(&mut self) {
-        // The program may stay for other queues.
+        // The program may stay attached for other queues.
         self.attachment.set_open(self.queue_index, false);
     }
 }

@@ -45,7 +45,8 @@ use crate::{
 /// Frames that the kernel sends in one call, `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
 const BATCH: usize = 32;
 
-/// Bytes of a chunk, and so of a frame. Half a page is the smallest size that the kernel accepts.
+/// Bytes of a chunk, and so of the longest frame. Half a page is the smallest size that the kernel
+/// accepts.
 const CHUNK_BYTES: usize = 2048;
 
 /// Smallest frame: a complete Ethernet header.
@@ -110,11 +111,11 @@ impl XdpSender {
     /// The error of a system call; `EBUSY` if another XDP socket has the queue.
     ///
     /// # Minimum kernel version
-    /// 4.18.
+    /// 5.4, which added the flags of the rings.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
         let deadline_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
-            // A socket whose bind failed is useless.
+            // Each attempt makes a new socket, because a socket whose bind failed is useless.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
             let copy = SocketAddrXdpFlags::XDP_COPY; // Without zero-copy the driver is not involved.
             let Err(error) = sender.socket.bind(interface_index, 0, copy) else {

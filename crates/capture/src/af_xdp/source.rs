@@ -44,7 +44,8 @@ const JOINS_BUFFERS: (u32, u32) = (6, 6);
 /// Time between two attempts to bind a socket whose receive queue another socket still has.
 const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
-/// Spare sockets for each queue: the interface can be removed and come back this often.
+/// Spare sockets for each queue. With at most 16 queues, the interface can be removed and come back
+/// this often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together. Each queue gets at least one spare socket even if that
 /// exceeds the limit.
@@ -270,8 +271,8 @@ fn open_queue(
         match error.raw_os_error() {
             Some(libc::EBUSY) if now_ns < deadline_ns => {
                 clock::sleep_until(now_ns + RECEIVE_QUEUE_LOOK_NS);
-                // A new socket for each attempt: the state of a socket whose bind failed is the
-                // kernel's business.
+                // A new socket for each attempt, because the kernel does not document the state of
+                // a socket whose bind failed.
                 channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
             }
             // EINVAL means that the queue does not exist. For queue 0 it means that AF_XDP does not
@@ -291,8 +292,8 @@ fn open_queue(
     }))
 }
 
-/// Opens spare sockets for each queue, as many as the kernel allows. Returns a sentence if there
-/// are too few: the user sets the limits of locked memory and of descriptors.
+/// Opens up to [`SPARES`] spare sockets for each queue. Returns a sentence if the kernel allows
+/// fewer: the user sets the limits of locked memory and of descriptors.
 fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> Option<String> {
     let wanted = (SPARES_MAX / receivers.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {

@@ -73,7 +73,8 @@ impl XdpInterface {
         }
     }
 
-    /// The interface of this name, if there is one.
+    /// Looks up the interface of this name. Fails if there is none, or if it is no Ethernet
+    /// interface.
     pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let found = self.interface.look_up()?;
         if found.hardware_type != libc::ARPHRD_ETHER {
@@ -122,7 +123,8 @@ impl XdpInterface {
     }
 }
 
-/// The remedy for another XDP program.
+/// The message for an interface to which another XDP program is attached, with the command that
+/// names the program.
 pub(super) fn other_program(name: &str) -> String {
     format!("another XDP program is attached: ip link show {name} names it")
 }

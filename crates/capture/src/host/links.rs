@@ -91,11 +91,11 @@ impl HostLink {
     }
 }
 
-/// All links on top of the interface with this index, whether up or not. Nearest links first, the
-/// master before uppers at the same distance.
+/// All links on top of the interface with this index, whether up or not. Nearest links first. Among
+/// the links directly on one link, the master comes first.
 pub(super) fn upper_links(links: &[HostLink], index: u32) -> Vec<UpperLink> {
     let mut found = Vec::new();
-    // Damaged data may form a loop.
+    // `seen` ends the search if damaged data forms a loop.
     let mut seen = BTreeSet::from([index]);
     let mut below = VecDeque::from([index]);
     while let Some(lower) = below.pop_front() {

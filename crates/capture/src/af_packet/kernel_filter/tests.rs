@@ -243,7 +243,7 @@ fn decides_as_the_filter_on_the_wire() {
         for (expression, counts) in TAKEN.iter().zip(&mut counts) {
             let program = compiled(expression, optimize);
             let Some(rewritten) = for_socket(program.instructions(), true, 100) else {
-                // Without the optimizer, the program computes addresses.
+                // The rewrite may refuse only unoptimized programs, which compute addresses.
                 assert!(!optimize, "left to user space: {expression}");
                 continue;
             };
@@ -268,7 +268,8 @@ fn decides_as_the_filter_on_the_wire() {
     }
 }
 
-/// Programs that no compiler wrote.
+/// Random programs: if the rewrite accepts a program, the rewritten program must decide as the
+/// original.
 #[test]
 fn decides_as_any_program() {
     let seed = 11;
@@ -316,7 +317,7 @@ fn decides_as_any_program() {
                 )
             })
             .collect();
-        // The number in A decides.
+        // The last comparison makes the decision depend on A.
         program.push(Instruction::new(op::JGT_K, 0, 1, random.u32(0..300)));
         program.push(Instruction::ret(1));
         program.push(Instruction::ret(0));

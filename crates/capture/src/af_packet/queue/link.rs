@@ -16,8 +16,8 @@ const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {
     /// Checks the interface. `ENETDOWN` reports that the interface went down or was removed. The
-    /// socket reports neither that it came up nor its removal while it is down, so this function
-    /// checks for both cases. A draining queue ignores the interface.
+    /// socket does not report that an interface that is down came up or was removed, so this
+    /// function checks for both cases. A stopped queue ignores the interface.
     pub(super) fn look_at_interface(
         &mut self,
         live: &mut LiveState,
@@ -45,8 +45,8 @@ impl PacketEngine {
         }
     }
 
-    /// Checks whether an interface that went down was removed or came up. If the interface was
-    /// renamed, arriving frames prove that it is up.
+    /// Checks whether an interface that went down was removed or came up. The check by name fails
+    /// if the interface was renamed; then arriving frames prove that the interface is up.
     fn look_after_down(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         let index = self
             .socket
@@ -93,8 +93,8 @@ impl PacketEngine {
     /// unread packets, or the interface is still down after the kernel has refused the spare
     /// socket.
     ///
-    /// The queue keeps a spare socket and its ring until they receive. A failed attempt uses up no
-    /// spare socket.
+    /// After a failed attempt the queue keeps its spare socket and the ring of this socket for the
+    /// next attempt.
     pub(super) fn rebind(
         &mut self,
         live: &mut LiveState,

@@ -237,7 +237,7 @@ impl InterfaceQuery {
     }
 }
 
-/// The bytes of words in the kernel's order.
+/// The bytes of native words, in the order in which they are in memory.
 fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

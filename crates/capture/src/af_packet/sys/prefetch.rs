@@ -14,12 +14,12 @@ pub(crate) fn prefetch<const LEVEL: u8>(bytes: &[u8], index: usize) {
             // SAFETY: a hint, which faults on no address and changes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
         } else {
-            // SAFETY: as above.
+            // SAFETY: a hint, which faults on no address and changes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
         }
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: a hint, which faults on no address and changes nothing.
     unsafe {
         std::arch::asm!("prfm pldl{level}keep, [{0}]", in(reg) address, level = const LEVEL, options(nostack, preserves_flags, readonly));
     }

@@ -4,8 +4,8 @@
 //! queue has detached the program. The queue then fetches the packets that the program had taken,
 //! and looks for the next interface. The first queue that finds an interface of the name that is up
 //! attaches the program. The other queues use the same interface by its index, whatever its name by
-//! then. Each queue binds a spare socket to its receive queue. When all have done so, the first
-//! queue reports that the interface is up.
+//! then. Each queue binds a spare socket to its receive queue. When all have done so, each queue
+//! reports that the interface is up; the recorder uses the report of the first queue.
 //!
 //! An interface that comes back is left to the host if the host uses it, or begins to use it within
 //! [`HOST_USE_WATCH_NS`]: links are set up before they get addresses.
@@ -44,7 +44,7 @@ const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 pub(super) enum BindState {
     /// The queue receives from the interface.
     Bound,
-    /// The interface was removed; packets that the program took still arrive.
+    /// The interface was removed or left to the host; packets that the program took still arrive.
     Leaving(QueueDrain),
     /// There is no interface, or the interface has no such receive queue.
     Absent(InterfaceAbsence),
@@ -244,7 +244,7 @@ impl XdpEngine {
             attached.filter(|attached| absence.without == Some(attached.generation))
         {
             if self.xdp_interface.interface.is_up(attached.index).is_err() {
-                // Perhaps no other queue is left that notices.
+                // The interface was removed. No other queue may be left that detaches the program.
                 self.attachment.detach(attached.generation);
             }
             return Ok(());
@@ -260,7 +260,7 @@ impl XdpEngine {
 
     /// Attaches the program to the interface of this name, if the interface is up and no other
     /// queue has attached the program. Returns the interface to which the program is attached;
-    /// `None`: there is no interface, or it must not be captured.
+    /// `None`: no interface of this name is up, or the interface must not be captured.
     fn take(
         &mut self,
         live: &mut LiveState,

@@ -216,7 +216,7 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
         load(Some(&mut log))
     });
     let again = match outcome {
-        // The obstacle is gone.
+        // The second attempt has succeeded.
         Ok(program) => return Ok(program),
         Err(again) => again,
     };
@@ -249,17 +249,17 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 pub(crate) struct XdpLink(OwnedFd);
 
 impl Drop for XdpLink {
-    /// Closing the descriptor would detach the program, but not while a child process holds a copy
-    /// of the descriptor. Until the child executes another program (close-on-exec), or for good if
-    /// it does not, packets would be redirected to nobody.
+    /// Detaches the program explicitly. Closing the descriptor alone detaches nothing while a child
+    /// process has a copy of the descriptor, which it keeps until it executes another program
+    /// (close-on-exec). The attached program would redirect packets to no socket.
     ///
     /// Since Linux 5.9, like links to interfaces. Before Linux 5.19, where
     /// `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges can only close.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
-        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. An
-        // interface that is gone took the program with it. After another failure, closing is all
-        // that can be done.
+        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. The call
+        // fails if the interface was removed, which has detached the program. After another
+        // failure, closing is all that can be done.
         let _ = unsafe { call(LINK_DETACH, &link) };
     }
 }
@@ -284,7 +284,7 @@ pub(crate) fn attach(
 /// # Safety
 /// As [`call`]; the command returns a new descriptor.
 unsafe fn call_for_descriptor<T>(command: i32, request: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees what `call` requires.
     let descriptor = unsafe { call(command, request) }?;
     // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })

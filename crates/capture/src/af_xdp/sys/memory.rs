@@ -12,8 +12,8 @@ use memmap2::MmapRaw;
 
 use crate::sys::{map_shared, map_zeros};
 
-/// The packet memory of a socket: chunks that the kernel fills, then private room to join the
-/// chunks of a packet.
+/// The packet memory of a socket: chunks that the kernel fills or sends, then private room to join
+/// the chunks of a packet.
 #[derive(Debug)]
 pub(crate) struct Umem {
     mapping: MmapRaw,

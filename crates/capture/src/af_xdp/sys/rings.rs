@@ -183,7 +183,7 @@ impl ProducerRing {
 
     /// Whether the driver sleeps and needs a wake-up (by poll(2)) for new chunks.
     pub(crate) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint; the next check sees the flag at the latest.
+        // Relaxed: a hint; if this load misses the flag, a later check sees the flag.
         self.ring.word(FLAGS).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 }
@@ -330,7 +330,7 @@ mod tests {
                 assert_eq!(consumer, producer.wrapping_add(count));
                 expected += count;
             }
-            // An impossible index is ignored.
+            // With an impossible producer index, the number of entries is the size of the ring.
             rx.ring
                 .word(PRODUCER)
                 .store(rx.next.wrapping_sub(1), Ordering::Release);
@@ -388,7 +388,7 @@ mod tests {
                 let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
                 assert_eq!(consumed, start.wrapping_add(seen));
             }
-            // An impossible index is ignored.
+            // With an impossible producer index, the number of entries is the size of the ring.
             completion
                 .ring
                 .word(PRODUCER)

@@ -97,7 +97,8 @@ impl XdpSocket {
         Ok((ProducerRing::new(tx), ConsumerRing::new(completion)))
     }
 
-    /// The chunks' owner keeps them for the lifetime of this socket (`XdpEngine`, `XdpSender`).
+    /// Registers the chunks. Their owner (`XdpReceiver`, `XdpSender`) keeps the chunks for the
+    /// lifetime of this socket.
     fn register(&self, umem: &Umem, chunk_bytes: u32) -> io::Result<()> {
         let (addr, len) = umem.registered();
         let registration = XdpUmemReg {
@@ -136,8 +137,8 @@ impl XdpSocket {
         Ok(sockopt::xdp_statistics(self)?)
     }
 
-    /// Lets the program poll the driver for packets, and suppresses interrupts meanwhile if the
-    /// interface defers interrupts. Fails with `ENOPROTOOPT` before Linux 5.11, with `EPERM`
+    /// Lets this process poll the driver for packets, and suppresses interrupts while it polls if
+    /// the interface defers interrupts. Fails with `ENOPROTOOPT` before Linux 5.11, with `EPERM`
     /// without CAP_NET_ADMIN.
     pub(crate) fn set_busy_poll(&self, microseconds: u32) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1_u32)?;

@@ -45,7 +45,8 @@ impl TestLink {
             _ if random.bool() => Role::Vxlan(random.bool().then_some(other)),
             _ => Role::Hsr([other, 1 + random.u32(..count)]),
         };
-        // Also names interfaces that are no masters, or do not exist: the kernel's answer counts.
+        // The master may also be an interface that is no master or does not exist: the code under
+        // test trusts the kernel's list.
         let master = (random.u32(..3) == 0).then(|| 1 + random.u32(..count + 2));
         Self {
             index,
@@ -66,7 +67,8 @@ impl TestLink {
         }
     }
 
-    /// The link as the kernel lists it, with attributes in any order, foreign attributes included.
+    /// The link as the kernel lists it, with attributes in any order, and two attributes that the
+    /// code under test does not read.
     fn message(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut fixed = [0; LINK_BYTES];
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
@@ -236,7 +238,7 @@ fn damaged_links_do_not_pass() {
             upper_links(&list.kept, 1);
         }
     }
-    // Every link has a name, and a truncated number is an error.
+    // Truncated attributes, and a link without a name, make the list an error.
     for (kind, value) in [
         (LOWER, &[1, 0][..]),
         (MASTER, &[]),
