@@ -89,7 +89,7 @@ impl FromStr for CpuList {
 /// Assigns CPUs to the capture threads of all interfaces of a recording, in turns. Clones share the
 /// turns.
 ///
-/// An engine asks for a CPU where it opens a queue, because the number of queues is not known
+/// An engine asks for a CPU when it opens a queue, because the number of queues is not known
 /// earlier.
 #[derive(Debug, Clone, Default)]
 pub struct CpuTurns {
@@ -99,8 +99,8 @@ pub struct CpuTurns {
 }
 
 impl CpuTurns {
-    /// Turns over the CPUs that the user asked for. With an empty list, threads run near their
-    /// devices.
+    /// Assigns the CPUs of `asked`, which the user chose, in turns. With an empty list, threads run
+    /// near their devices.
     #[must_use]
     pub fn new(asked: CpuList) -> Self {
         Self {

@@ -90,7 +90,7 @@ fn rewrite(program: &[Instruction], view: SocketView, keep: u32) -> Option<Vec<I
     for (one, state) in program.iter().zip(&states) {
         places.push(out.len());
         let Some(registers) = state else {
-            // Never reached.
+            // The program never reaches this instruction.
             out.push(Instruction::ret(0));
             continue;
         };

@@ -24,8 +24,8 @@ use crate::{
 /// drivers it also takes a lock.
 const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
-/// Losses of an interface, summed over all interfaces of the same name that replace it after its
-/// removal. The counters belong to the whole interface, so one queue reads the counters.
+/// The sum of the losses of an interface and of the interfaces that replace it under the same name.
+/// The counters belong to the whole interface, so one queue reads the counters.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not report losses, or there is no interface.

@@ -46,7 +46,7 @@ const COUNTERS_CALL: &str = "getsockopt(PACKET_STATISTICS)";
 /// Shortest nap that is worth its cost.
 const BLOCKS_WAIT_NS_MIN: i64 = 2_000_000;
 
-/// Share of the ring that may fill during a nap: one in 16.
+/// Share of the ring that may fill during a nap at the measured block rate: one in 16.
 const RING_SHARE: usize = 16;
 
 /// Time to fill a block of 256 KiB at 10 Gbit/s of the smallest frames, which take twice as much
@@ -108,7 +108,8 @@ pub(super) struct PacketEngine {
     is_first: bool,
     /// Since when the interface does not exist, on the monotonic clock.
     gone_since_ns: Option<i64>,
-    /// Deadline for the other threads of an interface that came back, on the monotonic clock.
+    /// Until when the report that an interface is up waits for the other threads of the interface,
+    /// on the monotonic clock.
     other_threads_deadline_ns: Option<i64>,
     /// A spare socket that does not receive yet from the interface that came back.
     replacement: Option<SocketWithRing>,

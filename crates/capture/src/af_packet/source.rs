@@ -37,8 +37,8 @@ impl Source for LiveSource {
 
     /// Makes `queues` sockets, from 1 to 256, that share the interface, each with its own kernel
     /// memory. The sockets reject all packets until [`Probed::open`]. Before Linux 6.13 a socket
-    /// joins a fanout group only while its interface is up. If the interface is down there, this
-    /// function makes one socket.
+    /// joins a fanout group only while its interface is up. On such a kernel, this function makes
+    /// one socket if the interface is down.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
         let bound = match BoundSockets::new(&self.0, queues) {

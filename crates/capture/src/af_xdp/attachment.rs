@@ -79,9 +79,10 @@ pub(super) struct AttachmentState {
     failed: BTreeSet<u32>,
     /// Why an interface that came back is not captured. The user got this text.
     pub(super) refusal: Option<String>,
-    /// When to check next whether the host uses an interface that came back, and until when to
-    /// check, on the monotonic clock.
+    /// When to check next whether the host uses an interface that came back, on the monotonic
+    /// clock.
     host_check_due_ns: i64,
+    /// When the checks for uses by the host end, on the monotonic clock; 0: no checks.
     pub(super) host_check_until_ns: i64,
 }
 

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::clock::SECOND_NS;
 
-/// How long a socket waits until another socket has left its receive queue, which takes an instant
-/// after that socket was closed.
+/// How long a queue tries to bind its socket while another socket has the receive queue (`EBUSY`).
+/// The other socket leaves the receive queue shortly after it was closed.
 pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
 
 /// A socket with its rings.

@@ -73,8 +73,9 @@ impl ReceiveMode {
     /// supports one buffer per packet would copy. Some drivers run a program only if it accepts
     /// several buffers, because the driver's buffers are smaller than our chunks. Before Linux 6.6
     /// `bpf_redirect_map` to a socket loses such packets, and does not count the loss. If the
-    /// network stack runs the program, several chunks are always requested: the kernel copies in
-    /// any case, and on virtual interfaces packets may be longer than the MTU.
+    /// network stack runs the program, several chunks are requested from every kernel that supports
+    /// them: the kernel copies in any case, and on virtual interfaces packets may be longer than
+    /// the MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let receive_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,

@@ -3,8 +3,8 @@
 //! # Time stamps
 //! The program puts the monotonic time in front of each packet. The queue converts this time to the
 //! system clock, by the difference of the two clocks at the fetch of the burst. If a driver has no
-//! room in front of a packet even once, the queue stamps all further packets at their fetch, and the
-//! user gets a notice.
+//! room in front of a packet even once, the queue stamps all further packets at their fetch. The
+//! user then gets a notice.
 //!
 //! # Chunks
 //! A chunk is in the fill ring, with the driver, in the receive ring, or lent. There are as many
@@ -93,9 +93,9 @@ pub(super) struct XdpEngine {
     is_bound: bool,
     is_stamped: bool,
     has_reported_unseen: bool,
-    /// When the first queue checks the MTU next, on the monotonic clock, and whether frames of that
-    /// MTU fitted at the last check.
+    /// When to check the MTU next, on the monotonic clock. Only the first queue queries the MTU.
     mtu_due_ns: i64,
+    /// Whether frames of the interface's MTU fitted at the last check.
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,

@@ -52,10 +52,10 @@ const CHUNK_BYTES: usize = 2048;
 /// Smallest frame: a complete Ethernet header.
 const HEADER_BYTES: usize = 14;
 
-/// How long a sender waits for another socket to leave the transmit queue, and the time between two
-/// attempts. The kernel frees a queue some time after its last socket was closed: on a busy machine
-/// more than a tenth of a second.
+/// How long a sender waits for another socket to leave the transmit queue. The kernel frees a queue
+/// some time after its last socket was closed: on a busy machine more than a tenth of a second.
 const SEND_QUEUE_WAIT_NS: i64 = SECOND_NS / 2;
+/// Time between two attempts to bind to a transmit queue that another socket has.
 const SEND_QUEUE_LOOK_NS: i64 = SECOND_NS / 500;
 
 /// The first Linux version whose veth driver reports packets that it drops (commit 151e887d8ff9).
@@ -117,7 +117,8 @@ impl XdpSender {
         loop {
             // Each attempt makes a new socket, because a socket whose bind failed is useless.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
-            let copy = SocketAddrXdpFlags::XDP_COPY; // Without zero-copy the driver is not involved.
+            // In copy mode the driver does not take part in the bind.
+            let copy = SocketAddrXdpFlags::XDP_COPY;
             let Err(error) = sender.socket.bind(interface_index, 0, copy) else {
                 return Ok(sender);
             };

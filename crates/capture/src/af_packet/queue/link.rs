@@ -140,9 +140,9 @@ impl PacketEngine {
     }
 }
 
-/// Whether another attempt may succeed. The interface was removed again, or it is down: before
-/// Linux 6.13 a socket joins a fanout group only while its interface is up. Counters that cannot be
-/// read end the queue, whatever the error.
+/// Whether another attempt may succeed, because the interface was removed again (`ENODEV`) or is
+/// down (`EINVAL`). Before Linux 6.13 a socket joins a fanout group only while its interface is up.
+/// Counters that cannot be read end the queue, whatever the error.
 fn is_to_be_tried_again(error: &SourceError) -> bool {
     let SourceError::System { call, error, .. } = error else {
         return false;

@@ -87,7 +87,7 @@ impl Mapping {
     /// Whether the kernel's block at `index` has no packet at this moment. The kernel counts each
     /// packet in the block when it places the packet.
     pub(crate) fn is_empty(&self, index: usize) -> bool {
-        // Relaxed: a hint about the kernel's progress; no other read depends on the value.
+        // Relaxed: no access to the memory of the block depends on the value.
         self.word(index, PACKETS_OFFSET).load(Ordering::Relaxed) == 0
     }
 

@@ -34,9 +34,10 @@ const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 /// Time between two checks of the MTU.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// How long a queue checks whether the host begins to use an interface that came back, and the time
-/// between two checks. A check takes a netlink socket and four lists.
+/// How long a queue checks whether the host begins to use an interface that came back.
 const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
+/// Time between two checks whether the host uses the interface. A check opens a netlink socket and
+/// reads up to four lists.
 const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// The relation of a queue to its interface.

@@ -257,9 +257,9 @@ impl Drop for XdpLink {
     /// `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges can only close.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
-        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. The call
-        // fails if the interface was removed, which has detached the program. After another
-        // failure, closing is all that can be done.
+        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. If the
+        // interface was removed, the program is detached already. After a failure, closing the
+        // descriptor is all that can be done.
         let _ = unsafe { call(LINK_DETACH, &link) };
     }
 }

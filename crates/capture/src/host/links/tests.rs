@@ -20,7 +20,8 @@ enum Role {
     Upper(&'static str, u32),
     /// A VLAN, macvlan or similar link on top of an interface of another network namespace.
     UpperOfOther(&'static str, u32, i32),
-    /// One end of a pair.
+    /// One end of a pair: its kind, the index of the other end, and the network namespace of the
+    /// other end if it is another namespace.
     End(&'static str, u32, Option<i32>),
     Vxlan(Option<u32>),
     Hsr([u32; 2]),
