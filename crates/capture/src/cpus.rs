@@ -39,8 +39,9 @@ impl CpuList {
         text.trim().parse().unwrap_or_default()
     }
 
-    /// The CPUs near the device of an interface. Empty if these are all CPUs of the machine, or if
-    /// the interface under `sys` has another index, and so belongs to another network namespace.
+    /// The CPUs near the device of an interface. Empty if these CPUs are unknown, or are all CPUs
+    /// of the machine. Also empty if the interface under `sys` has another index than `index`, and
+    /// so belongs to another network namespace.
     pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();

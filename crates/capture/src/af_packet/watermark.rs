@@ -12,13 +12,13 @@
 //!   Packets are placed in the order of their stamps, except for the same delay. So no later packet
 //!   is older than the last stamp of a returned block, less `DELIVERY_DELAY_NS_MAX`.
 //!
-//! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer. So
-//! without any traffic, the watermark of a frequently polled queue stays less than [`BEHIND_NS`]
-//! late. A nap (8 or 16 ms) on a busy link adds to that. If nobody needs the watermark, the queue
-//! may wait longer, and its watermark moves as rarely as the queue is polled.
+//! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer (8 ms
+//! at 250 Hz). So the watermark of a frequently polled queue stays less than [`BEHIND_NS`] late,
+//! unless the queue naps. A nap on a busy link adds 8 or 16 ms. If nobody needs the watermark, the
+//! queue may wait longer, and its watermark moves as rarely as the queue is polled.
 
-/// The retire time of the ring, ms: the longest wait of a packet until the kernel hands over its
-/// block, full or not.
+/// The retire time of the ring, ms: after this time and up to two timer ticks, the kernel hands
+/// over the block of a packet, full or not.
 pub(crate) const RETIRE_MS: u32 = 4;
 
 /// Largest delay of the watermark without naps, ns: delivery, the retire time, and two timer ticks

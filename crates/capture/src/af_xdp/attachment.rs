@@ -132,8 +132,8 @@ impl Attachment {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface that came back, in the driver if the driver supports
-    /// XDP.
+    /// Attaches the program to an interface that came back: in the driver if the driver supports
+    /// XDP, otherwise in the network stack.
     pub(super) fn attach_again(
         &self,
         state: &mut AttachmentState,

@@ -1,10 +1,10 @@
 //! An XDP socket that sends: the faster way out of a virtual Ethernet pair, for
 //! [`send`](crate::send).
 //!
-//! One system call takes 32 frames. A packet socket reads two structures from user memory for each
-//! frame, searches for headers, and calls the security module. The XDP socket copies the frame and
-//! calls the driver. In a C loop on one core this sends 1.30 instead of 0.89 million frames of 64
-//! bytes per second.
+//! A system call takes up to 32 frames. A packet socket reads two structures from user memory for
+//! each frame, searches for headers, and calls the security module. The XDP socket copies the frame
+//! and calls the driver. In a C loop on one core this sends 1.30 instead of 0.89 million frames of
+//! 64 bytes per second.
 //!
 //! # What the kernel does with a frame
 //! Within the system call the kernel makes a packet of each descriptor, in order. It returns the

@@ -47,8 +47,8 @@ const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 /// Spare sockets for each queue. With at most 16 queues, the interface can be removed and come back
 /// this often.
 const SPARES: usize = 4;
-/// Spare sockets of all queues together. Each queue gets at least one spare socket even if that
-/// exceeds the limit.
+/// Largest number of spare sockets of all queues together. Each queue gets at least one spare
+/// socket even if that exceeds the limit.
 const SPARES_MAX: usize = 64;
 
 /// A live interface through AF_XDP that implements [`Source`].
