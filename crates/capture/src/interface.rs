@@ -1,6 +1,7 @@
 //! Looks up an interface by name, at the start and when an interface comes back after its removal.
 //!
-//! A removed interface loses its index. Another interface of the same name is a new interface.
+//! A removed interface loses its index. An interface that gets the same name later usually has
+//! another index.
 
 use std::io;
 

@@ -13,10 +13,12 @@
 //! - [`rss`]: whether a NIC's hash keeps the two directions of a conversation together,
 //! - [`send`]: sends bursts out of a live interface.
 //!
-//! [`quantity`] parses the units that engine texts and program options share.
+//! [`quantity`] parses numbers with units, in program options and in source names such as
+//! `generate:rate=500kpps`.
 //!
 //! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
-//! the burst that is being lent. After a drained stop, `received` equals lent plus lost frames.
+//! the burst that is being lent. After a stopped queue has returned [`QueueStatus::End`], the
+//! counter `received`, if known, equals lent plus lost frames.
 
 pub mod af_packet;
 pub mod af_xdp;

@@ -43,7 +43,8 @@ pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 /// The engine-specific part of a live queue. Only the thread that owns the queue calls these
 /// functions.
 pub trait LiveEngine: Send + fmt::Debug {
-    /// Shortest time between two checks of the interface and the clocks by an idle queue, ns.
+    /// Time between two checks of the interface and the clocks by a queue without packets, ns. An
+    /// engine can request an earlier check.
     const LOOK_NS: i64;
 
     /// Returns the previous burst to the engine.
@@ -82,11 +83,11 @@ pub trait LiveEngine: Send + fmt::Debug {
     fn cut_off(&mut self, live: &mut LiveState) -> CutOff;
 
     /// Compares the engine's received counter with the packets that were delivered or lost, for a
-    /// stopped queue whose last fetch was empty. `is_over`: the drain deadline has passed, so the
-    /// queue waits for no more packets.
+    /// stopped queue. `is_over`: the queue waits for no more packets, because the drain deadline
+    /// has passed or because the intake could not be cut off.
     fn balance(&mut self, is_over: bool) -> StopBalance;
 
-    /// The queue has ended with an error, or could not be stopped.
+    /// Called when the queue has ended with an error, or when the intake could not be stopped.
     fn close(&mut self) {}
 
     /// As [`Queue::statistics`]. `now_ns` is the system clock.
@@ -123,10 +124,10 @@ pub enum CutOff {
         /// Longest time until the packets in the receive path arrive, ns.
         in_flight_ns: i64,
     },
-    /// The engine cannot stop the intake. The queue delivers packets until none has arrived for a
-    /// while.
+    /// The engine cannot stop the intake. The queue delivers packets until no packet arrives for 12
+    /// ms, and until 100 ms after the stop at the latest.
     Open,
-    /// No packet was received yet, or no packet can arrive any more.
+    /// No packet can arrive, so the queue ends at the next call.
     Ended,
     /// The kernel refused, so packets would arrive without end. Contains the notice for the user.
     Refused(String),
@@ -144,7 +145,7 @@ pub enum StopBalance {
     },
     /// More packets may still arrive.
     Pending,
-    /// The counters cannot be read, or another queue reports the counters.
+    /// The counters cannot be read, have an unknown meaning, or are reported by another queue.
     Unknown,
 }
 
@@ -187,7 +188,8 @@ impl QueueDrain {
         }
     }
 
-    /// Packets arrived.
+    /// Packets arrived: a closed intake gets a later deadline. An open intake must be silent for
+    /// [`RECEIVE_PATH_NS`] again, and keeps its deadline.
     pub(crate) fn on_packets(&mut self, now_ns: i64) {
         if self.is_open {
             self.arrived_by_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
@@ -235,7 +237,7 @@ pub struct LiveState {
     pub(crate) look_due_ns: i64,
     /// Longest wait for packets, ns.
     pub(crate) wait_ns_max: i64,
-    /// Why the engine stopped by itself. Reported at the end of the queue.
+    /// Why the engine stopped by itself. The queue returns this error when its drain has finished.
     pub failure: Option<SourceError>,
 }
 
@@ -412,9 +414,9 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
         if live.is_ended() {
             return Ok(QueueStatus::End);
         }
-        // While packets arrive, no clock is read. Otherwise packets are fetched once more after the
-        // clock was read: only then does an empty fetch prove that no packet was stamped before
-        // that time.
+        // While packets arrive, this function reads no clock. Otherwise packets are fetched once
+        // more after the clock was read. Only then does an empty fetch prove that no packet stamped
+        // before that time, less the delivery delay, is still to be fetched.
         if !live.is_overdue() && engine.fetch(live)? {
             return Ok(QueueStatus::Frames);
         }
@@ -440,8 +442,8 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
                 live.phase = QueuePhase::Ended;
                 return live.failure.take().map_or(Ok(QueueStatus::End), Err);
             }
-            // The loop has lent every packet that arrived during the wait, and the watermark is
-            // current.
+            // The deadline counts only after an empty fetch. So packets that arrived during the
+            // wait are returned first, and the watermark is current.
             if now_ns >= deadline_ns {
                 return Ok(QueueStatus::Idle);
             }
@@ -542,15 +544,16 @@ impl LiveState {
     }
 }
 
-/// Whether a queue's interface is up, as events. The state combines checks of the interface and
-/// arriving packets in their order.
+/// Whether a queue's interface is up. Each change becomes an event. Checks of the interface and
+/// arriving packets set the state.
 ///
-/// Packets wait in the kernel before they are delivered. Packets from before the interface went
-/// away are delivered after a check found it gone, and do not prove that the interface is back.
+/// Packets wait in the kernel before they are delivered. So a queue may deliver packets from before
+/// the removal after a check has found the interface removed. These packets do not prove that the
+/// interface is back.
 #[derive(Debug)]
 pub(crate) struct Presence {
     pub(crate) is_up: bool,
-    /// The interface was removed, and no other interface was found since.
+    /// The interface was removed or left to the host, and no check has found an interface since.
     pub(crate) is_gone: bool,
     /// When the interface was found down or removed, on the system clock.
     down_ns: i64,
@@ -577,7 +580,8 @@ impl Presence {
         Some(SourceEvent::InterfaceDown(0))
     }
 
-    /// A check at `now_ns` on the system clock found that the interface was removed.
+    /// A check at `now_ns` on the system clock found that the interface was removed, or left it to
+    /// the host.
     fn set_gone(&mut self, now_ns: i64) {
         (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
     }
@@ -615,9 +619,11 @@ mod tests {
             Some(SourceEvent::InterfaceUp(0))
         );
         presence.set_gone(200);
-        // Even if the clock was set back between the stamp and the check.
+        // After a removal no stamp proves a return. A stamp may be later than the check because the
+        // clock was set back between stamp and check.
         assert!(!presence.proves_return(199) && !presence.proves_return(201));
-        // A new interface exists, but is down. Packets that waited may still arrive.
+        // A new interface exists, but is down. Packets of the old interface may still arrive, and
+        // must not prove a return.
         assert_eq!(presence.set_up(false, 300), None);
         assert!(!presence.proves_return(200));
         assert_eq!(

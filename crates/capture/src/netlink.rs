@@ -1,12 +1,12 @@
-//! rtnetlink(7): requests to the kernel about links, addresses, routes and network namespaces, and
-//! the kernel's answers.
+//! rtnetlink(7): requests to the kernel about links, addresses and routes, and the kernel's
+//! answers.
 //!
 //! The module has messages, the socket, and then the requests about links: `RTM_GETLINK` and
-//! `RTM_GETSTATS` of `linux/if_link.h`.
+//! `RTM_GETSTATS` of `linux/rtnetlink.h`.
 //!
 //! A socket answers for the network namespace in which it was made. Messages are bytes, so the
 //! module has no unsafe code. The module accepts only complete answers: a truncated message, a
-//! truncated attribute, or a list that changed during the reading is an error.
+//! truncated attribute, or a list that changes during each of 64 readings is an error.
 
 use std::{borrow::Cow, collections::BTreeMap, io, os::fd::OwnedFd};
 
@@ -38,8 +38,9 @@ const ATTRIBUTE: usize = 4;
 /// (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
-/// Requests for a list that changes during the reading. Where pods start and stop all the time, a
-/// list of links changes every few milliseconds; reading the list takes less than a millisecond.
+/// Number of attempts to read a list that changes during the reading. Where pods start and stop all
+/// the time, a list of links changes every few milliseconds; reading the list takes less than a
+/// millisecond.
 const TRIES: usize = 64;
 
 /// A netlink socket. Making a socket needs no privilege.
@@ -174,7 +175,7 @@ impl Netlink {
     }
 }
 
-/// The error for an answer that the kernel cannot have sent.
+/// The error for a damaged, truncated or missing answer.
 const DAMAGED: io::ErrorKind = io::ErrorKind::InvalidData;
 
 /// A list of answers that is being read.

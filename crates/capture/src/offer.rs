@@ -1,9 +1,9 @@
 //! Filtering and truncation that the recorder offers to an engine, so that unwanted bytes are not
 //! even copied.
 //!
-//! An engine accepts only work that it does with exactly the same outcome.
-//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether it filters. The recorder does
-//! the rest itself.
+//! An engine filters only if it selects exactly the frames that the recorder's own filter selects.
+//! [`Queue::is_filtered`](crate::Queue::is_filtered) reports whether the engine filters. Otherwise
+//! the recorder filters and truncates.
 
 use retroscope_bpf::Instruction;
 use retroscope_packet::LinkType;
@@ -16,7 +16,7 @@ pub struct Offer {
     /// unwanted frame. Empty without a filter, or if a program alone cannot decide.
     pub programs: Vec<(LinkType, Vec<Instruction>)>,
     /// The recorder has a filter that is not in `programs`. The engine must deliver whole frames,
-    /// and the recorder decides.
+    /// which the recorder then filters.
     pub is_filtered_behind: bool,
     /// Bytes needed of each frame as on the wire; 0: all. An engine may deliver more. An engine
     /// that truncates a frame delivers at least one byte more, so that the recorder counts the

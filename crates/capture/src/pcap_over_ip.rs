@@ -47,7 +47,8 @@ use crate::{
 /// The prefix of a source's name.
 const PREFIX: &str = "TCP@";
 
-/// How long to wait for a connection, and then for the start of the stream.
+/// How long to wait for a connection to one address of the host, and then for the start of the
+/// stream.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const HEADER_WAIT_NS: i64 = 10 * SECOND_NS;
 
@@ -176,17 +177,17 @@ fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
 }
 
 /// A connection whose reads end at a deadline with [`io::ErrorKind::WouldBlock`], even if more data
-/// are available. After each new deadline that has passed already, one read of the available data
-/// succeeds.
+/// are available. After each deadline one more read succeeds if data are available, so that a wait
+/// of zero reads something.
 #[derive(Debug)]
 struct DeadlineStream {
     socket: TcpStream,
-    /// The deadline on the monotonic clock. The queue sets the deadline; the queue owns the reader,
-    /// which owns this value.
+    /// The deadline on the monotonic clock. The queue, which owns this stream, sets the deadline
+    /// before it reads.
     until_ns: Arc<AtomicI64>,
     /// The last deadline after which data were read once more.
     overdue_ns: i64,
-    /// Bytes read, up to [`HEADER_BYTES`].
+    /// Bytes read. Counted until the number reaches [`HEADER_BYTES`].
     read: usize,
 }
 

@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// Opens the queue of a stream. `until_ns` is the deadline of a live stream on the monotonic clock;
-/// `None`: a file, whose reads wait without limit. Records end with the stream, or after another
-/// thread has set `stop`. Error messages name the stream `path`.
+/// `None`: a file, whose reads wait without limit. After another thread has set `stop`, an error
+/// counts as the end of the stream. Error messages name the stream `path`.
 ///
 /// # Errors
 /// The errors of [`CaptureReader::with_texts`].
@@ -58,7 +58,8 @@ struct RecordsQueue<R: Read> {
     path: PathBuf,
     reader: CaptureReader<R>,
     interfaces: Vec<InterfaceInfo>,
-    /// Interfaces that the caller knows from the opening or from an event. `<= interfaces.len()`.
+    /// Number of interfaces that the caller knows from the opening or from an event:
+    /// `<= interfaces.len()`.
     reported: usize,
     /// A notice has reported that names were truncated.
     is_cut_reported: bool,
@@ -114,9 +115,9 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         &self.interfaces
     }
 
-    /// Reads the next records, or skips other data for a moment. A live stream returns after
-    /// `wait`, whatever arrives; with a zero `wait` it reads the available data once. A pipe that
-    /// delivers nothing may block for longer.
+    /// Reads the next records, or skips other data for a moment. For a live stream the call returns
+    /// after `wait` at the latest, whatever arrives; with a zero `wait` it reads the available data
+    /// once. For a pipe that delivers nothing, the call may block for longer.
     fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         if self.ended {
             self.frames.clear();

@@ -105,8 +105,8 @@ pub enum SourceBuffer {
     Packets(u64),
 }
 
-/// Longest time for which a queue leaves arrived packets in the kernel, ns, if the caller allows a
-/// wait at least as long ([`Queue::next`]).
+/// Longest time for which a queue on a busy link leaves arrived packets in the kernel, ns. If the
+/// caller allows only a shorter wait ([`Queue::next`]), the queue fetches the packets earlier.
 pub const REST_NS_MAX: i64 = 24_000_000;
 
 /// One stream of frames of one source, owned by one thread.
@@ -150,13 +150,14 @@ pub trait Queue: Send + fmt::Debug {
     /// (a file in any order).
     fn watermark(&self) -> Option<i64>;
 
-    /// Whether this queue has a [`Queue::watermark`] before its end. Without one, nobody waits for
-    /// the queue: its stamps come from another clock, or are in any order.
+    /// Whether the recorder waits for this queue's [`Queue::watermark`]. A live queue returns
+    /// `false` if its stamps come from another clock or are in any order: then it has no watermark
+    /// before its end. A file returns `true`, although its watermark is `None` until its end.
     fn promises_watermark(&self) -> bool {
         true
     }
 
-    /// Takes one event that happened since the last call.
+    /// Takes the oldest event that was not taken yet; `None`: there is no further event.
     fn event(&mut self) -> Option<SourceEvent>;
 
     /// Reads the engine's own counters. Cheap enough for a hundred calls per second, too expensive
@@ -184,8 +185,8 @@ pub trait Queue: Send + fmt::Debug {
         None
     }
 
-    /// Drops packets of one direction of a flow before they are copied; without `shunt`, delivers
-    /// them again. Takes a system call.
+    /// Drops packets of one direction of a flow before they are copied. If `shunt` is `None`, the
+    /// engine delivers the packets of the flow again. Takes a system call.
     ///
     /// Dropped packets count as received, and as lost by the cause [`LossCause::Shed`] of the
     /// class. The engine still delivers packets with FIN, SYN or RST, and about one packet every
@@ -201,8 +202,9 @@ pub trait Queue: Send + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Stops the intake at once. Frames that arrive from now on are not received. `next` still
-    /// delivers the frames that the engine holds, then [`QueueStatus::End`]. A second call does
+    /// Stops the intake at once. Frames that arrive from now on are not received, except from a
+    /// device that cannot be stopped. `next` of a live interface still delivers the frames that the
+    /// engine holds, then [`QueueStatus::End`]. Files and streams end at once. A second call does
     /// nothing.
     fn stop(&mut self);
 }
@@ -235,7 +237,7 @@ pub const SHUNT_CLASSES: u8 = 4;
 pub enum QueueStatus {
     /// A burst of at least one frame is lent.
     Frames,
-    /// No packet arrived in time. Watermark and events may have moved.
+    /// No packet arrived in time. The watermark may have advanced, and events may be pending.
     Idle,
     /// The queue is at its end: end of the input, or drained after [`Queue::stop`].
     End,
@@ -494,8 +496,8 @@ pub enum SourceError {
         /// The name that was requested.
         interface: String,
     },
-    /// The link type of the interface is not supported, or several interfaces at once were
-    /// requested. Contains the sentence.
+    /// The interface or the kernel does not support the capture, for example because of its link
+    /// type. Contains the sentence.
     #[error("{0}")]
     Unsupported(String),
     /// A description of a source that does not parse. The sentence says what to write instead.

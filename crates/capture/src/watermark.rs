@@ -2,7 +2,7 @@
 //! clock.
 //!
 //! An engine reports when it checked for packets, and the longest delay between a packet's stamp
-//! and its delivery. The rules are in this module. All times are ns since the UNIX epoch.
+//! and its delivery. The rules are in this module. Points in time are ns since the UNIX epoch.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 #[derive(Debug)]
 pub struct Watermark {
     pub(crate) time_ns: i64,
-    /// The newest stamp of the burst that is being lent, or was lent last.
+    /// The newest stamp of all bursts until now, with the burst that is being lent. At most the
+    /// system clock at the fetch, if the system clock stamps the packets.
     burst_ns: i64,
     /// The longest time from the stamp of a packet until the engine can fetch the packet, ns.
     delivery_delay_max_ns: i64,
@@ -50,14 +51,14 @@ impl Watermark {
         self.burst_ns = self.burst_ns.max(newest_ns.min(clock_ns));
     }
 
-    /// The engine has got all bursts back.
+    /// The engine has got all bursts back, so the promise covers all bursts.
     pub(crate) fn on_given_back(&mut self) {
         self.time_ns = self
             .time_ns
             .max(self.burst_ns.saturating_sub(self.delivery_delay_max_ns));
     }
 
-    /// The engine had no packet at `looked_ns`.
+    /// A fetch that began at `looked_ns` on the system clock found no packet.
     pub(crate) fn on_silence(&mut self, looked_ns: i64) {
         self.on_given_back();
         self.time_ns = self
@@ -102,9 +103,11 @@ impl ClockWatch {
         Self { offset_ns }
     }
 
-    /// Compares a reading of both clocks with the reading before.
+    /// Compares a reading of both clocks with the reading before. Returns a step if the difference
+    /// of the clocks has changed by more than [`CLOCK_STEP_NS`].
     pub(crate) fn look(&mut self, now: Now) -> Option<ClockStep> {
-        // If the thread was descheduled at each attempt, the two readings do not belong together.
+        // If the thread was descheduled at each attempt to read both clocks, the two readings do
+        // not belong together.
         if !now.is_one_moment() {
             return None;
         }
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn a_clock_set_back_is_seen_by_the_stamps_of_an_endless_burst() {
         let mut watermark = Watermark::new(1_000_000, DELIVERY_DELAY_NS_MAX);
-        // Stamped before the step, and delivered after the step was reported.
+        // This burst was stamped before the step, and arrives after the step was reported.
         watermark.on_clock_set_back(5000);
         watermark.on_burst(1_000_000, Some(5100));
         watermark.on_given_back();
@@ -165,7 +168,7 @@ mod tests {
         watermark.on_burst(3100, Some(3100));
         watermark.on_given_back();
         assert_eq!(watermark.time_ns, 3090);
-        // Another clock may be ahead.
+        // Stamps of another clock may be ahead of the system clock.
         watermark.on_burst(9000, None);
         watermark.on_given_back();
         assert_eq!(watermark.time_ns, 8990);

@@ -1,9 +1,9 @@
 //! Queries about an interface in a network namespace: addresses, routes, and interfaces on top of
 //! the interface.
 //!
-//! All queries use netlink. So the answers do not depend on a file system: `/proc` may be closed,
-//! and `/sys` shows the namespace of the process that mounted sysfs. Routes of every table count,
-//! and an incomplete list is an error rather than a short list.
+//! These queries use netlink, so the answers do not depend on a file system: `/proc` may be
+//! inaccessible, and `/sys` shows the namespace of the process that mounted sysfs. Routes of every
+//! table count, and an incomplete list is an error rather than a short list.
 
 use std::io;
 
@@ -68,8 +68,8 @@ impl HostUse {
     }
 }
 
-/// Whether the interface has an IPv4 address, or an IPv6 address that is not link-local. Every
-/// interface that is up has a link-local address.
+/// Whether the interface has an IPv4 address, or an IPv6 address that is not link-local. Link-local
+/// addresses of IPv6 do not count, because the kernel assigns them when an interface comes up.
 fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     let mut fixed = [0; ADDRESS];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -83,7 +83,8 @@ fn is_address(message: NetlinkMessage<'_>, index: u32) -> Option<Option<()>> {
     if word(fixed, 4)? != index {
         return Some(None);
     }
-    // With a peer, `IFA_ADDRESS` is the peer's address, and `IFA_LOCAL` is the interface's address.
+    // On a point-to-point link `IFA_ADDRESS` is the peer's address, and `IFA_LOCAL` is the
+    // interface's address.
     let given = [ADDRESS_BYTES, LOCAL_BYTES].map(|kind| found.get(&kind));
     let mut given = given.into_iter().flatten().peekable();
     let is_own = given.peek().is_some() && given.all(|value| is_link_local(value));
@@ -100,8 +101,8 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     for family in [IPV4, IPV6] {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
-        // The kernel lists the routes that leave by this interface, also as one of several paths,
-        // or through a nexthop object.
+        // The kernel lists the routes whose output interface is this interface. Routes with several
+        // paths and routes through a nexthop object are included.
         let request = NetlinkRequest::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
         if !netlink.list(&request, is_route)?.is_empty() {
             return Ok(true);
@@ -159,7 +160,7 @@ mod tests {
         is_route(tests::first(&bytes).unwrap()).unwrap().is_some()
     }
 
-    /// An IPv6 address of two octets and zeros.
+    /// An IPv6 address with these first two octets; the other octets are 0.
     fn version6(first: u8, second: u8) -> [u8; 16] {
         let mut octets = [0; 16];
         [octets[0], octets[1]] = [first, second];

@@ -1,4 +1,4 @@
-//! Messages in the kernel's layout.
+//! Tests with messages in the kernel's layout, and with the kernel's own answers.
 
 use rustix::net::socketpair;
 
@@ -25,7 +25,7 @@ pub(crate) fn first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     NetlinkMessage::first(bytes).map(|(message, _)| message)
 }
 
-/// The end of a list, with its error, or 0.
+/// The message that ends a list. `code` is 0, or a negative `errno`.
 pub(crate) fn done(sequence: u32, code: i32) -> Vec<u8> {
     message(
         DONE,

@@ -5,8 +5,8 @@ use retroscope_packet::LinkType;
 /// The link type of a `DLT_` value; `None`: unknown.
 ///
 /// The two numberings agree for the oldest types and, by the rule of `pcap/dlt.h`, from 104 on. In
-/// between, platforms have used the same numbers for different types. This table has the values
-/// that Linux uses.
+/// between, platforms have used the same numbers for different types. This table has the values of
+/// libpcap on Linux.
 pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
     let link_type = match dlt {
         // DLT_ATM_RFC1483, DLT_RAW, DLT_SLIP_BSDOS, DLT_PPP_BSDOS.
@@ -14,7 +14,7 @@ pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
         12 => 101,
         15 => 102,
         16 => 103,
-        // DLT_PFSYNC and DLT_PKTAP have a different number in files.
+        // DLT_PFSYNC.
         18 => 246,
         // DLT_ATM_CLIP.
         19 => 106,

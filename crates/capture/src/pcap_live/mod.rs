@@ -1,8 +1,8 @@
 //! libpcap as an engine: any device that the system's libpcap opens.
 //!
-//! Each of the other engines supports one kernel interface. This engine depends on no kernel
-//! interface. PF_RING, netmap, DAG and SNF come with their own libpcap builds, which were not
-//! tested. The common libpcap opens devices such as `any`, `usbmon0` or `bluetooth0`.
+//! Each of the other live engines uses one capture interface of the kernel or of DPDK. This engine
+//! leaves that choice to libpcap, which opens devices such as `any`, `usbmon0` or `bluetooth0`.
+//! PF_RING, netmap, DAG and SNF come with their own libpcap builds, which were not tested.
 //!
 //! - `sys`: the C library,
 //! - `packet_buffer`: the buffer for delivered packets,
@@ -10,17 +10,17 @@
 //! - `link_type`: libpcap's names for link-layer headers.
 //!
 //! # Copies
-//! The engine copies a packet into a buffer of 128 KiB that stays in the cache, and the recorder
-//! copies it from there into the ring. For libpcap lends a packet only during its callback: its
-//! AF_PACKET code returns a block to the kernel before pcap_dispatch(3PCAP) returns. A burst
-//! without a copy could change while it is read. The engine `af-packet` copies once.
+//! The engine copies a packet into a buffer of 128 KiB plus one packet, which stays in the cache.
+//! The recorder copies the packet from there into the ring. The first copy is necessary because
+//! libpcap lends a packet only during its callback: its AF_PACKET code returns a block to the
+//! kernel before pcap_dispatch(3PCAP) returns. The engine `af-packet` copies once.
 //!
 //! # Counting
 //! The meaning of pcap_stats(3PCAP) depends on the platform. On Linux packet sockets `ps_recv`
 //! counts accepted packets plus `ps_drop`. `ps_drop` counts packets for which the kernel's ring had
-//! no room. `ps_ifdrop` is the number of packets that the NIC missed, read from sysfs, and known
-//! only if sysfs shows this network namespace. For other devices `received` is unknown, and the
-//! number of dropped packets is the device's own.
+//! no room. `ps_ifdrop` is the number of packets that the NIC missed, read from sysfs, which may
+//! show another network namespace. So the engine reads this number by netlink. For other devices
+//! `received` is unknown, and the number of dropped packets is the device's own.
 //!
 //! # What it does not do
 //! Kernel filters: libpcap compiles them for frames without the outermost VLAN tag, unlike filters

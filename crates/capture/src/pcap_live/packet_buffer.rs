@@ -17,8 +17,9 @@ pub(super) struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer does not grow
-    /// while libpcap keeps to both limits.
+    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer does not grow if
+    /// libpcap delivers no longer packet, and no further packet after [`Self::push`] returned
+    /// `false`.
     pub(super) fn new(snaplen: usize) -> Self {
         Self {
             memory: Vec::with_capacity(BYTES_ENOUGH + snaplen),
@@ -43,7 +44,7 @@ impl PacketBuffer {
         self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH
     }
 
-    /// Returns the burst.
+    /// Discards the packets of the burst.
     pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.frames.clear();

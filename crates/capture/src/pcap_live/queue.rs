@@ -76,14 +76,14 @@ pub(super) fn queue(
     let link = socket
         .as_ref()
         .and_then(|_| PcapLink::new(&interface.name, promiscuous));
-    // Packets that arrived since the handle was opened are older than this queue: two seconds are
-    // plenty.
+    // Packets may have arrived between the opening of the handle and now. Two seconds are more than
+    // enough for this time.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
     live.push_events(notices.into_iter().map(SourceEvent::Notice));
     if socket.is_some() {
-        // libpcap reads the interface's counters from sysfs, which may show another namespace, and
-        // treats an unreadable counter as 0.
+        // These counters are read by netlink. libpcap reads the interface's counters from sysfs,
+        // which may show another namespace, and treats an unreadable counter as 0.
         let index = link.as_ref().map(|link| link.index);
         live.counters = Some(InterfaceCounters::new(index));
     } else {
@@ -108,7 +108,7 @@ impl PcapEngine {
 }
 
 impl LiveEngine for PcapEngine {
-    /// Each check takes three system calls.
+    /// Each check takes four system calls.
     const LOOK_NS: i64 = 5_000_000;
 
     fn return_burst(&mut self, _live: &mut LiveState) {
@@ -145,7 +145,8 @@ impl LiveEngine for PcapEngine {
         until_ns: i64,
     ) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns);
-        // libpcap requires frequent calls while it waits for the removal of the interface.
+        // After an interface went down, libpcap requires a call every millisecond until it knows
+        // whether the interface was removed. If the removal is known, the calls are unnecessary.
         if let Some(limit) = self.handle.poll_limit().filter(|_| !live.presence.is_gone) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
@@ -172,8 +173,8 @@ impl LiveEngine for PcapEngine {
         }
     }
 
-    /// The meaning of other devices' counters is unknown. Counters that cannot be read are unknown,
-    /// and no error.
+    /// Only the counters of packet sockets have a known meaning. Counters that cannot be read are
+    /// read again until `is_over`, then they are unknown, which is no error.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         if self.socket.is_none() {
             return StopBalance::Unknown;

@@ -135,8 +135,9 @@ impl PcapHandle {
         Ok((handle, warning))
     }
 
-    /// The setters fail only on active handles, and this handle is not active. A device without the
-    /// requested precision keeps its precision.
+    /// Ignores the results of the setters. They fail on active handles, and this handle is not
+    /// active. They also fail if a device lacks the requested precision; the device then keeps its
+    /// precision.
     fn set_options(&mut self, promiscuous: bool, buffer_bytes: c_int) {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.
@@ -215,8 +216,8 @@ impl PcapHandle {
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Longest poll, for a device whose descriptor does not report every packet; `None`: the
-    /// descriptor reports every packet.
+    /// Longest poll, for a device whose descriptor does not report every packet, or whose interface
+    /// went down; `None`: no limit.
     pub(super) fn poll_limit(&self) -> Option<Duration> {
         // SAFETY: the handle is active; only reads.
         let limit = unsafe { pcap_get_required_select_timeout(self.pcap.as_ptr()) };
@@ -252,7 +253,7 @@ impl PcapHandle {
     /// Reads the counters.
     ///
     /// # Errors
-    /// libpcap's message: the device has no counters.
+    /// libpcap's message, for example if the device has no counters.
     pub(super) fn statistics(&mut self) -> Result<PcapStatistics, String> {
         let mut statistics = PcapStatistics::default();
         // SAFETY: the handle is active, `statistics` is laid out as libpcap's structure and

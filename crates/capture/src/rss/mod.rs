@@ -7,10 +7,11 @@
 //! 16 bits both directions hash alike.
 //!
 //! # The decision
-//! The Toeplitz hash is linear: each set bit of the input adds (xor) its window of the key. Both
-//! directions of every conversation hash alike if and only if every bit of the source adds the same
-//! value as the corresponding bit of the destination. The module checks this bit by bit, for the
-//! part of the hash that selects an entry of the indirection table.
+//! The Toeplitz hash is linear: each set bit of the input adds (xor) a value, which is the 32 bits
+//! of the key from the position of this bit on. Both directions of every conversation hash alike if
+//! and only if every bit of the source adds the same value as the corresponding bit of the
+//! destination. The module checks this bit by bit, for the part of the hash that selects an entry
+//! of the indirection table.
 //!
 //! The decision matters for `--set fanout=qm` and `cpu`, AF_XDP and DPDK. The kernel's own fanout
 //! by flow does not use the NIC's hash.

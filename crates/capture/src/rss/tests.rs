@@ -65,8 +65,8 @@ fn hash_addresses(
     Some(toeplitz(key, &input[..length]))
 }
 
-/// Destination, source, hash of the addresses, hash with ports: Microsoft's "Verifying the RSS Hash
-/// Calculation".
+/// Destination, source, hash of the addresses, and hash of the addresses and ports. The values are
+/// from Microsoft's "Verifying the RSS Hash Calculation".
 const VECTORS: [(&str, &str, u32, u32); 8] = [
     (
         "161.142.100.80:1766",
@@ -247,7 +247,8 @@ fn the_decision_is_what_a_simulation_finds() {
 #[test]
 fn what_no_table_entry_depends_on_does_not_matter() {
     let settings = settings(&symmetric(), 128, 4, ADDRESSES_AND_PORTS);
-    // The window of this input bit differs only in the highest bit of the hash.
+    // The changed bit of the key affects only the highest bit of the hash. A table of 128 entries
+    // uses the lowest 7 bits.
     let mut key = symmetric();
     key[0] ^= 0x80;
     let settings = RssSettings {

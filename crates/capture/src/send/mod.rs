@@ -52,8 +52,7 @@ use crate::{
     interface::NamedInterface,
 };
 
-/// Sending fails after this time without any progress, unless the user chooses another time: the
-/// interface accepts no frames.
+/// Initial value of [`LiveSender::timeout_ns`].
 const PROGRESS_WAIT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
@@ -64,11 +63,13 @@ const HEADER_BYTES: i32 = 14;
 pub struct LiveSender {
     interface: NamedInterface,
     socket: PacketSocket,
-    /// The faster socket. `None` if it does not suit the interface, and after an error, because it
-    /// may still hold frames.
+    /// The faster socket. `None` if it does not suit the interface, if the receiver has kept its
+    /// frames for the timeout, and after an error, because the socket may still hold frames.
     xdp_sender: Option<XdpSender>,
-    /// How long an interface may accept no frames, or keep them, before that is an error, ns.
-    /// Initially one second. For a receiver that is known to pause.
+    /// Longest time without progress, ns; initially one second. If the interface accepts no frame
+    /// for this time, sending fails. If the receiver keeps frames of the XDP socket for this time,
+    /// the sender changes to the packet socket, or fails if a refused frame is unknown. A receiver
+    /// that is known to pause needs a larger value.
     pub timeout_ns: i64,
     /// Frames that the interface accepted.
     pub sent: u64,
@@ -128,8 +129,8 @@ impl LiveSender {
                 return self.send_plainly(burst.memory, frames);
             };
             if !xdp_sender.wait_for_chunks(self.timeout_ns) {
-                // The receiver keeps packets, so the XDP socket has no free chunks. All of its
-                // frames were sent.
+                // The receiver keeps packets, so the XDP socket has no free chunks. All frames that
+                // were staged before were sent, so the packet socket sends the rest.
                 continue;
             }
             let staged = xdp_sender.stage(burst.memory, frames);

@@ -2,12 +2,12 @@
 
 use crate::af_packet::sys::InterfaceQuery;
 
-/// Whether frames sent on `interface` stay away from the machine's real network. Either this is the
-/// loopback interface, or this process is in another network namespace than one of its ancestors,
-/// up to the first process.
+/// Whether frames sent on `interface` probably do not reach the machine's real network. Either
+/// `interface` is the loopback interface, or the calling thread is in another network namespace
+/// than an ancestor of this process.
 ///
-/// Ancestors whose namespace may not be read do not count. If none may be read, the answer is
-/// `false`: ask the user.
+/// Ancestors whose namespace may not be read do not count. If the answer is `false`, the caller
+/// should ask the user.
 #[must_use]
 pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     let is_loopback = || {

@@ -103,7 +103,8 @@ fn everything_comes_at_speed() {
             return;
         };
         assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
-        // As many frames as the queue has chunks, in case this thread does not run in between.
+        // Fewer frames than the queue has chunks (32,768), so no frame is lost if this thread does
+        // not run in between.
         let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 30_000, || {
             generate("v0", "generate:flows=100,count=30000,rate=50kpps,seed=5")
         });
@@ -115,8 +116,8 @@ fn everything_comes_at_speed() {
     });
 }
 
-/// The thread polls the driver itself. The packets are the same; only the driver decides whether
-/// they arrive earlier.
+/// With busy polling the queue's thread polls the driver itself. All packets must still arrive;
+/// whether they arrive earlier depends on the driver.
 #[test]
 fn busy_polling_loses_nothing() {
     let Some(namespace) = Namespace::with_veth("xbusy") else {
@@ -142,7 +143,8 @@ fn busy_polling_loses_nothing() {
     });
 }
 
-/// For a driver without XDP, the kernel's network stack runs the program.
+/// For a driver without XDP, the kernel's network stack runs the program. The queue must report
+/// generic XDP in copy mode, and deliver all frames in order.
 #[test]
 fn drivers_without_xdp_are_served_by_the_stack() {
     let Some(namespace) = Namespace::with_veth("xgeneric") else {
@@ -172,7 +174,8 @@ fn drivers_without_xdp_are_served_by_the_stack() {
     });
 }
 
-/// While nobody reads, 64 chunks are soon full, and every packet is accounted for.
+/// While nobody reads, the 64 chunks of the queue are soon full. The queue must deliver 64 packets,
+/// and count all other packets as lost.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {
     let Some(namespace) = Namespace::with_veth("xstall") else {
@@ -195,7 +198,7 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
-/// Each receive queue has a socket: no packet passes unseen, and each flow stays in order.
+/// Each of four receive queues has a socket, so the queues together deliver every packet.
 #[test]
 fn all_receive_queues_are_served() {
     let Some(namespace) = Namespace::new("xqueues") else {
@@ -252,7 +255,7 @@ fn shunted_flows_are_dropped_and_counted() {
             queue.shunt(&flow(3, version, 17), long).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
-            // The flow has been silent for longer when its first packet arrives.
+            // Any silence is longer than 0 ns, so this shunt ends before the flow's first packet.
             queue.shunt(&flow(4, version, 17), shunt(0, 0)).unwrap();
         }
         let sent = [4, 6].into_iter().flat_map(|version| {
@@ -265,7 +268,7 @@ fn shunted_flows_are_dropped_and_counted() {
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() >= 300
         });
-        // Plus one dropped packet per 100 ms.
+        // The engine still delivers one packet of a shunted flow per 100 ms.
         let most = start.elapsed().as_millis() / 100;
         let count = |taken: &Taken, frame: &[u8]| {
             let frames = taken.frames.iter();
@@ -284,8 +287,8 @@ fn shunted_flows_are_dropped_and_counted() {
         let shed = losses(queue.as_mut());
         let shed = [0, 1, 2, 3].map(|class| shed(LossCause::Shed(class)));
         assert_eq!(shed, [0, 50 - of_shunted[0], 0, 50 - of_shunted[1]]);
-        // Packets that begin or end a connection are taken, and a SYN without ACK ends the shunt in
-        // both directions.
+        // The engine delivers packets of a shunted flow that begin or end a connection. A SYN
+        // without ACK ends the shunt in both directions.
         for version in [4, 6] {
             let data = [false, true].map(|is_reply| tcp(version, is_reply, ACK));
             let flow = flow(9, version, 6);
@@ -336,7 +339,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Flow `number` of [`udp`], or the flow of [`tcp`].
+/// The flow of the frames of [`udp`] with this number, or of [`tcp`] (number 9).
 fn flow(number: u8, version: u8, protocol: u8) -> ShuntedFlow {
     let address = |host: u8| -> SocketAddr {
         match version {
@@ -353,7 +356,7 @@ fn flow(number: u8, version: u8, protocol: u8) -> ShuntedFlow {
     }
 }
 
-/// A TCP segment of flow 9.
+/// An Ethernet frame with a TCP segment of flow 9, or of its opposite direction.
 fn tcp(version: u8, is_reply: bool, flags: u8) -> Vec<u8> {
     let mut frame = udp(9, version);
     let (protocol, addresses, len) = match version {
@@ -378,7 +381,7 @@ fn tcp(version: u8, is_reply: bool, flags: u8) -> Vec<u8> {
     frame
 }
 
-/// A UDP packet of flow `number`.
+/// An Ethernet frame with a UDP packet of flow `number`.
 fn udp(number: u8, version: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     match version {
@@ -453,8 +456,8 @@ fn refusal(interface: &str) -> Option<String> {
     }
 }
 
-/// A bridge port, and the lower interface of a macvlan, belong to the host, whether bridge and
-/// macvlan are up or not.
+/// A bridge port, and the lower interface of a macvlan, belong to the host even if bridge and
+/// macvlan are down.
 #[test]
 fn what_the_host_builds_on_is_refused() {
     let Some(namespace) = Namespace::with_veth("xbuilt") else {
@@ -550,8 +553,8 @@ fn copies_of_its_descriptors_keep_nothing() {
     });
 }
 
-/// A sender through an XDP socket occupies the receive queue of the same number. The error of the
-/// capture names the sender.
+/// A sender through an XDP socket occupies queue 0 of its interface, also for receiving. The
+/// capture must fail with an error that names the queue.
 #[test]
 fn what_somebody_sends_on_is_refused() {
     let Some(namespace) = Namespace::with_veth("xsent") else {

@@ -197,8 +197,8 @@ fn few_spare_sockets_are_told() {
         };
         assert!(!says(&notices(queue.as_mut()), told));
         // The limit belongs to the process, but restricts this thread only: the other threads keep
-        // CAP_IPC_LOCK. No socket was bound at this end before, so one attempt, with the memory of
-        // one socket, is enough.
+        // CAP_IPC_LOCK. No socket was bound to `v0` before, so `open` needs only one attempt, and
+        // only the memory of one attempt.
         let limit = getrlimit(Resource::Memlock);
         let low = Rlimit {
             current: Some(7 << 19),
@@ -219,7 +219,8 @@ fn few_spare_sockets_are_told() {
     });
 }
 
-/// An interface that was moved to another network namespace comes back with its index.
+/// An interface that was moved to another network namespace comes back with its index. The queue
+/// must capture from the interface again.
 #[test]
 fn an_interface_may_come_back_itself() {
     let (Some(namespace), Some(other)) =
@@ -282,8 +283,8 @@ fn what_the_host_uses_is_not_taken_again() {
     });
 }
 
-/// An interface that gets an address after the recording took it up again also belongs to the host
-/// from then on.
+/// If an interface gets an address after its return, it belongs to the host until the address is
+/// removed.
 #[test]
 fn an_address_gives_an_interface_back() {
     let Some(namespace) = Namespace::with_veth("xclaim") else {
@@ -357,7 +358,7 @@ fn remove(queue: &mut dyn Queue, taken: &mut Taken) {
     take_until(queue, taken, has(SourceEvent::InterfaceGone(0)));
 }
 
-/// A veth pair with `queues` queues at each end, up.
+/// Adds a veth pair with `queues` queues at each end, and sets both ends up.
 fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
     let side = format!("numtxqueues {queues} numrxqueues {queues}");
     let [one, other] = names;
@@ -407,8 +408,8 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     }
 }
 
-/// Sends 200 flows out of `v0`, and returns their number. The network stack spreads them over the
-/// queues of the other end.
+/// Sends one packet of each of 200 flows out of `v0`, and returns their number. The network stack
+/// spreads the flows over the queues of the other end.
 fn send_flows() -> u64 {
     ip("addr replace 10.9.0.1/24 dev v0");
     ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
@@ -464,14 +465,15 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceDown(0))
         });
-        // Now the other interface is captured, with both queues.
+        // The renamed interface is removed. Now the interface that has the name `v1` is captured,
+        // with both queues.
         ip("link del v0");
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceGone(0))
                 && all_told(SourceEvent::InterfaceUp(0))(all)
         });
         assert!(is_attached("v1"));
-        // The interface is renamed before all queues have found it.
+        // The next interface is renamed before the second queue has found this interface.
         forget(&mut served);
         ip("link del v2");
         serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
@@ -486,9 +488,9 @@ fn a_new_name_changes_nothing() {
     });
 }
 
-/// A receive queue that another socket occupies ends alone: the other queues go on, and report that
-/// the interface is up. After a stop no packet counts, not even packets of queues that nobody
-/// serves.
+/// If another socket occupies a receive queue, only the engine's queue for this receive queue ends,
+/// with an error. The other queue goes on, and reports that the interface is up. After a stop no
+/// packet counts, not even a packet of a receive queue that the engine does not serve.
 #[test]
 fn a_queue_that_fails_holds_up_no_other() {
     let Some(namespace) = Namespace::new("xpart") else {
@@ -505,7 +507,7 @@ fn a_queue_that_fails_holds_up_no_other() {
             all.iter()
                 .all(|one| told(one, &SourceEvent::InterfaceGone(0)))
         });
-        // Our sender has an XDP socket at queue 0 of a veth interface with one transmit queue.
+        // `LiveSender` occupies queue 0 of a veth interface that has one transmit queue.
         let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
         ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
         ip("link set v0 up");
@@ -538,7 +540,8 @@ fn a_queue_that_fails_holds_up_no_other() {
     });
 }
 
-/// An interface may come back with fewer or more receive queues, and every packet is counted.
+/// An interface comes back with one, four and two receive queues, while the engine has two queues.
+/// Every packet must be delivered or counted as lost.
 #[test]
 fn the_next_interface_may_have_other_queues() {
     let Some(namespace) = Namespace::new("xother") else {

@@ -37,7 +37,7 @@ fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max
 
 fn mode(queue: &dyn Queue) -> (bool, bool) {
     let mode = queue.xdp_mode().unwrap();
-    // veth has no zero-copy, and the kernel reports this with one error.
+    // veth has no zero-copy mode, which the kernel reports by EOPNOTSUPP.
     let refused = CopyReason::Refused(Errno::OPNOTSUPP.raw_os_error());
     assert!(!mode.is_native || mode.copied == Some(refused), "{mode:?}");
     (mode.is_native, mode.is_multi_buffer)
@@ -87,7 +87,7 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
             assert_eq!(lost, 2);
             ip("link set v0 mtu 1500");
             ip("link set v1 mtu 1500");
-            // Long enough for a check of the MTU.
+            // The queue checks the MTU every 250 ms.
             let until = Instant::now() + Duration::from_millis(600);
             take_until(queue.as_mut(), &mut taken, |_| Instant::now() > until);
         }
@@ -134,9 +134,9 @@ fn a_larger_chunk_comes_before_several() {
     });
 }
 
-/// A driver that runs the program only if it accepts several buffers, because the other end of the
-/// pair sends longer frames. The sockets are not asked for several chunks, and the length of a
-/// packet includes all of its buffers.
+/// The other end of the pair may send longer frames, so the veth driver runs only programs that
+/// accept several buffers per packet. The program must run in the driver, and the socket must use
+/// one chunk per frame. Frames above 3840 bytes count as lost.
 #[test]
 fn a_driver_that_wants_several_buffers_stays_native() {
     let Some(namespace) = Namespace::with_veth("xbuffers") else {

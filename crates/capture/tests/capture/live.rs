@@ -245,7 +245,8 @@ fn a_silent_link_moves_its_watermark() {
             lags_ns.push(now_ns() - watermark_ns);
             assert!(Instant::now() < end + DEADLINE, "it does not move");
         }
-        // A thread may be interrupted for long, but not most of the time.
+        // The test uses the median, because a long interruption of the thread may delay a few
+        // values.
         lags_ns.sort_unstable();
         let median_ns = lags_ns[lags_ns.len() / 2];
         println!("{:.1} ms behind", median_ns as f64 / 1e6);
@@ -339,8 +340,8 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
     });
 }
 
-/// The kernel raises no error for a socket that had already stopped receiving when its interface
-/// was removed.
+/// An interface is removed while it is down. The kernel then raises no error for the socket. The
+/// queue must report the removal nevertheless.
 #[test]
 fn an_interface_is_removed_after_it_went_down() {
     let Some(namespace) = Namespace::with_veth("downgone") else {
@@ -361,8 +362,8 @@ fn an_interface_is_removed_after_it_went_down() {
     });
 }
 
-/// A new interface of the old name is captured too, any number of times, in promiscuous mode and
-/// each frame once.
+/// An interface is removed and created again three times, with one queue and with two. Each new
+/// interface must be captured, and each frame must arrive once.
 #[test]
 fn an_interface_that_was_removed_comes_back() {
     let Some(namespace) = Namespace::with_veth("back") else {

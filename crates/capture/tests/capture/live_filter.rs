@@ -1,5 +1,5 @@
-//! Filters in the kernel over veth. They accept the same frames as on the wire, with any tags, and
-//! never truncate a frame below the snap length. Needs root and `ip`.
+//! Filters in the kernel over veth. They accept the same frames as the filter accepts on the wire,
+//! with any tags, and never truncate a frame below the snap length. Needs root and `ip`.
 
 use crate::support::{
     namespace::Namespace,
@@ -79,7 +79,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The captured frames, in the form that they had on the wire.
+/// Stops the queues. Returns the captured frames, in the form that they had on the wire.
 fn came(queues: &mut [Box<dyn Queue>]) -> Vec<Vec<u8>> {
     let mut came = Vec::new();
     for queue in queues {

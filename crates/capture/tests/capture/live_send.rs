@@ -16,9 +16,9 @@ fn sender(interface: &str) -> LiveSender {
     LiveSender::open(interface, Path::new("retroscope")).unwrap()
 }
 
-/// A sender through an XDP socket, which waits until the test lets frames pass. Repeats the
-/// opening, because a process that another test is starting may hold the previous socket for an
-/// instant.
+/// A sender through an XDP socket, which waits up to 20 s while the other end refuses frames.
+/// Repeats the opening, because a process that another test is starting may hold the previous
+/// socket for an instant.
 fn quick_sender(interface: &str) -> LiveSender {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -32,7 +32,7 @@ fn quick_sender(interface: &str) -> LiveSender {
     }
 }
 
-/// Frames of these lengths, which contain their numbers from `first` on.
+/// Frames that contain consecutive numbers, made by hand.
 struct Frames {
     memory: Vec<u8>,
     metas: Vec<FrameMeta>,
@@ -113,7 +113,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
             let frames = Frames::new(sent as u64, lengths[sent..sent + count].iter().copied());
             sender.send(frames.burst()).unwrap();
             sent += count;
-            // The ring of the queue is small.
+            // Takes the frames of each burst at once, so that the queue's ring does not overflow.
             take_until(queue.as_mut(), &mut taken, |taken| {
                 taken.frames.len() == sent
             });
@@ -166,8 +166,8 @@ fn a_refused_frame_goes_out_in_its_place() {
     refused_in_their_places(&namespace, 1);
 }
 
-/// If another CPU receives, packets are freed after the call, and the refused packet before packets
-/// that wait.
+/// If another CPU receives, the kernel frees packets after the sending call, and the refused packet
+/// before earlier packets. The frames must still arrive in order.
 #[test]
 fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     let Some(namespace) = with_another_receiver("refused-rps") else {
@@ -176,7 +176,8 @@ fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     refused_in_their_places(&namespace, 20);
 }
 
-/// Sends a hundred frames per round. At first, the other end refuses some of the frames.
+/// Sends a hundred frames per round. The other end refuses the long frames until the test raises
+/// its MTU. All frames must arrive in order.
 fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     // The other end accepts frames of up to 1014 bytes; the sender may send longer frames.
     let lengths: Vec<usize> = (0..100 * rounds)
@@ -190,7 +191,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
         let frames = Frames::new(before.0 as u64, lengths.iter().copied());
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| sender.send(frames.burst()).unwrap());
-            // Until then the tenth frame is refused, and no later frame passes the tenth.
+            // The other end refuses the tenth frame, and no later frame may pass the tenth.
             let first = before.0 + 9;
             take_until(queue.as_mut(), &mut taken, |taken| {
                 taken.frames.len() >= first
@@ -209,7 +210,8 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     assert_came(queue.as_mut(), taken, &lengths);
 }
 
-/// The other end changes its limit at any position in a batch.
+/// The other end changes its MTU all the time, so it refuses frames at any position in a batch. The
+/// frames must arrive in order, each once.
 #[test]
 fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     const FRAMES: u64 = 100_000;
@@ -218,7 +220,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     };
     let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
-    // Set now, so that the first frames are refused.
+    // Set before the first frame, so that frames are refused from the start.
     namespace.enter(|| ip("link set v1 mtu 1000"));
     let lost = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
@@ -311,7 +313,7 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
             matches!(&error, SourceError::System { error, .. } if is_timeout(error)),
             "{error:?}"
         );
-        // Frames that left the slow link at once.
+        // The sender knows only of the frames that pass the slow link at once (2 KiB).
         let sent = sender.sent;
         assert!(sent <= 2, "{sent}");
         assert!(!sender.uses_xdp());
@@ -395,8 +397,8 @@ fn down_gone_or_without_another_end() {
     });
 }
 
-/// A namespace where one CPU sends for this thread and its children, and another CPU receives.
-/// Prints SKIP and returns `None` if this is not possible.
+/// A namespace where one CPU receives the packets of `v1`. Moves the calling thread, and the
+/// threads that it starts, to another CPU. Prints SKIP and returns `None` if this is not possible.
 fn with_another_receiver(tag: &str) -> Option<Namespace> {
     let namespace = Namespace::with_veth(tag)?;
     let mut own = sched_getaffinity(None).unwrap();
@@ -415,8 +417,8 @@ fn with_another_receiver(tag: &str) -> Option<Namespace> {
     Some(namespace)
 }
 
-/// Lets one CPU receive the packets of `v1`, whichever CPU sends. Must run inside the namespace:
-/// sysfs shows the namespace in which it was mounted.
+/// Lets one CPU receive the packets of `v1`, whichever CPU sends. Returns whether this succeeded.
+/// Must run inside the namespace: sysfs shows the namespace in which it was mounted.
 fn receive_on(cpu: usize) -> bool {
     let mask = match u32::try_from(cpu)
         .ok()

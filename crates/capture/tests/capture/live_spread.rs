@@ -24,7 +24,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Drains the queues one after the other, and checks each ledger.
+/// Drains the queues one after the other. Checks each ledger, and that no packet was lost.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
     let drain = |queue: &mut Box<dyn Queue>| {
         let mut taken = Taken::default();
@@ -120,8 +120,8 @@ fn the_sent_side_of_loopback() {
     });
 }
 
-/// One CPU sends and one receive queue gets the packets, so these modes never spread packets,
-/// whatever the flows.
+/// One CPU sends and one receive queue gets the packets. So the modes `Queue` and `Cpu` must give
+/// all flows to one socket, and the mode `Hash` must spread the flows.
 #[test]
 fn by_cpu_or_receive_queue_flows_stay_together() {
     let Some(namespace) = Namespace::with_veth("modes") else {
@@ -189,8 +189,8 @@ fn receive_queues_go_to_sockets_of_their_own() {
 /// packet in a hundred must be lost.
 ///
 /// Once more than three quarters of the blocks are full, the kernel drops a few packets although
-/// other blocks are free, and counts the drops. At most, it drops the packets that arrive while it
-/// closes a block, and until then it closes some tens of blocks (docs/dev/survey.md).
+/// other blocks are free, and counts the drops. These are at most the packets that arrive while it
+/// closes one of the last blocks (docs/dev/survey.md), so the test allows fewer than 20 losses.
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {
@@ -261,8 +261,8 @@ fn fragments_are_joined_only_on_request() {
             let mut queues = open_as(config, 2).unwrap();
             send("v0", &fragment(0, true, first));
             send("v0", &fragment(800, false, rest));
-            // The two fragments reach one queue after reassembly. Waiting for a certain queue is
-            // unnecessary, because a drained stop has all packets.
+            // The test need not know which queue gets the fragments or the reassembled datagram,
+            // because stopped queues deliver all packets.
             let taken = drain(&mut queues);
             let mut came: Vec<_> = taken
                 .iter()
@@ -329,7 +329,7 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
             send_with(&mut sender, &frame(&[], 1));
             !taken.frames.is_empty()
         });
-        // The queue waits for a second at most.
+        // The first queue waits for the second queue for at most one second.
         assert!(!is_up(&taken[0]) || back.elapsed() > Duration::from_secs(1));
         take_until(queues[1].as_mut(), &mut taken[1], is_up);
         take_until(queues[0].as_mut(), &mut taken[0], is_up);
@@ -357,8 +357,9 @@ fn refuse_fanout() -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// A newly created interface is down until somebody sets it up. Each queue has four spare sockets,
-/// and checks for the interface every few milliseconds.
+/// A new interface is down until somebody sets it up. Each queue checks for the interface every few
+/// milliseconds, and has four spare sockets. The checks must not use up the spare sockets while the
+/// interface is down and the kernel refuses the fanout group.
 #[test]
 fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     let Some(namespace) = Namespace::with_veth("spares") else {

@@ -1,5 +1,6 @@
-//! Tests of the engines through their public interface: files, and interfaces in separate network
-//! namespaces, which need root and `ip`. Without root these tests print SKIP.
+//! Tests of the engines through their public interface: files, TCP streams, and interfaces in
+//! separate network namespaces. The tests of interfaces need root and `ip`; without root they print
+//! SKIP.
 
 #![allow(
     clippy::unwrap_used,

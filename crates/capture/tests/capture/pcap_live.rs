@@ -84,8 +84,8 @@ fn everything_that_is_sent_comes_in_order() {
     });
 }
 
-/// tcpdump captures the same packets at the same time: equal to the byte and, with the same kernel
-/// stamps, to the nanosecond.
+/// tcpdump captures the same packets at the same time. Contents and order must be equal, and the
+/// stamps must differ by less than a second.
 #[test]
 fn contents_are_those_of_tcpdump() {
     let Some(namespace) = Namespace::with_veth("plsame") else {
@@ -119,7 +119,8 @@ fn contents_are_those_of_tcpdump() {
     });
 }
 
-/// While nobody reads, the kernel's ring overflows, and every packet is accounted for.
+/// While nobody reads, the kernel's ring overflows. Every packet must be delivered or counted as
+/// lost.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {
     let Some(namespace) = Namespace::with_veth("plstall") else {
@@ -185,7 +186,7 @@ fn an_interface_that_goes_comes_back() {
             send("v0", &frame(&[], marker, 60));
             take_until(queue.as_mut(), &mut taken, has_frame(marker));
         }
-        // The interface is gone at the end.
+        // The queue is stopped while the interface is removed.
         ip("link del v0");
         take_until(
             queue.as_mut(),
@@ -226,7 +227,7 @@ fn a_new_name_does_not_matter() {
     });
 }
 
-/// Devices that only libpcap supports.
+/// Only libpcap supports the device `any`. Its frames begin with a Linux cooked header.
 #[test]
 fn the_any_device_is_cooked() {
     let Some(namespace) = Namespace::with_veth("plany") else {
@@ -237,7 +238,7 @@ fn the_any_device_is_cooked() {
         assert_eq!(queue.interfaces()[0].link_type, LinkType::LINUX_SLL);
         send("v0", &frame(&[], 9, 60));
         let mut taken = Taken::default();
-        // 16 bytes of header instead of 14.
+        // A Linux cooked header has 16 bytes, with the EtherType at byte 14.
         let is_ours = |data: &[u8]| data.len() >= 17 && data[14..17] == [0x88, 0xb5, 9];
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.iter().any(|(_, data)| is_ours(data))

@@ -18,7 +18,7 @@ use retroscope_pcapfile::{
 const WAIT: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A capture of frames of 0 to 199 bytes.
+/// A pcap file of 200 frames of 0 to 199 bytes. Each byte of a frame is the frame's length.
 fn capture() -> Vec<u8> {
     let mut writer = PcapWriter::new(Vec::new(), PcapOptions::new(LinkType::ETHERNET)).unwrap();
     for length in 0..200_u8 {
@@ -43,7 +43,7 @@ fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Que
 }
 
 /// Reads until `count` frames have arrived or the stream has ended. Returns the captured lengths,
-/// and whether it ended.
+/// and whether the stream has ended.
 fn take(queue: &mut dyn Queue, count: usize) -> (Vec<u32>, bool) {
     let (mut lengths, deadline) = (Vec::new(), Instant::now() + DEADLINE);
     while lengths.len() < count {
@@ -273,7 +273,7 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         let is_over = Arc::clone(&over);
         let mut queue = connect(move |mut socket| {
             socket.write_all(&start).unwrap();
-            // Until the other end closes the connection.
+            // Until the test ends the flood or closes the connection.
             while !is_over.load(Ordering::Relaxed) && socket.write_all(&flood).is_ok() {}
             let _ = socket.write_all(&end);
         })
@@ -284,7 +284,7 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         }
         over.store(true, Ordering::Relaxed);
         if what.starts_with("bombs") {
-            // The data in transit already amount to gigabytes.
+            // The data in transit decompress to gigabytes, so the packet after them is not awaited.
             continue;
         }
         let deadline = Instant::now() + DEADLINE;
@@ -295,7 +295,8 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
     }
 }
 
-/// Blocks that grow by one byte at a time, and a block that never ends.
+/// One server sends blocks byte by byte, and one server stops within a block. `next` must return
+/// after its wait.
 #[test]
 fn a_block_that_trickles_or_stops_holds_nobody_up() {
     let mut queue = connect(|mut socket| {

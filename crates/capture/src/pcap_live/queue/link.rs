@@ -1,12 +1,14 @@
 //! Reactions to the interface of libpcap's packet socket: it goes down, comes up, is removed, and
 //! exists again.
 //!
-//! libpcap reports only a removal, and cannot go on. Its socket can: a socket that lost its
-//! interface can be bound to another interface without privilege, and the packets then arrive in
-//! the ring that libpcap reads. So this module rebinds the socket through a second descriptor,
-//! without libpcap's knowledge. At each call libpcap asks the socket whether its interface exists.
-//! libpcap depends only on the name and the type of the interface (`pcap_wait_for_frames_mmap` and
-//! `device_still_exists` of pcap-linux.c, 1.10).
+//! libpcap reports only a removal, and does not capture from the next interface of the same name.
+//! But a socket that lost its interface can be bound to another interface without privilege. The
+//! packets then arrive in the ring that libpcap reads. So this module rebinds the socket through a
+//! second descriptor, without libpcap's knowledge.
+//!
+//! After an interface went down, libpcap checks at each call whether the socket is bound and
+//! whether an interface has the name (`pcap_wait_for_frames_mmap` and `device_still_exists` of
+//! pcap-linux.c, 1.10). The type of the interface must stay the same.
 
 use std::io;
 
@@ -50,8 +52,8 @@ impl PcapLink {
         is_there.then(|| self.interface.is_up(index).ok()).flatten()
     }
 
-    /// Receives from the interface that has the name now. Returns its index and whether it is up;
-    /// `None`: no interface has the name.
+    /// Binds the socket to the interface that has the name now. Returns the interface's index and
+    /// whether the interface is up; `None`: no interface has the name.
     fn bind(&self, socket: &PacketSocket) -> Result<Option<(i32, bool)>, SourceError> {
         let found = match self.interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
@@ -74,7 +76,7 @@ impl PcapLink {
 
 impl PcapEngine {
     /// Checks the interface while no packet arrives: libpcap does not report an interface that is
-    /// down.
+    /// down. After a removal, binds the socket to the next interface of the same name.
     pub(super) fn look_at_interface(&mut self, live: &mut LiveState) -> Result<(), SourceError> {
         let (Some(socket), Some(link), true) = (&self.socket, &self.link, live.is_running()) else {
             return Ok(());
@@ -100,13 +102,16 @@ impl PcapEngine {
         Ok(())
     }
 
-    /// Turns the removal of the interface into an event. A draining queue ignores the removal.
+    /// Handles an error of libpcap. If the interface was removed or renamed, the function requests
+    /// a check at once, which reports the removal, and returns `Ok`. A stopped queue ignores all
+    /// errors.
     pub(super) fn on_error(
         &mut self,
         live: &mut LiveState,
         message: String,
     ) -> Result<(), SourceError> {
-        // libpcap treats a renamed interface as removed, until packets arrive.
+        // If an interface goes down and gets another name, libpcap reports it as removed until
+        // packets arrive.
         let was_there = match (&self.socket, &self.link) {
             (Some(socket), Some(link)) => socket
                 .bound_index()

@@ -19,7 +19,7 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// Makes a namespace that has only its loopback interface, which is down, and no IPv6. Prints
-    /// SKIP and returns `None` if this is not possible. `tag` is for people.
+    /// SKIP and returns `None` if this is not possible. `tag` is the end of the namespace's name.
     pub(crate) fn new(tag: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIP: needs root for network namespaces");
@@ -65,7 +65,7 @@ impl Namespace {
         self.wait_for_carrier(other);
     }
 
-    /// The name, as `ip` takes it.
+    /// The name of the namespace in arguments of `ip`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -94,8 +94,9 @@ impl Drop for Tcpdump {
     }
 }
 
-/// Sends 100 flows at 50 kpps, and frames of other kinds: with one and two tags, jumbo frames, and
-/// frames that end before the length in their headers. Returns their number. The MTU is 9000.
+/// Sends 5000 packets of 100 flows at 50 kpps. Then sends other frames: with one and two tags,
+/// jumbo frames, and frames that end before the length in their headers. Returns the number of all
+/// frames. Both ends of the veth pair need an MTU of at least 9000.
 pub(crate) fn send_mixture(interface: &str) -> usize {
     let sent = generate(interface, "generate:flows=100,count=5000,rate=50kpps");
     let mut frames = Vec::new();
@@ -115,8 +116,8 @@ pub(crate) fn send_mixture(interface: &str) -> usize {
         frame.resize(length, marker);
         frames.push(frame);
     }
-    // The start of an IPv4 header of a packet of 1400 bytes, the shortest frame that the kernel
-    // accepts after a tag, and an empty frame.
+    // The start of an IPv4 header of a packet of 1400 bytes, the shortest frame with a tag that the
+    // kernel accepts, and an Ethernet header without payload.
     let mut cut = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 5, 120];
     frames.push(cut.clone());
     cut.truncate(12);
@@ -139,7 +140,8 @@ pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
             (theirs.wire_len, &theirs.data),
             "frame {index}"
         );
-        // Each socket used the packet's stamp, or the clock when it placed the packet.
+        // The stamps may differ: each socket used the packet's stamp, or the clock when it placed
+        // the packet.
         let difference_ns = ours.time_ns.abs_diff(theirs.time_ns);
         assert!(difference_ns < 1_000_000_000, "frame {index}");
     }

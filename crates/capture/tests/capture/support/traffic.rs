@@ -31,7 +31,7 @@ pub(crate) struct Taken {
 struct Machine {
     /// Stolen time in hundredths of a second, of all CPUs together.
     stolen: i64,
-    /// Difference of the system clock and the monotonic clock.
+    /// System clock minus monotonic clock, ns.
     ahead_ns: i64,
 }
 
@@ -41,7 +41,7 @@ impl Machine {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             time.tv_sec * 1_000_000_000 + time.tv_nsec
         };
-        // Read again if the thread was interrupted in between.
+        // Reads the clocks again if the thread was interrupted between the readings.
         let ahead_ns = loop {
             let (before_ns, now_ns) = (monotonic_ns(), now_ns());
             if monotonic_ns() - before_ns < 1_000_000 {
@@ -81,7 +81,8 @@ impl Machine {
     }
 }
 
-/// Takes from a queue until `enough` or the end. Returns whether the queue has ended.
+/// Takes frames and events from a queue until `enough` or the end. Returns whether the queue has
+/// ended. Panics if a packet is older than the watermark, or after [`DEADLINE`].
 pub(crate) fn take_until(
     queue: &mut dyn Queue,
     taken: &mut Taken,
@@ -115,7 +116,8 @@ pub(crate) fn take_until(
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost.
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received
+/// and lost.
 pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));

@@ -84,7 +84,7 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
     (received, losses(queue)(LossCause::Kernel))
 }
 
-/// Whether `ip` shows an XDP program.
+/// Whether `ip` shows an XDP program at the interface.
 pub(crate) fn is_attached(interface: &str) -> bool {
     let output = Command::new("ip")
         .args(["link", "show", interface])
