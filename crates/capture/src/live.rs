@@ -30,8 +30,8 @@ pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 /// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
 pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
-/// Longest time that CPUs in the kernel's receive path need to leave the path. Leaving takes
-/// microseconds; the limit allows for a virtual CPU that is descheduled in the path.
+/// Longest time that a packet spends in the kernel's receive path. The path takes microseconds; the
+/// limit allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
 /// How often a draining queue checks for packets.
@@ -152,8 +152,8 @@ pub enum StopBalance {
 #[derive(Debug)]
 enum QueuePhase {
     Running,
-    /// Stopped, and nobody has asked for packets since. The drain starts with the next call, so a
-    /// slow caller still gets the packets that wait.
+    /// Stopped, and nobody has called `next` since. The drain starts with this call, so a slow
+    /// caller still gets the packets that wait.
     Stopped(CutOff),
     Draining(QueueDrain),
     Ended,
@@ -243,7 +243,7 @@ pub struct LiveState {
 
 impl LiveState {
     /// The state for an interface that is up. No packet is stamped before `since_ns`. Each packet
-    /// can be fetched `delivery_delay_max_ns` after its stamp.
+    /// can be fetched at most `delivery_delay_max_ns` after its stamp.
     pub fn new(
         interface: InterfaceInfo,
         cpus: Vec<u32>,
@@ -383,7 +383,8 @@ impl LiveState {
         }
     }
 
-    /// Until when to wait, given the caller's deadline.
+    /// Until when the engine waits: until the caller's deadline, or for a shorter time while the
+    /// queue drains or the interface is down.
     fn until_ns(&self, now_ns: i64, deadline_ns: i64) -> i64 {
         let most_ns = match self.phase {
             QueuePhase::Draining(_) => DRAIN_LOOK_NS,

@@ -52,8 +52,8 @@ const PREFIX: &str = "TCP@";
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const HEADER_WAIT_NS: i64 = 10 * SECOND_NS;
 
-/// How long to wait after the stream's first bytes for the data that follow. Interface blocks of
-/// pcapng follow at once; a first packet may take hours.
+/// How long to wait for more data after the first [`HEADER_BYTES`] of the stream. Interface blocks
+/// of pcapng follow at once; a first packet may take hours.
 const INTERFACES_WAIT_NS: i64 = SECOND_NS;
 
 /// Silence on a connection after which TCP sends the first probe (tcp(7), `TCP_KEEPIDLE`).
@@ -63,7 +63,7 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of probes without an answer after which TCP closes the connection (`TCP_KEEPCNT`).
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Bytes that identify the format: a pcap file header.
+/// Number of bytes that is enough to identify the format: the length of a pcap file header.
 const HEADER_BYTES: usize = 24;
 
 /// Whether `name` has the form of a pcap-over-IP source.

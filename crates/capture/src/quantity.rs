@@ -13,10 +13,10 @@ pub fn split(text: &str) -> (&str, &str) {
 }
 
 /// A duration of at most 100 years: `250ms`, `10s`, `5m`, `2h`. A number without a unit is in
-/// seconds. `None`: the text is no duration.
+/// seconds. `None`: the text is no duration, or the duration is longer.
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
-    /// Further than any window, and well inside 64 bits of ns.
+    /// Longer than any window. In ns this duration fits 64 bits.
     const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
     let (number, unit) = split(text);
     let scale = match unit {

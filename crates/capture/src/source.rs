@@ -318,7 +318,7 @@ pub struct InterfaceInfo {
     pub snaplen: u32,
     /// Origin of the time stamps.
     pub time_domain: TimeDomain,
-    /// Resolution of the time stamps in ns: 1, or 1000 for a microsecond file.
+    /// Resolution of the time stamps in ns, for example 1000 for a file with microseconds.
     pub time_resolution_ns: u64,
 }
 
@@ -432,7 +432,7 @@ impl LossCause {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceStatistics {
     /// Packets that reached the engine, lost packets included, from the engine's own counter.
-    /// `None`: the engine has no counter.
+    /// `None`: the engine has no such counter, or cannot read the counter.
     pub received: Option<u64>,
     /// Packets lost by cause; `None`: unknown to the engine.
     pub lost: Vec<(LossCause, Option<u64>)>,

@@ -35,8 +35,8 @@ const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
 impl HostUse {
-    /// Queries the uses of the interface `name` in the calling thread's network namespace. Needs no
-    /// privilege. Opens a netlink socket and closes it at the end.
+    /// Queries what the host uses the interface `name` for, in the calling thread's network
+    /// namespace. Needs no privilege. Opens a netlink socket and closes it at the end.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut found = Self::default();
@@ -59,7 +59,8 @@ impl HostUse {
         found
     }
 
-    /// The value of a query. If the query failed, notes the failure and returns `None`.
+    /// The value of a query. If the query failed, adds the failure to `unread`, with `what` was
+    /// queried, and returns `None`.
     fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
         let note = |error| {
             self.unread.push(format!("{what} cannot be read ({error})"));

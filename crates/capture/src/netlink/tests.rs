@@ -40,7 +40,7 @@ pub(crate) fn interrupted(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// `RTM_NEWLINK`, whose structure has 16 bytes, with a number as attribute 5.
+/// An `RTM_NEWLINK` message with a structure of 16 bytes, a name, and `number` as attribute 5.
 fn numbered(number: u32) -> Vec<u8> {
     let body = NetlinkRequest::new(16, &[0; 16])
         .with(3, b"abc\0\0")
@@ -174,8 +174,8 @@ fn the_loopback_interface_has_no_queue() {
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
-/// Requests a list. `changes` times the kernel reports that the list changed, then it returns the
-/// list.
+/// Requests a list from a thread that answers like the kernel. The first `changes` answers are
+/// marked as changed. Each answer contains its own number.
 fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (kernel, socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();

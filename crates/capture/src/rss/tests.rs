@@ -207,7 +207,7 @@ fn simulate(settings: &RssSettings, kind: FlowKind) -> usize {
 
 #[test]
 fn the_decision_is_what_a_simulation_finds() {
-    // Symmetric for IPv4 addresses only: windows repeat after 32 bits up to bit 64.
+    // This key is symmetric for IPv4 addresses only: its first 96 bits repeat after 32 bits.
     let mut v4_only = [0; KEY_BYTES];
     for (index, byte) in v4_only.iter_mut().enumerate() {
         *byte = [0xb1, 0x7e, 0x25, 0xc9][index % 4];

@@ -91,9 +91,9 @@ impl LiveSender {
             Some(libc::EPERM | libc::EACCES) => permission("send on", interface, program),
             _ => system("socket(AF_PACKET)", error),
         })?;
-        // Refused before Linux 3.14: then frames pass the queueing discipline.
+        // Linux before 3.14 refuses this option. Frames then pass the queueing discipline.
         let _ = socket.bypass_queueing();
-        // Bound to no protocol: the socket never receives.
+        // The socket is bound to no protocol, so it never receives.
         socket
             .bind(index, 0)
             .map_err(|error| system("bind", error))?;

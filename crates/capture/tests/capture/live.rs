@@ -510,7 +510,7 @@ fn without_the_capability_it_is_refused() {
         return;
     };
     namespace.enter(|| {
-        // Only this thread's capabilities, until the closure ends.
+        // Removes the capabilities of this thread only. The thread ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();

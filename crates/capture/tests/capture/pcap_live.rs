@@ -261,7 +261,7 @@ fn what_cannot_be_opened_is_told() {
             try_open("lo", None).unwrap_err(),
             SourceError::InterfaceDown { .. }
         ));
-        // Only this thread's capabilities, until the closure ends.
+        // Removes the capabilities of this thread only. The thread ends with the closure.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();

@@ -172,7 +172,7 @@ fn what_is_wrong_is_told() {
     assert!(matches!(error, SourceError::Damaged { .. }), "{error}");
     assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 
-    // A port that was free a moment ago.
+    // Nobody listens on this port, which was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

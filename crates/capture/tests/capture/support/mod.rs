@@ -44,13 +44,13 @@ pub(crate) fn open(interface: &str) -> Box<dyn Queue> {
     try_open(interface, 1, None).unwrap().remove(0)
 }
 
-/// Sends the traffic that `text` describes.
+/// Sends the traffic that `text` describes. Returns the number of sent frames.
 pub(crate) fn generate(interface: &str, text: &str) -> u64 {
     generate_while(interface, text, |_| true)
 }
 
 /// Sends the traffic that `text` describes, while `go_on` returns true. After each burst, `go_on`
-/// gets the number of sent frames.
+/// gets the number of sent frames. Returns this number at the end.
 pub(crate) fn generate_while(
     interface: &str,
     text: &str,
