@@ -22,9 +22,9 @@ use crate::sync::{Ordering, fence};
 /// The fences that the two sides use. Decided once, before the first fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Barrier {
-    /// Light against heavy.
+    /// The light side prevents reordering by the compiler; the heavy side calls membarrier(2).
     Asymmetric,
-    /// Two real fences.
+    /// Both sides run a full fence.
     Symmetric,
 }
 
@@ -38,7 +38,7 @@ impl Barrier {
         }
     }
 
-    /// The frequent side: between its store and its load.
+    /// The fence of the frequent side, between its store and its load.
     #[inline]
     pub(crate) fn light(self) {
         match self {
@@ -47,15 +47,15 @@ impl Barrier {
         }
     }
 
-    /// The rare side: between its store and its load. `false`: a filter has since forbidden the
-    /// call, and the caller may have missed an earlier store of the other side.
+    /// The fence of the rare side, between its store and its load. `false`: a filter has since
+    /// forbidden the call, and the caller may have missed an earlier store of the other side.
     pub(crate) fn heavy(self) -> bool {
         fence(Ordering::SeqCst);
         self == Self::Symmetric || everywhere()
     }
 
-    /// Whether [`Self::heavy`] is a fence for other threads, too. Not needed under loom, where
-    /// stores past the cache are plain stores.
+    /// Whether [`Self::heavy`] is a fence for other threads, too. Always `true` under loom, where
+    /// stores past the cache are plain stores and need no such fence.
     pub(crate) fn reaches_others(self) -> bool {
         self == Self::Asymmetric || cfg!(loom)
     }

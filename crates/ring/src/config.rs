@@ -10,13 +10,14 @@ use crate::{
 
 /// The default bucket: one huge page.
 const BUCKET_BYTES: usize = 2 << 20;
-/// The one exception to multiples of 2 MiB, for rings that are too small for their number of
-/// producers.
+/// The chosen bucket size if buckets of 2 MiB would be too few for the producers and readers. All
+/// other chosen sizes are multiples of 2 MiB.
 const BUCKET_BYTES_SMALL: usize = 1 << 20;
-/// Larger rings get larger buckets instead of more buckets, so that a walk over all buckets stays
-/// short.
+/// If a ring would have more buckets than this, the ring chooses larger buckets, so that a walk
+/// over all buckets stays short. The ring still has more if buckets reach 256 MiB, or if it has
+/// many producers and readers.
 const BUCKETS_MAX_CHOSEN: u64 = 4096;
-/// A link has 16 bits for a bucket number, of which 0 means no bucket.
+/// A link has 16 bits for the number of a bucket plus 1; the value 0 means no bucket.
 pub(crate) const BUCKETS_MAX: usize = 65_535;
 /// Explicit bucket sizes are a multiple of this. Under loom memory is a few cells on the heap.
 pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
@@ -30,7 +31,8 @@ pub(crate) const BUCKET_BYTES_MIN: usize =
 /// over, one of history.
 pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// The configuration of a ring. Its sizes are fixed: nothing grows later.
+/// The configuration of a ring. The number and the size of the buckets are fixed when the ring is
+/// made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingConfig {
     /// Bytes of all buckets, rounded down to whole buckets. The mapping is a little larger
@@ -47,8 +49,8 @@ pub struct RingConfig {
     /// Behavior of a writer when every bucket is in use. Can be changed later.
     pub mode: Mode,
     /// Backs all memory with pages before the first store, as a live recorder needs: the first
-    /// access to a page costs microseconds. Without it, a run that ends before the ring is full
-    /// uses only the memory that it wrote.
+    /// access to a page costs microseconds. If `false`, a ring of anonymous memory uses only the
+    /// memory that was written; a memfd or a file reserves its space in both cases.
     pub prefault: bool,
     /// How much the ring remembers of overwritten buckets.
     pub eviction_detail: EvictionDetail,
@@ -56,8 +58,8 @@ pub struct RingConfig {
     pub backing: Backing,
     /// The preferred NUMA node, `0..1024`. [`Ring::numa`](crate::Ring::numa) returns the result.
     pub numa_node: Option<u32>,
-    /// Time of creation for the header: ns since the UNIX epoch, 0 for unknown. The ring reads no
-    /// clock.
+    /// Time of creation for the header: ns since the UNIX epoch, 0 for unknown. The ring does not
+    /// read this clock.
     pub created_ns: i64,
     /// Time of creation on the monotonic clock (`CLOCK_MONOTONIC`), ns; 0 for unknown.
     pub created_mono_ns: i64,
@@ -198,8 +200,8 @@ pub enum EvictionDetail {
 pub(crate) struct Geometry {
     /// Number of buckets, `1..=65_535`.
     pub(crate) buckets: usize,
-    /// Bytes of a bucket: a multiple of 16, at most 256 MiB, enough for one record of maximum
-    /// length.
+    /// Bytes of a bucket: a multiple of 16, at most 256 MiB. In a ring of this process a record of
+    /// maximum length fits.
     pub(crate) bucket_bytes: usize,
     /// Number of producers, at least 1.
     pub(crate) producers: usize,

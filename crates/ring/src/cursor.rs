@@ -12,12 +12,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     pub(crate) producer: usize,
-    /// The bucket that contains `position`, or that ends at `position`. `None`: `position` is at
-    /// the start of a bucket that was not found yet.
+    /// The bucket that contains `position`, or that ends at `position`. `None`: the next call of
+    /// [`Self::advance`] searches for the bucket.
     pub(crate) hold: Option<Hold>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
-    /// The producer's captured bytes before `position`. Updated only at the ends of buckets.
+    /// Captured bytes of the producer's records before the current bucket.
     bytes: u64,
     /// Packets lost since the last batch of this producer.
     pub(crate) missed: Lapped,

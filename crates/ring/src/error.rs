@@ -1,4 +1,5 @@
-//! The errors of the ring, with the party that must act.
+//! The errors of the ring. Each variant begins with the cause: the user, the environment, the
+//! input, or misuse by the caller.
 
 use std::{io, path::PathBuf};
 
@@ -106,10 +107,11 @@ pub enum RingError {
 /// Why a record was not stored. No part of the record was stored; the caller counts it as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No bucket is available now: all buckets are reserved (protect mode) or being read.
+    /// No bucket is available now: all buckets are being written or read, or in protect mode are
+    /// reserved or not yet passed by a gating group.
     #[error("no bucket is free")]
     Full,
-    /// The ring was closed while the writer waited for a bucket.
+    /// The ring was closed, and the writer would have to wait for a bucket.
     #[error("the ring was closed")]
     Closed,
 }

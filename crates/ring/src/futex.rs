@@ -37,8 +37,8 @@ impl Futex {
         self.word.fetch_add(value, order)
     }
 
-    /// Stores `new` if the word is `old`, and returns whether it was. Both outcomes are ordered by
-    /// `order`.
+    /// Stores `new` if the word is `old`, and returns whether it was. `order` orders a successful
+    /// exchange; a failure is an Acquire load.
     pub(crate) fn replace(&self, old: u32, new: u32, order: Ordering) -> bool {
         self.word
             .compare_exchange(old, new, order, Ordering::Acquire)
@@ -69,7 +69,7 @@ impl Futex {
     #[cfg(loom)]
     pub(crate) fn wait(&self, value: u32, _timeout: Option<Duration>) {
         let guard = crate::sync::lock(&self.sleepers.0);
-        // Relaxed: the kernel compares under the lock that wake() takes too.
+        // Relaxed: as in the kernel, the comparison runs under the lock that wake() takes too.
         if self.word.load(Ordering::Relaxed) == value {
             drop(self.sleepers.1.wait(guard));
         }

@@ -42,7 +42,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// `positions` of all producers.
+    /// `positions` has one number for each producer: its first record that the group reads.
     pub(crate) fn new(kind: GroupKind, members: usize, positions: &[u64]) -> Self {
         let padded = |&position: &u64| Padded(AtomicU64::new(position));
         Self {
@@ -79,7 +79,7 @@ impl Positions {
 
     /// The group has finished or missed all of the producer's records before this number, counted
     /// over the producer's life. Acquire: the earlier work of the readers is visible. `u64::MAX`
-    /// after the readers were dropped.
+    /// after the reader of this producer was dropped.
     ///
     /// # Panics
     /// Unless `producer` is below the ring's number of producers.

@@ -2,17 +2,17 @@
 //!
 //! The design follows the QQ thesis (2016) and section V of the FlowScope paper (2017). An outer
 //! queue contains large inner queues. One producer owns an inner queue while it fills the queue, so
-//! that synchronization is paid for once per some megabytes. This crate calls an inner queue a
-//! *bucket*. It differs from the originals in four ways:
+//! that threads synchronize once per some megabytes. This crate calls an inner queue a *bucket*. It
+//! differs from the originals in four ways:
 //!
 //! - Readers see the published part of open buckets.
 //! - Readers hold the bucket that they read, instead of keeping a guard interval.
 //! - A bucket closes when it is full, never because of time.
 //! - Dumps reserve the buckets that they need.
 //!
-//! The crate knows bytes and times. It parses no packets, and reads a clock only for the timeout of
-//! a sleeping reader. It starts threads only to fill its memory, and opens only the file that backs
-//! the ring.
+//! The crate knows bytes and times. It parses no packets. It reads a clock only for the sleep of a
+//! reader and for the wait for the lock of a ring file. It starts threads only to fill its memory.
+//! It opens only files that contain rings, and files of /proc with the page sizes and the boot id.
 //!
 //! ```
 //! use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
@@ -32,7 +32,7 @@
 //! | role | does | may wait for |
 //! |---|---|---|
 //! | [`Producer`] | stores into its open bucket, publishes | a bucket, depending on the mode |
-//! | [`Reader`], member of a group | gets each record of its producers once | news |
+//! | [`Reader`], member of a group | gets each record of its producers once | new records |
 //! | [`Reservation`] | keeps the buckets of a window of packet time for a dump | |
 //! | [`BucketView`] | holds one bucket while it is read | |
 //! | [`Attached`], in another process | copies buckets, then checks that they were still valid | |
@@ -68,9 +68,9 @@
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!
-//! In record mode reservations fall until a bucket is free: first the oldest reservation that
-//! yields, then the oldest reservation that does not yield. The owner of a fallen reservation can
-//! ask for the lost buckets.
+//! In record mode reservations fall until a bucket is free: first the reservations that yield, then
+//! the other reservations, each kind oldest first. The owner of a fallen reservation can ask which
+//! buckets it lost.
 //!
 //! # Who orders what
 //!
@@ -93,13 +93,14 @@
 //! generation before the first new byte.
 //!
 //! The mutex of the outer queue (`outer.rs`) protects all other state of buckets. A producer takes
-//! the mutex once per bucket (twice with a hook). A reader takes it when the reader starts or was
-//! lapped, and a dump takes it to list its buckets.
+//! the mutex once per bucket (twice with a hook), and again for each repeated search. A reader
+//! takes the mutex when the reader starts, ends or was lapped, and a dump takes it to list its
+//! buckets.
 //!
 //! After a record is published, no byte of the record is stored again until a producer claims the
 //! bucket again. Only the buffer of an open bucket (`storage/write_buffer.rs`) writes record bytes.
-//! One function (`storage/stream.rs`) makes all non-temporal stores; under loom and the sanitizers
-//! it is a plain copy.
+//! Only `storage/stream.rs` and `storage/write_buffer/packed.rs` make non-temporal stores; under
+//! loom and the sanitizers these are regular stores.
 //!
 //! # Cost
 //!
@@ -107,14 +108,17 @@
 //!   smallest and largest time in memory of the producer. On a busy link the copy goes into a
 //!   buffer in the L1 cache, and from the buffer past the cache into the bucket, one line at a time
 //!   (`storage/write_buffer.rs`).
-//! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache, six
-//!   stores and one load. Readers that go to sleep run the full fence between these (`barrier.rs`).
-//! - Reading: two loads of one line for each run of records.
+//! - Publishing: the pending bytes of the buffer, a store fence if stores went past the cache,
+//!   seven stores and one load. The full fence between the stores and the load runs in readers,
+//!   before they sleep (`barrier.rs`).
+//! - Reading: for each run of records, some loads of the bucket's header and one store of the
+//!   group's position. A gating group also runs a fence.
 //!
-//! Storing, publishing and reading take no lock, system call, allocation or clock.
+//! Storing, publishing and reading take no lock, allocation or clock, and make a system call only
+//! to wake a sleeping thread, or after a producer moved to another thread.
 //! `examples/ring_throughput.rs` measures the cost. A change of buckets takes the mutex and
-//! searches the windows of all reservations, in time logarithmic in their number (`windows.rs`). It
-//! walks over the buckets only if a reservation must fall.
+//! searches the windows of all reservations, usually in time logarithmic in their number
+//! (`windows.rs`). The search walks over all buckets only if a reservation must fall.
 //!
 //! # Words
 //!

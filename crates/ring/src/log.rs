@@ -30,7 +30,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(detail: EvictionDetail) -> Self {
-        // With `Bounds` the log allocates nothing after the start.
+        // With `Bounds` all entries are allocated at the start.
         let bounded = match detail {
             EvictionDetail::Bounds => BOUNDED_BUCKETS,
             EvictionDetail::Exact { .. } => 0,
@@ -57,7 +57,8 @@ impl Log {
         self.evictions
     }
 
-    /// Adds a bucket without record times. `time_ns` returns the time of a record by index.
+    /// Adds an overwritten bucket. The caller leaves `entry.times_ns` empty; `time_ns` returns the
+    /// time of a record by index.
     pub(crate) fn add(&mut self, mut entry: EvictedBucket, time_ns: impl Fn(usize) -> i64) {
         self.evictions += 1;
         self.packets += u64::from(entry.packets);
@@ -121,7 +122,7 @@ impl Log {
         if left > forgotten { left } else { 0 }
     }
 
-    /// Records in `sum` that buckets of a window may be forgotten.
+    /// Records in `sum` whether the log has forgotten buckets that may touch a window.
     pub(crate) fn add_forgotten(&self, window: TimeWindow, sum: &mut Evicted) {
         sum.unknown_before_ns = self.unknown_before_ns(window);
         sum.exact &= sum.unknown_before_ns.is_none();

@@ -1,8 +1,10 @@
-//! The outer queue: the free, open and closed buckets, and the bucket that is overwritten next.
+//! The outer queue: the free, open and closed buckets, and the choice of the bucket that is
+//! overwritten next.
 //!
-//! One mutex protects the outer queue. Producers take the mutex once for each bucket that they
-//! fill; readers of the past take it too. Long walks release the mutex after every [`PIECE`]
-//! buckets, so that producers never wait for a whole walk. Holds and positions of gating groups
+//! One mutex protects the outer queue. A producer takes the mutex for each bucket that it fills.
+//! Readers that start or were lapped, and dumps that list buckets, take the mutex too. Long walks
+//! release the mutex after every [`PIECE`] buckets, so that producers never wait for a whole walk.
+//! Only `Outer::let_fall` walks over all buckets at once. Holds and positions of gating groups
 //! change without the mutex.
 
 use std::{cmp::Reverse, collections::BinaryHeap, iter, ops::Range, sync::Arc};
@@ -74,7 +76,8 @@ pub(crate) struct BucketSlot {
     pub(crate) aside_after: u32,
     /// Reservations that have given the bucket back since it closed.
     pub(crate) given_back_by: GivenBackBy,
-    /// Neighbors in the producer's list of buckets. `None` for free buckets.
+    /// Neighbors in the producer's list of buckets. `None` at the ends of the list, and for buckets
+    /// that were never used.
     older: Option<u32>,
     newer: Option<u32>,
 }
@@ -194,7 +197,7 @@ impl Outer {
         })
     }
 
-    /// A producer opened a claimed bucket.
+    /// Appends a bucket that a producer has opened to the producer's list of buckets.
     pub(crate) fn opened(&mut self, opened: &OpenedBucket<'_>) {
         let BucketRef { index, generation } = opened.bucket();
         let slot = &mut self.slots[index as usize];
@@ -315,7 +318,8 @@ impl Outer {
     /// Claims the first candidate to have closed that every gating group has passed, no reservation
     /// wants and nobody holds. Sets the candidates aside that a reservation wants; after [`PIECE`]
     /// of them the search is [`Obstacle::Unfinished`]. Takes one more step for each producer and
-    /// each held candidate, however many buckets a gating group has still to read.
+    /// each held candidate, however many buckets a gating group has still to read. `Ok(None)`: no
+    /// candidate can be overwritten.
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Result<Option<Claimed<'s>>, Obstacle> {
         self.chains
             .iter_mut()
@@ -374,8 +378,8 @@ impl Outer {
             .all(|group| group.position(slot.producer) >= end)
     }
 
-    /// Logs a claimed bucket before it is overwritten, also for fallen reservations that wanted the
-    /// bucket.
+    /// Logs a claimed bucket before it is overwritten, and removes the bucket from its producer's
+    /// list. If reservations have fallen, changes the counter of their news.
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
@@ -442,7 +446,7 @@ impl BucketSlot {
             BucketState::Closed => (self.packets, self.min_ns, self.max_ns, true),
             BucketState::Open => {
                 let header = storage.bucket(index);
-                let committed = header.committed.load(Ordering::Acquire); // pairs with P1: the span covers these
+                let committed = header.committed.load(Ordering::Acquire); // pairs with P1: the times cover these records
                 let committed =
                     u32::try_from(committed).expect("a bucket has at most 2^27 descriptors");
                 let min_ns = header.min_ns.load(Ordering::Relaxed); // ordered by `committed`; may be newer
@@ -508,7 +512,8 @@ pub(crate) mod tests {
         (outer, Arc::new(storage))
     }
 
-    /// Each waiting writer tries again, under the mutex, whenever a reader advances.
+    /// A waiting writer searches again, under the mutex, whenever a member of a gating group
+    /// advances. If the group has read no bucket, a search must not visit all buckets.
     #[test]
     fn a_try_costs_the_same_however_many_buckets_are_unread() {
         let (mut outer, storage) = unread();
@@ -524,7 +529,7 @@ pub(crate) mod tests {
         assert!(each_ns < 20_000, "{each_ns} ns");
     }
 
-    /// Candidates for eviction.
+    /// Number of candidates for eviction.
     pub(crate) fn candidates(outer: &Outer) -> usize {
         let chains = outer.chains.iter();
         chains.map(|chain| chain.overwritable.len()).sum()

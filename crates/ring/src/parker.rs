@@ -1,5 +1,5 @@
-//! How a reader sleeps until a producer publishes. Producers with awake readers pay nothing, and
-//! producers whose readers are faster pay little.
+//! How a reader sleeps until a producer publishes. A producer pays one load while its readers are
+//! awake, and little while its readers sleep between packets.
 //!
 //! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* with one bit
 //! for each parker:
@@ -32,9 +32,9 @@
 //!
 //! # Nobody spins
 //!
-//! No loop in this crate waits for another thread to make progress. A sleeper sleeps in the kernel;
-//! a waker stores one word and makes one call. Loops around compare-and-swap repeat only because
-//! another thread has succeeded.
+//! No loop in this crate spins until another thread makes progress. A sleeper sleeps in the kernel;
+//! a waker stores one word and makes one call. Loops around compare-and-swap repeat only if another
+//! thread has changed the word, or the processor reports a spurious failure.
 
 use std::{
     sync::Arc,
@@ -47,7 +47,7 @@ use crate::{
     sync::{AtomicU64, Ordering, Padded},
 };
 
-/// How long a reader leaves the producers of a busy link alone. The kernel's timer slack (50 µs,
+/// Length of a nap, in which no producer wakes the reader. The kernel's timer slack (50 µs,
 /// prctl(2)) adds to this. At one packet per microsecond the median from store to peek is then
 /// about 60 µs.
 const BUSY_LINK_NAP: Duration = Duration::from_micros(50);
@@ -66,7 +66,7 @@ const NAPPING: u32 = 1;
 /// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;
 /// State of a parker: a [`Waker`] or a producer has woken the reader. The state lasts until the
-/// reader's next sleep, which ends at once.
+/// reader's current sleep, or its next sleep, ends at once.
 const WOKEN: u32 = 3;
 
 /// The words of all parkers of a ring, indexed by number: one for each reader that the ring allows.
@@ -76,14 +76,14 @@ pub(crate) struct Parkers(Box<[Padded<Futex>]>);
 /// The readers that sleep until one producer publishes.
 #[derive(Debug)]
 pub(crate) struct WaitSet {
-    /// Bit `n`: a reader whose parker number is `n` modulo 64 went to sleep and was not woken
-    /// since.
+    /// Bit `n`: a reader whose parker number is `n` modulo 64 went to sleep, and this producer has
+    /// not taken the bit since.
     waiters: AtomicU64,
     barrier: Barrier,
     parkers: Arc<Parkers>,
 }
 
-/// The sleeping half of a reader.
+/// The part of a reader that sleeps and is woken.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,
@@ -92,9 +92,10 @@ pub(crate) struct Parker {
     naps: bool,
 }
 
-/// Wakes one reader from [`Reader::wait`](crate::Reader::wait), from any thread. If the reader is
-/// awake, its next sleep ends at once. The waker outlives the reader; it may then wake a later
-/// reader of the ring for nothing.
+/// Wakes one reader from [`Reader::wait`](crate::Reader::wait) or
+/// [`Reader::doze`](crate::Reader::doze), from any thread. If the reader is awake, its next sleep
+/// ends at once. The waker outlives the reader; it may then wake a later reader of the ring for
+/// nothing.
 #[derive(Debug, Clone)]
 pub struct Waker {
     parkers: Arc<Parkers>,
@@ -262,7 +263,7 @@ impl Parkers {
         (0..self.0.len()).for_each(|number| self.wake(number));
     }
 
-    /// Wakes the reader if it sleeps without napping.
+    /// Wakes the reader if it sleeps until a producer publishes ([`PARKED`]).
     fn wake_if_parked(&self, number: usize) {
         let word = &self.0[number].0;
         // Release: pairs with W.

@@ -37,7 +37,7 @@ pub struct Producer {
     hook: Option<Hook>,
     /// Buckets that may end before this producer wakes sleeping readers.
     buckets_per_wake: usize,
-    /// Buckets that have ended since this producer last woke sleeping readers.
+    /// Buckets opened since this producer last woke sleeping readers.
     buckets_since_wake: usize,
     /// Whether the eventcount `Storage::freed` counts this producer as a waiter for a bucket.
     is_waiter: bool,
@@ -115,12 +115,13 @@ impl Producer {
 
     /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
     /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
-    /// first. Sleeping readers wake only at [`Self::publish`], and when the writer has to wait for
-    /// readers. Call `publish` when the source has no more packets.
+    /// first. Sleeping readers wake at [`Self::publish`], at the end of a bucket (except after
+    /// [`Self::leave_sleepers`]), and when the writer finds no free bucket. Call `publish` when the
+    /// source has no more packets.
     ///
-    /// Takes a lock, a system call and a clock at most once per bucket. In
-    /// [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
-    /// [`Mode::Record`](crate::Mode::Record), the call may then wait for a bucket.
+    /// Only a call that changes buckets takes a lock, and makes a system call to wake sleeping
+    /// readers. In [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
+    /// [`Mode::Record`](crate::Mode::Record), this call may also wait for a bucket.
     ///
     /// # Errors
     /// [`StoreError::Full`] or [`StoreError::Closed`]: nothing was stored, and the caller counts
@@ -138,7 +139,7 @@ impl Producer {
     /// Stores a burst of records, as [`Self::store`] does, with less work per record. It publishes
     /// at the next multiple of 32 records after 128 KiB or 4096 records are unpublished, or at 256
     /// KiB. The caller must publish ([`Self::publish`] or [`Self::set_watermark`]) when its source
-    /// has no more packets. A small burst on a busy link then needs no fence.
+    /// has no more packets. So a small burst on a busy link needs no fence.
     ///
     /// Returns the number of records stored: all records of the iterator.
     ///
@@ -244,8 +245,8 @@ impl Producer {
 
     /// Keeps sleeping readers asleep at the end of a bucket, until this producer has filled its
     /// share of an eighth of the ring. Meant for a caller that publishes now and then although its
-    /// source never runs dry. If buckets fill much faster, each wake-up would cost a reader tens of
-    /// microseconds for a fraction of the data.
+    /// source never runs dry. If buckets fill much faster than the caller publishes, a wake-up per
+    /// bucket would cost a reader tens of microseconds for a fraction of the data.
     pub fn leave_sleepers(&mut self) {
         let geometry = self.ring.storage.geometry();
         self.buckets_per_wake = geometry.buckets / (8 * geometry.producers);
@@ -317,7 +318,7 @@ impl Producer {
                     return Err(StoreError::Closed);
                 }
                 Err(Obstacle::Blocked { wait: true }) => {
-                    self.publish(); // a search before this one may have added the waiter
+                    self.publish(); // wakes readers also if an earlier call added the waiter
                     self.ring.storage.freed.wait(epoch);
                 }
             }
@@ -402,7 +403,8 @@ fn cut<'a>(record: &Record<'a>) -> Record<'a> {
 mod tests {
     use crate::{GroupKind, Mode, Record, Ring, RingConfig};
 
-    /// Lengths near those of frames and of cache lines, with some records that need a special form.
+    /// A random length: often 60 or 64 bytes, or a multiple of a cache line. Few records are empty
+    /// or longer than 512 bytes.
     fn length(random: &mut fastrand::Rng) -> usize {
         match random.u16(..400) {
             0 => random.usize(..3000),

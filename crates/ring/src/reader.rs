@@ -147,8 +147,8 @@ impl Reader {
     }
 
     /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
-    /// [`Waker`] wakes the reader, or `timeout` passes. `false`: the timeout was first. The last
-    /// batch stays valid.
+    /// [`Waker`] wakes the reader, or `timeout` passes. `false`: the timeout was first. Does not
+    /// finish the last batch ([`Self::finish`]).
     ///
     /// On a busy link the reader sleeps about 100 µs whatever is published meanwhile, so that no
     /// producer has to wake it ("Batched wake-ups" in `parker.rs`). To poll instead, call
@@ -163,7 +163,8 @@ impl Reader {
     }
 
     /// Sleeps until a [`Waker`] wakes the reader ([`Self::waker`]) or `timeout` passes, whatever is
-    /// published meanwhile. `false`: the timeout was first. The last batch stays valid.
+    /// published meanwhile. `false`: the timeout was first. Does not finish the last batch
+    /// ([`Self::finish`]).
     ///
     /// For readers that learn by other means when records are worth reading. A writer that waits
     /// for a gating group ([`GroupKind::Gating`](crate::GroupKind::Gating)) waits meanwhile.

@@ -2,14 +2,14 @@
 //! dump's handle, and [`ReservationEntry`] is the outer queue's state of a reservation.
 //!
 //! A reservation wants a bucket if the bucket's times touch the window and the reservation has not
-//! given the bucket back. Opening a reservation visits no bucket. A search for a bucket to
-//! overwrite asks for each candidate which reservation wants the candidate, with one search among
-//! the windows (`windows.rs`). The first reservation that wants the candidate sets the candidate
-//! *aside*, on a list per reservation, and later searches do not visit the bucket. When the
-//! reservation gives the bucket back, the bucket is a candidate again. When the reservation falls,
-//! ends or shrinks, its whole list is *released* in one step, and the buckets on the list become
-//! candidates piece by piece. A fallen reservation asks the log of overwritten buckets which
-//! buckets it has lost.
+//! given the bucket back. `Ring::reserve` visits no bucket. A producer that searches for a bucket
+//! to overwrite searches the windows (`windows.rs`) once for each candidate. If several
+//! reservations want the candidate, the search finds the reservation that falls last. The producer
+//! sets the candidate *aside* on a list of this reservation, and later searches do not visit the
+//! bucket. When the reservation gives the bucket back, the bucket is a candidate again. When the
+//! reservation falls, ends or shrinks, its whole list is *released* in one step, and the buckets on
+//! the list become candidates piece by piece. A fallen reservation asks the log of overwritten
+//! buckets which buckets it has lost.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,9 +28,9 @@ use crate::{
 };
 
 /// Protects every closed bucket that touches an interval of packet time, now and later. The
-/// protection of a bucket ends when the caller gives the bucket back, when the reservation falls
-/// (record mode), or when it is dropped. Open buckets need no protection: they are never
-/// overwritten.
+/// protection of a bucket ends when the caller gives the bucket back or changes the interval, when
+/// the reservation falls (record mode), or when it is dropped. Open buckets need no protection:
+/// they are never overwritten.
 #[derive(Debug)]
 pub struct Reservation {
     ring: Arc<RingInner>,
@@ -284,7 +284,7 @@ struct Fallen {
 }
 
 /// Sorted, disjoint, inclusive ranges of the numbers of reservations that gave a bucket back. May
-/// contain numbers that no longer exist, which makes the ranges fewer.
+/// contain numbers of dropped reservations, so that ranges join and are fewer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GivenBackBy(Vec<(u64, u64)>);
 
@@ -384,7 +384,7 @@ impl Reservations {
         self.entries.len() == self.fallen
     }
 
-    /// The windows that contain reservations of this kind of rank.
+    /// The windows of the firm reservations, or of the yielding reservations, as in `rank`.
     fn windows(&mut self, rank: Rank) -> &mut Windows {
         if rank.is_firm {
             &mut self.firm
@@ -436,7 +436,8 @@ impl Reservations {
         self.bump_news();
     }
 
-    /// A bucket is being overwritten.
+    /// Changes the news counter, if fallen reservations exist, because a bucket is being
+    /// overwritten.
     pub(crate) fn evicted(&self) {
         if self.fallen > 0 {
             self.bump_news();

@@ -44,9 +44,10 @@ pub(crate) struct RingInner {
 pub enum Pages {
     /// Huge pages that the administrator set aside (`vm.nr_hugepages`).
     Explicit,
-    /// Transparent huge pages, for at least half of the region.
+    /// Transparent huge pages, for at least half of the memory that was touched when the ring was
+    /// made.
     Transparent,
-    /// 4 KiB pages.
+    /// Pages of 4 KiB. Also used if the kernel does not report huge pages.
     Small,
 }
 
@@ -60,12 +61,12 @@ pub enum Numa {
         /// The number of the node.
         node: u32,
     },
-    /// The kernel refused the advice: the node does not exist, or a sandbox forbids mbind(2). The
-    /// ring works all the same.
+    /// The preference was refused: the node does not exist, the kernel has no NUMA, or a sandbox
+    /// forbids mbind(2). The ring works all the same.
     Refused {
         /// The number of the node in the configuration.
         node: u32,
-        /// The `errno` value of mbind.
+        /// The `errno` value of mbind(2). `EINVAL` for nodes from 1024 on, without a call.
         errno: i32,
     },
 }
@@ -79,7 +80,8 @@ pub struct InterfaceEntry {
     pub link_type: u16,
     /// Snap length: the most bytes kept of each frame; 0 means no limit.
     pub snaplen: u32,
-    /// The clock domain that stamps the frames. The caller assigns the number.
+    /// The kind of clock that stamps the frames, such as the kernel's or a NIC's. The caller
+    /// assigns the numbers.
     pub time_domain: u8,
     /// The clock that stamps the frames. All interfaces with the same number share the clock and
     /// its steps ([`Step`]). The caller assigns the number.
@@ -109,9 +111,9 @@ pub struct RingStatistics {
     pub whole_since_mono_ns: Option<i64>,
     /// Buckets never used.
     pub free_buckets: usize,
-    /// Buckets being written: one for each producer that has stored a record.
+    /// Buckets being written: one for each producer that has stored a record and was not dropped.
     pub open_buckets: usize,
-    /// Full buckets.
+    /// Buckets that get no more records: full buckets, and the last buckets of dropped producers.
     pub closed_buckets: usize,
     /// Closed buckets that an active reservation wants.
     pub reserved_buckets: usize,
@@ -120,8 +122,8 @@ pub struct RingStatistics {
 }
 
 impl Ring {
-    /// Maps and fills the memory, which can take seconds. Calls `progress` with (bytes filled,
-    /// total bytes).
+    /// Maps the memory and, with [`RingConfig::prefault`], fills it, which can take seconds. Calls
+    /// `progress` with (bytes filled, total bytes).
     ///
     /// # Errors
     /// [`RingError`]: the configuration is invalid, or the memory is not available.
@@ -357,10 +359,10 @@ impl Ring {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
-    /// Reserves packets that were not read yet: as [`Self::reserve`], but without the first
-    /// `read(producer)` records of each producer. Gives back the buckets that were read, and visits
-    /// only unread buckets. Until this returns, another reservation must protect the unread
-    /// buckets.
+    /// Reserves packets that were not read yet: as [`Self::reserve`], but without buckets that
+    /// contain only the first `read(producer)` records of a producer. This visits only the buckets
+    /// that closed since the oldest unread bucket, and open buckets. Until this returns, another
+    /// reservation must protect the unread buckets.
     pub fn reserve_unread(
         &self,
         read: impl Fn(usize) -> u64,
@@ -370,8 +372,8 @@ impl Ring {
         Reservation::unread(&self.0, read, from_ns, to_ns)
     }
 
-    /// Holds a bucket for reading. `None`: the bucket was overwritten, or already has 16,383 holds
-    /// (views, and readers in the bucket).
+    /// Holds a bucket for reading. `None`: the bucket does not exist, was overwritten, or already
+    /// has 16,383 holds (views, and readers in the bucket).
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {
@@ -488,8 +490,8 @@ impl RingInner {
     }
 
     /// Replaces the contents of `out` by the buckets with committed records that touch a window and
-    /// that `is_wanted`, by producer and then by record. If the times of a producer increase, this
-    /// visits only buckets from the start of the window on.
+    /// for which `is_wanted` returns `true`. They are ordered by producer and then by record. If
+    /// the times of a producer increase, this visits only buckets from the start of the window on.
     pub(crate) fn buckets_within(
         &self,
         window: TimeWindow,
@@ -525,7 +527,7 @@ impl RingInner {
     }
 
     /// Published records and captured bytes. The two numbers match only while the producer does not
-    /// store.
+    /// publish.
     pub(crate) fn published_with_bytes(&self, producer: usize) -> (u64, u64) {
         let published = self.published(producer);
         let bytes = &self.storage.producer(producer).published_bytes;
@@ -549,7 +551,8 @@ mod tests {
     use super::*;
     use crate::Record;
 
-    /// A listing takes the mutex several times, and visits only the buckets of its window.
+    /// A listing of more than [`PIECE`] buckets releases the mutex in between. It must still
+    /// consider each bucket of the window once, and no other bucket.
     #[test]
     fn a_listing_visits_the_buckets_of_its_window_once() {
         const BUCKETS: usize = 5 * PIECE / 2;

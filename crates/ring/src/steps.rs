@@ -1,5 +1,5 @@
-//! Ring time: the stamp of a packet minus the steps of its clock, so that the order in the ring
-//! stays smooth when a clock is set.
+//! Ring time: the stamp of a packet minus the steps of its clock, so that ring time does not jump
+//! when a clock is set.
 //!
 //! The caller that stores a record gives the ring time
 //! ([`Record::time_ns`](crate::Record::time_ns)), and reports when its difference to the stamp
@@ -7,9 +7,8 @@
 //! ([`Step::stamp_ns`]). The table of steps is in the region, because a later reader of the
 //! region's file needs the steps too.
 //!
-//! The size of the table is limited, and so are the steps of a producer: some steps, and one more
-//! for each bucket that the producer filled. The ring does not follow a clock that jumps more
-//! often.
+//! The size of the table is limited, and so are the steps of a producer: 16 steps, and one more for
+//! each bucket that the producer filled. The ring does not follow a clock that jumps more often.
 
 use crate::{
     outer::Outer,
@@ -88,8 +87,8 @@ impl Outer {
         true
     }
 
-    /// The slot of a step that no record in the ring needs. A later step of the same producer and
-    /// clock applies to all records of the producer that are in the ring.
+    /// The slot of a step that no record in the ring needs, because a later step of the same
+    /// producer and clock applies to all its records.
     fn unneeded_step(&self) -> Option<usize> {
         let steps = &self.steps.slots;
         let is_before_all = |step: &Step| {
