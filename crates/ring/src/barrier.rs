@@ -29,7 +29,7 @@ pub(crate) enum Barrier {
 }
 
 impl Barrier {
-    /// Asks the kernel. Must be called before threads share the ordered data.
+    /// Asks the kernel for membarrier(2). Must be called before threads share the ordered data.
     pub(crate) fn new() -> Self {
         if register() {
             Self::Asymmetric

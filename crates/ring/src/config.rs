@@ -27,8 +27,8 @@ pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
 pub(crate) const BUCKET_BYTES_MIN: usize =
     (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
         .next_multiple_of(BUCKET_BYTES_MULTIPLE);
-/// Buckets for each producer and each reader: one being written, one being read, one being handed
-/// over, one of history.
+/// Minimum number of buckets for each producer and each reader: one being written, one being read,
+/// one being handed over, one of history.
 pub(crate) const BUCKETS_PER_PARTY: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// The configuration of a ring. The number and the size of the buckets are fixed when the ring is

@@ -55,7 +55,7 @@ impl ProducerCursor {
                 self.hold.as_ref()?;
                 continue;
             };
-            let is_closed = hold.header().control.is_closed(); // loaded before the mark, which is then final
+            let is_closed = hold.header().control.is_closed(); // loaded before the mark, so that the mark is final if closed
             let end = hold.first() + hold.committed() as u64;
             if end > self.position {
                 return Some(end);

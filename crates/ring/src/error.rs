@@ -1,5 +1,5 @@
-//! The errors of the ring. Each variant begins with the cause: the user, the environment, the
-//! input, or misuse by the caller.
+//! The errors of the ring. The comment of each variant of [`RingError`] begins with the cause: the
+//! user, the environment, the input, or misuse by the caller.
 
 use std::{io, path::PathBuf};
 

@@ -7,8 +7,9 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering, Padded};
 /// Whether writers wait for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// A bucket is overwritten only after the group has passed the bucket. No packet is lost, and a
-    /// slow group stops the writers (record and wait mode) or costs new packets (protect mode).
+    /// A bucket is overwritten only after the group has passed the bucket. The group misses no
+    /// packet that is stored after the group was made. A slow group stops the writers (record and
+    /// wait mode) or costs new packets (protect mode).
     Gating,
     /// Writers never wait for the group. A slow group is lapped, and learns how many packets it
     /// missed.

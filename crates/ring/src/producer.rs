@@ -403,8 +403,8 @@ fn cut<'a>(record: &Record<'a>) -> Record<'a> {
 mod tests {
     use crate::{GroupKind, Mode, Record, Ring, RingConfig};
 
-    /// A random length: often 60 or 64 bytes, or a multiple of a cache line. Few records are empty
-    /// or longer than 512 bytes.
+    /// A random length: often 60 or 64 bytes, or a multiple of a cache line. A few records are
+    /// empty or longer than 512 bytes.
     fn length(random: &mut fastrand::Rng) -> usize {
         match random.u16(..400) {
             0 => random.usize(..3000),

@@ -384,7 +384,8 @@ impl Reservations {
         self.entries.len() == self.fallen
     }
 
-    /// The windows of the firm reservations, or of the yielding reservations, as in `rank`.
+    /// The windows of the firm reservations if `rank` is firm, otherwise of the yielding
+    /// reservations.
     fn windows(&mut self, rank: Rank) -> &mut Windows {
         if rank.is_firm {
             &mut self.firm

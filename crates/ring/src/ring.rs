@@ -47,7 +47,7 @@ pub enum Pages {
     /// Transparent huge pages, for at least half of the memory that was touched when the ring was
     /// made.
     Transparent,
-    /// Pages of 4 KiB. Also used if the kernel does not report huge pages.
+    /// Pages of 4 KiB, or the kernel's report cannot be read.
     Small,
 }
 

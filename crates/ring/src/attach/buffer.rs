@@ -10,9 +10,9 @@ use crate::{
     },
 };
 
-/// Maximum memory for the records of a bucket: more than the records of a bucket in a ring of 1 TiB
-/// need. A damaged file may ask for any size. The payload of a bucket needs at most the size of the
-/// bucket.
+/// Maximum memory, in bytes, for the list of a bucket's records. A full bucket of 256 MiB, as in a
+/// ring of 1 TiB, fits unless its records capture fewer than 12 bytes each. A damaged file may ask
+/// for any size. The payload of a bucket needs at most the size of the bucket.
 const COPY_BYTES_MAX: usize = 512 << 20;
 
 /// Contains the records of one bucket at a time. Reuse it for the next bucket: it grows to the
@@ -143,8 +143,8 @@ impl Buffer {
 }
 
 impl Copied {
-    /// Reads one descriptor, and its extension. Payloads end before `room`, and this payload begins
-    /// where the previous payload ended. `Err`: the fault.
+    /// Reads one descriptor, and its extension. The payload must begin at `begin`, where the
+    /// previous payload ended, and end at `room` or before. `Err`: the fault.
     fn read(
         source: &impl CopySource,
         index: usize,
@@ -274,7 +274,8 @@ mod tests {
         let mut bytes = Bytes(vec![0; 256]);
         bytes.put(0, 1, &Record::whole(1000, 0, b"12345"));
         assert!(damaged(&bytes, 1).contains("the one before"));
-        // Changes one byte of the descriptor.
+        // The payload is one byte too long: its last byte overwrites a byte of the descriptor's
+        // time.
         let long = [7; 241];
         bytes.put(0, 0, &Record::whole(1000, 0, &long));
         assert!(damaged(&bytes, 1).contains("outside"));
@@ -289,7 +290,8 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
-    /// A sparse file costs its owner nothing, and may claim any number of empty records.
+    /// A sparse file costs its owner nothing, and may claim any number of empty records. A bucket
+    /// with too many records must be refused before memory is allocated.
     #[test]
     fn what_is_too_large_is_not_copied() {
         struct Zeros;

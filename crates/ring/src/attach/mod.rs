@@ -1,9 +1,10 @@
 //! Reads the ring of another process: a live ring, or the ring of a killed process.
 //!
 //! A region in a memfd or a file ([`Backing`](crate::Backing)) describes itself
-//! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket, because
-//! a hold is a store. The writer may therefore claim any bucket at any moment. An [`Attached`] ring
-//! copies a bucket, and then checks that the copied generation was still valid:
+//! (`storage/header.rs`). [`Attached`] maps the region read-only. It cannot hold a bucket of
+//! another process, because a hold is a store. The writer may therefore claim any bucket at any
+//! moment. An [`Attached`] ring copies a bucket, and then checks that the copied generation was
+//! still valid:
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
 //! 2. load the committed mark (Acquire, pairs with P1): records below the mark are written;
@@ -12,8 +13,9 @@
 //!    again. If the generation differs, the copy is discarded as [`CopyError::Overwritten`].
 //!
 //! All data is foreign input. A header is checked against itself and the length of the file, and a
-//! record against the copy. The errors name the fault. A correct magic proves nothing. `sys.rs`
-//! documents the remaining risk: a file that its owner shortens at the wrong moment.
+//! record against the size of the bucket and the previous record. The errors name the fault. A
+//! correct magic proves nothing. `sys.rs` documents the remaining risk: a file that its owner
+//! shortens at the wrong moment.
 //!
 //! ```
 //! use retroscope_ring::{Attached, Backing, Buffer, Record, Ring, RingConfig};
@@ -125,7 +127,7 @@ pub enum RegionWriter {
 pub struct AttachedProducer {
     /// Records published since the start.
     pub published: u64,
-    /// Captured bytes of at most the published records.
+    /// Captured bytes of at least the published records.
     pub published_bytes: u64,
     /// The producer promised to store no older records, ns of ring time. `None`: no promise yet.
     pub watermark_ns: Option<i64>,
@@ -147,7 +149,7 @@ pub enum AttachedState {
     Claimed,
     /// Being filled.
     Open,
-    /// The bucket is full.
+    /// Gets no more records: full, or the last bucket of a producer that ended.
     Closed,
     /// The header contradicts itself.
     Damaged,
@@ -320,7 +322,7 @@ impl Attached {
         Ok((0..self.layout().geometry.producers).map(read).collect())
     }
 
-    /// All buckets, by position.
+    /// All buckets, by index.
     ///
     /// # Errors
     /// [`CopyError::Shrunk`].
@@ -335,8 +337,8 @@ impl Attached {
     /// this fails, `buffer` is empty afterwards.
     ///
     /// # Errors
-    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation. Other
-    /// errors name the fault of the bucket.
+    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation. The other
+    /// errors say why the copy failed.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         self.copy_bucket_from(bucket, 0, buffer)
     }
@@ -490,7 +492,7 @@ impl Attached {
         self.mapped.load(header, Ordering::Relaxed)
     }
 
-    /// The words of the [`RegionState`], in their order.
+    /// The words of `RegionState`, in their order.
     fn state(&self) -> Result<[u64; 4], CopyError> {
         self.whole()?;
         Ok(self.mapped.words(REGION_STATE_OFFSET))

@@ -1,8 +1,8 @@
-//! A ring's file, mapped read-only, or a ring of this process. The region can be read in two ways:
-//! one word, or a run of words.
+//! A ring's file, mapped read-only, or a ring of this process. The region can be read in three
+//! ways: one word, a run of words, or a copy of bytes.
 //!
 //! Another process writes the mapped memory. This file never makes a reference to a range of the
-//! memory: it loads each word separately and atomically, and returns copies.
+//! memory: it loads each word or byte separately and atomically, and returns copies.
 //!
 //! **Danger to this process.** A load after the end of a file that shrank raises SIGBUS. A memfd of
 //! this program is sealed against shrinking. For a named file, each visit first checks the length
@@ -128,8 +128,8 @@ impl Mapped {
     }
 
     /// Holds a bucket of this process, whose threads store without atomics, so that its records do
-    /// not change. `Err`: the bucket is not of this generation any more. The file of another
-    /// process has no hold.
+    /// not change. `Err`: the bucket is not of this generation any more, or has the maximum number
+    /// of holds. `Ok(None)`: the region is of another process, and gets no hold.
     pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
         match &self.backing {
             RegionOrigin::File { .. } => Ok(None),
@@ -156,7 +156,7 @@ impl Mapped {
     }
 
     /// Whether another open file description has locked the file, as a recorder does while its ring
-    /// lives.
+    /// lives. Always `true` for a ring of this process.
     pub(super) fn is_locked(&self) -> bool {
         let RegionOrigin::File { file, .. } = &self.backing else {
             return true;

@@ -43,8 +43,8 @@ impl<'s> BucketMemory<'s> {
     ///
     /// # Safety
     /// The record is committed in the present generation of the bucket, and the caller has
-    /// synchronized with the commitment (edge P1). While the result lives, the bucket cannot be
-    /// claimed, or not be written after a claim. `base_ns` is the bucket's.
+    /// synchronized with the commitment (edge P1). While the result lives, nobody claims the
+    /// bucket, or the claimer does not write to the bucket. `base_ns` is the bucket's.
     #[inline(always)]
     pub(super) unsafe fn packet(self, base_ns: i64, index: usize) -> Packet<'s> {
         // SAFETY: the caller's promise covers the record's descriptor.
@@ -89,7 +89,7 @@ impl<'s> BucketMemory<'s> {
     }
 
     /// Prefetches the first bytes of a record: the line at its start, and the line of its ports.
-    /// These differ for most records that are not whole lines.
+    /// The two lines differ for most records that do not start at a line.
     ///
     /// # Safety
     /// As for [`Self::packet`].

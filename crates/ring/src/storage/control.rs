@@ -86,8 +86,8 @@ impl Control {
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
 
-    /// Reader: keeps the bucket from being claimed. `false`: the bucket has another generation, or
-    /// 16,383 holds, the maximum of the word.
+    /// Reader: keeps the bucket from being claimed. `false`: the bucket is free or claimed, has
+    /// another generation, or has 16,383 holds, the maximum of the word.
     pub(crate) fn hold(&self, generation: u64) -> bool {
         let mut old = self.0.load(Ordering::Relaxed); // a guess; the exchange below verifies it
         loop {
@@ -197,8 +197,8 @@ mod tests {
     }
 }
 
-/// The word alone. In the whole ring the fences of eventcount and wait sets would hide a missing
-/// order here.
+/// Models of the control word alone. In a model of the whole ring, the fences of eventcount and
+/// wait sets would hide a missing order here.
 #[cfg(loom)]
 #[cfg(test)]
 mod models {

@@ -4,7 +4,7 @@
 //! bucket    | payload 0 | payload 1 | … →              ← … | descriptor 1 | descriptor 0 |
 //!
 //! descriptor, two 64-bit words in native byte order, bit 0 lowest
-//! word 0    0..48   time − base of the bucket, ns, two's complement (± 39 hours)
+//! word 0    0..48   ring time − base of the bucket, ns, two's complement (± 39 hours)
 //!          48..64   wire length, bytes (0..=65_535)
 //! word 1    0..28   offset of the payload in the bucket, bytes: a bucket has at most 256 MiB
 //!          28..47   captured length, bytes (0..=262_144)
@@ -18,15 +18,15 @@
 //! bytes     0..2    length of the extension, 16 for now: readers skip bytes beyond the known
 //!           2..4    interface
 //!           4..8    wire length
-//!           8..16   time, ns since the UNIX epoch
+//!           8..16   ring time, ns
 //! ```
 //!
-//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. One of
-//! its bits was free; the other four were bits of the offset. Rings of up to 1 TiB have buckets of
-//! at most 256 MiB, so only larger rings are divided differently than with a 32-bit offset. They
-//! get more than 4096 buckets (at most 65,535, together 16 TiB). No record needs another form
-//! because of this. Payloads follow each other byte by byte, so no bit of an offset is always 0.
-//! Four bits of another field would cost more:
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard.
+//! Before, one of its five bits was free, and four were bits of the offset. Rings of up to 1 TiB
+//! have buckets of at most 256 MiB, so only larger rings are divided differently than with a 32-bit
+//! offset. Larger rings get more than 4096 buckets (at most 65,535, together 16 TiB). No record
+//! needs another form because of this. Payloads follow each other byte by byte, so no bit of an
+//! offset is always 0. Four bits of another field would cost more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
 //!   MiB takes longer than this to fill. Later packets then need the extended form, 16 bytes each,
@@ -36,7 +36,8 @@
 //! - the interface (4 bits: 15 interfaces): also at full rate.
 //! - the captured length: needs all its bits for 256 KiB.
 //!
-//! In the extension the shard would cost every packet 16 bytes and the fast path for short records.
+//! If the extension contained the shard, every packet would need 16 more bytes, and no packet could
+//! use the fast path for short records.
 
 #![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
 
@@ -64,7 +65,7 @@ const EXTENDED: u64 = 1 << 58;
 const SHARD_SHIFT: u32 = 59;
 
 const _: () = assert!(CAPTURED_BYTES_MAX as u64 <= CAPTURED_MASK);
-// A descriptor follows every payload.
+// Every offset is below the size of the bucket, because a descriptor follows every payload.
 const _: () = assert!(BUCKET_BYTES_MAX as u64 <= OFFSET_MASK + 1);
 const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
 

@@ -1,9 +1,9 @@
 //! An eventcount: how a writer without a bucket learns that a bucket may be free now.
 //!
-//! The state that frees buckets (a released hold, a group's position, a reservation, the mode)
-//! changes without the outer mutex, so a mutex with a condition variable is not enough. Each side
-//! puts a sequentially consistent fence between its own store and its load of the other side's
-//! store (Dekker):
+//! Some of the state that frees buckets (a released hold, a group's position, the mode) changes
+//! without the outer mutex, so a mutex with a condition variable is not enough. Each side puts a
+//! sequentially consistent fence between its own store and its load of the other side's store
+//! (Dekker):
 //!
 //! ```text
 //! writer  waiters += 1;  fence F1;  search for a bucket;  sleep while epoch is unchanged
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The fences have a total order. If F1 is later, the writer sees the bucket; if F2 is later, the
-//! freer sees the writer. A writer that does not wait (protect mode) uses the epoch to fail at once
-//! until something changes.
+//! freer sees the writer. A writer that must not wait (protect mode, or record mode if no gating
+//! group is late) uses the epoch to fail at once until something changes.
 //!
 //! Writers sleep on the word of the epoch, so that no mutex exists with which a writer could block
 //! a freer. The epoch wraps after 2³² notifications. To miss a notification, a writer would have to
@@ -28,7 +28,7 @@ use crate::{
 pub(crate) struct EventCount {
     /// Producers that found no bucket since they last got a bucket.
     waiters: AtomicUsize,
-    /// Number of notifications that a waiter could have waited for.
+    /// Number of notifications that found a waiter.
     epoch: Futex,
 }
 

@@ -1,6 +1,6 @@
 //! The headers in front of the buckets: the region's self-description, a header for each producer
 //! and each bucket, and the interfaces. A process that maps the region read-only (`attach/`) needs
-//! nothing else.
+//! only these headers and the buckets.
 //!
 //! ```text
 //! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
@@ -89,8 +89,9 @@ pub(crate) struct ProducerHeader {
 /// The header of one bucket.
 ///
 /// All threads change `control`. The producer that owns the bucket writes the other fields:
-/// `committed` to `max_ns` at publication; `next`, `closing` and `closed_mono_ns` before closing;
-/// the rest between claim and opening.
+/// `committed` to `max_ns` at publication; `next`, `closing` and `closed_mono_ns` before closing.
+/// Between claim and opening the producer resets these fields (except `closing`) and writes the
+/// rest.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct BucketHeader {

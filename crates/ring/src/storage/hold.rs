@@ -60,8 +60,8 @@ impl Hold {
         self.header().min_ns.load(Ordering::Relaxed) // stored before P1
     }
 
-    /// The producer's next bucket. `None` while this bucket is open, and at the end of the
-    /// producer's last bucket.
+    /// The producer's next bucket. Call this only after the bucket was seen closed. `None`: this is
+    /// the last bucket of a dropped producer.
     pub(crate) fn next(&self) -> Option<BucketRef> {
         Link(self.header().next.load(Ordering::Relaxed)).target() // ordered by is_closed()
     }
@@ -130,7 +130,7 @@ impl<'r> Records<'r> {
         unsafe { self.memory.prefetch(index) };
     }
 
-    /// Prefetches the descriptor at `index`, if it exists.
+    /// Prefetches the descriptor at `index`, which need not exist.
     #[inline(always)]
     pub(crate) fn prefetch_descriptor(self, index: usize) {
         self.memory.prefetch_descriptor(index);

@@ -2,7 +2,7 @@
 //!
 //! The layout is a function of the geometry. A reader of another process therefore trusts no
 //! offset. It computes all offsets again from three counts, and accepts a header only if every
-//! field matches.
+//! computed field matches.
 #![expect(unsafe_code, reason = "points into the region")]
 
 #[cfg(not(loom))]
@@ -30,7 +30,8 @@ pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
 
-/// The header fields that determine the rest of the layout: this and the next two.
+/// Names of the three header fields that determine the rest of the layout: this constant and the
+/// next two.
 const PRODUCERS: &str = "number of producers";
 const BUCKETS: &str = "number of buckets";
 const BUCKET_BYTES: &str = "size of a bucket";
@@ -56,7 +57,7 @@ pub(crate) struct Layout {
     pub(crate) interfaces_max: usize,
 }
 
-/// The self-description of a region. Written before anybody else knows the region, and never again.
+/// The self-description of a region. Written once, before the state of the region becomes live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionHeader {
     pub(crate) layout: Layout,
@@ -247,9 +248,9 @@ impl Tables {
         let Geometry {
             producers, buckets, ..
         } = layout.geometry;
-        // For the five tables: `Storage` keeps the memory as long as the tables and gives no other
-        // access to these bytes. Offsets are multiples of 128, and each table ends before the next
-        // offset. Entries are integers.
+        // For the five tables: `Storage` keeps the memory as long as the tables. Other code only
+        // loads these bytes, atomically (`attach/`). Offsets are multiples of 128, and each table
+        // ends before the next offset. Entries are integers.
         Self {
             // SAFETY: the state fits in between the header and the producers.
             state: unsafe { Table::new(at(REGION_STATE_OFFSET).cast(), 1) },

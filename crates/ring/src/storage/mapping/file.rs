@@ -133,8 +133,9 @@ impl RegionFile {
             return Err(fail(ROOM, Errno::NOSPC));
         }
         ftruncate(&self.fd, bytes as u64).map_err(|error| fail("ftruncate", error))?;
-        // If the recorder is killed while it fills the ring, the marked file may be replaced.
-        // hugetlbfs has no write(2): `RegionMemory::mark`.
+        // If the recorder is killed while it fills the ring, the next ring can replace the marked
+        // file. (Linux before 5.14 overwrites a byte of the mark while it fills.) A file on
+        // hugetlbfs has no write(2): see `RegionMemory::mark`.
         if self.medium != Medium::HugePages {
             pwrite(&self.fd, &MAGIC.to_ne_bytes(), 0).map_err(|error| fail("write", error))?;
         }

@@ -1,5 +1,5 @@
-//! The region's memory: one mapping, in the largest pages that the system provides, filled before
-//! first use.
+//! The region's memory: one mapping, in the largest pages that the system provides. With `prefault`
+//! it is filled before first use.
 //!
 //! | backing | explicit huge pages | otherwise `MADV_HUGEPAGE`, if allowed by |
 //! |---|---|---|
@@ -7,8 +7,9 @@
 //! | memfd | `MFD_HUGETLB` | `transparent_hugepage/shmem_enabled` |
 //! | file | a path on hugetlbfs | a tmpfs mounted with `huge=advise` or more |
 //!
-//! Files elsewhere have pages of 4 KiB. The kernel reports the actual page size; this module does
-//! not infer the size. A node is preferred before the first touch.
+//! Anonymous memory and memfds get explicit huge pages only with `prefault`. Files elsewhere have
+//! pages of 4 KiB. The kernel reports the actual page size; this module does not infer the size. A
+//! NUMA node is set before the first touch.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
 mod buffer;
@@ -41,15 +42,16 @@ use self::{
 use super::{MemoryObtained, layout::MAGIC};
 use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
-/// Alignment of the region and the buckets.
+/// Alignment of the region and of its first bucket, in bytes.
 pub(crate) const ALIGNMENT: usize = 2 << 20;
-/// The smallest page, in bytes. Before Linux 5.14, which has no call for this, one store into each
-/// page fills the region.
+/// The smallest page, in bytes. Linux before 5.14 cannot fill a range on request: there the kernel
+/// stores one byte into each page.
 const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages, excluded from core dumps.
+/// An owned mapping, aligned to [`ALIGNMENT`], zeroed, backed by pages if `prefault`, excluded from
+/// core dumps.
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     base: NonNull<u8>,
@@ -81,7 +83,8 @@ pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
 impl RegionMemory {
     /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`.
     ///
-    /// Calls `progress` with (bytes filled, total bytes) after each 64 MiB.
+    /// Calls `progress` with (bytes filled, total bytes) after each piece of 64 MiB that this
+    /// thread fills.
     pub(crate) fn new(
         bytes: usize,
         config: &RingConfig,
@@ -90,8 +93,9 @@ impl RegionMemory {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = PopulateProgress::new(bytes, progress);
         // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
-        // refuse a page at its first touch: a store then raises SIGBUS. So a ring takes huge pages
-        // only if the kernel fills all of them at once, and reports a refusal.
+        // refuse a page at its first touch: a store then raises SIGBUS. So a ring uses explicit
+        // huge pages only if the kernel fills all of them now: `populate` then reports a refusal as
+        // an error.
         if config.prefault
             && let Some(memory) = Self::explicit(bytes, &config.backing)
         {
@@ -223,8 +227,8 @@ impl RegionMemory {
         })
     }
 
-    /// Writes the magic to a file on hugetlbfs, which has no write(2). Other files got the magic at
-    /// creation.
+    /// Writes the magic to a file on hugetlbfs, which has no write(2). Other named files got the
+    /// magic at creation.
     fn mark(&self) -> Result<(), RingError> {
         let named = |file: &&RegionFile| file.medium == Medium::HugePages && file.path.is_some();
         let Some(file) = self.file.as_ref().filter(named) else {
@@ -264,12 +268,13 @@ impl RegionMemory {
         touched.map_err(|error| self.error("pread", error))
     }
 
-    /// Whether the kernel fills a range on request: since Linux 5.14.
+    /// Whether the kernel fills a range on request, as Linux does since 5.14. To find out, this
+    /// fills the first 2 MiB.
     fn populates(&self) -> bool {
         self.advise(0, ALIGNMENT, Advice::LinuxPopulateWrite) != Err(Errno::INVAL)
     }
 
-    /// Backs all of the mapping with pages, on all cores.
+    /// Backs all of the mapping with pages, on up to 16 cores.
     fn populate(&self, progress: &mut PopulateProgress<'_>) -> Result<(), RingError> {
         let (zero, call) = if self.populates() {
             (None, "madvise(MADV_POPULATE_WRITE)")

@@ -6,8 +6,8 @@ use std::{io, ptr::NonNull};
 
 use crate::Numa;
 
-/// Number of bits in the node mask: more nodes than any Linux supports (`CONFIG_NODES_SHIFT` is at
-/// most 10).
+/// Number of bits in the node mask: the most nodes that any Linux supports (`CONFIG_NODES_SHIFT` is
+/// at most 10).
 const NODES_MAX: u32 = 1024;
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 

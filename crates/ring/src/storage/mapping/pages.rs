@@ -6,8 +6,8 @@ use std::{fs, ops::Range};
 /// files.
 const HUGE_FIELDS: [&str; 3] = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
 
-/// Bytes of transparent huge pages in a range of addresses of this process. `None` if the kernel
-/// does not report huge pages.
+/// Bytes of transparent huge pages in the mappings of this process that touch a range of addresses.
+/// `None` if the kernel's report cannot be read.
 pub(super) fn transparent_bytes(addresses: Range<u64>) -> Option<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
     Some(transparent_in(&smaps, &addresses))

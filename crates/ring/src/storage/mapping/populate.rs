@@ -1,5 +1,5 @@
-//! Fills a mapping with pages, on all cores: the kernel zeroes each page, and one core does not use
-//! the full bandwidth of memory.
+//! Fills a mapping with pages, on up to 16 cores: the kernel zeroes each page, and one core does
+//! not use the full bandwidth of memory.
 //!
 //! Work is divided into pieces of 64 MiB. Only the calling thread reports progress, and progress
 //! never decreases, even if a first attempt (explicit huge pages) is abandoned halfway.
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// The most that is filled between two reports of progress, in bytes.
+/// Bytes that a thread fills in one call. The calling thread reports progress after each of its
+/// pieces.
 pub(super) const PIECE_BYTES: usize = 64 << 20;
 /// More threads than this do not fill faster: fewer threads already saturate a memory controller.
 const THREADS_MAX: usize = 16;
@@ -60,7 +61,7 @@ pub(super) fn in_parallel(
     progress: &mut PopulateProgress<'_>,
     fill: impl Fn(Range<usize>) -> Result<(), Errno> + Sync,
 ) -> Result<(), Errno> {
-    // Relaxed, both: a ticket, and a number for people.
+    // Relaxed, both: `next` only distributes the pieces, and `filled` is only reported.
     let (next, filled) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = |mut report: Option<&mut PopulateProgress<'_>>| {
         loop {

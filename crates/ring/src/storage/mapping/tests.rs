@@ -61,7 +61,7 @@ fn touching_fills_as_well() {
 }
 
 /// The kernel refuses a page after the end of a file just as it refuses a huge page beyond the
-/// limit of a cgroup: a store raises SIGBUS.
+/// limit of a cgroup: a store raises SIGBUS. `touch` must return an error instead.
 #[test]
 fn a_page_that_cannot_be_had_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
@@ -186,8 +186,8 @@ fn only_an_abandoned_ring_file_is_replaced() {
     again().unwrap();
 }
 
-/// `retroscope status --ring-file` may ask whether a recorder runs just when the next recorder
-/// starts.
+/// `retroscope status --ring-file` may lock the file for an instant, to find out whether a recorder
+/// runs, just when the next recorder starts. The new recorder must get its ring all the same.
 #[test]
 fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     let directory = tempfile::tempdir().unwrap();
@@ -253,7 +253,8 @@ fn a_ring_that_was_never_finished_is_replaced() {
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
-    /// Keeps other tests of this file out: the number of huge pages is global to the machine.
+    /// Makes other tests that mount a hugetlbfs wait: the number of huge pages is global to the
+    /// machine.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -261,11 +262,11 @@ const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl HugePages {
-    /// Prints a reason and returns `None` without root or free huge pages.
+    /// Without root, or without memory for `pages` huge pages, prints a reason and returns `None`.
     ///
     /// Mounts with system calls, not with a program: until a forked child has executed the program,
-    /// the child has every file of this process open. It then also has the locks whose end other
-    /// tests await.
+    /// the child has every file of this process open. The child then also has the file locks, and
+    /// other tests wait until these are released.
     fn mount(pages: u64) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -296,7 +297,7 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Steps that were not done need not be undone.
+        // Errors are ignored, because `mount` may have failed before it mounted anything.
         let _ = unmount(self.directory.path());
         let _ = fs::write(NR_HUGEPAGES, &self.pages_before);
     }
@@ -350,7 +351,8 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     fs::remove_file(path).unwrap();
 }
 
-/// The kernel may later refuse a page that was not reserved, which raises SIGBUS.
+/// A ring on hugetlbfs must reserve all its pages even without `prefault`. The kernel could later
+/// refuse a page that was not reserved, which raises SIGBUS.
 #[test]
 fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
     use std::os::unix::fs::MetadataExt;
@@ -431,8 +433,8 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
     }
 }
 
-/// A failed MAP_FIXED has already unmapped its range. Unmapping the range again took it from its
-/// next owner.
+/// If the kernel refuses to map a memfd in huge pages, nothing must be unmapped: the addresses may
+/// belong to another thread's mapping.
 #[test]
 fn a_refused_mapping_takes_nothing_from_others() {
     let done = AtomicBool::new(false);
