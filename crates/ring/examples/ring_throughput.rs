@@ -12,8 +12,8 @@ use std::{
 
 use retroscope_ring::{GroupKind, Mode, Producer, Reader, Record, Ring, RingConfig};
 
-/// Records stored in one call, as an inserter stores the packets that its source lends. The ring
-/// publishes by itself.
+/// Records stored in one call, as an inserter stores the packets that its source lends.
+/// `store_burst` publishes by itself after each 128 KiB.
 const BURST: usize = 64;
 /// Bytes stored for each length, descriptors included.
 const BYTES: u64 = 4 << 30;

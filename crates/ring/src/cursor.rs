@@ -55,7 +55,8 @@ impl ProducerCursor {
                 self.hold.as_ref()?;
                 continue;
             };
-            let is_closed = hold.header().control.is_closed(); // loaded before the mark, so that the mark is final if closed
+            // Loaded before the mark: if the bucket is closed, the mark is final.
+            let is_closed = hold.header().control.is_closed();
             let end = hold.first() + hold.committed() as u64;
             if end > self.position {
                 return Some(end);
@@ -99,7 +100,8 @@ impl ProducerCursor {
         self.hold = oldest.and_then(|oldest| Hold::new(&ring.storage, oldest.bucket));
         let (first, first_bytes) = match oldest {
             Some(oldest) => (oldest.first, oldest.first_bytes),
-            None => ring.published_with_bytes(self.producer), // the producer and its last bucket are gone
+            // The producer was dropped, and its last bucket was overwritten.
+            None => ring.published_with_bytes(self.producer),
         };
         drop(outer);
         let missed = Lapped {

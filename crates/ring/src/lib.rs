@@ -85,8 +85,8 @@
 //! | N | `Reservations::bump_news` | [`Ring::reservation_news`] | that a reservation fell |
 //! | Q | a group's position | [`Positions::get`], bucket search | the group's work on the records |
 //! | G | fence, `Control::claim` | fence, `Attached::copy_bucket` | the new generation |
-//! | F1–F2 | fences, `storage/eventcount.rs` | | a writer's wait against a freed bucket |
-//! | F3–F4 | fences, `parker.rs` | | a reader's sleep against a publication |
+//! | F1–F2 | fences, `storage/eventcount.rs` | | the freed bucket, or a wake-up |
+//! | F3–F4 | fences, `parker.rs` | | the publication, or a wake-up |
 //! | W | `Parkers::wake` | the end of a sleep | everything that the waker did before |
 //!
 //! Edge R–C orders the reader's last load before the writer's first store. Edge G orders the new

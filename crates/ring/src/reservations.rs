@@ -242,7 +242,7 @@ pub(crate) struct Reservations {
     fallen: usize,
     /// Reservations that fell since the start.
     pub(crate) fallen_count: u64,
-    /// [`Ring::reservation_news`](crate::Ring::reservation_news).
+    /// The counter of [`Ring::reservation_news`](crate::Ring::reservation_news).
     pub(crate) news: Arc<AtomicU64>,
 }
 

@@ -241,7 +241,7 @@ impl Attached {
     pub fn writer(&self) -> Result<RegionWriter, CopyError> {
         // Checks the lock first, because a ring stores that it ended before it releases the lock.
         let running = self.mapped.is_locked();
-        let [state, ..] = self.state()?; // pairs with the end of `Storage`
+        let [state, ..] = self.state()?; // pairs with the store in `Storage::drop`
         Ok(match (state, running) {
             (STATE_ENDED, _) => RegionWriter::Ended,
             (_, true) => RegionWriter::Running,

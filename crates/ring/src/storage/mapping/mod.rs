@@ -129,8 +129,8 @@ impl RegionMemory {
         Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
     }
 
-    /// Pages reserved by the administrator, if enough pages are free: the kernel counts them when
-    /// it maps.
+    /// Memory in huge pages that the administrator reserved. `None`: fewer are free than needed
+    /// (the kernel counts them when it maps), or the backing is a named file.
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
         match backing {
             Backing::Anonymous => {
