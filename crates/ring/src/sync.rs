@@ -1,5 +1,6 @@
-//! The only source of synchronization primitives. Normally these are std's, under `cfg(loom)`
-//! loom's models, and under ThreadSanitizer std's with explicit hand-offs (`tests/visible.rs`).
+//! The atomics, fences, mutexes and condition variables of this crate. Normally these are std's,
+//! under `cfg(loom)` loom's models, and under ThreadSanitizer std's with explicit hand-offs
+//! (`tests/visible.rs`).
 
 use std::sync::PoisonError;
 

@@ -14,7 +14,8 @@ use std::ops::RangeInclusive;
 pub(crate) struct TimeWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The reservation wants no bucket with a closing number below this.
+    /// The reservation wants no bucket with a closing number (the number of buckets that closed
+    /// before it) below this.
     pub(crate) from_closing: u64,
 }
 
@@ -73,7 +74,7 @@ impl TimeWindow {
 
 impl Windows {
     /// Makes a tree of windows with the numbers of their reservations, which must ascend. Leaves
-    /// room for as many more.
+    /// room for at least as many more.
     pub(crate) fn of(windows: impl Iterator<Item = (u64, TimeWindow)>) -> Self {
         let (ids, leaves): (Vec<u64>, Vec<TimeWindow>) = windows.unzip();
         let places = (2 * ids.len()).next_power_of_two();
@@ -86,7 +87,8 @@ impl Windows {
         Self { ids, spans }
     }
 
-    /// Adds an empty window for a number above all present numbers. `false`: the tree is full.
+    /// Adds an empty window for a number above all present numbers. `false`: the tree is full, and
+    /// nothing was added.
     pub(crate) fn push(&mut self, id: u64) -> bool {
         let has_place = self.ids.len() < self.spans.len() / 2;
         if has_place {
@@ -95,7 +97,7 @@ impl Windows {
         has_place
     }
 
-    /// Changes a window that was added before.
+    /// Changes a window that was added before. No effect if the tree does not have the number.
     pub(crate) fn set(&mut self, id: u64, window: TimeWindow) {
         let Ok(place) = self.ids.binary_search(&id) else {
             return;
@@ -132,7 +134,7 @@ impl Windows {
                 node = 2 * node + 1;
                 continue;
             }
-            // Continue at the largest subtree that ends before this subtree.
+            // Continue at the largest subtree that ends directly before this subtree.
             while node.is_multiple_of(2) {
                 node /= 2;
             }
@@ -143,7 +145,8 @@ impl Windows {
         }
     }
 
-    /// The unused numbers around `id`, and `id` itself: all numbers between its two neighbors.
+    /// All numbers from after the next smaller number in the tree to before the next greater
+    /// number. Without a greater number, up to `id`. Only `id` of these numbers is in the tree.
     pub(crate) fn around(&self, id: u64) -> RangeInclusive<u64> {
         let place = self.ids.partition_point(|other| *other < id);
         let before = place.checked_sub(1).map(|place| self.ids[place] + 1);

@@ -1,4 +1,5 @@
-//! The access rights to the bytes of the region, and the only code that accesses the region.
+//! The rights to access the bytes of the region, and the only code that writes the region or lends
+//! its bytes. `attach/` only copies from a region.
 //!
 //! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
 //! are the right to write one bucket. [`Hold`] is the right to read the committed part of one
@@ -93,7 +94,8 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Maps the memory and, depending on the configuration, fills the memory.
+    /// Maps the memory, and writes to all pages if the configuration says so (`prefault`). Calls
+    /// `progress` with (bytes filled, total bytes).
     pub(crate) fn new(
         geometry: Geometry,
         config: &RingConfig,
@@ -131,15 +133,17 @@ impl Storage {
         self.memory.path()
     }
 
-    /// The whole region, and its length: valid as long as the storage lives.
+    /// The region up to the end of the last bucket: address and bytes. Valid as long as the storage
+    /// lives.
     #[cfg(not(loom))]
     pub(crate) fn region(&self) -> (std::ptr::NonNull<u8>, usize) {
         let last = self.geometry.buckets * self.geometry.bucket_bytes;
         (self.memory.base(), self.buckets_offset + last)
     }
 
-    /// Adds an interface to the region's table. `false`: the table is full, which the region
-    /// counts. Only one caller at a time, with ascending numbers.
+    /// Adds an interface to the region's table. Callers must call one at a time, with numbers that
+    /// ascend from 0 without gaps. `false`: the table is full, and the region counts the interface
+    /// as unlisted.
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {
         let state = &self.tables.state[0];
         let Some(slot) = self.tables.interfaces.get(usize::from(id)) else {
@@ -157,9 +161,10 @@ impl Storage {
         &self.tables.steps[slot]
     }
 
-    /// Records that a bucket of `producer` is overwritten. The records of the bucket end before
-    /// `records`, the latest has ring time `max_ns`. `closed_mono_ns` is the latest closing time of
-    /// all overwritten buckets. The caller has the outer mutex.
+    /// Records in the headers that a bucket of `producer` is being overwritten. `records` is the
+    /// number after the bucket's last record, and `max_ns` the largest ring time in the bucket.
+    /// `closed_mono_ns` is the latest closing time of all overwritten buckets. The caller has the
+    /// outer mutex.
     pub(crate) fn tell_evicted(
         &self,
         producer: usize,
@@ -168,8 +173,8 @@ impl Storage {
         closed_mono_ns: i64,
     ) {
         let header = &self.tables.producers[producer];
-        // Relaxed, all stores: written under the mutex, and ordered for other threads by the
-        // opening (edge O) that follows.
+        // Relaxed, all stores: only a thread with the mutex writes these fields. The opening of the
+        // bucket (edge O in `lib.rs`), which follows, orders the stores for readers.
         let records = records.max(header.evicted_records.load(Ordering::Relaxed));
         header.evicted_records.store(records, Ordering::Relaxed);
         let max_ns = max_ns.max(header.evicted_ns.load(Ordering::Relaxed));
@@ -205,8 +210,9 @@ impl Storage {
         BucketMemory::new(self, bucket)
     }
 
-    /// Copies into a bucket. All bytes of records and descriptors pass through this function or the
-    /// next, except the bytes that `WriteBuffer::put_group` and `put_packed` store themselves.
+    /// Copies into a bucket. All bytes of records and descriptors pass through this function or
+    /// `stream_in`, except the bytes that `WriteBuffer::put_group` and `put_packed` store
+    /// themselves.
     ///
     /// # Safety
     /// The caller owns the bucket (claimed or open), and no byte of the range was committed in this
@@ -236,8 +242,8 @@ impl Storage {
         unsafe { self.copy_lines.copy(place, lines.as_ptr(), lines.len()) };
     }
 
-    /// Offset of a record's descriptor in its bucket. Panics if the descriptor would be outside the
-    /// bucket.
+    /// Offset of a record's descriptor in its bucket. Does not check `index`: [`Storage::place`]
+    /// checks the range that is written.
     #[inline(always)]
     fn descriptor_offset(&self, index: usize) -> usize {
         self.geometry.bucket_bytes - DESCRIPTOR_BYTES * (index + 1)

@@ -15,10 +15,12 @@ use super::{
 use crate::{BucketRef, Record, barrier::Barrier, sync::Ordering};
 use descriptor::{CAPTURED_BYTES_MAX, DESCRIPTOR_BYTES, Extension};
 
-/// Payloads are packed byte by byte. Under loom no two records share a granule of the shadow.
+/// Payloads are packed byte by byte. Under loom, no two records may share a 16-byte cell of the
+/// shadow (`tests/shadow.rs`), with which loom checks accesses.
 const PAYLOAD_ALIGNMENT: usize = if cfg!(loom) { 16 } else { 1 };
 
-/// A bucket between claim and opening. Its previous contents are still readable.
+/// A bucket between claim and opening. The owner of this value can still read the times of the
+/// previous records ([`Self::old_time_ns`]).
 #[derive(Debug)]
 pub(crate) struct Claimed<'s> {
     storage: &'s Arc<Storage>,
@@ -36,7 +38,8 @@ pub(crate) struct Opening {
 }
 
 impl<'s> Claimed<'s> {
-    /// Claims a bucket, unless it is open or held. Panics unless `index` is a bucket.
+    /// Claims a free or closed bucket. `None`: a reader holds the bucket, or it is open or claimed.
+    /// Panics unless `index` is a bucket.
     pub(crate) fn claim(storage: &'s Arc<Storage>, index: usize) -> Option<Self> {
         let generation = storage.bucket(index).control.claim()?;
         let index = u32::try_from(index).expect("a geometry has at most 65,535 buckets");
@@ -57,16 +60,16 @@ impl<'s> Claimed<'s> {
         let header = self.storage.bucket(bucket);
         assert!((index as u64) < header.committed.load(Ordering::Relaxed)); // this thread owns the header since the claim
         let base_ns = header.base_ns.load(Ordering::Relaxed); // as above
-        // SAFETY: the record was committed. The claim (edge C) comes after the end of the
-        // generation that contains the record, which the outer mutex ordered before the claim.
+        // SAFETY: the record was committed. The claim (edge R–C in `lib.rs`) comes after the end of
+        // the generation that contains the record, which the outer mutex ordered before the claim.
         // Nothing is written before `open`, which takes `self`.
         unsafe { self.storage.bucket_memory(bucket).packet(base_ns, index) }.time_ns
     }
 
-    /// Writes the header and lets readers in.
+    /// Writes the header of the new generation. From then on readers can hold the bucket.
     pub(crate) fn open(self, opening: Opening) -> OpenedBucket<'s> {
         let header = self.storage.bucket(self.bucket.index as usize);
-        // Relaxed: ordered before the opening (edge O).
+        // Relaxed: ordered before the opening (edge O in `lib.rs`).
         header.committed.store(0, Ordering::Relaxed);
         header.bytes.store(0, Ordering::Relaxed);
         header.min_ns.store(i64::MAX, Ordering::Relaxed);
@@ -141,7 +144,7 @@ impl OpenBucket {
         self.bucket
     }
 
-    /// Whether this processor can store bursts with AVX-512 VBMI.
+    /// The proof that this processor can store bursts with AVX-512 VBMI; `None` if it cannot.
     pub(crate) fn wide(&self) -> Option<Avx512Vbmi> {
         self.buffer.wide
     }
@@ -202,7 +205,8 @@ impl OpenBucket {
 
     /// Stores records until a reason to stop. Returns the number stored, and the reason. With
     /// `publish_bytes` or `publish_records` unpublished it continues to the end of a group of 32
-    /// records, but to at most twice as many bytes plus one record.
+    /// records. At twice `publish_bytes` it stops at once, after a long record or a run of short
+    /// records of one group.
     #[inline(always)]
     pub(crate) fn append_burst<'a, const WIDE: bool>(
         &mut self,
@@ -215,15 +219,16 @@ impl OpenBucket {
         let publish_at = self.committed_bytes + publish_bytes;
         let stop = loop {
             // Prefer the end of a group. A half-published line of descriptors would have to be read
-            // again to be completed, and the next fence would wait for that. Long records do not
-            // wait for the end of a group.
+            // again to be completed, and the next fence would wait for that. With twice
+            // `publish_bytes` unpublished, the burst does not wait for the end of a group.
             let beyond = self.stored.bytes.checked_sub(publish_at);
             let whole = self.stored.count.is_multiple_of(DESCRIPTORS);
             let many = self.stored.count - self.committed >= publish_records;
             if (whole && many) || beyond.is_some_and(|beyond| whole || beyond >= publish_bytes) {
                 break BurstStop::Publish;
             }
-            // The number of records at which to publish is at the end of a group.
+            // `until`: the first end of a group with at least `publish_records` unpublished
+            // records.
             let until = (self.committed + publish_records).next_multiple_of(DESCRIPTORS);
             let records_max = until.saturating_sub(self.stored.count).max(1);
             let limits = self.burst_limits(publish_at, publish_bytes);
@@ -246,8 +251,8 @@ impl OpenBucket {
         (self.stored.count - before, stop)
     }
 
-    /// The limits of a burst: soft at `publish_at` captured bytes, hard at `publish_bytes` more,
-    /// plus one record.
+    /// The limits of a burst, as payload offsets: the soft limit is where `publish_at` captured
+    /// bytes end, the hard limit `publish_bytes` later.
     #[inline(always)]
     fn burst_limits(&self, publish_at: u64, publish_bytes: u64) -> BurstLimits {
         let bucket_bytes = self.storage.geometry().bucket_bytes;
@@ -262,7 +267,9 @@ impl OpenBucket {
         }
     }
 
-    /// Stores short records: at least to the end of a group of 32, and at most `records_max`.
+    /// Stores at most `records_max` short records: to the end of a group of 32, or, if packed, to
+    /// the first end of a group at or after the soft limit. Returns why it stopped before, if it
+    /// did.
     #[inline(always)]
     fn append_shorts<'a, const WIDE: bool>(
         &mut self,
@@ -275,8 +282,8 @@ impl OpenBucket {
             .bucket_bytes
             .saturating_sub(needed(stored.end, 0, stored.count));
         let records_max = records_max.min(left / (SHORT_BYTES + DESCRIPTOR_BYTES));
-        // Payloads in the buffer are packed, and under loom two records must not share a granule of
-        // the shadow.
+        // Under loom, [`Self::append`] stores each record: this path packs payloads, and two
+        // records must not share a cell of the shadow (`tests/shadow.rs`).
         if records_max == 0 || cfg!(loom) {
             return Some(records.next().map_or(BurstStop::End, BurstStop::Refused));
         }
@@ -306,7 +313,7 @@ impl OpenBucket {
         records: &mut impl Iterator<Item = Record<'a>>,
         limits: BurstLimits,
     ) -> Option<BurstStop<'a>> {
-        // Under loom two records must not share a granule of the shadow.
+        // Under loom two records must not share a cell of the shadow (`tests/shadow.rs`).
         if cfg!(loom) {
             return Some(BurstStop::Refused(record));
         }
@@ -371,7 +378,7 @@ impl OpenBucket {
         self.buffer.enter();
         self.buffer.fence();
         let header = self.header();
-        // Relaxed: ordered before the closing (edge L).
+        // Relaxed: ordered before the closing (edge L in `lib.rs`).
         header.closing.store(closing, Ordering::Relaxed);
         header.closed_mono_ns.store(mono_ns, Ordering::Relaxed);
         header.control.close();

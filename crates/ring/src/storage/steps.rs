@@ -1,21 +1,21 @@
 //! One step of a clock in the region's table.
 //!
 //! ```text
-//! word 0    0: empty; odd: being written; even: the other words belong together
+//! word 0    0: empty; odd: being written; even: the other words are of one step
 //!      1    producer in bits 16..64, clock in bits 0..16
-//!      2    number of the producer's first record of that clock after the step
-//!      3    stamp minus ring time of these records, ns, two's complement
+//!      2    number of the producer's first record after the step
+//!      3    stamp minus ring time of this clock's records from then on, ns, two's complement
 //! ```
 //!
-//! A slot is reused when no record in the ring needs its step. A reader of another process loads
-//! word 0 before and after the other words.
+//! When the table is full, a slot is reused if no record in the ring needs the slot's step. A
+//! reader of another process loads word 0 before and after the other words.
 
 use crate::{
     Step,
     sync::{AtomicU64, Ordering, fence},
 };
 
-/// Slots of the table.
+/// Number of slots in the table.
 pub(crate) const STEPS_MAX: usize = if cfg!(loom) { 2 } else { 1024 };
 
 /// A slot for a step, as stored in the region. All zeros: empty.
@@ -42,8 +42,8 @@ fn encode(step: &Step) -> [u64; 3] {
     [place, step.first, step.offset_ns.cast_unsigned()]
 }
 
-/// Decodes the words of a slot, whatever their value. `None`: the slot is empty, or was being
-/// written at each attempt.
+/// Decodes the words of a slot, whatever their value. `load` loads one word of the slot. `None`:
+/// the slot is empty, or was being written at each of 8 attempts.
 #[cfg(not(loom))]
 pub(crate) fn read(load: impl Fn(usize, Ordering) -> u64) -> Option<Step> {
     const ATTEMPTS: usize = 8;

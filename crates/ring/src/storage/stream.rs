@@ -12,8 +12,8 @@ pub(super) const LINE_BYTES: usize = if cfg!(loom) { 16 } else { 64 };
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyLines {
     /// x86-64 with AVX-512VL: two stores a line instead of four. On a Zen 4 this stored 590-byte
-    /// records in a tenth less time. The code uses registers that older instructions cannot name,
-    /// so that neither pays for the change of width.
+    /// records in a tenth less time. The code uses the registers `ymm16` and `ymm17`, which SSE
+    /// instructions cannot name. A switch between AVX and SSE code then costs nothing.
     is_wide: bool,
 }
 
@@ -69,7 +69,8 @@ unsafe fn copy_each<const WIDE: bool>(to: *mut u8, from: *const u8, bytes: usize
 #[cfg(all(target_arch = "x86_64", not(any(loom, retroscope_sanitize))))]
 #[inline(always)]
 unsafe fn copy_one<const WIDE: bool>(to: *mut u8, from: *const u8) {
-    // Whole lines, because the intrinsic for one store takes its address in a separate register.
+    // Assembly for a whole line: the intrinsic for one store would need a separate register for the
+    // address of each store.
     if WIDE {
         // SAFETY: loads and stores the 64 bytes of one line, which the caller guarantees, and
         // changes only the named registers. The caller knows that the processor and the system have

@@ -3,7 +3,8 @@
 
 use std::{ops::Deref, ptr::NonNull};
 
-/// A slice in memory of another owner. Under loom it is a slice on the heap.
+/// A slice in memory of another owner. Under loom a boxed slice replaces this type
+/// (`tests/heap.rs`).
 #[derive(Debug)]
 pub(super) struct Table<T>(NonNull<[T]>);
 
@@ -13,12 +14,13 @@ unsafe impl<T: Send> Send for Table<T> {}
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Table<T> {
-    /// A table over memory that it does not touch, so that no page is touched before use.
+    /// A table over the entries from `first` on. Does not access the memory, so no page is touched
+    /// before an entry is used.
     ///
     /// # Safety
     /// `first` is aligned and valid for `length` entries, for as long as the table lives, and
-    /// accessed only through the table. The memory is zeroed, and a `T` of zero bytes is valid and
-    /// need not be dropped.
+    /// accessed only through the table. The memory is zeroed. A `T` whose bytes are all zero is
+    /// valid and need not be dropped.
     pub(super) unsafe fn new(first: NonNull<T>, length: usize) -> Self {
         assert!(!std::mem::needs_drop::<T>());
         Self(NonNull::slice_from_raw_parts(first, length))

@@ -14,7 +14,8 @@
 //! or less would cost more than it saves. After 4 KiB it uses non-temporal stores, which replace a
 //! line without reading the line first. It uses non-temporal stores at once if the previous
 //! publication covered at least 8 KiB. A link that stores less than 4 KiB between publications
-//! therefore gets only regular stores. Regular stores of short records go directly to the bucket.
+//! therefore gets only regular stores. In bursts, regular stores of short records go directly to
+//! the bucket.
 //!
 //! A store fence covers only the thread that runs the fence. If a producer moves to another thread
 //! with unfenced stores, the next call runs a fence on every processor ([`Barrier::heavy`]). If the
@@ -41,14 +42,15 @@ use super::{
 };
 use crate::{Record, barrier::Barrier};
 
-/// Whenever a group or a piece is added, the buffer contains fewer payload bytes than this, whether
-/// already in the bucket or not.
+/// Before a group or a piece is added, the buffer contains fewer payload bytes than this, including
+/// bytes that are already in the bucket.
 const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
 /// The most recent bytes that stay in the buffer when older bytes are written. A load of bytes from
 /// two recent stores stalls until both stores have left the processor's store buffer, where they
 /// queue after stores to memory. A line is therefore read some time after it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
-/// The minimum of older bytes that are written together.
+/// Older bytes are written together when there are at least this many, when the buffer is full, or
+/// at a publication.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces bypass the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
@@ -58,8 +60,8 @@ pub(super) const DESCRIPTORS: usize = if cfg!(loom) { 2 } else { 32 };
 const GROUP_BYTES: usize = DESCRIPTORS * SHORT_BYTES;
 /// Bytes after a publication from which on stores go past the cache.
 const STREAM_AFTER_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4 << 10 };
-/// If at least this many bytes were stored between the last two publications, all stores go past
-/// the cache.
+/// If at least this many bytes were stored between the last two publications, all whole lines go
+/// past the cache until the next publication.
 const STREAM_AGAIN_BYTES: usize = 2 * STREAM_AFTER_BYTES;
 
 const _: () = assert!((DESCRIPTORS * DESCRIPTOR_BYTES).is_multiple_of(LINE_BYTES));
@@ -192,7 +194,8 @@ impl WriteBuffer {
 
     /// Adds records while they are short, in one part, and fit the compact form. Adds at most
     /// `records_max`, and at most to the end of the group of 32 that contains `stored.count`. The
-    /// caller guarantees that this many short records fit the bucket.
+    /// caller guarantees that this many short records fit the bucket. Returns the new contents of
+    /// the bucket, and why it stopped before either limit, if it did.
     #[inline(always)]
     pub(super) fn put_group<'a>(
         &mut self,
@@ -272,7 +275,7 @@ impl WriteBuffer {
     }
 
     /// Adds records from `next` on while they are long, in one part, and fit the compact form and
-    /// the bucket. Stops after a record that ends at or after `limits.soft_end` and either
+    /// the bucket. Returns `None` after a record that ends at or after `limits.soft_end` and either
     /// completes a group or ends at or after `limits.hard_end`. Updates `stored` after every
     /// record, because the iterator may panic.
     #[inline(always)]
@@ -313,8 +316,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Must be called before every series of calls: this thread continues with the producer. Fences
-    /// the unfenced stores of another thread.
+    /// Must be called before other methods, because the producer may have moved to this thread. In
+    /// this case, fences the unfenced stores of the previous thread.
     #[inline(always)]
     pub(super) fn enter(&mut self) {
         let here = Thread::current();
@@ -417,8 +420,8 @@ impl WriteBuffer {
         end - self.written >= YOUNG_BYTES + AT_ONCE_BYTES || end - self.base >= PAYLOAD_BYTES
     }
 
-    /// Writes the whole lines before `end` except the most recent bytes, and makes room for a
-    /// group.
+    /// Writes the whole lines before `end`, except the most recent bytes. If the buffer is full,
+    /// makes room for a group.
     #[inline(never)]
     fn write_older(&mut self, target: BucketTarget<'_>, end: usize) {
         self.write_before(target, end.saturating_sub(YOUNG_BYTES), end);
@@ -438,7 +441,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes the pending part of the lines that end before `before`, given payload up to `end`.
+    /// Writes the pending part of the lines that end at or before `before`. The payload ends at
+    /// `end`.
     #[inline(always)]
     fn write_before(&mut self, target: BucketTarget<'_>, before: usize, end: usize) {
         let full = before & !(LINE_BYTES - 1);
@@ -468,7 +472,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Makes `base`, a multiple of a line, the first byte of the buffer.
+    /// Makes `base`, a multiple of a line, the first byte of the buffer. Keeps the payload from
+    /// `base` to `end`.
     #[inline(always)]
     fn move_to_front(&mut self, base: usize, end: usize) {
         self.payload
@@ -477,7 +482,8 @@ impl WriteBuffer {
     }
 
     /// Adds a piece longer than 512 bytes: completes the pending line, writes the whole lines
-    /// directly to memory, and keeps the last line in the buffer.
+    /// directly to the bucket, and keeps the rest in the buffer. Returns the new end of the
+    /// payload.
     #[inline]
     fn put_long(&mut self, target: BucketTarget<'_>, end: usize, bytes: &[u8]) -> usize {
         let to_line = end.next_multiple_of(LINE_BYTES) - end;
@@ -500,7 +506,7 @@ impl WriteBuffer {
         end + tail.len()
     }
 
-    /// Writes the descriptors before `count`, which belong to one group.
+    /// Writes the pending descriptors before `count`, which belong to one group.
     #[inline(never)]
     fn write_descriptors(&mut self, target: BucketTarget<'_>, count: usize) {
         let first = self.written_descriptors;
@@ -532,8 +538,9 @@ impl WriteBuffer {
     }
 }
 
-/// Bytes of a bucket that one more record may need. An extension always counts, whether needed or
-/// not: the test runs for every packet, and the loss is 16 bytes a bucket.
+/// Bytes that a bucket must have for one more record: `count` records whose payload ends at
+/// `start`, and a record of `captured` bytes. An extension always counts, whether needed or not:
+/// the test runs for every packet, and the loss is 16 bytes a bucket.
 #[inline(always)]
 pub(super) fn needed(start: usize, captured: usize, count: usize) -> usize {
     start + EXTENSION_BYTES + captured + DESCRIPTOR_BYTES * (count + 1)
@@ -585,8 +592,9 @@ impl fmt::Debug for WriteBuffer {
     }
 }
 
-/// Copies a short piece. The shortest frames, with and without their checksum, are copied in two
-/// halves that may overlap, because a call to `memcpy` costs as much as the copy.
+/// Copies a piece of at most 512 bytes. A piece of 33 to 64 bytes (the shortest frames have 60, or
+/// 64 with their checksum) is copied in two halves that may overlap. A call to `memcpy` costs as
+/// much as such a copy.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: &[u8]) {
     const HALF: usize = 32;

@@ -8,8 +8,9 @@
 //! order.
 //!
 //! Fences have no such substitute, because the sanitizer does not support fences. No fence of this
-//! crate hands over memory inside the process. F1 to F4 decide who checks again (Dekker), and P1,
-//! P2 or a mutex order the data that is then read. G is for readers in other processes.
+//! crate hands over memory inside the process (the table in `lib.rs` names the edges). F1 to F4
+//! decide who checks again (Dekker), and P1, P2 or a mutex order the data that is then read. G is
+//! for readers in other processes.
 
 use std::{
     fmt,

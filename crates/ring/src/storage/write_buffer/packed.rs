@@ -25,7 +25,7 @@ use crate::Record;
 /// An unfinished line of payload.
 #[derive(Debug)]
 struct PackedLine {
-    /// 0, 1, 2, …: the identity rotation.
+    /// 0, 1, 2, … 63: a permutation that changes nothing.
     places: __m512i,
     bytes: __m512i,
     /// Number of valid bytes in `bytes`, fewer than [`LINE_BYTES`]. The other bytes have any value.
@@ -35,8 +35,9 @@ struct PackedLine {
 }
 
 impl WriteBuffer {
-    /// Whether short records may be packed: stores go past the cache, and no pending line is partly
-    /// published.
+    /// Whether the next short records may be packed. Stores must go past the cache, and no pending
+    /// line may be partly in the bucket. The bucket must have a record, because
+    /// [`Self::put_packed`] does not update the smallest time.
     #[inline(always)]
     pub(in super::super) fn can_pack(&self, stored: &StoredRecords, base_ns: i64) -> bool {
         self.wide.is_some()
@@ -46,9 +47,10 @@ impl WriteBuffer {
             && self.written.is_multiple_of(LINE_BYTES)
     }
 
-    /// As [`Self::put_group`], over any number of groups before payload offset `limits.soft_end`,
-    /// at most `records_max` records. Refuses a record older than the bucket's base, which is the
-    /// time of its first record. Updates `stored` after every group, because the iterator may
+    /// Adds short records as [`Self::put_group`] does, but past the cache and over any number of
+    /// groups. Stops after `records_max` records, or at the first end of a group at or after
+    /// payload offset `limits.soft_end`. Refuses a record older than the bucket's base, which is
+    /// the time of its first record. Updates `stored` after every group, because the iterator may
     /// panic.
     ///
     /// # Safety
@@ -101,7 +103,7 @@ impl WriteBuffer {
                 max_ns = max_ns.max(record.time_ns);
             };
             let added = last - first - left;
-            // No record is older than the base, and `min_ns` is at most the base.
+            // `min_ns` stays: no record is older than the base, and `min_ns` is at most the base.
             stored.max_ns = max_ns;
             stored.count += added;
             stored.bytes += (end - stored.end) as u64;
@@ -222,7 +224,7 @@ impl PackedLine {
         self.to = self.to.wrapping_add(LINE_BYTES);
     }
 
-    /// Copies the valid bytes, with undefined bytes after them, to a buffer.
+    /// Copies the whole register to a buffer: the valid bytes, then arbitrary bytes.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vbmi,bmi2")]
     fn store(&self, to: &mut [u8; LINE_BYTES]) {
