@@ -3,10 +3,10 @@
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p retroscope-ring --release --lib
 //! --test loom`
 //!
-//! Record bytes have shadow cells. A model fails if it reads an uncommitted byte or writes a
-//! readable byte. It also fails if a thread is never woken, because time does not pass under loom.
-//! The model checker treats SeqCst accesses as AcqRel and does not model load buffering: a pass is
-//! evidence, not proof.
+//! Each 16 bytes of a record have a shadow cell. A model fails if a read and a write of a cell are
+//! not ordered, for example if a reader reads an uncommitted byte. It also fails if a thread is
+//! never woken, because time does not pass under loom. The model checker treats SeqCst accesses as
+//! AcqRel and does not model load buffering: a pass is evidence, not proof.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use retroscope_ring::{
     BucketRef, GroupKind, Mode, Packet, Producer, Reader, Record, Ring, RingConfig, StoreError,
 };
 
-/// Longer than any model.
+/// Longer than any model runs: no wait of a model ends by its timeout.
 const FOREVER: Duration = Duration::from_secs(3600);
 /// Bucket sizes for one record, and for two.
 const ONE: usize = 48;
@@ -31,7 +31,7 @@ fn ring(bucket_bytes: usize, buckets: u64, mode: Mode) -> Ring {
     Ring::new(&config, None).expect("a few cells")
 }
 
-/// Stores a record whose time, length and only byte are its number, and publishes the record.
+/// Stores a record whose time, wire length and only byte are its number, and publishes the record.
 fn store(producer: &mut Producer, number: u8) -> Result<(), StoreError> {
     store_unpublished(producer, number)?;
     producer.publish();
@@ -54,7 +54,8 @@ fn check(packet: Packet<'_>, number: u64) {
     assert_eq!(packet.data, [number]);
 }
 
-/// Reads all published records. Returns (records read, records missed).
+/// Reads all published records. `expected` is the number of the next record, before and after.
+/// Returns (records read, records missed).
 fn drain(reader: &mut Reader, expected: &mut u64) -> (u64, u64) {
     let (mut read, mut missed) = (0, 0);
     while let Some(batch) = reader.next() {
@@ -102,7 +103,7 @@ fn what_is_published_together_is_seen_together() {
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
             for number in 0..3 {
-                // The third record does not fit: its bucket is published with it, or before.
+                // The third record does not fit: storing it publishes the first two.
                 store_unpublished(&mut producer, number).unwrap();
             }
             producer.publish();
@@ -122,7 +123,8 @@ fn what_is_published_together_is_seen_together() {
     });
 }
 
-/// The model has groups of two descriptors. One group is published half full.
+/// Under loom a group has two descriptors. The first publication ends in the middle of a group,
+/// which the second burst completes.
 #[test]
 fn what_a_burst_stores_is_seen_when_it_is_published() {
     const FIVE: usize = 176;
@@ -154,8 +156,8 @@ fn what_a_burst_stores_is_seen_when_it_is_published() {
         let mut reader = ring.group(GroupKind::Lapped).unwrap();
         let mut producer = ring.producer().unwrap();
         let writer = thread::spawn(move || {
-            burst(&mut producer, 0..3); // the second group is published half full
-            burst(&mut producer, 3..5); // and then completed
+            burst(&mut producer, 0..3);
+            burst(&mut producer, 3..5);
             producer
         });
         let first = read(&mut reader);
@@ -240,7 +242,8 @@ fn a_lapped_reader_follows_or_is_told() {
         let writer = thread::spawn(move || {
             let mut next = 3;
             for _ in 0..3 {
-                // Full: when the reader changes buckets, it holds both closed buckets for a moment.
+                // The store may return `Full`: when the reader changes buckets, it holds both
+                // closed buckets for a moment.
                 next += u8::from(store(&mut producer, next).is_ok());
             }
             (producer, u64::from(next))
@@ -271,8 +274,8 @@ fn a_gating_group_wakes_the_writer_that_waits_for_it() {
             store(&mut producer, 2).unwrap();
             producer
         });
-        // Reads record 0, and continues with record 1, which releases bucket 0. Nothing notifies
-        // the writer afterwards.
+        // Reads record 0, and continues with record 1, which releases bucket 0. No later action of
+        // this thread wakes the writer.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         assert_eq!(reader.next().map(|batch| batch.first), Some(1));
         let _producer = writer.join().unwrap();
@@ -289,7 +292,8 @@ fn a_position_alone_wakes_the_writer() {
         let mut producer = ring.producer().unwrap();
         store(&mut producer, 0).unwrap();
         store(&mut producer, 1).unwrap();
-        // Record 1 was handed out, and its bucket is open: bucket 0 waits only for a position.
+        // The reader has record 0, and its group has not passed bucket 0. Only dropping the reader
+        // lets the writer overwrite bucket 0.
         assert_eq!(reader.next().map(|batch| batch.first), Some(0));
         let writer = thread::spawn(move || {
             store(&mut producer, 2).unwrap();
@@ -368,7 +372,8 @@ fn nothing_falls_between_a_reservation_and_the_log() {
         let writer = thread::spawn(move || {
             let mut stored = 3;
             for _ in 0..2 {
-                // Full: both closed buckets can be held for a moment.
+                // The store may return `Full`: its search may find each of the two closed buckets
+                // held, one after the other.
                 stored += u8::from(store(&mut producer, stored).is_ok());
             }
             (producer, u64::from(stored))

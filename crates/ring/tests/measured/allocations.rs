@@ -1,6 +1,7 @@
-//! Nothing allocates after the start. The tests cover storing (single records and bursts),
-//! publishing, reading, sleeping, waking, overwriting, being lapped, and the work of a dump on its
-//! buckets. Allocations are counted per thread, so that the harness and other tests do not disturb.
+//! The data path allocates nothing after the start. The tests cover storing (single records and
+//! bursts), publishing, reading, sleeping, waking, overwriting, being lapped, and the work of a
+//! dump on its buckets. Allocations are counted per thread, so that the harness and other tests do
+//! not disturb.
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{
@@ -107,7 +108,8 @@ fn storing_bursts_does_not_allocate() {
     let mut run = |rounds: usize| {
         let mut read = 0;
         for round in 0..rounds {
-            // Short and long records, in one part and in two: every path into the bucket.
+            // Short and long records, in one part and in two, which take different paths into the
+            // bucket.
             let burst = (0..64_usize).map(|number| {
                 let (first, second) = match number % 16 {
                     5 => FRAME.split_at(700),
@@ -204,8 +206,7 @@ fn overwriting_around_reservations_does_not_allocate() {
         }
         assert!(read > 0);
     };
-    // The second reservation protects its buckets untouched while the writer overwrites the buckets
-    // around it.
+    // Nobody reads the buckets of `standing`, and the writer must not overwrite these buckets.
     let (window, standing) = (ring.reserve(0, 0), ring.reserve(1, 500));
     let mut time = 0;
     run(20, &mut time, &window);
@@ -220,8 +221,8 @@ fn overwriting_around_reservations_does_not_allocate() {
     );
 }
 
-/// The report of a fallen reservation contains copies of log entries, which are made when the owner
-/// asks.
+/// The writer must allocate nothing when a reservation falls. Only a later call of `fallen` copies
+/// entries of the log.
 #[test]
 fn a_reservation_that_falls_costs_the_writer_no_allocation() {
     let ring = ring(1, 1);

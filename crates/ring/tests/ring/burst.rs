@@ -103,8 +103,8 @@ fn bursts_store_what_single_stores_would() {
             if rng.u8(0..3) == 0 {
                 producer.store(&made[end - 1].record()).unwrap();
                 producer.publish();
-                // The copy of the last record ends a publication in a line that later records
-                // complete.
+                // The copy of the last record makes the publication end inside a cache line, which
+                // later records complete.
                 let again = &made[end - 1];
                 while let Some(batch) = reader.next() {
                     for packet in batch {
@@ -197,7 +197,8 @@ fn a_burst_that_finds_no_bucket_tells_how_far_it_came() {
     assert_eq!(ring.statistics().stored_packets, stored as u64 + 10);
 }
 
-/// Few long records have many bytes: they are published without waiting for a group of 32.
+/// Few long records have many bytes: a burst must publish them without waiting for the end of a
+/// group of 32.
 #[test]
 fn long_records_are_published_when_much_is_waiting() {
     let ring = Ring::new(&RingConfig::new(32 << 20, 1, 1), None).unwrap();
@@ -242,7 +243,8 @@ fn a_producer_may_change_threads_before_it_publishes() {
     }
 }
 
-/// A seccomp filter that the process installs after its start may forbid membarrier(2).
+/// A seccomp filter that the process installs after its start may forbid membarrier(2). No record
+/// may be damaged if the producer then changes threads.
 #[test]
 fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
@@ -319,7 +321,7 @@ fn an_iterator_that_panics_costs_its_last_group_at_most() {
             assert!(unwound.is_err());
             let before = stored.len();
             stored.extend(from..from + good);
-            // Past the cache or not, in a half-full group or not.
+            // One record, or enough records for stores past the cache.
             let after = if good % 2 == 0 { 1 } else { 300 };
             let burst = (from + good..from + good + after).map(record);
             assert_eq!(producer.store_burst(burst), Ok(after));

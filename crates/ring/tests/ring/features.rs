@@ -1,5 +1,6 @@
 //! The features that the QQ thesis (2016) and the FlowScope paper (2017) require of the queue, with
-//! one test for each feature that no other file tests. `docs/dev/features.md` is the matrix.
+//! one test for each feature that no other file tests. `docs/dev/features.md` lists all features
+//! and their tests.
 
 use std::thread;
 
@@ -71,8 +72,8 @@ fn every_producer_reaches_every_group_in_its_order() {
     assert_eq!(divided, whole, "each to one member");
 }
 
-/// Paper R2, thesis "variable length objects": any length is allowed, and the longest length costs
-/// the other records no space.
+/// Paper R2, thesis "variable length objects": frames of all lengths up to 1514 bytes, and some up
+/// to 256 KiB, must be read as they were stored.
 #[test]
 fn packets_of_every_length_lie_back_to_back() {
     let ring = ring(1, 1, Mode::Record);
@@ -357,7 +358,8 @@ fn buckets_go_in_the_order_in_which_they_closed() {
     assert!(since.iter().all(|packet| kept.contains(packet)));
 }
 
-/// The table of steps is limited: a producer whose clock jumps faster than buckets fill is refused.
+/// The table of steps is limited: further steps of a producer whose clock jumps faster than buckets
+/// fill are refused.
 #[test]
 fn steps_are_bounded() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

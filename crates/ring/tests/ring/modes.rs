@@ -148,15 +148,15 @@ fn record_mode_lets_the_oldest_reservation_fall() {
     assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
 }
 
-/// 1,000 reservations want different subsets of the blocking buckets. Only as many fall as needed,
-/// oldest first.
+/// 1,000 reservations, and a last reservation for the first bucket, want different subsets of a
+/// full ring. Only as many may fall as are needed to free a bucket, oldest first.
 #[test]
 fn as_many_reservations_fall_as_must() {
     let ring = ring(Mode::Record);
     let mut producer = ring.producer().unwrap();
     fill(&mut producer);
-    // Reservations 0 to 499 want all buckets, 500 to 999 all except the bucket of 3..6, which 250
-    // has given back.
+    // Reservations 0 to 499 want all buckets, except that 250 gives back the bucket of stamps 3 to
+    // 5. Reservations 500 to 999 want the buckets from stamp 6 on.
     let news = ring.reservation_news();
     let reserve = |number| ring.reserve(if number < 500 { 0 } else { 6 }, i64::MAX);
     let mut reservations: Vec<_> = (0..1000).map(reserve).collect();
@@ -373,7 +373,8 @@ fn a_late_group_starts_with_what_is_there() {
     assert_eq!(reader.lapped().packets, 0);
 }
 
-/// A held bucket is skipped, which leaves a gap after the held bucket.
+/// A held bucket is skipped when the ring overwrites, which leaves a gap after the held bucket. A
+/// group that starts later must report the gap as missed.
 #[test]
 fn a_late_group_is_told_of_a_hole_that_is_older_than_itself() {
     for kind in [GroupKind::Lapped, GroupKind::Gating] {
@@ -460,7 +461,8 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     let waker = reader.waker();
     waker.wake();
     assert!(reader.doze(Duration::MAX), "at once");
-    // The reader enters the wait sets of its producers, which must not end a doze.
+    // This wait leaves the reader's bit in the wait set of its producer. The next publication must
+    // not end a doze.
     assert!(!reader.wait(Duration::ZERO));
     store(&mut producer, 7).unwrap();
     producer.publish();
@@ -480,7 +482,8 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     assert!(!reader.doze(Duration::ZERO), "nor by the end of a producer");
 }
 
-/// The control word of a bucket counts up to 16,383 holds.
+/// The control word of a bucket counts up to 16,383 holds. While all are taken, a reader gets no
+/// batch, and must not count the records as missed.
 #[test]
 fn a_reader_waits_for_a_bucket_that_has_all_its_holds() {
     let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();

@@ -223,7 +223,7 @@ fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
         });
         let id = its_id.recv_timeout(DEADLINE).unwrap();
         let stat = format!("/proc/self/task/{}/stat", id.as_raw_nonzero());
-        // The state follows the name in parentheses: S is asleep.
+        // In `stat` the state of the thread follows the name in parentheses: S is asleep.
         let sleeps = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
         while !sleeps() {
             thread::yield_now();

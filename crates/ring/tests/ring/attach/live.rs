@@ -1,4 +1,5 @@
-//! Two processes: one writes at full speed or is killed, the other reads.
+//! Readers copy buckets while a writer, in another process or in this process, stores at full
+//! speed, or after a writer was killed.
 
 use std::{
     io::{BufReader, Read},
@@ -100,7 +101,7 @@ fn a_killed_writer_leaves_what_it_had_published() {
         );
     }
 
-    // The next recorder replaces the file.
+    // The next ring at this path replaces the file.
     let config = RingConfig {
         backing: Backing::File(path.clone()),
         ..small()
@@ -185,8 +186,8 @@ fn a_name_of_a_bucket_dies_with_its_contents() {
     buffer.packets().for_each(|packet| check(&packet));
 }
 
-/// A ring of this process can be read like a file, with any kind of memory, while it wraps around.
-/// A copied bucket is never torn.
+/// [`Ring::attached`] reads a ring of this process while the ring wraps around. This also works
+/// with anonymous memory, which no other process can open. A copied bucket must never be torn.
 #[test]
 #[cfg_attr(
     retroscope_sanitize = "thread",

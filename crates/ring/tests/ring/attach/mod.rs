@@ -1,4 +1,5 @@
-//! Rings read from outside, through a file or memfd: live, damaged, or left by a killed writer.
+//! Rings read through a file, a memfd or [`retroscope_ring::Ring::attached`]: live, damaged, or
+//! left by a killed writer.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(
     clippy::print_stdout,

@@ -52,7 +52,8 @@ fn length(time_ns: i64) -> usize {
     usize::try_from(mixed(time_ns) % (FRAME_BYTES_MAX as u64 + 1)).unwrap()
 }
 
-/// Some records need the extended form of a descriptor.
+/// Every 17th record is longer than 65,535 bytes on the wire, and so needs the extended form of a
+/// descriptor.
 fn wire_len(time_ns: i64) -> u32 {
     let length = u32::try_from(length(time_ns)).unwrap();
     if time_ns % 17 == 0 {

@@ -99,8 +99,8 @@ fn what_finds_no_place_in_the_table_is_counted() {
     assert_eq!(listed.last().unwrap().name, (listed.len() - 1).to_string());
 }
 
-/// A later reader of a ring file needs clock steps, the order of closing, and the overwritten
-/// records for its verdict.
+/// A later reader of a ring file needs clock steps, the order of closing, and the end of the
+/// overwritten records for its verdict.
 #[test]
 fn what_was_overwritten_and_stepped_stands_in_the_region() {
     const HOUR_NS: i64 = 3_600_000_000_000;
@@ -129,7 +129,8 @@ fn what_was_overwritten_and_stepped_stands_in_the_region() {
     buckets.retain(|bucket| bucket.state == AttachedState::Closed);
     buckets.sort_by_key(|bucket| bucket.closing);
     assert!(buckets.is_sorted_by_key(|bucket| (bucket.first, bucket.closed_mono_ns)));
-    // The remaining buckets begin after the overwritten records, and were stored later.
+    // The oldest remaining bucket begins directly after the overwritten records.
+    // `whole_since_mono_ns` is the time at which its first record was stored, or the record before.
     let oldest = buckets[0];
     assert_eq!(oldest.first, told.evicted_records);
     assert_eq!(oldest.first.cast_signed(), told.evicted_ns.unwrap() + 1);

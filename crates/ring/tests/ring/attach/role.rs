@@ -18,7 +18,7 @@ use super::pattern::{FRAME_BYTES_MAX, check, record};
 
 const ROLE: &str = "RETROSCOPE_ATTACH_ROLE";
 const RING: &str = "RETROSCOPE_ATTACH_RING";
-/// Every role ends well before this.
+/// No role runs longer than this.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Starts this program as `role` on a ring.
@@ -62,7 +62,8 @@ fn other_process() {
     }
 }
 
-/// Copies and checks all buckets until the writer has wrapped around many times.
+/// Copies and checks buckets until it has copied 300,000 packets and 20 open buckets, and the
+/// writer has overwritten 20 buckets before or while they were copied.
 fn read(ring: &Path) {
     let attached = Attached::open(ring).unwrap();
     let mut buffer = Buffer::new();
@@ -109,7 +110,8 @@ fn read(ring: &Path) {
     println!("\nchecked {packets}");
 }
 
-/// Makes a ring file, and writes until it is killed.
+/// Makes a ring file, and writes until this process is killed, the file is removed, or [`DEADLINE`]
+/// has passed.
 fn write(path: &Path) {
     let config = RingConfig {
         backing: Backing::File(path.to_owned()),
@@ -135,7 +137,7 @@ fn write(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
-/// A ring that is lapped every few thousand packets.
+/// A ring of eight buckets, which about 13,000 records of `pattern.rs` fill.
 pub(crate) fn small() -> RingConfig {
     RingConfig {
         bucket_bytes: Some(272 << 10),

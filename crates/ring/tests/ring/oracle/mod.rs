@@ -301,7 +301,7 @@ impl Pair {
         }
     }
 
-    /// Lists a reservation's buckets in both and compares the lists.
+    /// Lists a reservation's buckets in the ring and in the model, and compares the lists.
     fn list(&mut self, id: u64) -> Vec<(BucketRef, Key)> {
         let mut listed = Vec::new();
         self.reservations[&id].buckets(&mut listed);
@@ -316,7 +316,7 @@ impl Pair {
             .collect()
     }
 
-    /// Reads the new records of held buckets, and releases a bucket.
+    /// Compares the new records of held buckets with the model, and releases one of the buckets.
     fn release_views(&mut self) {
         for (key, view, seen) in &mut self.views {
             let records = &self.model.buckets[key].records;
@@ -473,7 +473,7 @@ impl Pair {
         assert_eq!(statistics.stored_packets, published);
     }
 
-    /// Drops all roles and checks the final counts.
+    /// Drops the producers, lets the readers read all records, and checks the final counts.
     fn end(mut self) -> Happened {
         self.check();
         for producer in 0..PRODUCERS {

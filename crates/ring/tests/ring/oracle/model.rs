@@ -12,7 +12,7 @@ use retroscope_ring::{Lapped, Mode, StoreError};
 /// Producer and number of the first record, which identify a bucket for good.
 pub(crate) type Key = (usize, u64);
 
-/// Captured bytes after which a store publishes.
+/// Unpublished captured bytes after which a store publishes.
 const PUBLISH_BYTES: usize = 128 << 10;
 
 /// A record. Its bytes are a range of the test's noise.
@@ -283,7 +283,7 @@ impl Model {
         found
     }
 
-    /// (free, open, closed, reserved)
+    /// Numbers of buckets: (free, open, closed, reserved).
     pub(crate) fn counts(&self) -> (usize, usize, usize, usize) {
         let closed = self
             .buckets
