@@ -117,8 +117,8 @@ fn produce(mut producer: Producer, count: u64, seed: u64) -> u64 {
     full
 }
 
-/// Reads as one of `members` members until all records of its producers were read or missed.
-/// Returns (read, missed).
+/// Reads as number `member` of `members` members until all records of its producers were read or
+/// missed. Returns (read, missed).
 fn analyze(
     mut reader: Reader,
     (member, members): (usize, usize),
@@ -128,7 +128,9 @@ fn analyze(
     let mut next = vec![0; producers];
     let (mut read, mut missed) = (0, 0);
     let mut mine = (member..producers).step_by(members);
-    // The last missed records are in the position, but not in a batch.
+    // If the last records were missed, only the position shows this: no later batch reports the
+    // missed records.
+    // them.
     let unread = |next: &[u64], reader: &Reader, producer: usize| {
         next[producer].max(reader.positions().get(producer)) < count
     };
@@ -161,8 +163,8 @@ fn analyze(
     (read, lapped)
 }
 
-/// Dumps one window: reserves the window, reads its buckets while they fill, gives them back, and
-/// accounts for every packet of the window.
+/// Dumps one window: reserves the window, reads its buckets while they fill, gives closed buckets
+/// back, and accounts for every packet of the window. Returns (packets read, packets lost).
 fn dump(ring: &Ring, producers: usize, count: u64, from_ns: i64, to_ns: i64) -> (u64, u64) {
     let reservation = ring.reserve(from_ns, to_ns);
     let mut seen: HashMap<BucketRef, u32> = HashMap::new();
@@ -316,7 +318,8 @@ fn wait_mode_with_gating_readers_loses_nothing() {
             })
             .collect();
         let lapped = scope.spawn(move || analyze(lapped, (0, 1), PRODUCERS, count));
-        // Short reservations, which make writers wait and let them continue.
+        // Makes short reservations, which make writers wait, and ends them, which lets the writers
+        // continue.
         let reserver = scope.spawn(|| {
             let mut rng = Rng::with_seed(7);
             while !done.load(Ordering::Relaxed) {

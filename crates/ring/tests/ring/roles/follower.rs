@@ -32,7 +32,8 @@ struct Ledger {
     next: u64,
     read: u64,
     missed: u64,
-    /// The last promise seen: the number from which on it holds, and the watermark.
+    /// The last watermark seen, with the number of the first record for which it holds: (number,
+    /// watermark in ns).
     promised: Option<(u64, i64)>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn follow(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Makes a group of any kind, if the ring allows more readers.
+/// Makes a group of either kind with one to three members, if the ring allows more readers.
 fn enter(round: &Round, rng: &mut Rng) {
     let kind = if rng.u8(0..3) == 0 {
         GroupKind::Gating
@@ -132,6 +133,7 @@ impl Follower {
     }
 
     /// Reads one batch and checks every record. May stall in the middle if given a generator.
+    /// `false`: no batch.
     fn read_one(&mut self, round: &Round, mut rng: Option<&mut Rng>) -> bool {
         let Some(batch) = self.reader.next() else {
             return false;
@@ -169,7 +171,8 @@ impl Follower {
         true
     }
 
-    /// Sleeps without a limit: a publication, a waker or the end of the round must wake the reader.
+    /// Sleeps until a publication, a waker or the end of the round wakes the reader. Fails after
+    /// [`DEADLINE`].
     fn sleep(&mut self, round: &Round) {
         round.happened.slept.add(1);
         assert!(self.reader.wait(DEADLINE), "FORBIDDEN lost_wake_up");
@@ -184,7 +187,8 @@ impl Follower {
     /// Checks the ledger at its present position, and leaves the group.
     pub(crate) fn leave(self, round: &Round) {
         let told = self.ledgers.values().map(|ledger| ledger.missed).sum();
-        // The next batch would report the last missed records, but it may never follow.
+        // Batches may report less than the reader missed, because only the next batch would report
+        // the last missed records.
         forbidden::told_unfound(told, self.reader.lapped().packets);
         for (&producer, ledger) in &self.ledgers {
             let published = round.ring.published(producer);

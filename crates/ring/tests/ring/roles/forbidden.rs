@@ -49,7 +49,7 @@ pub(crate) fn told_unfound(told: u64, lapped: u64) {
     );
 }
 
-/// A record was overwritten that a gating group had not passed.
+/// A gating group missed a record that was published after the group was made.
 #[track_caller]
 pub(crate) fn gating_loss(producer: usize, missed: u64) {
     assert_eq!(
@@ -99,7 +99,7 @@ pub(crate) fn lost_from_window(
     );
 }
 
-/// An active reservation lost a bucket, although the ring was never in record mode.
+/// An active reservation lost a bucket, although no mode of the round is record mode.
 #[track_caller]
 pub(crate) fn overwritten_though_reserved(buckets: usize) {
     assert_eq!(
@@ -175,7 +175,7 @@ pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, u
     );
 }
 
-/// The result of a burst does not match the stored records: all records, or fewer and an error.
+/// A burst returned success and stored fewer than all of its records, or an error and stored all.
 #[track_caller]
 pub(crate) fn miscounted_burst(records: u64, stored: u64, all: bool) {
     assert_eq!(

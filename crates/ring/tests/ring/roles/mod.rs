@@ -21,7 +21,7 @@
 //! | `early_record` | a record is seen before its producer began to store it |
 //! | `untold_gap` | a batch does not begin at the end of the last batch plus its missed records |
 //! | `told_unfound` | batches report more missed records than readers count as lapped |
-//! | `gating_loss` | a gating group missed a record |
+//! | `gating_loss` | a gating group missed a record published after the group was made |
 //! | `stale_hold` | one name of a bucket refers to two contents |
 //! | `time_outside_bucket` | the time range of a bucket does not match its records |
 //! | `lost_from_window` | in window ≠ read + gone before + reported as fallen |
@@ -30,21 +30,22 @@
 //! | `watermark_before_records` | a watermark is visible before the records that it promises |
 //! | `impossible_counts` | counts decrease, or buckets vanish |
 //! | `impossible_position` | a group's position decreases, or exceeds the published records |
-//! | `miscounted_burst` | a burst reports another number of records than it stored |
+//! | `miscounted_burst` | a burst succeeds with fewer than all records, or fails with all |
 //! | `uncounted_cut` | captures cut ≠ captures longer than 256 KiB |
 //! | `open_ledger_of_the_ring` | at the end stored ≠ evicted + present, in packets or bytes |
 //! | `open_ledger_of_a_reader` | stored since its start ≠ analyzed + lapped + unread |
 //! | `lost_wake_up` | a thread sleeps although its condition holds |
 //!
 //! A lost wake-up shows as a round without progress. The supervisor then releases everything in the
-//! pools: it drains readers, drops windows, and wakes readers that sleep without news. If that does
-//! not help within a minute, the supervisor prints the seed and aborts the test.
+//! pools: it drains readers, drops windows, and wakes readers that sleep without news. If no thread
+//! makes a step within a minute, the supervisor prints the seed and aborts the test.
 //!
 //! # Running
 //!
 //! `STRESS_SECONDS` (2) sets the duration, `STRESS_SEED` (0) the first seed; a failure prints its
-//! seed. A seed determines rules and choices, but not the scheduling of threads. Run a seed for
-//! longer to see a failure again (`STRESS_ROUNDS=1` repeats one round).
+//! seed. A seed determines rules and choices, but not the scheduling of threads. With
+//! `STRESS_SEED=n` and `STRESS_ROUNDS=1` the test runs one round; repeat it until the failure
+//! occurs again.
 
 mod follower;
 mod forbidden;
@@ -70,7 +71,8 @@ use retroscope_ring::Mode;
 use round::{Happened, Round, Rules, take};
 use sync::lock;
 
-/// Ticks without any step, although everything in the pools was released: a minute.
+/// The supervisor aborts after this many ticks of 10 ms (a minute) without any step, although it
+/// released everything in the pools at each tick.
 const STUCK_TICKS: u32 = 6000;
 
 /// After this many rounds the usual rules have applied, and after ten times as many rounds all
@@ -178,7 +180,7 @@ fn step(round: &Round, rng: &mut Rng) {
     }
 }
 
-/// Checks counts and positions, as a status page would.
+/// Checks counts and positions. Counts may not change in impossible ways between two readings.
 fn look(round: &Round, rng: &mut Rng) {
     let mut watched = lock(&round.watched);
     let now = round.ring.statistics();
@@ -236,7 +238,8 @@ fn relieve(round: &Round, rng: &mut Rng) {
     if !round.never_records() {
         round.ring.set_mode(Mode::Record);
     }
-    // The publishing thread has woken a reader with news, or nobody ever will.
+    // Does not wake a reader that has news: its producer must have woken the reader, and a lost
+    // wake-up must show.
     for wakeable in lock(&round.wakers).iter() {
         if !wakeable.has_news(round) {
             wakeable.waker.wake();

@@ -10,10 +10,11 @@ use std::{ops::Range, sync::LazyLock};
 use fastrand::Rng;
 use retroscope_ring::{Packet, Record};
 
-/// Time between the records of a producer. A record is never older than its number times this.
+/// Time between the records of a producer. Without `far_behind`, a record is never older than its
+/// number times this.
 pub(crate) const STEP_NS: i64 = 1000;
 const JITTER_NS: u64 = 50_000;
-/// Beyond the range of 48 bits of nanoseconds.
+/// More than the ± 2⁴⁷ ns from the base of the bucket that a compact descriptor can express.
 const FAR_NS: i64 = 1 << 50;
 /// The ring cuts longer captures.
 pub(crate) const CAPTURED_BYTES_MAX: usize = 256 << 10;

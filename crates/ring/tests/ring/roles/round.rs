@@ -79,7 +79,7 @@ pub(crate) struct Watched {
     pub(crate) positions: Vec<(Positions, Vec<u64>)>,
 }
 
-/// How often each rule applied. A rule that never applied was not tested.
+/// How often each outcome occurred. An outcome that never occurred was not tested.
 #[derive(Debug, Default)]
 pub(crate) struct Happened {
     pub(crate) stored: Count,
@@ -101,7 +101,7 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// Counts that a dozen rounds increment many times.
+    /// Counts that must not be 0 after a dozen rounds.
     fn usual(&self) -> [&Count; 13] {
         [
             &self.stored,
@@ -120,7 +120,7 @@ impl Happened {
         ]
     }
 
-    /// Counts that require two threads to meet.
+    /// Counts of events that need an unlikely order of two threads.
     fn rare(&self) -> [&Count; 3] {
         [&self.closed, &self.relieved, &self.overwritten_before_held]
     }

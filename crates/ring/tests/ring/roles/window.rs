@@ -11,7 +11,7 @@ use super::{
     sync::lock,
 };
 
-/// Buckets that a window holds beyond a step.
+/// Buckets that a window may hold from one step to later steps.
 const KEPT_MAX: usize = 3;
 const WINDOWS_MAX: usize = 5;
 
@@ -20,8 +20,7 @@ pub(crate) struct Window {
     reservation: Reservation,
     from_ns: i64,
     to_ns: i64,
-    /// Whether the interval was changed. Its losses before the change cannot be determined from
-    /// outside.
+    /// Whether the interval was changed. The test cannot determine the losses of the old interval.
     changed: bool,
     seen: HashMap<BucketRef, Seen>,
     fallen: Vec<EvictedBucket>,
@@ -96,7 +95,8 @@ impl Window {
         self.changed = true;
     }
 
-    /// Reads the new records of its buckets. Gives closed buckets back, or keeps a hold.
+    /// Reads the new records of the window's buckets. Gives closed buckets back, and keeps some
+    /// holds for later steps.
     fn read(&mut self, round: &Round, rng: &mut Rng) {
         let mut listed = Vec::new();
         self.reservation.buckets(&mut listed);
@@ -170,7 +170,8 @@ impl Window {
         }
     }
 
-    /// Accounts for every packet of the window that was published before the window is dropped.
+    /// Drops the window. Accounts for every packet of the window that was published before, if the
+    /// interval never changed and the log is exact.
     pub(crate) fn leave(mut self, round: &Round) {
         // A record published now is read, reported as fallen, or was gone before.
         let published: Vec<u64> = (0..round.rules.producers)
@@ -222,7 +223,7 @@ impl Window {
         round.happened.gone_before.add(before);
     }
 
-    /// Records of a producer from number `first` to before `end` that are in the window.
+    /// Number of records of a producer from number `first` to before `end` that are in the window.
     fn inside(&self, round: &Round, producer: usize, first: u64, end: u64) -> u64 {
         let names = &round.rules.names;
         let inside =

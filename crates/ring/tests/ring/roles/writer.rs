@@ -23,7 +23,7 @@ pub(crate) struct Writer {
 /// Takes the role for one step.
 pub(crate) fn write(round: &Round, rng: &mut Rng) {
     let writer = take(&round.writers, rng).or_else(|| {
-        // Refused after all producers were opened.
+        // `Ring::producer` fails after all producers were opened.
         round.ring.producer().ok().map(|producer| Writer {
             producer,
             next: 0,
@@ -45,10 +45,11 @@ pub(crate) fn write(round: &Round, rng: &mut Rng) {
             writer.producer.set_watermark(promise_ns(writer.next));
             round.happened.promised.add(1);
         }
-        4 => round.stall(rng), // with records that nobody sees yet
+        4 => round.stall(rng), // perhaps with unpublished records
         _ => {}
     }
-    // The last producers are dropped late, so that records are written until then.
+    // When all producers were opened, none is dropped in the first half of the round, so that
+    // records are written until then.
     let last = round.steps() > round.rules.steps / 2;
     if rng.u8(0..200) == 0 && (last || round.ring.producers() < round.rules.producers) {
         writer.leave();
