@@ -28,7 +28,7 @@ pub(crate) struct Mutex<T> {
 }
 
 pub(crate) struct MutexGuard<'m, T> {
-    /// `None` only after `wait` has taken the guard.
+    /// `None` only after `release`: the guard was given to a wait, or is being dropped.
     inner: Option<std::sync::MutexGuard<'m, T>>,
     handed_over: &'m AtomicBool,
 }

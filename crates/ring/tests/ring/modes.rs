@@ -1,4 +1,4 @@
-//! Modes, reservations, holds and gating groups on a full ring, one thread at a time.
+//! Modes, reservations, holds and gating groups on a full ring, in one thread except for one test.
 
 use std::time::Duration;
 
@@ -188,7 +188,8 @@ fn as_many_reservations_fall_as_must() {
     assert_eq!(listed(&oldest).len(), 1);
 }
 
-/// The log forgets the losses of a fallen reservation before the owner asks for the losses.
+/// The log forgets overwritten buckets before the owner of a fallen reservation asks for its
+/// losses. The owner must learn up to which time losses are unknown.
 #[test]
 fn a_fallen_reservation_says_what_it_does_not_know() {
     let config = RingConfig {

@@ -202,8 +202,8 @@ fn what_is_not_committed_cannot_be_read() {
     let _ = view.packet(1);
 }
 
-/// A producer that leaves sleepers alone must wake them before all producers together have lapped
-/// the sleepers.
+/// A producer that called `leave_sleepers` must wake sleeping readers before all producers together
+/// can have lapped these readers.
 #[test]
 fn sleepers_left_alone_are_woken_before_much_of_the_ring_is_filled() {
     for producers in [1, 2, 16] {

@@ -130,7 +130,6 @@ fn analyze(
     let mut mine = (member..producers).step_by(members);
     // If the last records were missed, only the position shows this: no later batch reports the
     // missed records.
-    // them.
     let unread = |next: &[u64], reader: &Reader, producer: usize| {
         next[producer].max(reader.positions().get(producer)) < count
     };

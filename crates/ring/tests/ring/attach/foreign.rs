@@ -61,7 +61,7 @@ fn use_all(path: &Path, buffer: &mut Buffer) -> Option<usize> {
                 AttachedState::Open | AttachedState::Closed => {
                     assert_eq!(buffer.len() as u64, bucket.packets);
                 }
-                AttachedState::Damaged => {} // of no known producer; the records are sound
+                AttachedState::Damaged => {} // wrong producer or times; the records are sound
                 state => panic!("copied from a bucket that is {state:?}"),
             }
             packets += buffer

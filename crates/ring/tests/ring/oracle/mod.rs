@@ -35,7 +35,7 @@ struct Pair {
     views: Vec<(Key, BucketView, usize)>,
     reservations_max: usize,
     reservations_made: u64,
-    /// [`Ring::reservation_news`] when all reservations were last asked for their losses.
+    /// [`Ring::reservation_news`] at the last check of the losses of all reservations.
     news: u64,
     clock_ns: i64,
     refused: u64,

@@ -26,8 +26,8 @@ pub(crate) struct Follower {
 #[derive(Debug, Default)]
 struct Ledger {
     start: u64,
-    /// Records published when the group was made. Among these, later buckets may have been
-    /// overwritten before earlier buckets.
+    /// Number of records published when the group was made. Among these records, later buckets may
+    /// have been overwritten before earlier buckets.
     old: u64,
     next: u64,
     read: u64,
