@@ -52,10 +52,10 @@ pub(super) enum Atom {
     Vlan(Option<u16>),
     /// `$iface`.
     Interface(u16),
-    /// `$flow`, or `$communityId` of a flow with ports. May hold: only the caller's state decides
-    /// about fragments.
+    /// `$flow`, or `$communityId` of a flow with ports. Only the caller can decide whether it
+    /// holds, because the state with the fragments belongs to the caller.
     Flow(FlowTerm),
-    /// Any other primitive. May hold.
+    /// Any other primitive. Only the rule's program or the caller can decide whether it holds.
     Opaque,
 }
 
@@ -211,8 +211,7 @@ fn ports(
         return None;
     }
     let is_asked = proto_flag(key.proto) & protos != 0;
-    // A later fragment has no ports. A fragment that was cut before its fragment header is
-    // `NO_PORTS` too, and short.
+    // A later fragment has no ports.
     if !is_asked || key.frame_flags & frame_flags::NO_PORTS != 0 {
         return Some(false);
     }

@@ -32,7 +32,8 @@ impl<T: Clone + Default> Chunked<T> {
         self.chunks.get(index / CHUNK)?.get(index % CHUNK)
     }
 
-    /// An element for a change. The array grows as needed.
+    /// A mutable element. The array grows as needed. If another version shares the chunk, the chunk
+    /// is copied first.
     pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
         let index = index as usize;
         while self.chunks.len() <= index / CHUNK {

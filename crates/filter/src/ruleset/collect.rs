@@ -23,8 +23,8 @@ pub(super) struct Collector<'c> {
 }
 
 impl Collector<'_> {
-    /// Adds every matching rule to `matches`. `is_unread`: the headers of these frames were not
-    /// read.
+    /// Adds every matching rule to `matches`. `is_unread`: the frames have a link type whose
+    /// headers cannot be read here.
     pub(super) fn collect(&self, is_unread: bool, matches: &mut Matches) {
         let always = self.index.asked_always.iter();
         let elsewhere = self.index.asked_elsewhere.iter().filter(|_| is_unread);
@@ -105,7 +105,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Whether a found rule matches: `Some(true)` if the caller must evaluate the filter.
+    /// Whether a found rule matches: `Some(false)` if it matches, `Some(true)` if the caller must
+    /// evaluate the filter, `None` if it does not match.
     #[inline(never)]
     fn decide(&self, number: usize, info: &RuleInfo) -> Option<bool> {
         let is_set = |flag| info.flags & flag != 0;

@@ -4,7 +4,8 @@ use retroscope_packet::LinkType;
 
 use crate::{FilterError, Program};
 
-/// How packets find a rule.
+/// How packets find a rule. On a link type whose headers look-ups cannot read, the rule's program
+/// or the caller tests every packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RulePlacement {
     /// Look-ups find the rule and decide.
@@ -27,7 +28,8 @@ pub enum RulePlacement {
 pub struct InsertedRule {
     /// How packets find the rule.
     pub placement: RulePlacement,
-    /// Link types of the set for which libpcap rejects the rule. Their packets do not match.
+    /// Link types of the set for which libpcap rejects the rule. Packets of these link types do not
+    /// match the rule.
     pub refused: Vec<(LinkType, FilterError)>,
 }
 

@@ -16,7 +16,8 @@ use super::{
     table::{LookUpTable, TableSlot},
 };
 
-/// Looks packets up by everything except IPv4 flows, IPv4 addresses and ports.
+/// Looks packets up by everything except IPv4 addresses and ports. Looks up IPv4 flows only for
+/// frames whose flow may not be at libpcap's fixed offsets.
 pub(super) struct Finder<'f> {
     pub(super) index: &'f RuleIndex,
     pub(super) link_type: LinkType,

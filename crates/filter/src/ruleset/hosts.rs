@@ -4,7 +4,7 @@
 //! Both sides read what libpcap's programs read. [`hosts_of`] reads a frame with [`HeaderKey`];
 //! `parse` reads the expression and accepts only what is certain. So a packet that matches has the
 //! addresses in [`NeededHosts`], in ARP and RARP too, and after a tag if the expression says
-//! `vlan`. Addresses inside a tunnel or after an extension header never count.
+//! `vlan`. Addresses inside a tunnel never count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,8 +34,8 @@ pub struct NeededHosts {
 }
 
 impl NeededHosts {
-    /// Addresses that an expression needs. `None` if some packets may match without addresses, or
-    /// if that is not certain.
+    /// Addresses that an expression needs. `None` if some packets may match without addresses, if
+    /// that is not certain, or if there are more than 256 alternatives.
     #[must_use]
     pub fn of(filled: &FilledExpression) -> Option<Self> {
         let expr = understand(filled).body.expr;
@@ -57,7 +57,7 @@ impl NeededHosts {
     }
 }
 
-/// The address that a primitive tests.
+/// The address that a primitive compares as a whole. `None` for a prefix and for other primitives.
 fn host(atom: &Atom) -> Option<IpAddr> {
     match *atom {
         Atom::V4 { addr, bits: 32, .. } => Some(Ipv4Addr::from_bits(addr).into()),

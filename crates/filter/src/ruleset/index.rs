@@ -26,7 +26,8 @@ pub(super) mod flags {
     /// The whole expression must be evaluated for short frames, because the result of `or` and
     /// `not` with loads beyond the captured bytes depends on the order.
     pub(in crate::ruleset) const ORDERED: u8 = 4;
-    /// libpcap rejects the expression on link types without Ethernet addresses and tags.
+    /// The expression tests hardware addresses or tags, so look-ups decide only on Ethernet. On
+    /// other link types the rule's program decides, if libpcap accepts the expression.
     pub(in crate::ruleset) const ETHERNET: u8 = 8;
 }
 
@@ -44,7 +45,8 @@ pub(super) struct RuleInfo {
 pub(super) struct FullRule {
     pub(super) expr: Expr,
     pub(super) view: TagView,
-    /// Programs by link type. Empty if no part is opaque and the rule was not compiled.
+    /// Programs by link type. A link type of the set has one if the rule needs a program there, or
+    /// if the filter was already compiled.
     pub(super) programs: Vec<(LinkType, Program)>,
     /// Whether a part of the expression is opaque. An opaque rule without a program matches
     /// nothing.
@@ -60,7 +62,7 @@ impl FullRule {
     }
 }
 
-/// One of the rules under a key.
+/// An entry under a key: a rule, and the conditions that a frame with this key must also satisfy.
 #[derive(Debug, Clone)]
 pub(super) struct IndexedRule {
     pub(super) rule: u32,
@@ -151,7 +153,7 @@ impl RuleIndex {
         self.groups.get(group).map_or(&[], |group| group.as_slice())
     }
 
-    /// Number of entries under a look-up key.
+    /// Number of entries under the first table key of a look-up key.
     pub(super) fn entries_under(&self, look_up: &LookUpKey) -> usize {
         let Some(key) = look_up.keys(self.seeds).first().copied() else {
             return 0;
@@ -244,7 +246,8 @@ impl RuleIndex {
         masks.note(counts, u16::from_be_bytes([a, b]), bits, is_new);
     }
 
-    /// The entry under a key. `Err` is the index of a group of entries.
+    /// The only entry under a key, or `Err` with the index of the key's group of entries. `None` if
+    /// there is no entry.
     fn filed(&self, key: TableKey) -> Option<Result<IndexedRule, u32>> {
         fn filed<S: TableSlot>(
             table: &LookUpTable<S>,
@@ -267,7 +270,8 @@ impl RuleIndex {
         }
     }
 
-    /// Stores the entries of a key that has no group.
+    /// Replaces what the tables hold under a key by `entries`: nothing, one slot, or a new group. A
+    /// group that the key had must be given back before.
     fn file(&mut self, ref_counts: &mut RefCounts, key: TableKey, entries: Vec<IndexedRule>) {
         match key {
             TableKey::Flow(key) => self.flows.remove(key),
@@ -304,7 +308,7 @@ impl RuleIndex {
     }
 }
 
-/// Merges two entries with the same content for one flow.
+/// Merges two entries of one rule that differ only in their orientations.
 fn merged(mut entries: Vec<IndexedRule>) -> Vec<IndexedRule> {
     if let [one, other] = entries.as_mut_slice()
         && one.rule == other.rule
@@ -318,7 +322,7 @@ fn merged(mut entries: Vec<IndexedRule>) -> Vec<IndexedRule> {
     entries
 }
 
-/// Whether an entry fits into a slot.
+/// Whether an entry fits into a [`Flow4Slot`].
 fn is_simple_flow(entry: &IndexedRule) -> bool {
     let views = frame_flags::PLAIN | frame_flags::TAGGED;
     entry.remainder.is_none()

@@ -2,10 +2,11 @@
 //! headers as keys.
 //!
 //! The result differs from [`retroscope_packet::parse()`], because pcap-filter(7) reads fixed
-//! offsets. It follows no IPv6 extension header and skips no VLAN tag unless the expression says
-//! `vlan`. It checks no length and no version. It reads the ports of first fragments only. A load
-//! beyond the captured bytes rejects the packet, so a field that was not captured is absent here. A
-//! frame without a field that its headers promise is *short*.
+//! offsets. A program follows no IPv6 extension header, except one fragment header for `proto`, and
+//! skips no VLAN tag unless the expression says `vlan`. A program checks no length and no version.
+//! It reads ports only if the fragment offset is 0. A load beyond the captured bytes rejects the
+//! packet, so a field that was not captured is absent here. A frame without a field that its
+//! headers promise is *short*.
 
 use retroscope_packet::{
     CommonHeaders, LinkType,
@@ -157,8 +158,8 @@ impl HeaderKey {
         }
     }
 
-    /// Reads a frame. Writes the fields in place: a key that is made elsewhere and moved here with
-    /// wider stores would have to wait for its own stores.
+    /// Reads a frame. Writes the fields in place. A key that is built elsewhere with narrow stores,
+    /// and then copied with wider loads, would make the processor wait for the stores.
     #[inline]
     pub(super) fn read(&mut self, link_header: LinkHeaderKind, data: &[u8]) {
         if link_header == ETHERNET
@@ -389,7 +390,8 @@ impl HeaderKey {
     }
 }
 
-/// Flag of each protocol. A table, because no branch predictor can tell TCP from UDP.
+/// Flag of each protocol. A table, because the processor could not predict a branch on the
+/// protocol.
 static PORTS: [u16; 256] = {
     let mut table = [frame_flags::NO_PORTS; 256];
     table[TCP as usize] = frame_flags::TCP;
