@@ -107,8 +107,8 @@ impl MachineCode<FusedFunction> {
     #[inline]
     pub(crate) fn run_many(&self, frames: &[FilterFrame<'_>], results: &mut [u64]) -> u64 {
         assert!(frames.len() <= results.len());
-        // SAFETY: as for one program. In addition the code writes one result for each frame, and
-        // there are enough results.
+        // SAFETY: as in `run_many` for one program. In addition the code writes one result for each
+        // frame, and there are enough results.
         unsafe {
             (self.function)(
                 frames.as_ptr().cast(),

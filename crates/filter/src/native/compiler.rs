@@ -173,7 +173,7 @@ impl CompilerState {
             Ok(()) => {
                 add(&self.made);
             }
-            // Each program still runs by itself, as machine code.
+            // Each program still runs by itself, as machine code if it was compiled alone.
             Err(NativeError::NotFused { .. }) => {
                 add(&self.skipped);
             }

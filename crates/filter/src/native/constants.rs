@@ -1,5 +1,5 @@
 //! Long lists of constants: whether a number is in a list takes one multiplication and one memory
-//! access, however long the list is.
+//! access for each table of up to 256 constants.
 //!
 //! `host a or host b or …` becomes a chain of comparisons in classic BPF, one for each host. The
 //! table gives each constant its own slot, so a number can only equal the constant in its slot.
@@ -25,13 +25,14 @@ const SLOT_BITS: std::ops::RangeInclusive<u32> = 3..=16;
 const TRIES: u32 = 400;
 
 impl ConstantSet {
-    /// A table of `constants`, which must differ. `None` if no multiplier works. Below
+    /// A table of `constants`, which must differ. `None` if no multiplier works. Up to
     /// [`CONSTANTS_MAX`] that does not happen in practice; the fewer constants, the less likely.
     pub(super) fn new(constants: &[u32]) -> Option<Self> {
         let first = *constants.first()?;
-        // Addresses on this side of the wire may differ in their upper bits only, so the multiplier
-        // must mix well. Odd multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio)
-        // give a program the same code each time.
+        // The constants are in the byte order of loads, first byte lowest. So addresses of one
+        // network may differ in their upper bits only, and the multiplier must mix well. Odd
+        // multipliers from a fixed sequence (Knuth's 2^32 over the golden ratio) give a program the
+        // same code each time.
         let multipliers = || (1..=TRIES).map(|n| 0x9e37_79b9_u32.wrapping_mul(2 * n - 1));
         let roomy = constants.len().next_power_of_two().trailing_zeros() + 1;
         for bits in roomy.max(*SLOT_BITS.start())..=*SLOT_BITS.end() {

@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// Why a program stays with the interpreter. Apart from its length, the program is not the cause.
+/// Why a program has no machine code, or several programs have no common function. Apart from the
+/// length, the programs are not the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NativeError {

@@ -138,7 +138,8 @@ fn many(
     builder.ins().return_(&[any]);
 }
 
-/// Writer of the copies of all programs.
+/// Writes the copies of all programs, one for each class of packets and one for packets without a
+/// class.
 struct ClassCopies<'c, 'f> {
     builder: &'c mut FunctionBuilder<'f>,
     registers: BpfRegisters,
@@ -195,15 +196,16 @@ impl ClassCopies<'_, '_> {
         self.copy(facts);
     }
 
-    /// Continues with packets that have at least `bytes` captured bytes.
+    /// Writes a test: packets with at least `bytes` captured bytes continue, others go to
+    /// `otherwise`.
     fn need(&mut self, facts: &mut ClassFacts, bytes: u32, otherwise: Block) {
         facts.captured = u64::from(bytes);
         let is_enough = IntCC::UnsignedGreaterThanOrEqual;
         self.go_on_if(is_enough, self.packet.captured, bytes, otherwise);
     }
 
-    /// Continues with packets that have `number` at a place (offset and bytes) inside the captured
-    /// bytes.
+    /// Writes a test: packets that have `number` at a place (offset and bytes) inside the captured
+    /// bytes continue, others go to `otherwise`.
     fn need_number(
         &mut self,
         facts: &mut ClassFacts,
@@ -219,8 +221,8 @@ impl ClassCopies<'_, '_> {
         ));
     }
 
-    /// Continues with packets that are not later fragments. `offset` is the place of the fragment
-    /// word.
+    /// Writes a test: later fragments go to `otherwise`, other packets continue. `offset` is the
+    /// place of IPv4's flags and fragment offset.
     fn need_no_later_fragment(&mut self, facts: &mut ClassFacts, offset: u32, otherwise: Block) {
         const FRAGMENT_OFFSET: u32 = 0x1fff;
         let there = self.read(offset, 2);
@@ -231,7 +233,8 @@ impl ClassCopies<'_, '_> {
         facts.loads.push((PacketLoad::at(offset, 2), rest));
     }
 
-    /// Continues with packets for which `condition` holds between `value` and `number`.
+    /// Writes a test: packets for which `condition` holds between `value` and `number` continue,
+    /// others go to `otherwise`.
     fn go_on_if(&mut self, condition: IntCC, value: Value, number: u32, otherwise: Block) {
         let ins = self.builder.ins();
         let holds = ins.icmp_imm_u(condition, value, i64::from(number));

@@ -2,8 +2,8 @@
 
 use cranelift_codegen::ir::Value;
 
-/// Maximum number of remembered loads; the latest stay. Programs read few places, and the lists are
-/// compared where paths meet.
+/// Maximum number of remembered loads; the latest stay. Programs read few places, and where paths
+/// meet the translator compares the lists.
 const LOADS_MAX: usize = 24;
 
 /// Facts about every packet of a class, valid in the whole translation.
@@ -154,7 +154,7 @@ impl KnownState {
         self.loads.retain(|(load, _)| load.base == LoadBase::Start);
     }
 
-    /// The earlier result of the same load.
+    /// The result of an earlier load of the same bytes, if remembered.
     pub(super) fn load(&self, load: PacketLoad) -> Option<Value> {
         found(&self.loads, load)
     }

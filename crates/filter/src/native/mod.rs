@@ -7,16 +7,16 @@
 //! - `known` holds the facts that the translator knows at an instruction: checked lengths, loaded
 //!   bytes, and facts about all packets of the translation.
 //! - `translate` makes Cranelift's intermediate code. `operate` translates instructions that
-//!   compute, `branch` those that decide, and `constants` makes tables for long lists of constants.
+//!   compute, and `branch` conditional jumps. `constants` makes tables for long lists of constants.
 //! - `emit` adds the function around the program and the loop over packets, and runs Cranelift.
 //! - `code` maps the result and calls it. It contains the only unsafe code here.
 //! - `fused_function` makes one function of many programs, and removes tests whose result a class
 //!   of packets determines.
 //! - `compiler` is a thread that does all this while the data path continues.
 //!
-//! The machine code gives exactly the interpreter's results. A load beyond the captured bytes gives
-//! 0. So one length check may include a later, larger one if every path to acceptance passes both:
-//! it makes no difference which of the two rejects the packet.
+//! The machine code keeps exactly the packets that the interpreter keeps. A load beyond the captured
+//! bytes rejects the packet. So one length check may include a later, larger one if every path to
+//! acceptance passes both: it makes no difference which of the two rejects the packet.
 
 mod branch;
 mod code;

@@ -46,7 +46,7 @@ impl Need {
 /// Facts about a program, found before its translation.
 #[derive(Debug)]
 pub(super) struct Outline {
-    /// Need of each instruction.
+    /// Need before each instruction.
     pub(super) needs: Vec<Need>,
     pub(super) roles: Vec<InstructionRole>,
 }
@@ -77,7 +77,7 @@ impl Outline {
     fn need_before(&self, index: usize, instruction: &Instruction, ancillary: bool) -> Need {
         let k = instruction.k;
         if let Some(targets) = instruction.targets(index) {
-            // The need of an earlier target is still unknown and may be nothing.
+            // The need of an earlier target is still unknown. To assume no need is always correct.
             let need = |target: usize| {
                 if target > index {
                     self.needs[target]

@@ -25,7 +25,8 @@ use crate::{
 /// Longest IPv4 header in bytes: the maximum of [`RegisterContent::HeaderLen`].
 const HEADER_BYTES_MAX: u64 = 60;
 
-/// Flags of every load. The load cannot fault. It stays at its position after the check.
+/// Flags of every load and store. The access cannot fault, and stays at its position after the
+/// check.
 pub(super) fn load_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
@@ -229,7 +230,8 @@ impl Translator<'_, '_> {
         self.ins().load(I32, flags, frame, layout::WIRE_LEN)
     }
 
-    /// Loads ancillary data. `None` if there is no such data.
+    /// Loads ancillary data. `None` if there is no ancillary data at the offset `k`; the run then
+    /// ends here.
     fn load_ancillary(&mut self, k: u32) -> Option<RegisterContent> {
         let (bit, shift, mask) = match k {
             ANCILLARY_PACKET_TYPE => (
@@ -254,7 +256,8 @@ impl Translator<'_, '_> {
         Some(RegisterContent::Value(value))
     }
 
-    /// Applies an operation to `A`. `None` if that divides by a constant 0.
+    /// Applies an operation to `A`. `None` if both operands are constants and the operation divides
+    /// by 0; the run then ends here.
     fn arithmetic(
         &mut self,
         code: u16,
@@ -308,7 +311,8 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// Shifts. The processor takes the distance modulo 32, the program does not.
+    /// Shifts. The processor takes the distance modulo 32. In a program a distance of 32 or more
+    /// gives 0.
     fn shift(&mut self, code: u16, a: Value, b: Value) -> Value {
         let shifted = match code {
             op::LSH_K | op::LSH_X => self.ins().ishl(a, b),

@@ -2,7 +2,7 @@
 //!
 //! Instructions are translated in order. Jumps lead forward, except for the loop of `ip6
 //! protochain`. So all facts that meet at an instruction are known when the translator reaches the
-//! instruction. `operate` translates instructions that compute, `branch` instructions that decide.
+//! instruction. `operate` translates instructions that compute, `branch` conditional jumps.
 
 use cranelift_codegen::ir::{
     Block, BlockArg, InstBuilder, Value,
@@ -59,8 +59,8 @@ pub(super) struct Exits {
     pub(super) decide: Block,
 }
 
-/// Variables that a run changes. All programs of a function share them, because each variable takes
-/// memory for every block.
+/// Variables that a run changes. All programs of a function share these variables, because the
+/// compiler needs memory for each variable in every block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BpfRegisters {
     a: Variable,
@@ -145,7 +145,7 @@ impl<'t, 'f> Translator<'t, 'f> {
     /// Begins the block at an instruction. `None` if no path leads to the instruction.
     fn enter(&mut self, index: usize) -> Option<KnownState> {
         if self.program.outline.roles[index].is_loop_head {
-            // Perhaps only backward jumps lead here.
+            // The block is needed even if only backward jumps lead here.
             let block = self.block(index);
             self.builder.switch_to_block(block);
             return Some(KnownState::registers(RegisterContent::Variable));
