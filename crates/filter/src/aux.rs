@@ -1,15 +1,16 @@
-//! Facts about a packet, beside its bytes, that a filter may query.
+//! Facts about a packet, in addition to its bytes, that a filter may query.
 
 use retroscope_packet::Direction;
 
 /// Capture facts that live filters may query: `inbound`, `outbound`, `ifindex`.
 ///
-/// A query without an answer rejects the packet, as a load beyond the packet's end does.
+/// A filter that queries an unknown direction or index rejects the packet, as a load beyond the
+/// packet's end does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Aux {
     /// Direction of the packet.
     pub direction: Direction,
-    /// The kernel's index of the interface.
+    /// The kernel's index of the interface. `None` if unknown.
     pub ifindex: Option<u32>,
 }
 

@@ -1,7 +1,8 @@
-//! The boolean structure of an expression that contains Retroscope's own terms.
+//! The boolean structure of an expression with *own terms*: terms of Retroscope that libpcap does
+//! not know (`$flow`, `$iface`, `$communityId`, payload terms).
 //!
 //! This module does not interpret the pcap-filter text between own terms. It cuts the text into the
-//! longest pieces that mean the same when libpcap compiles each piece alone.
+//! longest pieces that libpcap can compile separately.
 
 use std::ops::Range;
 
@@ -16,13 +17,14 @@ use crate::{
 /// Maximum number of levels of an expression. Two things add a level: nested parentheses, and a
 /// change between `and` and `or`, which puts everything on its left one level down.
 const LEVELS_MAX: usize = 100;
-/// Maximum number of own terms.
+/// Maximum number of own terms, such as `$flow` and payload terms, in an expression.
 const TERMS_MAX: usize = 10_000;
 /// Maximum number of pieces of pcap-filter text. libpcap compiles each piece separately.
 const PIECES_MAX: usize = 1000;
 
-/// Plans `text`, which is cut into `words` and contains at least one own term. `tests` are its
-/// payload terms. Also returns the bytes of each piece of pcap-filter text.
+/// Makes the evaluation plan of `text`, which contains at least one own term. `words` are the words
+/// of `text`, `tests` its payload terms. Also returns the byte range of each piece of pcap-filter
+/// text.
 ///
 /// # Errors
 /// [`FilterProblem::Syntax`] and [`FilterProblem::Misplaced`] for the structure, and
@@ -47,7 +49,7 @@ pub(crate) fn plan(
     Ok((plan, parser.pieces))
 }
 
-/// The trigger-packet term that a word names.
+/// The own term that a word names: `$flow`, `$iface` or `$communityId`. `None` for any other word.
 fn variable(text: &str, word: &Word) -> Option<Variable> {
     let name = (word.kind == WordKind::Dollar).then(|| &text[word.span.clone()])?;
     Variable::from_name(name).filter(|variable| variable.is_term())
@@ -113,7 +115,7 @@ impl ChainParser<'_> {
         Ok(ChainOperand::Own(plan.negated_if(clause.negated), levels))
     }
 
-    /// The own term that a word is.
+    /// The plan of the own term at word `index`. `None` if the word is no own term.
     fn own_term(&self, index: usize) -> Option<EvaluationPlan> {
         let word = &self.structure.words[index];
         match word.kind {
@@ -122,7 +124,8 @@ impl ChainParser<'_> {
         }
     }
 
-    /// A clause of pcap-filter text.
+    /// The operand for a clause without own terms. Fails if the clause is a bare value after an own
+    /// term, such as `443` in `port 80 and $flow or 443`.
     fn pcap_text(&self, clause: &Clause) -> Result<ChainOperand, FilterError> {
         let words = clause.words.clone();
         if words.end - clause.first == 1 && self.lost_its_qualifiers(words.start) {
@@ -134,7 +137,8 @@ impl ChainParser<'_> {
         Ok(ChainOperand::Text(self.structure.bytes(words)))
     }
 
-    /// The error for words that contain an own term but are no clause.
+    /// The error for a clause that mixes an own term with other words, such as `host $flow`, or
+    /// that is nested too deeply.
     fn no_term(&self, words: Range<usize>) -> FilterError {
         let is_group = |at: usize| {
             let close = self.structure.partner(at);
@@ -155,10 +159,10 @@ impl ChainParser<'_> {
         )
     }
 
-    /// Joins operands from the left. Neighbouring text becomes one piece: at the start of the chain
-    /// always, later as long as the joiner stays the same. A piece thus keeps what libpcap carries
-    /// from one primitive to the next, such as the qualifiers in `tcp port 80 or 443`. `None` if
-    /// there are too many levels.
+    /// Joins operands from the left. Neighbouring operands of text become one piece: at the start
+    /// of the chain always, later as long as the joiner stays the same. A piece thus keeps what
+    /// libpcap carries from one primitive to the next, such as the qualifiers in `tcp port 80 or
+    /// 443`. `None` if there are too many levels.
     fn join(
         &mut self,
         parts: Vec<(Joiner, ChainOperand)>,
@@ -217,7 +221,8 @@ impl ChainParser<'_> {
         self.own_before[words.start] < self.own_before[words.end]
     }
 
-    /// Whether the operand at `start` is a bare number or address directly after an own term.
+    /// Whether the word at `start` begins with a digit, as a bare number or address does, and
+    /// follows an own term and its joiner.
     fn lost_its_qualifiers(&self, start: usize) -> bool {
         let word = self.structure.word(start);
         let is_bare = word.is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));

@@ -13,24 +13,25 @@ use crate::{
 /// compile.
 pub const EXPRESSION_BYTES_MAX: usize = 512 << 10;
 
-/// Longest expression, in bytes, that always goes to libpcap as a whole.
+/// Length in bytes up to which libpcap compiles an expression of at most [`SHORT_PRIMITIVES`] as a
+/// whole.
 const SHORT_BYTES: usize = 4 << 10;
-/// Most primitives that always go to libpcap as a whole. libpcap takes 60 ms for 100 hosts and 3 s
-/// for 300 ports.
+/// Number of primitives up to which libpcap compiles an expression of at most [`SHORT_BYTES`] as a
+/// whole. libpcap takes 60 ms for 100 hosts and 3 s for 300 ports.
 const SHORT_PRIMITIVES: usize = 100;
 /// Maximum length, in bytes, of a text that libpcap compiles as a whole.
 const WHOLE_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of primitives that libpcap compiles as a whole. Its time grows with the cube of
 /// their number: some seconds for this many ports, minutes for three times as many.
 const WHOLE_PRIMITIVES_MAX: usize = 500;
-/// Most primitives, and most bytes, that libpcap compiles within a millisecond whatever the
-/// primitives are. It takes 0.4 ms for 8 ports.
+/// libpcap compiles a text of at most this many primitives and bytes within a millisecond, whatever
+/// the primitives are. It takes 0.4 ms for 8 ports.
 const QUICK_PRIMITIVES: usize = 6;
 const QUICK_BYTES: usize = 512;
 /// Arithmetic operators. libpcap's optimizer takes seconds for thousands of these.
 const ARITHMETIC: [&str; 10] = ["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"];
-/// Largest program, in instructions before optimization, that libpcap's optimizer gets. The
-/// optimizer needs 2 s for 9,000 instructions.
+/// Largest program, in instructions before optimization, that libpcap's optimizer gets from a text
+/// of more than [`SHORT_BYTES`]. The optimizer needs 2 s for 9,000 instructions.
 const OPTIMIZED_INSTRUCTIONS_MAX: usize = 10_000;
 /// libpcap's maximum snap length for all but a few link types (`MAXIMUM_SNAPLEN` of `pcap-int.h`).
 const SNAPLEN_MAX: u32 = 262_144;
@@ -48,8 +49,9 @@ const REJECTS_ALL: &str = "expression rejects all packets";
 /// system's resolver, which takes seconds if a name server does not answer.
 ///
 /// libpcap's time grows steeply with the length of an expression. Above 4 KiB or 100 primitives the
-/// expression is compiled in parts and linked, if that cannot change its meaning. An expression
-/// that stays whole, exceeds 4 KiB and gives more than 10,000 instructions is not optimized.
+/// expression is compiled in parts and linked, if that cannot change its meaning. A whole
+/// expression or a part that exceeds 4 KiB and gives more than 10,000 instructions is not
+/// optimized.
 ///
 /// # Errors
 /// [`FilterError`], pointing into `expr`.

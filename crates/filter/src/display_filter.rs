@@ -1,9 +1,9 @@
 //! Recognizes Wireshark's display filters (wireshark-filter(4)) and translates the common ones, so
 //! that the error for `ip.addr == 192.0.2.7` names the capture filter `host 192.0.2.7`.
 
-/// Longer texts get no suggestion.
+/// Maximum length, in bytes, of a text that gets a suggestion.
 const TEXT_BYTES_MAX: usize = 1000;
-/// Nested parentheses and negations.
+/// Maximum nesting of parentheses and negations.
 const DEPTH_MAX: usize = 32;
 
 /// How a field with a value becomes a capture filter.
@@ -80,7 +80,8 @@ const FIELDS: [(&str, Translation); 30] = [
     ("vlan.id", Translation::Number("vlan")),
 ];
 
-/// A sentence for a text that is no capture filter but looks like a display filter.
+/// A sentence for the error message of a text that looks like a display filter: the translation, or
+/// that display filters are not supported. `None` for any other text.
 pub(crate) fn suggestion(text: &str) -> Option<String> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -100,7 +101,7 @@ pub(crate) fn suggestion(text: &str) -> Option<String> {
     }
 }
 
-/// A protocol that display filters know, a dot, and the name of a field.
+/// Whether a token is a protocol that display filters know, a dot, and the name of a field.
 fn is_field(token: &str) -> bool {
     token.split_once('.').is_some_and(|(protocol, field)| {
         let is_known = COMMON.contains(&protocol)
@@ -118,7 +119,8 @@ fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || ".:/_-".contains(character)
 }
 
-/// Words, operators and brackets; `None` for a text with any other character.
+/// The words, operators, parentheses, braces and commas of a text. `None` for a text with any other
+/// character.
 fn tokens(text: &str) -> Option<Vec<&str>> {
     let mut all = Vec::new();
     let mut rest = text.trim_start();
@@ -212,7 +214,7 @@ impl<'t> Translator<'t> {
         find(&PROTOCOLS, name).map(str::to_owned)
     }
 
-    /// What follows the name of a field.
+    /// Translates the operator and the value that follow the name of a field, or `in` and a set.
     fn field(&mut self, translation: Translation) -> Option<String> {
         if self.accept(&["in"]) {
             return self.set(translation);
@@ -230,7 +232,7 @@ impl<'t> Translator<'t> {
         test(translation, operator, value)
     }
 
-    /// `in {80, 443}` and `in {80 443}`.
+    /// Translates the set after `in`: `{80, 443}` or `{80 443}`.
     fn set(&mut self, translation: Translation) -> Option<String> {
         if !self.accept(&["{"]) {
             return None;
@@ -245,7 +247,8 @@ impl<'t> Translator<'t> {
     }
 }
 
-/// One comparison as a primitive.
+/// Translates one comparison of a field with a value. `None` if no primitive expresses the
+/// comparison.
 fn test(translation: Translation, operator: &str, value: &str) -> Option<String> {
     let is_number = !value.is_empty() && value.bytes().all(|it| it.is_ascii_digit())
         || value

@@ -20,8 +20,7 @@ pub struct FilterError {
     span: Range<usize>,
 }
 
-/// Kind of error. The user can correct each one except [`FilterProblem::Library`] and
-/// [`FilterProblem::Program`].
+/// Kind of error. The user can correct each one except [`FilterProblem::Library`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterProblem {
@@ -29,8 +28,8 @@ pub enum FilterProblem {
     #[error("syntax error")]
     Syntax,
     /// libpcap understands the expression but rejects it, for this link type or for all. Contains
-    /// libpcap's message. The place is the word that the message is about, as far as the message
-    /// names a word.
+    /// libpcap's message. The place is the word that the message is about, as far as it can be
+    /// found. [`FilterError::refused`] makes the same kind with the caller's message.
     #[error("{0}")]
     Refused(String),
     /// An unknown `$name`, dollar sign included.
@@ -39,15 +38,16 @@ pub enum FilterProblem {
     /// A variable in an expression that is used without a trigger packet.
     #[error("{0} needs a trigger packet, and there is none here")]
     NeedsTrigger(Variable),
-    /// `$flow`, `$iface`, `$communityId` or a payload term at a place where an own term is not
-    /// allowed. Contains a hint what to write instead.
+    /// An own term (`$flow`, `$iface`, `$communityId` or a payload term) at a place where it is not
+    /// allowed, a value without qualifiers after an own term, or too deep nesting. Contains the
+    /// message.
     #[error("{0}")]
     Misplaced(&'static str),
     /// An invalid payload term. The place is the invalid part of the term.
     #[error("{0}")]
     Payload(Cow<'static, str>),
     /// The expression has too many own terms, or too many pieces of text between own terms. The
-    /// place is the first one beyond the limit.
+    /// place is the first term or piece beyond the limit.
     #[error("more than {limit} {what} in one expression")]
     TooManyTerms {
         /// Name of the exceeded kind, in the plural.
@@ -55,8 +55,8 @@ pub enum FilterProblem {
         /// The limit.
         limit: usize,
     },
-    /// A host or network name in the same piece as a variable. The piece is compiled for each
-    /// trigger, but names are looked up only at the start.
+    /// A name that has no numeric replacement, such as a network's, in the same piece as a
+    /// variable. The piece is compiled for each trigger, but names are looked up only at the start.
     #[error(
         "'{name}' is a name beside {variable}: names are looked up once, at the start, and this is filled in later; \
          write an address in the place of the name"
@@ -77,7 +77,8 @@ pub enum FilterProblem {
         "'{0}' is a name, and looking it up asks other machines; write an address in its place"
     )]
     HostName(String),
-    /// The text, or a part that libpcap must compile as a whole, takes too long to compile.
+    /// The text, or a part that libpcap must compile as a whole, has too many bytes to compile in
+    /// reasonable time.
     #[error("{bytes} bytes are too long to compile at once; the limit is {limit_bytes}")]
     TooLong {
         /// Length of the text or part in bytes.
@@ -85,8 +86,8 @@ pub enum FilterProblem {
         /// Limit in bytes.
         limit_bytes: usize,
     },
-    /// The expression cannot be cut into parts and has too many primitives to compile in reasonable
-    /// time.
+    /// The expression, or a part that libpcap must compile as a whole, has too many primitives to
+    /// compile in reasonable time.
     #[error(
         "{primitives} primitives are too many to compile at once; the limit is {limit}: \
          write each with its qualifiers ('host A or host B'), without 'vlan', 'mpls', 'pppoes' or 'geneve'"
@@ -166,8 +167,10 @@ impl FilterError {
     /// ```
     ///
     /// Columns count characters. Tabs and control characters appear as spaces. A long line is
-    /// shortened to the part around the word. An error about a whole text has the first line only.
-    /// A display filter of Wireshark gets a last line with the capture filter to write instead.
+    /// shortened to the part around the word. [`FilterProblem::TooLong`],
+    /// [`FilterProblem::TooMany`] and [`FilterProblem::Library`] have the first line only. A text
+    /// that looks like a display filter of Wireshark gets a last line, with the capture filter to
+    /// write instead if there is a translation.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = format!("filter: {self}");

@@ -1,8 +1,8 @@
 //! Evaluates expressions with own terms, on one packet or on many packets together.
 //!
 //! The bits of a `u64` are a set of packets. Each part of the expression sees only packets that are
-//! still undecided. Programs run on all packets at once; payload terms read only the packets that
-//! the programs leave.
+//! still undecided. A program runs on all packets at once unless few are undecided. Payload terms
+//! read only the packets that the programs leave undecided.
 
 use std::cell::OnceCell;
 
@@ -14,8 +14,8 @@ use crate::{
     plan::EvaluationPlan,
 };
 
-/// If fewer packets are undecided, the program runs on each of these. Otherwise the program runs on
-/// all packets together, including the decided ones.
+/// If fewer packets are undecided, a program runs on each of these packets. Otherwise the program
+/// runs on all packets together, including the decided ones.
 const TOGETHER_MIN: u32 = 8;
 
 /// At most `N` packets of one link type and interface.
@@ -124,8 +124,8 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
         select(among, keeps).matching
     }
 
-    /// The packets of `among` whose payload satisfies `holds`. A packet without payload does not
-    /// match.
+    /// The packets of `among` whose payload satisfies `holds`. A packet for which
+    /// [`Parsed::payload`] returns `None` does not match. An empty payload is tested too.
     fn payload(&self, among: u64, holds: impl Fn(&[u8]) -> bool) -> KleeneSets {
         select(among, |index| {
             let payload = self.parsed(index).payload(self.frames[index].data());
@@ -138,7 +138,8 @@ impl<'b, 'p, const N: usize> Evaluation<'b, 'p, N> {
             Variable::Iface if self.terms.interface == Some(self.interface) => return among.into(),
             Variable::Flow => self.terms.flow,
             Variable::CommunityId => self.terms.community_flow(),
-            // All other variables are pcap-filter text.
+            // `$iface` of another interface does not match. All other variables are pcap-filter
+            // text and never terms.
             _ => return KleeneSets::from(0),
         };
         match (flow, term, &self.terms.community) {
@@ -218,8 +219,8 @@ mod tests {
         }
     }
 
-    /// All methods of [`Filter`](crate::Filter) end in this evaluation, so the test compares it
-    /// with an independent implementation.
+    /// Compares the evaluation of random plans with an independent implementation: for 64 packets
+    /// together, and for each packet alone.
     #[test]
     fn trees_are_evaluated_in_three_valued_logic() {
         let packets = [packet(Some(7)), packet(None), packet(Some(9))];

@@ -54,7 +54,8 @@ impl FilledExpression {
         matches!(*self.plan, EvaluationPlan::Piece(_))
     }
 
-    /// Compiles each piece of pcap-filter text that is not compiled yet.
+    /// Returns the program of each piece of pcap-filter text. Compiles the pieces that are not
+    /// compiled yet.
     pub(crate) fn compile(&self, link: LinkContext) -> Result<Vec<Program>, FilterError> {
         let pieces = self.pieces.iter();
         pieces.map(|piece| piece.compile(link)).collect()
@@ -100,12 +101,13 @@ pub(crate) enum CommunityTerm {
     /// TCP, UDP and SCTP: the same identifier means the same flow. Comparing keys is cheaper than
     /// hashing every packet, and keys also recognise later fragments.
     Flow(FlowTerm),
-    /// The identifier of any other packet, as text.
+    /// The identifier as text: of a packet of any other protocol, or an identifier that is known
+    /// without a packet ([`KnownFlow::CommunityId`](crate::KnownFlow::CommunityId)).
     Id(String),
 }
 
 impl TermValues {
-    /// The flow that `$communityId` means.
+    /// The flow that `$communityId` means. `None` if only the identifier is known.
     pub(crate) fn community_flow(&self) -> Option<FlowTerm> {
         match self.community {
             Some(CommunityTerm::Flow(flow)) => Some(flow),
@@ -131,19 +133,21 @@ impl TermValues {
 /// Value of `$flow`. Two values are equal if they name the same flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FlowTerm {
-    /// The flow is known from the trigger packet, or from the first fragment of its datagram.
+    /// The flow is known: from the trigger packet, from the first fragment of its datagram, or
+    /// without a packet.
     Key {
         key: FlowKey,
         /// Datagram of the trigger packet, if the packet is a fragment.
         trigger: Option<FragmentKey>,
     },
-    /// The trigger packet is a later fragment of an unknown flow. The term means its datagram, and
-    /// the flow as soon as the first fragment shows the flow.
+    /// The trigger packet is a fragment of an unknown flow. The term means its datagram, and the
+    /// flow as soon as the first fragment shows the flow.
     Datagram(FragmentKey),
 }
 
 impl FlowTerm {
-    /// The key to compare.
+    /// The value by which two terms are compared: the flow's key, or the datagram if the flow is
+    /// unknown.
     fn named(&self) -> Result<&FlowKey, &FragmentKey> {
         match self {
             Self::Key { key, .. } => Ok(key),
@@ -188,11 +192,12 @@ impl fmt::Display for CommunityTerm {
 }
 
 /// A piece of pcap-filter text, its origin, and its programs. All expressions with the piece share
-/// this value. The first thread that needs the piece for a link type compiles it, once.
+/// this value. A thread that needs the piece for a new link type compiles the piece and stores the
+/// result. If several threads do so at once, the first result stays.
 #[derive(Debug, Default)]
 pub(crate) struct FilterPiece {
     pub(crate) text: String,
-    /// The template as the user typed it. Errors point into this text.
+    /// The text of the template that the user typed. Errors point into this text.
     source: Arc<str>,
     segments: Vec<Segment>,
     /// Bytes in `source` of the first name that libpcap looks up each time it compiles the text.
@@ -251,7 +256,7 @@ impl FilterPiece {
         if let Some(made) = of(&self.lock(), link) {
             return made.clone();
         }
-        // Relaxed: the flag is set before the threads start that must see it.
+        // Relaxed: callers seal a piece before they pass the piece to other threads.
         if self.is_sealed.load(Relaxed)
             && let Some(name) = &self.name
         {
@@ -281,8 +286,9 @@ impl FilterPiece {
         start.min(end)..end
     }
 
-    /// Maps the byte at `at`, or the byte that ends there, to the template. Inside a value the
-    /// result is the `edge` of the variable's name.
+    /// Maps the offset `at` in the piece to an offset in the template. With `ending`, `at` is the
+    /// end of a range and may belong to the segment that ends at `at`. Inside a value the result is
+    /// the `edge` of the variable's name.
     fn place_of(&self, at: usize, ending: bool, edge: fn(&Range<usize>) -> usize) -> usize {
         let mut start = 0;
         for segment in &self.segments {
@@ -305,7 +311,7 @@ pub(crate) fn name_too_late(text: &str, name: Range<usize>) -> FilterError {
     FilterError::new(problem, text, name)
 }
 
-/// The result for a link type.
+/// The stored result for a link type. `None` if the piece was not compiled for this link type.
 fn of(made: &[CompiledPiece], link: LinkContext) -> Option<&Result<Program, FilterError>> {
     made.iter()
         .find(|(of, _)| *of == link)

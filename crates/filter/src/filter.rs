@@ -16,7 +16,8 @@ use crate::{
 ///
 /// [`Filter::prepare`] compiles the expression for one link type at a time, because a link type may
 /// appear late or may have no filtering in libpcap. Packets of other link types do not match.
-/// Evaluation does not allocate, except for `$communityId` of packets without ports.
+/// Evaluation allocates only to remember fragmented datagrams, for the search caches of patterns,
+/// and for each packet that is compared with the text of a Community ID.
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, LinkContext, FilterMode, PacketView};
@@ -88,9 +89,9 @@ impl<'p> PacketView<'p> {
 pub struct FilterAnswer {
     /// Decision about this packet.
     pub decision: Decision,
-    /// Set if this packet resolves a fragmented datagram. The caller must evaluate the packets with
-    /// this key again that it set aside. Each of these then gets [`Decision::Take`] or
-    /// [`Decision::Skip`].
+    /// Set if this packet is the first fragment of a datagram, and so decides about the later
+    /// fragments. The caller must then evaluate again the packets that it set aside under this key.
+    /// Each of these then gets [`Decision::Take`] or [`Decision::Skip`].
     pub resolves: Option<FragmentKey>,
 }
 
@@ -121,14 +122,14 @@ impl Filter {
     /// Like [`Filter::plain`], but looks up names once: see [`Template::resolve`].
     ///
     /// # Errors
-    /// Like [`Filter::plain`].
+    /// Errors of [`Filter::plain`] and of [`Template::resolve`].
     pub fn resolved(text: &str) -> Result<Self, FilterError> {
         let template = Template::parse(text)?.resolve()?;
         Ok(Self::new(template.into_plain()?))
     }
 
-    /// Whether [`Filter::prepare`] takes less than a millisecond. If not, libpcap must compile
-    /// something slow that no filter of the same expression has compiled yet.
+    /// Whether [`Filter::prepare`] is quick. If not, libpcap must compile a piece that may take
+    /// more than a millisecond and that no filter of the same expression has compiled yet.
     #[must_use]
     pub fn prepares_quickly(&self, link: LinkContext) -> bool {
         self.is_prepared(link.link_type, link.mode) || self.filled.compiles_quickly(link)
@@ -176,8 +177,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the filter is prepared for this link type and mode. Otherwise no packet of these
-    /// matches.
+    /// Whether the filter is prepared for this link type and mode. If not, no packet of this link
+    /// type and mode matches.
     #[must_use]
     pub fn is_prepared(&self, link_type: LinkType, mode: FilterMode) -> bool {
         self.programs(link_type, mode).is_some()
@@ -278,8 +279,8 @@ impl Filter {
     /// Whether the filter reads no byte after the headers of packets of a link type and mode. The
     /// headers end at [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
     ///
-    /// `false` if that is not certain, and for an expression with `payload` or `$flow`. `true` for
-    /// a plain expression that is not prepared for the link type.
+    /// `false` if that is not certain, and for every expression with own terms, such as `payload`
+    /// or `$flow`. `true` for a plain expression that is not prepared for the link type.
     #[must_use]
     pub fn reads_headers_only(&self, link_type: LinkType, mode: FilterMode) -> bool {
         let programs = self.programs(link_type, mode).unwrap_or_default();

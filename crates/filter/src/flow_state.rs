@@ -17,7 +17,8 @@ use crate::filled::{FlowTerm, TermValues};
 pub struct FlowState {
     /// Whether a datagram belongs to the flow, known from its first fragment.
     datagrams: Datagrams<bool>,
-    /// A datagram was evicted.
+    /// Whether a datagram was evicted because there were too many. Its later fragments may then be
+    /// missed.
     pub has_forgotten: bool,
     /// Flow of a trigger packet that is a later fragment, once the first fragment shows the flow.
     learned: Option<FlowKey>,
@@ -33,8 +34,9 @@ impl FlowState {
         state
     }
 
-    /// Learns from a packet if it is the first fragment of a datagram. Returns the key of that
-    /// datagram, whose later fragments are decided from now on.
+    /// Learns from a packet if the packet is the first fragment of a datagram. Returns the key of
+    /// that datagram, whose later fragments are decided from now on. `None` if the packet shows
+    /// nothing.
     pub(crate) fn observe(&mut self, term: FlowTerm, packet: &Parsed) -> Option<FragmentKey> {
         let datagram = fragment_of(packet).filter(|_| !packet.is_later_fragment())?;
         let flow = flow_of(packet)?;
@@ -60,7 +62,8 @@ impl FlowState {
         let Some(key) = self.key(term) else {
             return Some(false);
         };
-        // The flow's ports are unknown, so any packet between the two hosts belongs to the flow.
+        // The flow's ports are unknown, so any packet of this protocol between the two hosts
+        // belongs to the flow.
         if let FlowKey::Ip { proto, .. } = key
             && matches!(proto, TCP | UDP | SCTP)
         {
@@ -84,8 +87,8 @@ impl FlowState {
     }
 }
 
-/// Whether a packet without ports may belong to a flow: the addresses must agree, and the protocol
-/// if the packet shows its protocol.
+/// Whether a packet may belong to a flow, without a comparison of ports: the addresses must agree,
+/// and the protocol if the packet shows its protocol.
 fn could_belong(key: FlowKey, packet: &Parsed) -> bool {
     let Some(ip) = packet.network else {
         return false;

@@ -1,7 +1,7 @@
 //! A packet as programs see it, laid out for machine code.
 //!
 //! Machine code walks an array of frames ([`Program::run_many`](crate::Program::run_many)), so the
-//! layout is fixed at 24 bytes. The last word packs what a live packet has beside its bytes.
+//! layout is fixed at 24 bytes. The last word packs the packet's [`Aux`].
 #![expect(
     unsafe_code,
     reason = "a frame keeps its slice as pointer and length, whose order in memory Rust leaves open for a slice"
@@ -19,8 +19,8 @@ const PACKET_OUTGOING: u32 = 4;
 
 /// One packet: captured bytes, length on the wire, and [`Aux`].
 ///
-/// Cheap to make and to copy, and readable from any thread. Borrows the bytes, so nobody can change
-/// the bytes meanwhile.
+/// Cheap to make and to copy, and readable from any thread. A frame borrows the bytes, so nobody
+/// can change them while the frame exists.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct FilterFrame<'p> {
@@ -141,14 +141,14 @@ impl PackedAux {
         Self(packet_type | interface)
     }
 
-    /// Packet type in the kernel's numbering.
+    /// Packet type in the kernel's numbering, `None` if unknown.
     #[inline]
     pub(crate) fn packet_type(self) -> Option<u32> {
         let value = u32::try_from(self.0 >> Self::TYPE_SHIFT).unwrap_or(0);
         (self.0 & Self::HAS_TYPE != 0).then_some(value & Self::TYPE_MASK)
     }
 
-    /// The interface index.
+    /// The interface index, `None` if unknown.
     #[inline]
     pub(crate) fn interface(self) -> Option<u32> {
         let [a, b, c, d, ..] = self.0.to_le_bytes();

@@ -18,9 +18,9 @@ use crate::{
 
 /// Programs that see the same packets, and a way to run all of them at once.
 ///
-/// The machine code makes a test that several programs share only once. Each program runs by itself
-/// until there is machine code, and also if the programs are too long for one function. A clone
-/// refers to the same programs and costs nothing.
+/// The machine code finds the protocols of a packet once for all programs. Each program runs by
+/// itself until there is machine code, and also if the programs are too long for one function. A
+/// clone refers to the same programs and costs nothing.
 ///
 /// ```
 /// use retroscope_filter::{Aux, FilterFrame, Instruction, FusedPrograms, Program};
@@ -96,9 +96,8 @@ impl FusedPrograms {
         self.shared.code.get().map(|code| code.info)
     }
 
-    /// Runs the programs on at most [`Self::MANY`] frames. Bit `n` of a frame's result tells
-    /// whether program `n` keeps any byte of the frame. Returns all bits that are set in any
-    /// result.
+    /// Runs the programs on at most [`Self::MANY`] frames. Bit `n` of `results[i]` tells whether
+    /// program `n` keeps any byte of frame `i`. Returns all bits that are set in any result.
     ///
     /// # Panics
     /// If there are more frames.
@@ -145,7 +144,8 @@ impl FusedPrograms {
         self.shared.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the code is not needed any more.
+    /// Whether nobody needs the code any more: it was marked by [`Self::give_up`], or this is the
+    /// only clone.
     pub(crate) fn is_given_up(&self) -> bool {
         self.shared.is_stale.load(Ordering::Relaxed) || Arc::strong_count(&self.shared) == 1
     }

@@ -19,10 +19,10 @@ use crate::{Program, link::LinkLayout};
 
 /// Values that are remembered of one field; a field with more counts as untested.
 const VALUES_MAX: usize = 64;
-/// Fields that are remembered on a path; further fields count as untested. A copy of them waits at
-/// each target of a jump.
+/// Fields that are remembered on a path; further fields count as untested. The limit bounds memory,
+/// because each target of a jump keeps a copy of the fields.
 const FIELDS_MAX: usize = 64;
-/// Tags and labels in front of a network header that are followed.
+/// Maximum number of VLAN tags, and of MPLS labels, that are followed.
 const SHIFTS_MAX: usize = 16;
 
 const TPIDS: [u32; 3] = [0x8100, 0x88a8, 0x9100];
@@ -38,7 +38,7 @@ const IPV6_HEADER: u32 = 40;
 /// A field of the packet: offset, bytes, and the bits of its value that matter.
 type HeaderField = (u32, u32, u32);
 
-/// The values that fields of a packet may have, of those that were tested.
+/// For each field that the program has tested: the values that the field may have.
 type FieldValues = BTreeMap<HeaderField, BTreeSet<u32>>;
 
 /// The content of a register or a scratch word.
@@ -61,7 +61,8 @@ struct PathState {
     facts: FieldValues,
 }
 
-/// How far headers reach at least, and where the IPv4 header is if there is one for certain.
+/// The offset up to which all bytes certainly belong to headers, and the offset of the IPv4 header
+/// if there certainly is an IPv4 header.
 fn headers(layout: LinkLayout, facts: &FieldValues) -> (u32, Option<u32>) {
     match layout {
         LinkLayout::EtherType { at, bytes } => after_type(facts, at.into(), bytes.into()),
@@ -75,7 +76,7 @@ fn headers(layout: LinkLayout, facts: &FieldValues) -> (u32, Option<u32>) {
     }
 }
 
-/// Headers after a type field at `type_at`; the first of them begins at `at`.
+/// Like [`headers`], for headers that begin at `at`, after a type field at `type_at`.
 fn after_type(facts: &FieldValues, mut type_at: u32, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let field = (type_at, 2, 0xffff);
@@ -97,7 +98,8 @@ fn after_type(facts: &FieldValues, mut type_at: u32, mut at: u32) -> (u32, Optio
     (at, None)
 }
 
-/// A label stack. The lowest bit of a label's third byte marks the last label.
+/// Like [`headers`], for a label stack at `at`. The lowest bit of a label's third byte marks the
+/// last label.
 fn mpls(facts: &FieldValues, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let is_last = (at + 2, 1, 1);
@@ -133,7 +135,8 @@ fn ipv6(facts: &FieldValues, at: u32) -> (u32, Option<u32>) {
     (at + IPV6_HEADER + more, None)
 }
 
-/// Bytes that the headers of all these protocols have. `icmp`: the number that ICMP has.
+/// The length in bytes of the shortest header of these protocols, 0 for an unknown protocol. `icmp`
+/// is the protocol number of ICMP or ICMPv6.
 fn shortest(protocols: &BTreeSet<u32>, icmp: u32) -> u32 {
     let bytes = protocols.iter().map(|protocol| match protocol {
         6 => 20,
@@ -145,7 +148,7 @@ fn shortest(protocols: &BTreeSet<u32>, icmp: u32) -> u32 {
     bytes.min().unwrap_or(0)
 }
 
-/// The one value that a field has for certain.
+/// The value of a field, if the field can have only one value.
 fn only(facts: &FieldValues, field: HeaderField) -> Option<u32> {
     let mut values = facts.get(&field)?.iter();
     let first = values.next().copied();
@@ -192,7 +195,7 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
     true
 }
 
-/// Adds another path to an instruction.
+/// Merges the facts of another path to an instruction into `known`.
 fn merge(known: &mut Option<PathState>, other: PathState) {
     match known {
         Some(known) => known.join(&other),
@@ -231,7 +234,8 @@ impl PathState {
         });
     }
 
-    /// After an instruction that is no jump. `None`: it may read payload.
+    /// Updates the facts for an instruction that is no jump. `None` if the instruction may read
+    /// payload.
     fn step(&mut self, instruction: Instruction, layout: LinkLayout) -> Option<()> {
         let Instruction { code, k, .. } = instruction;
         let word = || usize::try_from(k).ok().filter(|word| *word < MEMORY_WORDS);
@@ -266,14 +270,14 @@ impl PathState {
                     RegisterValue::Unknown | RegisterValue::HeaderLen(_) => RegisterValue::Unknown,
                 };
             }
-            // The packet's length, and arithmetic.
+            // A load of the packet's length, or arithmetic.
             _ if load_bytes(code) == 0 => self.a = RegisterValue::Unknown,
             _ => return None,
         }
         Some(())
     }
 
-    /// A load at an offset from the start of the packet.
+    /// The content that a load at the offset `at` gives. `None` if the load may read payload.
     fn load(&self, code: u16, at: u32, layout: LinkLayout) -> Option<RegisterValue> {
         if at >= ANCILLARY {
             // Ancillary data: no byte of the packet.
@@ -286,7 +290,7 @@ impl PathState {
         Some(RegisterValue::Field((at, bytes, mask)))
     }
 
-    /// A load at `at` plus the length of the IPv4 header at `header`.
+    /// Like [`Self::load`], for the offset `at` plus the length of the IPv4 header at `header`.
     fn load_after_ipv4(
         &self,
         code: u16,
@@ -304,7 +308,8 @@ impl PathState {
         (end <= bytes).then_some(RegisterValue::Unknown)
     }
 
-    /// Remembers that a field has this value, within a bound: to forget a fact accepts less.
+    /// Remembers that a field has this value, if there is room. Without a fact the module accepts
+    /// fewer loads, so to drop a fact is safe.
     fn learn(&mut self, field: HeaderField, value: u32) {
         if self.facts.len() < FIELDS_MAX || self.facts.contains_key(&field) {
             self.facts.insert(field, BTreeSet::from([value]));
@@ -354,7 +359,7 @@ mod tests {
             known = known.decide(test(op::JSET_K, 0x10)).1;
         }
         assert_eq!(known.facts.len(), FIELDS_MAX);
-        // A field that is known already is learned anew.
+        // A new value of a remembered field replaces the old value.
         known.a = RegisterValue::Field((0, 1, 0xff));
         known = known.decide(test(op::JEQ_K, 8)).0;
         assert_eq!(only(&known.facts, (0, 1, 0xff)), Some(8));

@@ -15,8 +15,8 @@ use crate::frame::PackedAux;
 /// jump for each extension header. The smallest header has 8 bytes, a packet at most 256 KiB.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 65_536;
 
-/// Runs validated instructions; `None` means 0. `aux` is `None` if absolute loads always read the
-/// packet.
+/// Runs validated instructions. Returns the number of bytes to keep; `None` means 0. `aux` is
+/// `None` if absolute loads always read the packet.
 pub(crate) fn run(
     instructions: &[Instruction],
     packet: &[u8],

@@ -13,8 +13,8 @@
 //! - [`RuleSet`] holds thousands of filters and finds, by look-ups, all that match a packet.
 //!
 //! The crate is pure: bytes in, answers out. It has no sockets, and no thread except the
-//! [`Compiler`]'s. It uses the system in two ways only: libpcap reads the system's tables of names,
-//! and machine code needs executable memory.
+//! [`Compiler`]'s. It uses the system in three ways only: names are looked up in the system's
+//! tables and resolver, machine code needs executable memory, and a clock measures compile times.
 
 mod aux;
 mod chain;

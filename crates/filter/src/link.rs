@@ -7,13 +7,14 @@ use retroscope_packet::LinkType;
 pub struct LinkContext {
     /// Link-layer header type of the packets.
     pub link_type: LinkType,
-    /// Snap length of the file or interface in bytes, which accepting programs return. 0, or more
-    /// than libpcap's maximum, means that maximum.
+    /// Snap length of the file or interface in bytes, which accepting programs return (an empty
+    /// expression at most 262,144). 0, or more than `i32::MAX`, means libpcap's maximum, 262,144
+    /// for most link types.
     pub snaplen: u32,
     /// Whether packets come from a file or an interface.
     pub mode: FilterMode,
-    /// Whether libpcap's optimizer runs. It never runs on very long expressions, for which it takes
-    /// minutes (see [`crate::compile()`]).
+    /// Whether libpcap's optimizer runs. The optimizer never runs on some very long expressions,
+    /// for which it would take minutes (see [`crate::compile()`]).
     pub optimize: bool,
 }
 

@@ -22,8 +22,8 @@ const SYNTAX: &str = "syntax error";
 /// A number that the scanner rejects because it does not fit 32 bits. It does not resemble a number
 /// that a user writes.
 const PROBE: &str = " 0x5afe5afe5afe5afe ";
-/// Errors that may come from the system's resolver. For these there are no probes, since each probe
-/// may be slow.
+/// Errors that may come from the system's resolver. If such an error names several words, the first
+/// of these is the place: a probe would call the resolver again, which may be slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
 /// The error for `message`, which `handle` gave for `text`. Its place is a word, or empty at the
@@ -74,7 +74,8 @@ fn first_word_refused(
     low
 }
 
-/// Index of the word that an error about meaning is about.
+/// Index of the word that `message`, which is no syntax error, is about. `None` if `words` is
+/// empty.
 fn word_meant(
     text: &str,
     words: &[Word],
@@ -137,7 +138,7 @@ fn named_in(message: &str, word: &str) -> bool {
                 .any(|part| part == bare || (part.ends_with(':') && bare.starts_with(part))))
 }
 
-/// Keywords that an error without a name is about.
+/// Keywords that an error without a quoted word is about.
 fn keywords(message: &str) -> &'static [&'static str] {
     /// Part of the message, and the keywords.
     const TABLE: [(&str, &[&str]); 16] = [

@@ -12,9 +12,9 @@
 //! once, and replaces each name by the numbers and addresses that libpcap would find. Other names,
 //! such as those of networks, stay; text with such names is compiled at the start and never again.
 //!
-//! libpcap itself distinguishes keywords from names. In the language of 802.11 its parser takes any
-//! name after `type`, reports an unknown type, and looks nothing up. For a keyword it reports a
-//! syntax error.
+//! To distinguish names from keywords, this module lets libpcap compile `type WORD` for 802.11.
+//! After `type` libpcap's parser accepts any name, reports an unknown type, and looks nothing up.
+//! For a keyword libpcap reports a syntax error.
 
 use std::{
     ffi::CString,
@@ -50,7 +50,7 @@ pub(crate) struct Name {
 pub(crate) enum NameMeaning {
     /// Replacements with the same meaning to libpcap: byte ranges and their new texts, in order.
     Known(Vec<(Range<usize>, String)>),
-    /// The name was not found, or has no numeric form.
+    /// The name was not looked up, was not found, or cannot be replaced by a number.
     Unknown,
 }
 
@@ -129,7 +129,8 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         }
         let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
         let is_first = index > 0 && words[index - 1].kind == WordKind::Open;
-        // A host next to a variable is an error anyway, so the resolver need not be asked.
+        // A host name in the same piece as a variable is an error anyway, so the resolver is not
+        // asked.
         let is_host = head.is_some_and(|head| head.kind == NameKind::Host);
         let looks_up = looks_up && !(is_host && has_variable);
         if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
@@ -149,7 +150,8 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     names
 }
 
-/// Whether the next operand takes the qualifiers of the previous value.
+/// Whether the operand in the words `behind`, which follow a value, may take the qualifiers of that
+/// value.
 fn is_inherited(text: &str, behind: &[Word]) -> bool {
     let mut behind = behind
         .iter()
@@ -262,7 +264,8 @@ fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> 
     any_of(&its, is_first)
 }
 
-/// Joins addresses with `or`. `None` without addresses.
+/// Joins addresses with `or`, several of them in parentheses unless `is_first`. `None` without
+/// addresses.
 fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
     let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     let all = texts.join(" or ");
@@ -283,7 +286,7 @@ fn is_identifier(word: &str, libpcap: &mut Option<CompileHandle>) -> bool {
     if libpcap.is_none() {
         *libpcap = CompileHandle::open(&link).ok();
     }
-    // If libpcap does not work at all, it compiles no text either.
+    // If libpcap does not work at all, the result does not matter: libpcap compiles no text either.
     let (Some(handle), Ok(text)) = (libpcap, CString::new(format!("type {word}"))) else {
         return false;
     };
@@ -366,7 +369,8 @@ mod tests {
         }
     }
 
-    /// libpcap asks the resolver for each of these names.
+    /// After every keyword `x.example` must count as the name of a host, not of a port or protocol:
+    /// it must not inherit the qualifiers of an earlier operand.
     #[test]
     fn no_keyword_leaves_a_host_the_qualifiers_of_an_earlier_operand() {
         let protocols = "ip ip6 arp rarp tcp udp sctp ether link fddi tr ppp slip wlan decnet iso isis \

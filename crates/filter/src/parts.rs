@@ -9,8 +9,8 @@
 //! libpcap's optimizer in any case.)
 //!
 //! An expression stays whole if one of its primitives changes the meaning of later ones: `vlan`,
-//! `mpls`, `pppoes`, `geneve`. No part begins with a primitive that takes its qualifiers from the
-//! previous primitive.
+//! `mpls`, `pppoed`, `pppoes`, `geneve`. No part begins with a primitive that takes its qualifiers
+//! from the previous primitive.
 
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ use crate::{
 /// Target length of a part in bytes. With 512, lists of hosts or ports take five times as long to
 /// compile and give 30 % fewer instructions.
 const PART_BYTES: usize = 128;
-/// Words that always begin a primitive with its own qualifiers. Other words may do so too, but no
-/// part begins with these.
+/// Words that always begin a primitive with its own qualifiers. Other words may do so too, but a
+/// primitive that begins with another word never begins a part.
 const FRESH: [&str; 21] = [
     "host",
     "net",
@@ -68,7 +68,8 @@ enum ExpressionPart {
 }
 
 impl ExpressionParts {
-    /// Cuts an expression. `None` if it must stay whole.
+    /// Cuts an expression. `None` if it must stay whole, if it gives only one part, or if its
+    /// structure is invalid.
     pub(crate) fn split(text: &str) -> Option<Self> {
         let words = words(text);
         let structure = Structure::parse(text, &words).ok()?;
@@ -111,7 +112,8 @@ impl Cutter<'_> {
         Some(ExpressionParts(parts))
     }
 
-    /// Appends a clause to the previous text, or as a separate part.
+    /// Appends a clause to the previous text, or as a separate part. `None` if both would change
+    /// the meaning.
     fn push(&self, chain: &mut Vec<(Joiner, ExpressionPart)>, clause: &Clause) -> Option<()> {
         let is_fresh = self.is_fresh(clause);
         let begins = chain.is_empty() || is_fresh;
@@ -326,8 +328,8 @@ mod tests {
         );
     }
 
-    /// A random expression. Most primitives are short, so that the cuts of tests are at many
-    /// places.
+    /// A random expression. Some primitives contain 300 blanks, so that the expression is cut at
+    /// many places.
     fn tree(random: &mut fastrand::Rng, depth: u32) -> String {
         let count = random.usize(1..9);
         let mut text = String::new();

@@ -14,7 +14,7 @@ use crate::{
 /// bytes either way, and 9 ns instead of 18 in 64 bytes.
 const STRINGS_MIN: usize = 3;
 
-/// An expression as a tree. `chain` bounds its depth.
+/// An expression as a tree. `chain::plan` bounds its depth.
 #[derive(Debug, Clone)]
 pub(crate) enum EvaluationPlan {
     /// The program of a piece of pcap-filter text.
@@ -59,7 +59,7 @@ impl EvaluationPlan {
         }
     }
 
-    /// Combines parts, at least one, into one plan.
+    /// Joins parts, of which there must be at least one, into one plan.
     pub(crate) fn join(joiner: Joiner, parts: Vec<Self>) -> Self {
         let mut flat = Vec::with_capacity(parts.len());
         for part in parts {

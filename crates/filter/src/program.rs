@@ -187,7 +187,7 @@ impl fmt::Debug for Program {
     }
 }
 
-/// The frames that `kept_of` keeps, as bits.
+/// The frames of which `kept_of` keeps at least one byte, as bits.
 pub(crate) fn run_each(
     frames: &[FilterFrame<'_>],
     kept_of: impl Fn(&FilterFrame<'_>) -> u32,
@@ -344,8 +344,8 @@ mod tests {
         for code in 0..=0xff_u16 {
             let instructions = vec![Instruction::new(code, 0, 0, 1), Instruction::ret(1)];
             let ours = Program::new(instructions.clone(), false).is_ok();
-            // libpcap's validator accepts return and miscellaneous codes on which its interpreter
-            // aborts.
+            // Compares only the codes that we accept: libpcap's validator also accepts return and
+            // miscellaneous codes on which libpcap's interpreter aborts.
             if ours {
                 assert!(
                     sys::reference::validate(&instructions) || code == op::JA,

@@ -1,12 +1,13 @@
 //! Payload terms: `payload contains "…"`, `payload startswith "…"`, `payload matches /…/`.
 //!
 //! These terms are Retroscope's, not libpcap's. A payload term may replace any primitive, joined by
-//! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns; a
-//! packet without payload does not match. libpcap never sees a payload term: in pcap-filter text,
-//! none of the three operators can follow `payload`.
+//! `and or not ( )`. It tests the bytes that [`retroscope_packet::Parsed::payload`] returns, also
+//! if there are 0 bytes. A packet whose payload is unknown (`None`) does not match. libpcap never
+//! sees a payload term: in pcap-filter text, none of the three operators can follow `payload`.
 //!
-//! memchr's `memmem` searches strings. The regex crate searches patterns in time linear in the
-//! payload and in the pattern, so the size of a pattern is bounded: see [`pattern`].
+//! memchr's `memmem` searches single strings, aho-corasick many at once. The regex crate searches
+//! patterns in time linear in the payload and in the pattern, so the size of a pattern is bounded:
+//! see [`pattern`].
 
 mod literal;
 mod pattern;
