@@ -26,8 +26,8 @@ const PROBE: &str = " 0x5afe5afe5afe5afe ";
 /// of these is the place: a probe would call the resolver again, which may be slow.
 const RESOLVER: [&str; 2] = ["unknown host", "unknown network"];
 
-/// The error for `message`, which `handle` gave for `text`. Its place is a word, or empty at the
-/// end of the text if something is missing at the end.
+/// The error for `message`, which `handle` gave for `text`. Its place is a word or a quoted phrase,
+/// or empty at the end of the text if something is missing at the end.
 pub(crate) fn refusal(text: &str, message: &str, handle: &mut CompileHandle) -> FilterError {
     let words = words(text);
     let short = message.strip_prefix(PARSER).unwrap_or(message);

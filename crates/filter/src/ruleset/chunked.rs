@@ -1,5 +1,5 @@
-//! An array whose versions share memory. The array holds pointers to chunks, and a chunk is copied
-//! when it changes.
+//! An array whose versions share memory. The array holds pointers to chunks. A chunk that other
+//! versions share is copied before it changes.
 
 use std::{ops::Range, sync::Arc};
 
