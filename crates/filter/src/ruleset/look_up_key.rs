@@ -20,7 +20,8 @@ pub(super) enum LookUpKey {
     Flow4(FiveTuple<u32>),
     /// An IPv6 flow.
     Flow6(FiveTuple<u128>),
-    /// A primitive that can be looked up. Its ends do not count.
+    /// A primitive that can be looked up. Its `ends` (source or destination) are not part of the
+    /// table key.
     One(Atom),
     /// IP fragments between two addresses, for `$flow`.
     Fragments([IpAddr; 2]),
@@ -104,8 +105,8 @@ pub(super) fn proto_key(kind: u8, number: u8) -> u64 {
     small(tag::PROTO, u64::from(kind) << 8 | u64::from(number))
 }
 
-/// Key of an IPv6 prefix. The address is too long, so the key has 48 bits of a hash. The entry
-/// compares the address.
+/// Key of an IPv6 prefix. The address is too long, so the key has 48 bits of a hash. The address
+/// itself is compared after the look-up.
 pub(super) fn v6_key(seeds: Seeds, addr: u128, bits: u8) -> u64 {
     let masked = addr & (u128::MAX << (128 - u32::from(bits)));
     small(tag::V6, u64::from(bits) << 48 | wide(seeds, masked) >> 16)
@@ -132,7 +133,7 @@ pub(super) fn pair_key(seeds: Seeds, tag: u8, pair: [IpAddr; 2]) -> u64 {
     )
 }
 
-/// Key of a flow that is not IP.
+/// Key of a flow that is not IP. `None` for an IP flow.
 pub(super) fn link_key(seeds: Seeds, flow: &FlowKey) -> Option<u64> {
     let mac = |mac: [u8; 6]| {
         let [a, b, c, d, e, f] = mac;
@@ -289,7 +290,7 @@ impl Flow4Slot {
     }
 
     /// Panics if `group` is above [`Self::VALUE_MAX`], because the slot would refer to another
-    /// group. That many groups need 16 million rules.
+    /// group. That many groups need 8 million keys.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
         Self::with(key, 0x100, group)
     }
@@ -338,7 +339,7 @@ impl TableSlot for Flow4Slot {
         (self.word() >> 9, self.word() & 0x100 != 0)
     }
 
-    /// Only the view bits of `frame_flags` count.
+    /// Compares only the bits `PLAIN` and `TAGGED` of `frame_flags`.
     #[inline]
     fn accepts(&self, frame_flags: u16, orientation: u8) -> bool {
         let views = u32::from(frame_flags & (frame_flags::PLAIN | frame_flags::TAGGED))

@@ -4,9 +4,9 @@
 //! part that the fewest packets and the fewest other rules share. The rest of the conjunction is
 //! compared with the headers.
 //!
-//! If an expression would give too many conjunctions, only one operand of each `and` is used, and
-//! the whole expression is evaluated for the found packets. If some conjunction has nothing to look
-//! up (`not port 22`, `ip[8] < 5`), the rule's program decides.
+//! If an `and` would give too many conjunctions, only one of its operands is looked up, and the
+//! whole expression is evaluated for the found packets. If some conjunction has nothing to look up
+//! (`not port 22`, `ip[8] < 5`), the rule has no look-ups, and every packet is tested.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -20,8 +20,7 @@ use super::{
     look_up_key::{ALL_ORIENTATIONS, FiveTuple, Flow4Key, LookUpKey},
 };
 
-/// Maximum number of conjunctions of a short expression. Longer expressions may have two more for
-/// each primitive.
+/// An expression may have this number of conjunctions, and two more for each of its primitives.
 const CONJUNCTIONS: usize = 64;
 
 /// A primitive, negated or not.
@@ -54,7 +53,8 @@ pub(super) struct RulePart {
 pub(super) struct LookUps {
     /// The look-ups. `None` if every packet must be tested.
     pub(super) parts: Option<Vec<RulePart>>,
-    /// Whether a look-up does not decide, so that the whole expression must be evaluated.
+    /// Whether a look-up does not decide, so that the whole expression must be evaluated for each
+    /// found packet.
     pub(super) is_partial: bool,
 }
 
@@ -75,7 +75,8 @@ impl RulePart {
             .map_or(0, |remainder| remainder.literals.len())
     }
 
-    /// Whether this part belongs to `$flow`, and thus applies to every link type, under any tags.
+    /// Whether this part belongs to `$flow` or `$communityId`, and thus applies to every link type,
+    /// under any tags.
     pub(super) fn is_of_term(&self) -> bool {
         !matches!(self.look_up, LookUpKey::One(_)) && self.need == frame_flags::ALL
     }
@@ -124,7 +125,8 @@ pub(super) fn look_ups(
     LookUps { parts, is_partial }
 }
 
-/// The expression as an `or` of at most `limit` conjunctions. `None` if there are more.
+/// The expression, or with `negated` its negation, as an `or` of at most `limit` conjunctions.
+/// `None` if there are more.
 pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
     let (list, is_or) = match expr {
         Expr::Atom(atom) => {
@@ -164,7 +166,7 @@ pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<V
 }
 
 /// Conjunctions of which at least one holds whenever the expression holds. They may hold for other
-/// packets too.
+/// packets too. `None` if some conjunction would have nothing to look up.
 fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
     if let Some(all) = conjunctions(expr, false, limit) {
         let is_useful = |all: &Conjunction| all.iter().any(|literal| rank(literal) < RANKS);
@@ -193,7 +195,7 @@ fn covering(expr: &Expr, limit: usize) -> Option<Vec<Conjunction>> {
 /// The [`rank`] of a primitive that cannot be looked up.
 const RANKS: usize = 1 << 20;
 
-/// Relative number of packets that a primitive matches: a rank, not a count. [`RANKS`] if the
+/// A rough estimate, without a unit, of how many packets a primitive matches. [`RANKS`] if the
 /// primitive cannot be looked up.
 fn rank(literal: &Literal) -> usize {
     if literal.negated {
@@ -255,7 +257,8 @@ impl Planner<'_> {
             return false;
         }
         match (literal.atom, *look_up) {
-            // A look-up finds only packets of this view.
+            // In the tagged view, every look-up except that of an interface finds only tagged
+            // packets.
             (Atom::Vlan(None), look_up) => {
                 self.view == TagView::Tagged
                     && !matches!(look_up, LookUpKey::One(Atom::Interface(_)))
@@ -308,7 +311,8 @@ impl Planner<'_> {
             };
             return Some((part, done));
         }
-        // A hash finds IPv6 flows, so the whole conjunction is compared afterwards.
+        // The key of an IPv6 flow is only a hash, so the addresses and ports are compared after the
+        // look-up.
         let (flow, _, _) = flow(conjunction, v6)?;
         Some((RulePart::new(LookUpKey::Flow6(flow), need), Vec::new()))
     }
@@ -351,7 +355,8 @@ impl Planner<'_> {
             }
         };
         let need = match (literal.atom, self.view) {
-            // Hardware addresses precede the tags.
+            // Hardware addresses precede the tags, so these look-ups find packets with and without
+            // tags.
             (Atom::Interface(_), _) | (Atom::Mac { .. }, TagView::Plain) => need,
             _ => self.need(need),
         };
@@ -359,8 +364,8 @@ impl Planner<'_> {
     }
 }
 
-/// Which sides' look-ups find a literal with these ends, and whether the look-up decides the
-/// literal.
+/// The frame flags that the look-up of a literal with these ends allows, and whether the look-up
+/// decides the literal.
 fn sides(ends: EndQualifier) -> (u16, bool) {
     let other = frame_flags::ALL & !(frame_flags::SRC | frame_flags::DST);
     match ends {
@@ -380,7 +385,8 @@ fn port(literal: &Literal) -> Option<(EndQualifier, u16)> {
     }
 }
 
-/// The only protocol with ports that a conjunction allows.
+/// The protocol with ports that a conjunction allows. `None` if the conjunction allows several
+/// protocols or no protocol.
 fn proto(conjunction: &Conjunction) -> Option<u8> {
     let mut allowed = frame_flags::ANY_PORTS;
     for literal in conjunction.iter().filter(|literal| !literal.negated) {
@@ -413,7 +419,7 @@ fn flow<A: Copy + Ord>(
     let proto = proto(conjunction)?;
     let hosts = required_pair(conjunction, address)?;
     let ports = required_pair(conjunction, port)?;
-    // Bit number: 1 if addresses are exchanged, plus 2 if ports are exchanged.
+    // Bit number: 1 if the source has the higher address, plus 2 if the source has the higher port.
     let mut orientations = 0;
     for (bit, exchanged) in [(1, 0), (2, 1)] {
         if ports.orientations & bit != 0 {

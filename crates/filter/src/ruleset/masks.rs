@@ -1,15 +1,16 @@
 //! Tells which prefix lengths need a look-up for an address.
 //!
 //! One hash table holds prefixes of all lengths, so an address needs one look-up for each length.
-//! For the first 16 bits of an address, this array holds the lengths of all prefixes in rules:
-//! nearly always none, one or two. A port is a 16-bit address and a port range consists of
-//! prefixes, so the array is exact for ports.
+//! For each value of the first 16 bits of an address, [`Masks`] holds the lengths of the prefixes
+//! in rules that agree with these bits. Nearly always these are at most two lengths. A port is a
+//! 16-bit address and a port range consists of prefixes, so [`Masks`] is exact for ports.
 
 use std::collections::HashMap;
 
 use super::chunked::Chunked;
 
-/// Set of prefix lengths for the first 16 bits of an address. Bit `n` means length `n + 1`.
+/// A set of prefix lengths for each value of the first 16 bits of an address. Bit `n` of a set
+/// means length `n + 1`.
 #[derive(Debug, Clone)]
 pub(super) struct Masks(Chunked<u32>);
 
@@ -38,7 +39,7 @@ impl Masks {
         if was_there == is_there {
             return;
         }
-        // Updates the sets of all addresses that the prefix covers.
+        // Changes the set of each value of 16 bits that the prefix covers.
         let first = u32::from(first);
         let covered = first..first + (1 << 16_u8.saturating_sub(bits));
         self.0.change(covered, |set| *set ^= 1 << (bits - 1));

@@ -67,8 +67,8 @@ impl<'t> PrimitiveParser<'t> {
         self.0.word(index)
     }
 
-    /// Parses `vlan`, an optional identifier, and the primitives that follow with `and`. With `or`,
-    /// libpcap would also test frames without a tag, at the offsets after a tag.
+    /// Parses `vlan`, an optional identifier, and the primitives that follow with `and`. `None`
+    /// with `or`: libpcap would then also test frames without a tag, at the offsets after a tag.
     fn after_tag(&self) -> Option<(Expr, TagView)> {
         let (tag, rest) = self.0.clauses.split_first()?;
         let id = match tag.words.len() {
@@ -153,7 +153,8 @@ impl<'t> PrimitiveParser<'t> {
         Some((Expr::Atom(self.value(at..range.end, head)?), Some(head)))
     }
 
-    /// `src`, `dst`, `src or dst`, `src and dst`.
+    /// Parses `src`, `dst`, `src or dst` or `src and dst` from the word `at` on, and moves `at` to
+    /// the next word.
     fn ends(&self, at: &mut usize) -> Option<EndQualifier> {
         let side = |index| {
             self.word(index)
@@ -272,8 +273,9 @@ fn address(proto: Option<&str>, ends: EndQualifier, word: &str, bits: Option<u16
     Some(Atom::V6 { ends, addr, bits })
 }
 
-/// The prefix length; without a length, the width of the address. `None` if `addr` has bits set
-/// after the prefix: libpcap must report that error.
+/// The prefix length; without a length, the width of the address. `addr` begins at the highest bit.
+/// `None` if `addr` has bits set after the prefix, or if the length is 0 or above `width`: then
+/// libpcap decides.
 fn prefix_len(bits: Option<u16>, addr: u128, width: u8) -> Option<u8> {
     let bits = u8::try_from(bits.unwrap_or(width.into())).ok()?;
     let behind = addr.checked_shl(bits.into()).unwrap_or(0);

@@ -47,8 +47,8 @@ impl PublishedIndex {
     pub(super) fn publish(&self, index: Arc<RuleIndex>) -> Arc<RuleIndex> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, index);
-        // V0: Release, pairs with V1 in `RuleReader::refresh`. The mutex orders the version itself.
-        // This ordering makes a reader that sees the number check the mutex.
+        // V0: Release, pairs with V1 in `RuleReader::refresh`. A reader that sees the new number
+        // takes the pointer under the mutex, which orders the pointer.
         self.version.fetch_add(1, Ordering::Release);
         before
     }
@@ -69,7 +69,8 @@ pub struct RuleReader {
     index: Arc<RuleIndex>,
     version: u64,
     memory: Box<SearchMemory>,
-    /// Results of programs that run together, one for each current frame.
+    /// For each current frame, a bit mask of the programs that keep the frame, among programs that
+    /// run together.
     results: Box<[u64; MANY]>,
 }
 
@@ -97,8 +98,8 @@ impl RuleReader {
     }
 
     /// Switches to a newer version of the rules. Returns whether the version changed. Takes one
-    /// atomic load if nothing changed. Never waits: while the writer replaces the pointer, the old
-    /// version stays in use until the next call.
+    /// atomic load if nothing changed. Never waits: if another thread holds the lock of the
+    /// pointer, the old version stays in use until the next call.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         // V1: Acquire, pairs with V0 in `PublishedIndex::publish`.

@@ -23,7 +23,8 @@ fn append<T>(list: &mut [T], count: &mut usize, value: T, is_one: bool) {
     *count += usize::from(is_one);
 }
 
-/// Runs probes. Their memory accesses overlap.
+/// Runs probes, and appends the entries that match to `found`. The memory accesses of the probes
+/// overlap.
 #[inline]
 fn search<S: TableSlot>(
     table: &LookUpTable<S>,

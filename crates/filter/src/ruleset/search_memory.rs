@@ -38,7 +38,8 @@ pub(super) struct Probe<K> {
 }
 
 impl<K: Copy> Probe<K> {
-    /// The found entry, and whether there is an entry that matches such a packet.
+    /// The entry under the key, and whether the entry counts: it is a group, or a single entry that
+    /// accepts the packet. Without an entry the first value has no meaning.
     #[inline(always)]
     pub(super) fn look_up<S: TableSlot<Key = K>>(
         &self,
@@ -77,7 +78,7 @@ pub(super) struct SearchMemory {
     pub(super) flows: [Probe<Flow4Key>; MANY],
     /// At most both addresses and both ports of each packet.
     pub(super) spans: [PrefixSpan; 4 * MANY],
-    /// Probes of [`Self::prefixes`], which counts the valid ones.
+    /// Buffer for the probes of [`Self::prefixes`].
     pub(super) probes: Vec<Probe<u64>>,
     /// Found entries; only the first `count` are valid.
     pub(super) found: Vec<FoundEntry>,
@@ -131,7 +132,7 @@ impl SearchMemory {
         std::mem::swap(&mut self.found, &mut self.sorted);
     }
 
-    /// Adds an entry that was found by other means.
+    /// Adds one entry that a packet found.
     pub(super) fn push(&mut self, found: FoundEntry) {
         if self.found.len() == self.count {
             self.found.push(found);
@@ -141,7 +142,8 @@ impl SearchMemory {
         self.count += 1;
     }
 
-    /// Adds a rule that certainly matches a frame below [`MANY`].
+    /// Adds a rule that certainly matches the frame with the index `frame`, which is below
+    /// [`MANY`].
     #[inline]
     pub(super) fn push_rule(&mut self, rule: u32, frame: usize) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]

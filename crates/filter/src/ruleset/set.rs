@@ -31,8 +31,8 @@ use super::{
 /// Snap length for libpcap. It does not change which packets match.
 const SNAPLEN: u32 = 262_144;
 
-/// Rules to match packets against; see [the module](crate::RuleSet). One thread changes the set.
-/// [`RuleReader`]s on other threads use the latest version that it published.
+/// Rules to match packets against. One thread changes the set and publishes versions. A
+/// [`RuleReader`] on another thread takes the latest version at [`RuleReader::refresh`].
 ///
 /// ```
 /// use retroscope_filter::{Aux, Filter, FilterFrame, Matches, FilterMode, RuleId, RuleSet};
@@ -70,7 +70,7 @@ pub struct RuleSet {
     retired: Vec<Arc<RuleIndex>>,
 }
 
-/// Link types to which a rule does not apply.
+/// Link types to which a rule does not apply, and the errors of libpcap.
 type RefusedLinks = Vec<(LinkType, FilterError)>;
 
 /// Data of a rule on the control side.
@@ -264,7 +264,8 @@ impl RuleSet {
         Ok(InsertedRule { placement, refused })
     }
 
-    /// Adds a rule to the lists for which every packet of a link type is tested.
+    /// If look-ups cannot find a rule in packets of some link type, adds the rule to the lists of
+    /// rules that are tested on each of these packets.
     fn add_unindexed(&mut self, rule: u32, kept: &KeptRule) {
         match kept.placement {
             RulePlacement::Caller => Arc::make_mut(&mut self.work.asked_always).push(rule),
@@ -289,7 +290,7 @@ impl RuleSet {
         }
     }
 
-    /// The link types of `link_types` for which libpcap takes longer than a moment: in
+    /// The link types of `link_types` for which libpcap may take more than a millisecond: in
     /// [`Self::insert`], in [`Self::add_link_type`], or in the evaluation that the set asks for.
     /// See [`Filter::prepares_quickly`].
     #[must_use]

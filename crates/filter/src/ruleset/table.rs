@@ -1,13 +1,13 @@
 //! Hash tables whose versions share memory.
 //!
 //! A table has shards. A shard is an array of cache lines of four 16-byte slots, with linear
-//! probing over lines. A new version copies the array of pointers and the shards that changed: some
-//! KiB, whatever the size of the table. A look-up reads one pointer (the array of pointers stays in
+//! probing over lines. A new version copies the array of pointers and the shards that changed. With
+//! 100,000 keys a shard takes 16 KiB. A look-up reads one pointer (the array of pointers stays in
 //! the first-level cache) and nearly always one line.
 //!
 //! Most prefix keys of an address are in no table. A bit for each hash shows that for most of these
-//! keys ([`LookUpTable::may_have`]). The bits take a few KiB that stay in the cache, so no line of
-//! the table must be fetched.
+//! keys ([`LookUpTable::may_have`]), so no line of the table must be fetched. The bits stay in the
+//! cache: they take 8 KiB for 10,000 keys. A version with a new key copies all bits.
 
 use std::sync::Arc;
 
@@ -17,10 +17,11 @@ const LINE: usize = 4;
 /// Share of used slots at which a shard grows: five eighths.
 const LOAD: (usize, usize) = (5, 8);
 
-/// Filter bits for each key when the filter is built, before rounding up. About an eighth of the
-/// bits are then set.
+/// Filter bits for each key when the filter is built, before rounding up. At most about an eighth
+/// of the bits are then set.
 const FILTER_KEY_BITS: usize = 8;
-/// The filter is rebuilt when it has fewer bits than this for each key.
+/// An insertion rebuilds the filter if it has fewer bits than this for each key. Keys that were
+/// removed since the last rebuild count too.
 const FILTER_KEY_BITS_MIN: usize = 6;
 const FILTER_WORDS_MIN: usize = 16;
 
@@ -36,7 +37,7 @@ pub(super) trait TableSlot: Copy + Default {
     fn parts(&self) -> (u32, bool);
     /// Whether a slot with one entry matches packets with these flags and this orientation.
     fn accepts(&self, frame_flags: u16, orientation: u8) -> bool;
-    /// The values with which [`Self::accepts`] compares.
+    /// The frame flags and the orientations that [`Self::accepts`] allows.
     fn need(&self) -> (u16, u8);
 }
 
@@ -65,8 +66,8 @@ struct CacheLine<S>([S; LINE]);
 pub(super) struct LookUpTable<S> {
     shards: Vec<Arc<[CacheLine<S>]>>,
     used: Vec<u32>,
-    /// Bits of the hashes of all keys, and of some removed keys. [`FILTER_KEY_BITS`] bits for each
-    /// key.
+    /// For the hash of each key one bit is set. The bit of a removed key stays set until the filter
+    /// is rebuilt.
     filter: Arc<[u64]>,
     /// Number of keys in the table.
     keys: usize,
@@ -144,7 +145,8 @@ impl<S: TableSlot> LookUpTable<S> {
             for (bit, slot) in slots.iter().enumerate() {
                 found |= u32::from(slot.has_key(key)) << bit;
             }
-            // Slots of a line are filled in order. This is the only branch, and it is rarely taken.
+            // The slots of a line are filled in order, so the search continues only after a full
+            // line, which is rare. This is the only branch.
             let goes_on = u32::from(found == 0) & u32::from(!slots[LINE - 1].is_empty());
             if goes_on == 0 {
                 let slot = slots[found.trailing_zeros() as usize % LINE];
@@ -155,7 +157,7 @@ impl<S: TableSlot> LookUpTable<S> {
     }
 
     /// Loads the line where a search begins, before the search. For many keys in a row, these loads
-    /// overlap.
+    /// overlap. The result has no meaning: it only keeps the compiler from removing the load.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> bool {
         let lines = &*self.shards[Self::shard_of(hash)];
@@ -202,7 +204,7 @@ impl<S: TableSlot> LookUpTable<S> {
         self.gone += 1;
     }
 
-    /// A shard with the slots for which `stays` holds.
+    /// A copy of a shard, with `lines` cache lines and the slots for which `stays` holds.
     fn rebuilt(
         &self,
         index: usize,
@@ -226,8 +228,8 @@ impl<S: TableSlot> LookUpTable<S> {
     }
 }
 
-/// Word and bit of a hash in a filter of `words` words, a power of two. Uses hash bits from 24 on,
-/// apart from the bits that select the shard and the line.
+/// Word and bit of a hash in a filter of `words` words, a power of two. Uses the hash bits from bit
+/// 24 on: the shard is selected by bits 56 to 63, and the line by the lowest bits.
 #[inline(always)]
 fn filter_place(hash: u64, words: usize) -> (usize, u32) {
     let at = (hash >> 24) as usize & (words * 64 - 1);
@@ -258,8 +260,8 @@ mod tests {
     use super::*;
     use crate::ruleset::look_up_key::SmallSlot;
 
-    /// With random insertions and removals, every existing key is found and is in the filter, and
-    /// few other hashes are.
+    /// With random insertions and removals, every existing key is found and is in the filter. Fewer
+    /// than a quarter of other keys are in the filter.
     #[test]
     fn the_filter_knows_all_keys_and_few_others() {
         let mut random = fastrand::Rng::with_seed(9);

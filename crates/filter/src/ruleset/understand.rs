@@ -9,7 +9,7 @@ use super::{
     parse::parse,
 };
 
-/// The part of an expression that look-ups understand.
+/// An expression in the form that the planner of look-ups reads.
 #[derive(Debug)]
 pub(super) struct RuleMeaning {
     /// Bits of [`flags`]. The planner sets `PARTIAL`.
@@ -20,7 +20,8 @@ pub(super) struct RuleMeaning {
 
 /// Reads an expression.
 pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
-    // Own terms have state. For several pieces, no single program decides.
+    // The caller evaluates an expression with own terms: they may have state, and no single program
+    // decides.
     let asks = !filled.is_plain();
     let (expr, view) = if asks {
         (read(filled, &filled.plan, false), TagView::Plain)
@@ -48,11 +49,12 @@ pub(super) fn understand(filled: &FilledExpression) -> RuleMeaning {
     }
 }
 
-/// Whether the evaluation order can change the result: the expression has `or`, `not` or a test
-/// with two loads.
+/// Whether the evaluation order can change the result for a frame that was cut off: the expression
+/// has `or`, `not` or a hardware address.
 fn is_ordered(expr: &Expr) -> bool {
     match expr {
-        // The source is loaded first. If it was not captured, the destination does not count.
+        // libpcap loads the source first, which follows the destination in the frame. If the source
+        // was not captured, the frame does not match, whatever its destination.
         Expr::Atom(Atom::Mac { .. }) | Expr::Not(_) | Expr::Or(_) => true,
         Expr::Atom(_) => false,
         Expr::And(list) => list.iter().any(is_ordered),
@@ -72,7 +74,7 @@ fn read(filled: &FilledExpression, plan: &EvaluationPlan, is_negated: bool) -> E
         EvaluationPlan::All(parts) => return Expr::And(all(parts)),
         EvaluationPlan::Any(parts) => return Expr::Or(all(parts)),
         // A load beyond the captured bytes makes a piece false. The negated piece is then true,
-        // whatever its content.
+        // whatever its content, so look-ups cannot decide a negated piece.
         EvaluationPlan::Piece(index) if !is_negated => {
             let piece = filled.pieces.get(*index);
             match piece.map(|piece| parse(&piece.text)) {

@@ -1,10 +1,10 @@
 //! Rules without look-ups: their programs see every packet of a link type, together.
 //!
 //! `UnindexedRules` puts up to 64 programs into a *unit*, from which the compiler's thread makes
-//! one function. A change of the rules costs a list: a removed rule is masked out of its unit, and
-//! a new rule joins the smallest unit. Each program of a unit runs by itself until the unit has
-//! code. After a burst of changes the compiler has one unit to compile, because `UnindexedRules`
-//! gives up the units in between.
+//! one function. A removed rule is masked out of its unit. A new rule joins a unit that has room,
+//! the one with the fewest rules; this unit then needs a new function. Each program of a unit runs
+//! by itself until the unit has code. After a burst of changes the compiler has one unit to
+//! compile, because `UnindexedRules` gives up the units in between.
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ impl UnindexedRules {
             }
             is_mostly_live
         });
-        // Rules are taken from the end, so programs that are too long to share a function come
-        // last.
+        // Rules are taken from the end of the list. Programs that are too long to share a function
+        // are sorted to its start, so they are taken last.
         loose.sort_by_key(|(_, program)| program.can_fuse());
         let units = self.units.iter_mut();
         let open = units.filter(|unit| has_room(unit.fused.programs().iter()));
@@ -125,7 +125,8 @@ impl UnindexedRules {
     }
 }
 
-/// Moves rules to `members` while one function has room for the programs of `members`.
+/// Moves rules from the end of `loose` to `members` while one function has room for the programs of
+/// `members`.
 fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
     let has_room_for = |members: &[(u32, Program)], more: &Program| {
         let programs = members.iter().map(|(_, program)| program);
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
     use crate::{Aux, Instruction};
 
-    /// Matches packets whose first byte has any of these bits.
+    /// A program that matches packets whose first byte has any of these bits.
     fn program(bits: u32) -> Program {
         let plain = |code, k| Instruction {
             jump_true: 0,
@@ -234,7 +235,8 @@ mod tests {
         rules
     }
 
-    /// The rules that must match each packet.
+    /// The rules that must match each packet of `found`. `rules` maps each rule to its bits;
+    /// `u32::MAX` matches every packet.
     fn expected(rules: &BTreeMap<u32, u32>) -> Vec<Vec<u32>> {
         let of = |byte: u32| {
             let its = rules
@@ -271,7 +273,7 @@ mod tests {
                 }
                 waiting.extend(unindexed.arrange());
                 assert_eq!(found(&unindexed), expected(&rules), "seed {seed}");
-                // The compiler handles some of the waiting programs.
+                // The test acts as the compiler for some of the waiting programs.
                 while random.u8(..3) == 0 && !waiting.is_empty() {
                     let last = waiting.len() - 1;
                     let place = if random.bool() {
