@@ -1,6 +1,6 @@
 //! The length of a word, close enough to libpcap's scanner.
 
-/// Operators of two characters.
+/// Words of two characters that are neither letters nor digits.
 const PAIRS: [&str; 9] = ["&&", "||", ">=", "<=", "==", "!=", "<<", ">>", "::"];
 
 /// Length in bytes of the first word of `rest`; 0 if `rest` is empty.

@@ -28,9 +28,10 @@ pub(crate) struct Clause {
     pub(crate) negated: bool,
     /// Words of the clause, including each `not` at its start.
     pub(crate) words: Range<usize>,
-    /// First word after each `not`, in `words`.
+    /// Index of the first word after each `not` at the start.
     pub(crate) first: usize,
-    /// Clauses in the parentheses, if the clause is nothing but parentheses.
+    /// Clauses in the parentheses, if the words from `first` on are one pair of parentheses and its
+    /// content. `None` also below [`DEPTH_MAX`] levels.
     pub(crate) group: Option<Vec<Clause>>,
 }
 
@@ -128,7 +129,7 @@ impl<'t> Structure<'t> {
         self.words[words.start].span.start..self.words[words.end - 1].span.end
     }
 
-    /// The last primitive that changes the offsets of all later primitives.
+    /// Index of the last word that is in [`SHIFTING`].
     pub(crate) fn last_shift(&self) -> Option<usize> {
         let is_shifting = |word: &Word| SHIFTING.contains(&&self.text[word.span.clone()]);
         self.words.iter().rposition(is_shifting)

@@ -51,13 +51,13 @@ pub struct Template {
 struct TextPiece {
     /// Bytes of the piece in the text.
     bytes: Range<usize>,
-    /// The compiled piece, if the piece contains no variable. All expressions of the template share
-    /// this piece.
+    /// The piece with its compiled programs, if the piece contains no variable. All expressions of
+    /// the template share this piece.
     fixed: Option<Arc<FilterPiece>>,
 }
 
 impl PartialEq for Template {
-    /// Compares the texts; all other fields follow from the text.
+    /// Compares only the texts, so a template and its result of [`Template::resolve`] are equal.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
@@ -78,10 +78,12 @@ pub struct TriggerFacts {
     pub first_fragment: Option<FlowKey>,
 }
 
-/// Values that a template takes from a trigger packet. Small, and without text.
+/// Values that a template takes from a trigger packet. Small, and without text, except for
+/// `$communityId` of a packet without ports.
 ///
 /// For one template, equal values give equal expressions. All packets of a flow, in both
-/// directions, have the same value for `$flow`.
+/// directions, have the same value for `$flow`. A later fragment of TCP, UDP or SCTP has that value
+/// only if its first fragment is known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TriggerValues {
     /// Values for pcap-filter text, indexed by variable.
@@ -95,7 +97,8 @@ pub struct TriggerValues {
 pub enum KnownFlow {
     /// The flow's key. Gives a value for `$flow` and, if the flow has ports, for `$communityId`.
     Key(FlowKey),
-    /// The flow's Community ID, the value for `$communityId`. Does not match later fragments.
+    /// The flow's Community ID, the value for `$communityId`. Does not match later fragments of
+    /// TCP, UDP and SCTP.
     CommunityId(String),
 }
 
@@ -149,8 +152,9 @@ impl Template {
     /// system's tables (services(5), protocols(5)), and waits for the resolver.
     ///
     /// # Errors
-    /// [`FilterProblem::NameAndVariable`] for a piece that contains a host or network name and a
-    /// variable, because the name would have to be looked up for each trigger.
+    /// [`FilterProblem::NameAndVariable`] for a piece that contains a variable and a name that is
+    /// not replaced, such as any name of a host or network. That name would have to be looked up
+    /// for each trigger.
     pub fn resolve(mut self) -> Result<Self, FilterError> {
         for index in 0..self.pieces.len() {
             let bytes = self.pieces[index].bytes.clone();
@@ -212,7 +216,8 @@ impl Template {
         self.fixed().for_each(|piece| piece.seal());
     }
 
-    /// Whether compiling the template looks up names.
+    /// Whether compiling a template that [`Template::resolve`] returned looks up names. `false` for
+    /// any other template.
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.fixed().any(|piece| piece.name.is_some())
@@ -223,8 +228,8 @@ impl Template {
         self.pieces.iter().filter_map(|piece| piece.fixed.as_ref())
     }
 
-    /// Makes the shared piece if these bytes contain no variable. `name` is a name that libpcap
-    /// must look up.
+    /// Makes the shared piece of the piece number `index`, unless that piece contains a variable.
+    /// `name` is a name that libpcap must look up.
     fn fix(&mut self, index: usize, name: Option<Range<usize>>) {
         let bytes = self.pieces[index].bytes.clone();
         if !self.filled_in(&bytes).is_empty() {
@@ -259,7 +264,8 @@ impl Template {
     }
 
     /// Compiles the pcap-filter text for `link` with sample values, so that a template that can
-    /// never work fails before the first trigger. Tries IPv4 addresses, and then IPv6 addresses.
+    /// never work fails before the first trigger. Tries IPv4 addresses, and if libpcap rejects
+    /// these, IPv6 addresses.
     ///
     /// # Errors
     /// [`FilterError`], pointing into the text that the user typed.
@@ -291,12 +297,13 @@ impl Template {
         self.fixed().for_each(|piece| drop(piece.compile(link)));
     }
 
-    /// Extracts the values that the template needs from a trigger packet. Formats nothing, so it is
-    /// cheap enough for each packet that triggers.
+    /// Extracts the values that the template needs from a trigger packet. Formats nothing except
+    /// `$communityId` of a packet without ports, so it is cheap enough for each packet that
+    /// triggers.
     ///
     /// # Errors
     /// [`FillError`] for a variable that the packet cannot supply: the first variable for
-    /// pcap-filter text, or else the first own term.
+    /// pcap-filter text, or else `$flow`, or else `$communityId`.
     pub fn values(&self, facts: &TriggerFacts) -> Result<TriggerValues, FillError> {
         let mut values = TriggerValues::default();
         for (_, variable) in self.variables.iter().filter(|(_, v)| !v.is_term()) {
@@ -353,8 +360,8 @@ impl Template {
         Ok(self.filled(&TriggerValues::default()))
     }
 
-    /// The template as an expression for one interface, if `$iface` is its only variable.
-    /// `interface` is the ring-wide number.
+    /// The template as an expression for one interface, if the template contains no variable other
+    /// than `$iface`. `interface` is the ring-wide number.
     ///
     /// # Errors
     /// [`FilterProblem::NeedsTrigger`], pointing at the first variable other than `$iface`.
@@ -391,8 +398,8 @@ impl Template {
             Variable::CommunityId => terms.community.is_some(),
             _ => false,
         })?;
-        // Drops values that the text does not use. Otherwise expressions with the same text would
-        // differ.
+        // Drops values that the text does not use. Otherwise the filter would follow fragments of a
+        // flow that its text does not contain.
         let terms = TermValues {
             flow: terms.flow.filter(|_| self.asks(Variable::Flow)),
             community: terms.community.filter(|_| self.asks(Variable::CommunityId)),
@@ -472,7 +479,8 @@ impl TriggerValues {
 }
 
 impl TriggerFacts {
-    /// The flow of the packet itself, or of its first fragment.
+    /// The flow of the packet itself, or for a later fragment the flow of its datagram's first
+    /// fragment.
     fn flow(&self) -> Option<FlowKey> {
         let is_later = self.parsed.is_later_fragment();
         let first_fragment = self.first_fragment.filter(|_| is_later);

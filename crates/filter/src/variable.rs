@@ -4,8 +4,8 @@ use std::{fmt, net::IpAddr};
 
 use retroscope_packet::{Mac, MacAddr, Parsed};
 
-/// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers> that have a keyword in
-/// pcap-filter.
+/// Protocol numbers of <https://www.iana.org/assignments/protocol-numbers>, and the keywords of
+/// pcap-filter that `$proto` shows for these numbers.
 const PROTOCOLS: [(u8, &str); 5] = [
     (1, "icmp"),
     (6, "tcp"),

@@ -63,8 +63,7 @@ pub(crate) fn words_and_tests(text: &str) -> Result<(Vec<Word>, Vec<PayloadTest>
     let mut tests = payload::PayloadTests::default();
     while let Some(len) = scanner.next_len() {
         let start = scanner.at;
-        // An address or a name cannot follow: pcap-filter text never has `payload` before another
-        // word.
+        // `payload` without a term after it is a name, for example that of a host.
         match &text[start..start + len] {
             payload::KEYWORD => match tests.parse(text, start)? {
                 Some(len) => scanner.push_as(len, WordKind::Payload(tests.tests.len() - 1)),
@@ -90,7 +89,7 @@ impl<'t> WordScanner<'t> {
     fn new(text: &'t str) -> Self {
         let mut scanner = Self {
             text,
-            // A word and the following blank rarely have fewer bytes.
+            // A word and the following blank rarely have fewer than 4 bytes.
             words: Vec::with_capacity(text.len() / 4 + 1),
             at: 0,
             brackets: 0,

@@ -239,8 +239,8 @@ pub(super) struct Flow4Key {
 }
 
 impl Flow4Key {
-    /// A key from two ends in any order. Also returns whether addresses and ports were exchanged,
-    /// as a bit of a slot's `orientations`.
+    /// A key from two ends in any order. Also returns the orientation as one bit: bit 0 if nothing
+    /// was exchanged, bit 1 for addresses, bit 2 for ports, bit 3 for both.
     #[inline]
     pub(super) fn new(frame_flags: u16, src: u32, dst: u32, ports: (u16, u16)) -> (Self, u8) {
         let swapped = u8::from(src > dst);
@@ -272,8 +272,8 @@ impl Flow4Key {
 #[repr(C)]
 pub(super) struct Flow4Slot {
     addresses: u64,
-    /// From the lowest bit: protocol (2), views (2), orientations (4), whether the value is a group
-    /// (1), value (23), ports (32).
+    /// From the lowest bit: protocol (2), views (2: plain, tagged), orientations (4), whether the
+    /// value is a group (1), value (23), ports (32).
     rest: u64,
 }
 

@@ -43,7 +43,7 @@ pub(super) struct RulePart {
     pub(super) look_up: LookUpKey,
     /// Bit mask: a frame matches only if its flags are a subset of these bits.
     pub(super) need: u16,
-    /// For IPv4 flows: the orientations that match, of the four orientations.
+    /// For IPv4 flows: bit mask of the orientations that match (see [`Flow4Key::new`]).
     pub(super) orientations: u8,
     pub(super) remainder: Option<Arc<Remainder>>,
 }

@@ -15,8 +15,8 @@ pub enum Certainty {
 }
 
 /// The rules that match each frame of one
-/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value: matching does not
-/// allocate unless there are more matches than ever before.
+/// [`RuleReader::match_many`](super::RuleReader::match_many). Reuse the value: it allocates only if
+/// there are more matches than ever before.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     list: Vec<RuleMatch>,

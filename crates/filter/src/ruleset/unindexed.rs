@@ -71,8 +71,9 @@ impl UnindexedRules {
         }
     }
 
-    /// Rearranges the units if that is worthwhile, before readers see the changes. Returns the new
-    /// units' programs, which the caller should compile.
+    /// Dissolves units of which at most half of the rules remain, and moves new rules to units,
+    /// before readers see the changes. Returns the new units' programs, which the caller should
+    /// compile.
     pub(super) fn arrange(&mut self) -> Vec<FusedPrograms> {
         self.is_changed = false;
         let mut new = Vec::new();

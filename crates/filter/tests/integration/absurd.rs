@@ -1,4 +1,4 @@
-//! Texts that no user means. Each must be rejected within a second, without a crash.
+//! Texts that no user means. No text may cause a crash, and a rejection may take at most a second.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ fn cpu_time() -> Duration {
     time.try_into().expect("it is not negative")
 }
 
-/// Tries a text. Returns the error, which must render and must come within the time limit.
+/// Tries a text. Returns the error, which must render and must come within the time limit. `None`
+/// if the text is accepted.
 fn tried(what: &str, text: &str) -> Option<FilterError> {
     for _ in 0..3 {
         let start = cpu_time();
@@ -104,7 +105,7 @@ fn long_texts_are_refused_or_compiled_quickly() {
                 .is_some_and(|error| matches!(error.problem(), FilterProblem::TooLong { .. }));
             assert!(is_too_long, "{bytes} bytes of {text:?}: {error:?}");
         }
-        // A long valid text may take longer.
+        // A valid text may take longer, so the maximum length is tried only if 16 KiB are rejected.
         if tried(&format!("16 KiB of {text:?}"), &filled(16 << 10, text)).is_some() {
             let what = format!("as much as may be of {text:?}");
             tried(&what, &filled(EXPRESSION_BYTES_MAX, text));

@@ -174,7 +174,8 @@ fn live_filters_ask_for_direction_and_interface() {
         FilterProblem::Refused(_)
     ));
     program("ip broadcast", ETHERNET);
-    // The kernel answers this for a live socket, but a recorded packet cannot.
+    // The kernel answers this load of the VLAN tag (`SKF_AD_VLAN_TAG`) for a live socket, but a
+    // recorded packet cannot.
     assert!(matches!(
         error("ether[0xfffff02c:2] = 5", LIVE).problem(),
         FilterProblem::Program(_)

@@ -177,7 +177,8 @@ fn payload_is_a_name_where_no_term_follows() {
         let template = Template::parse(text).expect("pcap-filter text");
         assert_eq!(template.variables(), []);
     }
-    // The words of a term have no meaning in another order, or to libpcap.
+    // Misplaced, incomplete and misspelled terms are errors. Each error marks the beginning of the
+    // second column.
     for (text, marked) in [
         ("host payload contains \"a\"", "payload contains \"a\""),
         ("payload contains payload", ""),
@@ -241,14 +242,14 @@ enum OracleExpression {
     Pcap(&'static str, PcapPredicate),
     Contains(Vec<u8>),
     StartsWith(Vec<u8>),
-    /// A string in upper or lower case.
+    /// A string whose letters may be in upper or lower case (`payload matches /…/i`).
     Ignoring(Vec<u8>),
     Not(Box<OracleExpression>),
     /// Operands from left to right, each with its joiner.
     Chain(Vec<(bool, OracleExpression)>),
 }
 
-/// A packet, and the values that were put into it.
+/// A packet, its payload, and whether it has a VLAN tag.
 struct Packet {
     frame: Vec<u8>,
     payload: Vec<u8>,
@@ -457,7 +458,7 @@ fn real_packets_agree_with_the_naive_twin() {
     );
 }
 
-/// The smaller captures.
+/// The captures of three folders with less than 100,000 bytes each.
 fn captures(traces: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut paths = Vec::new();
     for folder in ["apps", "encap", "linktypes"] {

@@ -350,7 +350,8 @@ fn a_fragment_as_trigger_brings_its_datagram() {
         udp(OTHER, &[]),
         ipv4(ENDS, 17, (2, 2, false), &[]),
     ];
-    // The trigger is a later fragment, so frames before its first fragment are missing.
+    // The trigger is a later fragment, so frame 0 is missing: only the first fragment (frame 2)
+    // shows the flow.
     let (taken, _) = dump(&filter("$flow", &frames[1]), &frames);
     assert_eq!(taken, [1, 2, 3, 4]);
     // The trigger is the first fragment, which shows the flow; its later fragments need nothing
@@ -359,11 +360,12 @@ fn a_fragment_as_trigger_brings_its_datagram() {
     assert!(first.matches(&view(&frames[3], 3)));
     let verdict = first.evaluate(&mut first.state(), &view(&frames[6], 3));
     assert_eq!(verdict.decision, Decision::Maybe(datagram(&frames[6])));
-    // All fragments of one datagram fill the template equally.
+    // All later fragments of one datagram fill the template equally.
     assert_eq!(fill("$flow", &frames[1]), fill("$flow", &frames[3]));
 }
 
-/// Hits are distinguished by their values, without formatting anything.
+/// Two trigger packets give equal values exactly if they give equal texts, so hits can be compared
+/// without formatting the texts.
 #[test]
 fn values_are_equal_where_the_filled_in_texts_are() {
     let other_first = ipv4(OTHER, 17, (3, 0, true), &[]);
@@ -511,8 +513,8 @@ fn names_and_variables_do_not_mix() {
     }
 }
 
-/// A piece that was compiled before sealing stays usable. Other compilations fail, and the error
-/// points at the name.
+/// A piece with a name stays usable for the link types for which it was compiled before sealing.
+/// For other link types compilation fails, and the error points at the name.
 #[test]
 fn a_sealed_name_is_not_compiled_again() {
     let link = |link_type| LinkContext {

@@ -120,8 +120,8 @@ fn a_check_covers_what_it_says_and_no_byte_more() {
         .clone()
         .flat_map(|first| loads.clone().map(move |second| (first, second)))
     {
-        // Once with loads after an offset of 1, and once with absolute loads. The ends are the
-        // same.
+        // Once with loads relative to `X`, which is 1, and once with absolute loads, which end one
+        // byte earlier.
         for absolute in [0, op::LD_W_ABS ^ op::LD_W_IND] {
             let program = [
                 plain(op::LD_B_ABS, 0),
@@ -181,7 +181,8 @@ fn a_loop_without_end_ends_with_nothing() {
     assert_eq!(compare(&program, Libpcap::NotAsked, 1, 2), 0);
 }
 
-/// Regression test: a chain of comparisons led through a loop head, and the code left the head out.
+/// Regression test: a chain of comparisons led through a loop head, and the machine code left the
+/// head out.
 #[test]
 fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
     let program = [
@@ -196,7 +197,8 @@ fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
         plain(op::LD_B_ABS, 4),
         Instruction::ret(1),
     ];
-    // `A` takes the values 2, 1, 0, and equals the length 2 or 1 before the loop ends.
+    // `A` is 2 in the first round. Only a packet of 2 bytes takes a second round. Every path ends
+    // at the load of the fifth byte.
     assert_eq!(
         compare(&program, Libpcap::Asked, 0, 9),
         5,
@@ -204,8 +206,8 @@ fn a_chain_of_comparisons_stops_at_the_head_of_a_loop() {
     );
 }
 
-/// A check before a loop head does not count if the backward jump comes from a path that skipped
-/// the check.
+/// A bounds check before a loop head does not count if the backward jump comes from a path that
+/// skipped the check.
 #[test]
 fn a_loop_may_be_entered_from_the_side() {
     let program = [

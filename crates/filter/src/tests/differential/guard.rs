@@ -12,7 +12,7 @@ pub(super) struct GuardedMemory {
     start: NonNull<c_void>,
 }
 
-/// Usable bytes before the guard, a multiple of any page size.
+/// Usable bytes before the guard, a multiple of every page size up to 64 KiB.
 const USABLE: usize = 64 << 10;
 const GUARD: usize = 64 << 10;
 

@@ -54,7 +54,8 @@ fn is_accepted(text: &str, link_type: LinkType) -> bool {
     filter.reads_headers_only(link_type, FilterMode::Savefile)
 }
 
-/// Primitives, ours and libpcap's, joined by `and`, `or` and `not`.
+/// A random expression: `HOSTILE` primitives and those of `expressions.rs`, joined by `and`, `or`
+/// and `not`.
 fn text(random: &mut fastrand::Rng, depth: u32) -> String {
     if depth == 0 {
         return match random.bool() {
@@ -70,7 +71,7 @@ fn text(random: &mut fastrand::Rng, depth: u32) -> String {
     }
 }
 
-/// Bytes that look like what filters ask for.
+/// 60 bytes, mostly values that filters compare with, such as addresses, ports and tags.
 fn payload(random: &mut fastrand::Rng) -> Vec<u8> {
     const PIECES: [&[u8]; 12] = [
         &[0x81, 0, 0, 10],
@@ -97,7 +98,8 @@ fn payload(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-/// Link header and tags, then IP; the length of IP is that of the whole packet.
+/// A random packet: link header, up to two tags, sometimes MPLS, PPPoE or an EtherType other than
+/// IP, then IP. The length field of IPv6 covers the rest of the packet; that of IPv4 is 0.
 fn packet(random: &mut fastrand::Rng, link_type: LinkType) -> Vec<u8> {
     let is_v4 = random.bool();
     let network = match is_v4 {

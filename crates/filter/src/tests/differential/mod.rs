@@ -75,7 +75,8 @@ impl Iterator for Trials {
     }
 }
 
-/// All implementations that run a program, and how often they ran.
+/// Runs all implementations of programs. Counts the programs, and the packets that the programs
+/// keep or reject.
 struct Judges {
     /// Guarded memory for each packet of a run.
     places: Vec<GuardedMemory>,
@@ -106,7 +107,8 @@ impl Judges {
         }
     }
 
-    /// Runs all implementations on up to 64 packets.
+    /// Runs all implementations on up to 64 packets. Fails if any result differs from that of the
+    /// interpreter.
     fn compare(&mut self, seed: u64, program: &Program, libpcap: Libpcap, packets: &[Packet]) {
         let places = self.places.iter_mut().zip(packets);
         let frames: Vec<FilterFrame<'_>> = places

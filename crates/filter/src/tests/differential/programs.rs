@@ -29,7 +29,8 @@ fn defined_codes() -> Vec<u16> {
     codes
 }
 
-/// A random instruction that is followed by `left` instructions before the last one.
+/// A random instruction, which `left` more random instructions follow. Its jumps lead at most to
+/// the instruction after these.
 fn instruction(random: &mut fastrand::Rng, codes: &[u16], left: usize) -> Instruction {
     let code = codes[random.usize(..codes.len())];
     let reach = u8::try_from(left.min(6)).expect("at most 6") + 1;
@@ -75,8 +76,8 @@ fn random_programs_mean_the_same_to_all() {
     without_memory.retain(|code| !matches!(*code, op::ST | op::STX | op::LD_MEM | op::LDX_MEM));
     for seed in Trials::new(1500) {
         let random = &mut fastrand::Rng::with_seed(seed);
-        // libpcap does not initialize scratch memory, and its programs write before they read.
-        // Without scratch memory, the interpreter takes packets together.
+        // libpcap does not initialize scratch memory. So a program either writes all 16 words
+        // first, or uses no scratch memory.
         let (codes, words) = if random.bool() {
             (&codes, 16)
         } else {
@@ -191,7 +192,7 @@ fn long_lists_of_constants_mean_the_same_to_all() {
             program.push(Instruction::ret(bytes % 7));
         }
         let mut packets = packets(random, PACKETS_EACH);
-        // Random bytes never equal a 32-bit constant, so the test writes some constants into
+        // Random bytes hardly ever equal a 32-bit constant, so the test writes some constants into
         // packets.
         for packet in &mut packets {
             let k = program[1 + random.usize(..cases)].k;

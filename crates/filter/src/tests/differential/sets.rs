@@ -1,5 +1,5 @@
 //! Sets of programs that run as one function. Each program must give the result that it gives
-//! alone, whatever the function learns for other programs first.
+//! alone, whatever the function has found out about the packet for other programs.
 
 use retroscope_bpf::op;
 use retroscope_packet::LinkType;
@@ -28,7 +28,7 @@ const LINK_TYPES: [LinkType; 5] = [
 /// Fills results that the function must not change.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// All implementations that run a set, and counts of the results.
+/// Runs all implementations of sets, and counts the results.
 struct Judges {
     places: Vec<GuardedMemory>,
     frames: GuardedMemory,
@@ -52,8 +52,8 @@ impl Judges {
         }
     }
 
-    /// Runs each program alone, and all together, on up to 64 packets. Bits in `of_libpcap` mark
-    /// programs that libpcap runs too.
+    /// Runs each program alone, and all together, on up to 64 packets. Fails if any result differs.
+    /// Bits in `of_libpcap` mark programs that libpcap runs too.
     fn compare(
         &mut self,
         seed: u64,
@@ -226,7 +226,7 @@ fn sets_of_expressions_answer_as_each_alone() {
                 optimize: random.u8(..4) != 0,
             };
             let text = expression(random, depth);
-            // Contradicting and equal expressions.
+            // Some expressions contradict themselves.
             let text = match random.u8(..8) {
                 0 => format!("({text}) and not ({text})"),
                 1 => format!("tcp and udp and ({text})"),
@@ -246,7 +246,8 @@ fn sets_of_expressions_answer_as_each_alone() {
     judges.must_have_seen_all(70);
 }
 
-/// Loads, comparisons and returns: the instructions that checks and facts depend on.
+/// Loads, comparisons and returns: the instructions for which the function merges bounds checks and
+/// uses known header values.
 #[test]
 fn sets_of_loads_and_branches_answer_as_each_alone() {
     let mut judges = Judges::new();

@@ -29,7 +29,8 @@ pub(crate) fn udp(ends: Ends, tags: &[u16]) -> Vec<u8> {
     ipv4(ends, 17, (7, 0, false), tags)
 }
 
-/// A frame with IPv4 and eight more bytes: the UDP header, unless the piece is a later fragment.
+/// A frame with IPv4 and 16 more bytes: a UDP header, or 8 bytes 0xee in a later fragment, and then
+/// 8 zeros. `tags` are the contents of its VLAN tags.
 pub(crate) fn ipv4(ends: Ends, proto: u8, (id, offset, more): Piece, tags: &[u16]) -> Vec<u8> {
     let mut frame = MACS.to_vec();
     for tag in tags {
