@@ -25,21 +25,21 @@ const LIVE: u8 = 4;
 /// is for the second end.
 const ICMP: u8 = 8;
 
-/// The state of a TCP connection. As in Suricata without `midstream`, flags alone determine the
-/// state: without a SYN there is no state.
+/// The state of a TCP connection, from the flags of its packets; sequence numbers are not checked.
+/// As in Suricata without `midstream`, a connection without a SYN stays in [`TcpState::None`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Not TCP, or no handshake was seen.
+    /// Not TCP, or no SYN was seen.
     #[default]
     None,
     /// A SYN was seen.
     SynSent,
     /// The answer to the SYN was seen.
     SynReceived,
-    /// The complete handshake was seen.
+    /// After the answer to the SYN, a packet with ACK and without SYN was seen.
     Established,
-    /// One side sent a FIN after the handshake.
+    /// One side sent a FIN after the answer to the SYN.
     Closing,
     /// Both sides sent a FIN, or one side an RST. An RST of the client does not end a connection
     /// without an answer.
@@ -135,7 +135,7 @@ impl Flow {
         }
     }
 
-    /// Makes a packet the first one that is older than all counted packets.
+    /// Makes this packet, which is older than all counted packets, the first packet of the flow.
     #[cold]
     fn begin_before(&mut self, packet: &FlowPacket) {
         self.first_ns = packet.time_ns;

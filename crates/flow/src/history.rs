@@ -1,23 +1,28 @@
-//! Chooses how much of each flow is kept, so that the ring reaches back for a goal, a certain time.
+//! Chooses how much of each flow is kept, so that the packets in the ring reach back for a certain
+//! time, the goal.
 //!
-//! The bytes that are stored within the goal must fit into the ring. The controller knows three
-//! numbers: these bytes, the rate of new bytes, and how many of the stored bytes soon become older
-//! than the goal. If the sum will not fit, flows keep less. If twice the rate would fit, flows keep
-//! more. The controller decides ahead of the need, because stored bytes cannot be removed.
+//! The bytes that were stored during the last goal must fit into the ring. The controller predicts
+//! this number for a short time ahead: the stored bytes, less the bytes that become older than the
+//! goal, plus the new bytes at the current rate. If the prediction exceeds 95 % of the ring, flows
+//! keep less. If the prediction with twice the rate is below 80 %, flows keep more. The controller
+//! decides ahead of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 
 /// Bytes of each direction of a flow that are always kept: the head of the flow.
 pub const HEAD_BYTES: u64 = 4 << 10;
-/// The first limit. Above this limit flows are kept whole.
+/// The first and largest limit, bytes for each direction of a flow. The next increase removes the
+/// limit, and flows are kept whole.
 const LIMIT_MAX: u64 = 16 << 20;
-/// Number of periods in a goal.
+/// Number of periods in a goal, if a period of this length is between the two bounds below.
 const PERIODS: i64 = 200;
 const PERIOD_NS_MIN: i64 = 20_000_000;
 const PERIOD_NS_MAX: i64 = 1_000_000_000;
-/// Look-ahead as a fraction of the goal: one period in this number.
+/// The controller looks ahead for the goal divided by this number, and at least for [`RECENT`]
+/// periods.
 const AHEAD: usize = 10;
-/// Number of the newest periods whose mean is the expected rate.
+/// Maximum number of the newest periods whose mean is the expected rate. Only periods since the
+/// last change of the limit count.
 const RECENT: usize = 4;
 /// Periods after a change before the next change, because the rate follows the change with a delay.
 const SETTLED: usize = 2;
@@ -33,7 +38,7 @@ pub enum HistoryStep {
     Short,
 }
 
-/// The controller of the module documentation. It reads no clock; the caller passes the time.
+/// Chooses the limit: see the module documentation. It reads no clock; the caller passes the time.
 #[derive(Debug)]
 pub struct HistoryGoal {
     capacity: u64,
@@ -96,7 +101,7 @@ impl HistoryGoal {
             .ok()
             .filter(|periods| *periods > 0)?;
         let bytes = u128::from(stored.saturating_sub(before));
-        // At most the sum of the bytes, which is a `u64`.
+        // At most `bytes`, which is a `u64`, because at least one period has elapsed.
         let each = u64::try_from(bytes * period_ns / elapsed_ns).unwrap_or(u64::MAX);
         let left_ns = i64::try_from(elapsed_ns % period_ns).unwrap_or(0);
         self.counted = Some((now_ns - left_ns, before + each * periods as u64));
@@ -133,7 +138,8 @@ impl HistoryGoal {
         None
     }
 
-    /// Lowers the limit, the more the more is missing.
+    /// Lowers the limit: to a half, or to a quarter or a sixteenth if `needed`, in percent of the
+    /// ring, is 110 or more.
     fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
         let limit = match self.limit {
             None => LIMIT_MAX,
@@ -187,9 +193,9 @@ mod tests {
         sent: u64,
     }
 
-    /// Simulates a recording with four times the load in the middle third. Returns the seconds in
-    /// which the ring reached back for less than the goal, the number of all seconds, and the
-    /// steps.
+    /// Simulates a recording with four times the load in the middle third. Returns the number of
+    /// seconds in which the ring reached back for less than the goal, the number of evaluated
+    /// seconds, and the steps. The seconds of the first goal are not evaluated.
     fn run(seed: u64, goal_s: i64, load: f64) -> (usize, usize, Vec<HistoryStep>) {
         let mut random = fastrand::Rng::with_seed(seed);
         let capacity = 300_000_000;
@@ -258,7 +264,8 @@ mod tests {
         assert_eq!((short, steps), (0, vec![]));
     }
 
-    /// A busy thread calls late.
+    /// A busy thread calls [`HistoryGoal::period`] late, by up to 2.5 periods. A load that fits
+    /// must cause no step.
     #[test]
     fn a_load_that_fits_is_left_alone_whenever_it_is_told() {
         for (least, most) in [(1.0, 1.0), (1.9, 1.9), (1.7, 1.99), (1.0, 3.5), (2.9, 2.9)] {

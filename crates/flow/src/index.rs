@@ -10,8 +10,8 @@ pub(super) const GROUP: usize = 12;
 /// Number of groups in which a flow may be. The hash of the flow selects these groups.
 ///
 /// If nobody can choose hashes, all groups of a flow are practically never full. In a full table a
-/// group has 3 to 6 flows on average. At most one group in a hundred has more than 12; flows of
-/// such a group cost another cache miss.
+/// group is the first group of 3 to 6 flows on average. At most one group in a hundred is the first
+/// group of more than 12 flows; the flows without room there cost another cache miss.
 pub(super) const PROBES: usize = 8;
 /// Maximum of the average number of flows in a group.
 const LOAD: usize = 6;
@@ -29,8 +29,8 @@ struct HashGroup {
     slots: [u32; GROUP],
     /// Eight bits of the hash of each flow. 0 for an unused place.
     tags: [u8; GROUP],
-    /// Number of flows that found this group full and are in one of their later groups. If it is 0,
-    /// a search ends here.
+    /// Number of flows that found this group full and are in one of their later groups. If the
+    /// number is 0, a search that does not find its flow in this group ends.
     passed: u32,
 }
 
@@ -51,9 +51,9 @@ impl HashGroup {
     }
 }
 
-/// A byte of 1 for each tag.
+/// The value 1 in each of the 16 bytes.
 const ONES: u128 = u128::MAX / 0xff;
-/// All bits but the upper one of each byte.
+/// All bits of each byte except the upper bit.
 const LOW_BITS: u128 = ONES * 0x7f;
 
 /// Places in a group. Each place has one bit, in the byte of the place.

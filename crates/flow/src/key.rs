@@ -43,14 +43,15 @@ pub enum AddressKind {
 pub struct BiflowKey {
     /// Addresses of both ends in network order, padded with zeros.
     addresses: [[u8; 16]; 2],
-    /// Ports, or the numbers that replace ports. If the packet is not IP: the EtherType or the link
-    /// type, and 0.
+    /// Ports, or the numbers of [`icmp_ports`]. [`AddressKind::Mac`]: the EtherType and 0.
+    /// [`AddressKind::Link`]: the link type and 0. [`AddressKind::Opaque`]: bytes.
     ports: [u16; 2],
     /// VLAN identifiers, outer to inner, each with [`TAGGED`], padded with zeros.
     vlans: [u16; VLANS],
     proto: u8,
     family: AddressKind,
-    /// If the packet is not IP: the link header's number of the payload protocol.
+    /// [`AddressKind::Mac`]: 1 if the packet has an EtherType. [`AddressKind::Link`]: the link
+    /// header's number of the payload protocol. [`AddressKind::Opaque`]: the kind of the key.
     protocol: u32,
 }
 
@@ -102,8 +103,8 @@ impl DirectedKey {
 }
 
 impl DirectedKey {
-    /// As [`Self::of`], for a protocol with ports. `addresses` are both addresses as they are in
-    /// the packet, of 4 or of 16 bytes each; `ports` are both ports.
+    /// As [`Self::of`] without VLAN identifiers, for a protocol with ports. `addresses` are both
+    /// addresses as they are in the packet, of 4 or of 16 bytes each; `ports` are both ports.
     #[inline]
     pub(crate) fn of_ports(proto: u8, addresses: &[u8], ports: &[u8; 4]) -> Self {
         let (src, dst) = addresses.split_at(addresses.len() / 2);
@@ -132,7 +133,8 @@ impl DirectedKey {
     }
 }
 
-/// An IP address, or the hardware address of a packet that is not IP.
+/// An IP address, or the hardware address of a packet that is not IP. With [`AddressKind::Link`]
+/// and [`AddressKind::Opaque`] there is no address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
     family: AddressKind,
@@ -268,8 +270,8 @@ impl BiflowKey {
         self.proto
     }
 
-    /// Both ends of a flow over IP. Protocols without ports have port 0. ICMP has the numbers of
-    /// [`icmp_ports`].
+    /// Both ends of a flow over IP. `None` if the flow is not IP. Protocols without ports have port
+    /// 0. ICMP has the numbers of [`icmp_ports`].
     #[must_use]
     pub fn endpoints(&self) -> Option<[FlowEndpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
@@ -323,7 +325,7 @@ impl BiflowKey {
 ///
 /// If somebody chooses two keys without knowing the factors, all pairs of hashes have equal
 /// probability. `std`'s SipHash also hides the secret from readers of hashes, but takes several
-/// times the time. Here nobody sees a hash, and colliding keys slow a table only within bounds.
+/// times as long. Here nobody sees a hash, and colliding keys slow a table only within bounds.
 #[derive(Debug, Clone)]
 pub struct Secret {
     factors: [u128; 6],
@@ -348,7 +350,8 @@ impl Secret {
         }
     }
 
-    /// The hash of a key. All 64 bits are good.
+    /// The hash of a key. Callers may use any of its 64 bits, for example the lowest bits as a tag
+    /// and other bits as an index.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &BiflowKey) -> u64 {

@@ -8,23 +8,24 @@
 //! Next to the value the cell holds the exclusive or of the key's hash and the value (Hyatt and
 //! Mann, "A lock-less transposition table implementation for parallel search chess engines", ICGA
 //! Journal 25, 2002). From this word a reader knows whether both words belong to its key and come
-//! from one writer. If two writers, or a writer and a reader, use a cell at the same time, the hash
-//! does not match, and the reader finds nothing. So the two words of a cell need no order, and
-//! relaxed atomic loads and stores suffice.
+//! from one writer. If a reader gets one word of one writer and one word of another, the hash does
+//! not match, and the reader finds nothing. So the two words of a cell need no order, and relaxed
+//! atomic loads and stores suffice.
 //!
-//! A torn cell matches a key only if the two hashes differ in exactly the bits in which the two
-//! values differ. Hashes depend on a secret, and values do not, so the probability is 2^-64.
+//! Two words of different writers match a key only if the two hashes differ in exactly the bits in
+//! which the two values differ. Hashes depend on a secret, and values do not, so the probability is
+//! 2^-64.
 //!
-//! With `k` keys in `n` cells, a stored key is not found with probability (k - 1) / 2n, because a
-//! later key has its cell. A key that was not stored is found with probability (k - 1) / 2^65,
-//! because it has the 64-bit hash of another key. Keys that are no longer used need no time-out:
-//! other keys replace their cells.
+//! With `k` stored keys in `n` cells, a stored key is not found with probability (k - 1) / 2n,
+//! because a later key has its cell. A stored key gives the value of another key with probability
+//! (k - 1) / 2^65, because a later key has the same 64-bit hash. Keys that are no longer used need
+//! no time-out: other keys take over their cells.
 
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::{Advise, BiflowKey, Secret, index::addresses};
 
-/// The table of the module documentation. `HASH_BITS`: number of bits of each hash that count, 1 to
-/// 64. Fewer than 64 bits serve only to measure false positives.
+/// A hash table without locks: see the module documentation. `HASH_BITS`: number of bits of each
+/// hash that count, 1 to 64. Fewer than 64 bits serve only to measure false positives.
 #[derive(Debug)]
 pub struct LfnTable<const HASH_BITS: u32 = 64> {
     secret: Secret,

@@ -9,8 +9,8 @@ use crate::flow::PAYLOAD;
 
 /// Maximum time between a first fragment and a later fragment of the same datagram, ns.
 ///
-/// A sender may reuse an identification as soon as no fragment of the datagram is in flight. IPv6
-/// waits as long for the rest of a datagram (RFC 8200, 4.5).
+/// A sender may reuse an identification as soon as no fragment of the datagram is in flight. An
+/// IPv6 receiver also waits 60 s for the rest of a datagram (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
 /// The facts of a packet that a flow counts.
@@ -118,7 +118,8 @@ impl Attribution {
     /// `has_vlans`: packets with different VLAN identifiers belong to different flows.
     ///
     /// `joins_fragments`: a later fragment belongs to the flow of its first fragment if the two are
-    /// at most 60 s apart. Otherwise later fragments have no flow.
+    /// at most 60 s apart. Other later fragments of TCP, UDP, SCTP and ICMP have no flow. Later
+    /// fragments of other protocols need no first fragment, because their flow has no ports.
     #[must_use]
     pub fn new(has_vlans: bool, joins_fragments: bool) -> Self {
         Self {
@@ -147,9 +148,9 @@ impl Attribution {
         self.packet(&parse(link_type, data), data, time_ns, wire_len)
     }
 
-    /// The counted facts of a packet with these captured bytes. `None` if the flow is unknown.
-    /// Packets must arrive in the order of recording: a later fragment before its first fragment
-    /// has no flow.
+    /// The counted facts of a packet with these captured bytes. `None` if the flow is unknown. Call
+    /// this in the order of recording: a later fragment finds only a first fragment that was passed
+    /// before.
     pub fn packet(
         &mut self,
         parsed: &Parsed,
@@ -218,7 +219,8 @@ mod tests {
 
     use super::*;
 
-    /// A UDP packet over IPv4, or a fragment of the packet.
+    /// An IPv4 packet of 32 bytes with this identification, this field of fragment flags and
+    /// offset, and this protocol. Its payload starts like a UDP header from port 53 to port 1234.
     fn fragment(id: u16, field: u16, proto: u8) -> (Parsed, Vec<u8>) {
         let ([a, b], [c, d]) = (id.to_be_bytes(), field.to_be_bytes());
         let mut data = vec![0x45, 0, 0, 32, a, b, c, d, 64, proto, 0, 0];
@@ -257,8 +259,8 @@ mod tests {
         assert_eq!(ends(&mut apart, &later, 0), None);
     }
 
-    /// Both readers of headers return the same for frames with changed bytes and for truncated
-    /// frames.
+    /// If [`FlowPacket::common`] reads a frame with changed or missing bytes,
+    /// [`Attribution::packet`] returns the same.
     #[test]
     fn common_headers_tell_what_all_headers_tell() {
         let mut random = fastrand::Rng::with_seed(5);

@@ -6,8 +6,9 @@
 //! slot is an unordered vector of entries, and bit masks show which slots have entries.
 //!
 //! Near times have narrow slots, far times have wide slots. An entry stays in its slot, so the
-//! queue moves nothing from wide slots to narrow slots. Times beyond the widest slots wait in a
-//! separate list, which is searched once each time the window has passed.
+//! queue moves nothing from wide slots to narrow slots. Entries beyond the widest slots wait in a
+//! separate list. When the earliest entry of this list is next, the queue inserts all entries of
+//! the list again.
 //!
 //! An insertion touches the end of one vector and one bit; so does an extraction. The time of both
 //! is independent of the number of entries, whereas a heap misses the cache once for each of its
@@ -46,16 +47,17 @@ pub trait Timers {
     /// Adds an entry. A [`MultiresolutionQueue`] treats a stamp before its time as due now, and
     /// keeps the stamp.
     fn insert(&mut self, entry: TimerEntry);
-    /// Takes out an entry that is due at the time `now`, one of the first. A
-    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed: for less than
-    /// the width of the slot if the caller takes all due entries each time.
+    /// Takes out one of the earliest entries, if it is due at the time `now`. A
+    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed. So an entry is
+    /// late by less than the width of its slot if the caller takes all due entries each time.
     fn extract_due(&mut self, now: u64) -> Option<TimerEntry>;
-    /// Takes out one of the first entries, before it is due. The time of a
-    /// [`MultiresolutionQueue`] stays, unless all entries were beyond the widest slots.
+    /// Takes out one of the earliest entries, before it is due. The time of a
+    /// [`MultiresolutionQueue`] stays, unless the earliest entry was beyond the widest slots when
+    /// it was inserted.
     fn extract_early(&mut self) -> Option<TimerEntry>;
-    /// Moves the time on. A [`MultiresolutionQueue`] stops at the slot of its first entry, and
-    /// ignores a time before its own. It gives narrow slots to entries that are due soon by its
-    /// own time.
+    /// Moves the time of the queue forward to `now`, which determines the slots of later
+    /// insertions. A [`MultiresolutionQueue`] stops at the slot of its first entry, and ignores a
+    /// time before its own time.
     fn advance(&mut self, now: u64);
     /// Bytes taken from the allocator. Slots of a [`MultiresolutionQueue`] that become empty give
     /// large vectors back.
@@ -129,8 +131,9 @@ impl MultiresolutionQueue {
 
     /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
     ///
-    /// Another entry may be earlier, by less than the width of its slot: if slots overlap, the slot
-    /// that ends first is the earliest. Of the entries in one slot, the newest is taken first.
+    /// Another entry may be earlier, by less than the width of the wider of the two slots: if slots
+    /// overlap, the slot that ends first is the earliest. In one slot, the entry that was inserted
+    /// last is taken first.
     #[inline]
     pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)

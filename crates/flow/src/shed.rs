@@ -1,4 +1,4 @@
-//! Load shedding: decides which packets of a flow are kept. The first packets of a flow are.
+//! Load shedding: decides which packets of a flow are kept. The first packets of a flow are kept.
 //!
 //! The cutoff is Time Machine's (Maier et al. 2008, "Enriching network security analysis with time
 //! travel", section 3). Most bytes are in few large flows, and the first bytes of a flow usually
@@ -14,9 +14,10 @@ use crate::{
     TimeOuts, TrackerConfig, index::addresses,
 };
 
-/// Packet time between two searches for silent flows, ns, and the maximum number of flows that end
-/// with one packet.
+/// Packet time between two searches for silent flows, ns.
 const LOOK_NS: i64 = 1_000_000_000;
+/// Maximum number of silent flows that end during the call for one packet. Further flows end with
+/// the next packets.
 const ENDED_WITH_A_PACKET: usize = 8;
 
 const FIN: u8 = 1;
@@ -41,7 +42,7 @@ pub enum Mark {
     /// All packets of the flow are kept.
     Exempt,
     /// The flow is shunted: its packets are dropped until the flow begins again (R-Scope paper,
-    /// section 2.3: `conn.shunt`).
+    /// section 2.3: `conn.shunt`). Packets with SYN, FIN or RST are kept.
     Shunted {
         /// Time of the packet that caused the shunt, ns.
         at_ns: i64,
@@ -78,8 +79,9 @@ pub struct HandOver {
     pub dropped: Option<(i64, ShedCause)>,
 }
 
-/// Maximum number of pending hand-overs. If the list is full, the engine continues to pass a flow,
-/// which is handed over later.
+/// If the list of pending hand-overs has this length, no further flow is handed over: the engine
+/// continues to pass the flow, and a later packet hands the flow over. The list may become longer
+/// by flows that are taken back.
 const HAND_OVERS_MAX: usize = 256;
 /// A flow whose packets still arrive is handed over again after this time, ns. The engine passes
 /// one packet now and then anyway, but it may also have removed the flow to make room for others.
@@ -95,7 +97,8 @@ const SILENCE_MARGIN_NS: i64 = 200_000_000;
 /// The first threshold, packets. At this threshold all packets are kept; the first congested period
 /// halves it.
 const TAIL_DROP_BEGINS: u32 = 4096;
-/// If all flows may be shed, a flow begins again after this time of silence, ns.
+/// Time of silence, ns, after which a flow begins again for tail early drop and shunts. It also
+/// applies to the limit if the flow has no cutoff, and so no [`Cutoff::refill_ns`].
 const IDLE_NS: i64 = 60_000_000_000;
 
 /// The number of packets that each connection keeps, both directions together: `ted_thr` of the
@@ -150,8 +153,8 @@ pub struct ShedderConfig {
 }
 
 impl ShedderConfig {
-    /// How long the shedder remembers a silent flow, ns. A larger [`Cutoff::refill_ns`] has no
-    /// effect.
+    /// How long the shedder remembers a silent flow, ns. A later, larger [`Cutoff::refill_ns`]
+    /// would act like this time.
     #[must_use]
     pub fn silence_ns_max(&self) -> i64 {
         let refills = self.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
@@ -167,18 +170,18 @@ impl ShedderConfig {
 /// cutoff. The lengths in IP headers count, TCP retransmissions included. A packet with SYN, FIN or
 /// RST is always kept. So are packets that are not IP, and packets whose flow is unknown.
 ///
-/// A SYN without ACK starts the flow anew, kept or not, and so does [`Cutoff::refill_ns`] without a
-/// packet. Later fragments belong to the flow of their first fragment.
+/// A SYN without ACK starts the flow anew, and so does [`Cutoff::refill_ns`] without a packet.
+/// Later fragments belong to the flow of their first fragment.
 ///
 /// Three more rules apply if they are configured:
 ///
 /// - With a [`TailDrop`] the packet must also be one of the first packets of the flow, both
 ///   directions together.
 /// - A limit applies like a cutoff, in addition to the cutoff.
-/// - If a flow was [shunted](Mark::Shunted) after it began, none of its packets are kept.
+/// - If a flow was [shunted](Mark::Shunted) after it began, none of its later packets are kept.
 ///
-/// For these rules, and for flows without a cutoff, a flow begins again after 60 s without a
-/// packet.
+/// For tail early drop and shunts a flow begins again after 60 s without a packet. The limit begins
+/// again together with the flow's cutoff, or after 60 s if the flow has no cutoff.
 ///
 /// If the table drops a flow to make room for another one, the flow is kept from its beginning
 /// again.
@@ -201,11 +204,11 @@ pub struct Shedder {
 
 /// The state of a flow, by the slot of the flow.
 ///
-/// The state of the cutoff begins again after [`Cutoff::refill_ns`], the rest after [`IDLE_NS`]. A
-/// SYN restarts both.
+/// The bytes and the class begin again after [`Cutoff::refill_ns`], the packets and the shunt after
+/// [`IDLE_NS`]. A SYN without ACK restarts all of these.
 #[derive(Debug, Clone, Copy, Default)]
 struct ShedState {
-    /// Bytes of payload that each direction sent.
+    /// Bytes of payload that each direction sent since the flow last began again.
     bytes: [u64; 2],
     /// Packets of both directions.
     packets: u32,
@@ -217,8 +220,7 @@ struct ShedState {
     /// Number of the last kept packet of the flow, among the packets that the shedder decided
     /// about.
     last: Option<u64>,
-    /// Index of the flow's cutoff in the cutoffs of `version`. `None`: all packets of the flow are
-    /// kept.
+    /// Index of the flow's cutoff in the cutoffs of `version`. `None`: the flow has no cutoff.
     class: Option<u16>,
     version: u32,
     is_exempt: bool,
@@ -227,7 +229,8 @@ struct ShedState {
 }
 
 impl ShedState {
-    /// Hands over the direction of a dropped packet, or takes back the direction of a kept packet.
+    /// Hands over the direction of a dropped packet to the engine, or takes back the direction of a
+    /// kept packet. `silence_ns`: the silence after which the flow begins again.
     fn hand_over(
         &mut self,
         ends: DirectedKey,
@@ -245,12 +248,13 @@ impl ShedState {
             }
             return;
         }
-        // The other direction may be beyond its cutoff.
+        // Take back only the direction of this packet, unless the flow is exempt: the other
+        // direction may be beyond its cutoff.
         let is_it = [false, true].map(|is_reverse| is_reverse == ends.is_reverse || self.is_exempt);
         self.take_back(ends.key, is_it, to);
     }
 
-    /// Takes back those of the directions that were handed over.
+    /// Takes back each of the `directions` that was handed over.
     fn take_back(&mut self, key: BiflowKey, directions: [bool; 2], to: &mut Vec<HandOver>) {
         for is_reverse in [false, true] {
             let at = usize::from(is_reverse);
@@ -296,9 +300,9 @@ impl Shedder {
     /// Starts or stops the hand-over of flows to an engine that drops packets before they arrive
     /// here.
     ///
-    /// The engine drops one direction at a time. It still passes packets with FIN, SYN or RST, and
-    /// one packet each 100 ms while the flow continues. A SYN without ACK ends dropping in both
-    /// directions.
+    /// Each direction is handed over separately. The engine still passes packets with FIN, SYN or
+    /// RST, and one packet each 100 ms while the flow continues. A SYN without ACK ends dropping in
+    /// both directions.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.hand_overs = hands_over.then(Vec::new);
     }
@@ -327,20 +331,21 @@ impl Shedder {
         self.config.tail_drop.as_mut()
     }
 
-    /// Limits each direction of all flows to this number of bytes of payload, whatever the class.
-    /// `None` removes the limit.
+    /// Limits each direction of every flow to this number of bytes of payload, in addition to the
+    /// cutoff of the flow. `None` removes the limit.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
     /// Why a packet with these captured bytes is not kept. `None`: the packet is kept.
     ///
-    /// `class` gets called for the first packet of a flow, and returns the index of the flow's
-    /// cutoff, or `None` if all of the flow is kept.
+    /// `class` is called if a flow begins or begins again, and after a change of the cutoffs. It
+    /// returns the index of the flow's cutoff, or `None` if the flow has no cutoff.
     ///
-    /// `mark` gets called if a packet would be shed. If flows may be shunted, it gets called for
-    /// other packets too, until it says that the flow is exempt. Its arguments number the packets
-    /// that the shedder decided about, from 0: the last kept packet of the flow, and this packet.
+    /// `mark` is called if a packet would be shed. If flows may be shunted, `mark` is called for
+    /// all packets after the first packet of the flow, until it returns [`Mark::Exempt`]. It is
+    /// never called for packets with SYN, FIN or RST. Its numbers count the packets that the
+    /// shedder decided about, from 0: the last kept packet of the flow, and this packet.
     pub fn sheds(
         &mut self,
         link_type: LinkType,

@@ -1,4 +1,5 @@
-//! The only access to synchronisation primitives: `std`'s, or loom's models under `cfg(loom)`.
+//! The atomic integers and the shared value that this crate uses between threads: from `std` and
+//! `arc-swap`, or loom's models under `cfg(loom)`.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A shared value that threads read and replace without locks. Under loom, which does not know
-/// `arc-swap`, the value has a lock.
+/// A shared value that threads read and replace without locks. Under loom, which cannot model
+/// `arc-swap`, a mutex guards the value.
 #[derive(Debug)]
 #[cfg(not(loom))]
 pub(crate) struct SharedValue<T>(ArcSwapOption<T>);

@@ -4,16 +4,16 @@
 //! all keys and loads these lines without waiting for one another. Then it counts.
 //!
 //! The maximum number of flows bounds the memory. A full table evicts one flow for each new flow.
-//! It evicts the first flow of the queue if no packet of this flow arrived since the queue entry
-//! was made. Otherwise it evicts the flow with the earliest due time among the first [`LOOKS`]
-//! flows.
+//! It takes flows from the queue until the due time of a flow is no later than its entry says, or
+//! until it has [`LOOKS`] flows. It evicts the flow with the earliest due time among these flows.
 //!
 //! All 96 candidate places of a flow are full only if somebody knows the hash secret. Then the flow
 //! in the first group that is due first is evicted.
 //!
 //! Entries of the queue are not deleted. An entry is valid if its stamp equals the stamp in its
-//! flow. An entry that is extracted before its flow is due is inserted again. At most two of three
-//! entries are out of date; beyond that, a flow whose due time becomes earlier keeps its old entry.
+//! flow. An entry that is extracted before its flow is due is inserted again. A flow whose due time
+//! becomes earlier gets another entry, unless the queue has twice as many entries as the table may
+//! have flows.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,8 @@ use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolutio
 
 /// Number of packets that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
-/// Flows at the head of the queue that a full table compares to choose the flow that it ends.
+/// Maximum number of flows at the head of the queue that a full table compares to choose the flow
+/// that it evicts.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 10 hours.
 pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
@@ -51,8 +52,8 @@ pub type Advise = fn(Range<*const u8>);
 pub enum FlowEnd {
     /// No packet arrived during the time-out.
     TimeOut,
-    /// A SYN began a new TCP connection. The old connection was closed, or had begun before its
-    /// first packet.
+    /// A SYN began a new TCP connection. The old connection was closed, its client had sent a FIN,
+    /// or its SYN was not seen.
     Reused,
     /// The table was full, and a new flow began.
     Full,
@@ -191,14 +192,15 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Ends the flows that are due at `now_ns`. Flows that became due within the last 134 ms may
-    /// stay, or 8.6 s if their time-outs exceed 9 minutes. If a packet is later than the due time,
-    /// [`Self::update`] ends its flow exactly then. `ended` gets the flows in no order.
+    /// stay, or 8.6 s if their time-outs exceed 9 minutes. If a packet of such a flow arrives after
+    /// its due time, [`Self::update`] ends the flow and begins another flow. `ended` gets the flows
+    /// in no order.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
 
-    /// As [`Self::expire`], for at most `most` entries of the queue. Returns whether these were
-    /// all.
+    /// As [`Self::expire`], for at most `most` entries of the queue. Returns false if it stopped
+    /// after `most` entries.
     pub fn expire_some(
         &mut self,
         now_ns: i64,
@@ -390,9 +392,9 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Puts a flow into the slot of another flow in the first group of its hash, and takes over the
-    /// queue entry. So a sender that aims at one group cannot fill the queue with entries that are
-    /// out of date.
+    /// Ends a flow in the first group of `hash`, and gives its slot and its queue entry to the new
+    /// `flow`. So a sender that aims at one group cannot fill the queue with entries that are out
+    /// of date.
     #[cold]
     fn replace_neighbour(
         &mut self,
@@ -453,7 +455,7 @@ impl<Q: Timers> FlowTable<Q> {
         self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
-    /// Makes the queue return a flow at an earlier time, unless too many entries are out of date.
+    /// Makes the queue return a flow at an earlier time, unless the queue has too many entries.
     #[cold]
     fn hasten(&mut self, slot: u32, stamp: u64) {
         if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {

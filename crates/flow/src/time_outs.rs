@@ -55,8 +55,8 @@ pub struct TimeOuts {
     pub icmp: StageTimeOuts,
     /// All other protocols.
     pub other: StageTimeOuts,
-    /// Flows time out while packets arrive. Otherwise the time-outs only determine which flows a
-    /// full table evicts.
+    /// Flows end when their time-outs have passed, or when a SYN begins another connection.
+    /// Otherwise the time-outs only determine which flows a full table evicts.
     pub has_end: bool,
     /// Time-outs compare whole seconds, as Suricata does. A flow ends at the first second that
     /// exceeds the second of the last packet by more than the time-out. Otherwise a flow ends
@@ -80,8 +80,8 @@ impl Default for TimeOuts {
 }
 
 impl TimeOuts {
-    /// The same time-out for all protocols and stages, ns. With 0 the packets of one key always
-    /// form one flow, even if a TCP connection begins again.
+    /// One time-out for all protocols and stages, ns. With 0 the packets of one key form one flow,
+    /// even if a TCP connection begins again, unless a full table evicts the flow.
     #[must_use]
     pub fn idle(time_out_ns: i64) -> Self {
         if time_out_ns <= 0 {

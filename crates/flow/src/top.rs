@@ -21,8 +21,9 @@ const SLICE_NS: i64 = 1_000_000_000;
 pub struct TrafficVolume {
     /// Number of packets.
     pub packets: u64,
-    /// Bytes that the first end sent, and bytes that the second end sent. For several flows
-    /// together only the sum has a meaning.
+    /// Bytes that the first end sent, and bytes that the second end sent. [`TopSubject::Host`]:
+    /// bytes that the host sent, and bytes that it received. In [`TopReport::total`] and
+    /// [`TopReport::untracked`] only the sum has a meaning.
     pub bytes: [u64; 2],
 }
 
@@ -95,7 +96,7 @@ impl TopCounter {
         }
     }
 
-    /// See [`crate::Tracker::give_slice`].
+    /// Passes the slice to `give` if a second has passed: see [`crate::Tracker::give_slice`].
     pub(crate) fn give(
         &mut self,
         now_ns: i64,
@@ -243,7 +244,7 @@ impl TopWindow {
     }
 }
 
-/// The flows by host.
+/// A row for each host, with the sum of its flows.
 fn hosts(flows: &HashMap<BiflowKey, TrafficVolume>) -> Vec<TopRow> {
     let mut hosts = HashMap::<Host, (u64, TrafficVolume)>::new();
     for (key, volume) in flows {

@@ -19,7 +19,7 @@ pub struct TrackerConfig {
     pub time_outs: TimeOuts,
     /// Packets with different VLAN identifiers belong to different flows.
     pub has_vlans: bool,
-    /// Later fragments belong to the flow of their first fragment. Otherwise they have no flow.
+    /// Later fragments belong to the flow of their first fragment: see [`Attribution::new`].
     pub joins_fragments: bool,
     /// If set: also count the traffic of flows for each second, for [`Tracker::give_slice`]. The
     /// number is the maximum number of flows in a slice, 1 to 2^32 - 1.
@@ -55,7 +55,7 @@ pub struct EndedFlow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TrackerCounters {
-    /// Counters of its table.
+    /// Counters of the flow table.
     pub table: FlowTableCounters,
     /// Packets without a known flow: see [`Attribution`].
     pub unattributed: u64,
@@ -67,15 +67,15 @@ pub struct TrackerCounters {
 
 /// Counts the packets of one shard in flows. One thread at a time.
 ///
-/// The packets and their order alone determine which flows end, when, and in which order. The
-/// division into calls does not matter, except for [`Self::pass`].
+/// The packets and their order alone determine which flows end, when, and in which order. Only
+/// [`Self::pass`] also ends flows by another clock.
 #[derive(Debug)]
 pub struct Tracker {
     time_outs: TimeOuts,
     attribution: Attribution,
     table: FlowTable,
     top: Option<TopCounter>,
-    /// Packets that the table has not counted yet.
+    /// Packets that the table has not counted yet, at most 64.
     batch: Vec<FlowPacket>,
     /// The latest time seen. `i64::MIN` before the first packet.
     clock_ns: i64,
@@ -185,7 +185,7 @@ impl Tracker {
         table.finish(&mut ended);
     }
 
-    /// The counters. They do not include the packets of the last batch.
+    /// The counters. They do not include up to 63 packets that wait for a full batch.
     #[must_use]
     pub fn counters(&self) -> TrackerCounters {
         TrackerCounters {

@@ -14,8 +14,8 @@ use retroscope_packet::parse;
 use retroscope_packet::proto::{TCP, UDP};
 use retroscope_pcapfile::CaptureReader;
 
-/// The folder of shared captures, or `None` with a note on stderr if the checkout has no such
-/// folder.
+/// The folder `shared` next to the checkout, with captures. `None`, with a note on stderr, if there
+/// is no such folder.
 fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -116,9 +116,9 @@ fn conversations(path: &Path, proto: &str) -> Vec<Flow> {
     flows
 }
 
-/// A capture with TCP inside GRE. tshark counts those conversations, whereas a flow here is the
-/// outer one. The totals without those conversations are from
-/// `tshark -Y 'tcp && !gre && !icmp && !icmpv6'`.
+/// A capture with TCP inside GRE. tshark counts the inner conversations, whereas the flow table has
+/// the outer flow. These totals, without the inner conversations, are from `tshark -Y 'tcp && !gre
+/// && !icmp && !icmpv6'`: conversations, packets, bytes, and packets of the largest conversation.
 const WITH_TUNNELS: (&str, [u64; 4]) =
     ("traces/large/mix-a.pcap", [1643, 55_762, 25_896_765, 7276]);
 

@@ -4,7 +4,7 @@ use retroscope_packet::{LinkType, parse};
 
 use super::*;
 
-/// An IPv4 packet between 10.0.0.`src` and 10.0.0.`dst`, after these VLAN tags.
+/// The key and direction of an IPv4 packet from 10.0.0.`src` to 10.0.0.`dst` with these VLAN tags.
 fn ends(vlans: &[u16], src: u8, dst: u8, proto: u8, payload: &[u8]) -> DirectedKey {
     let mut frame = vec![2; 12];
     for id in vlans {

@@ -47,8 +47,9 @@ fn what_was_put_is_found_until_another_key_takes_its_cell() {
     assert_eq!(table.get(&key(2)), None);
 }
 
-/// (k - 1) / 2n, figure 10. The tolerance is four standard deviations of independent keys, and the
-/// second-order terms in k / n.
+/// If `k` keys are stored in `n` cells, the fraction (k - 1) / 2n is not found (R-Scope paper,
+/// figure 10). The tolerance is four standard deviations of independent keys, and the second-order
+/// terms in k / n.
 #[test]
 fn false_negatives_are_as_many_as_the_paper_says() {
     for cells in [1 << 10, 100_003] {
@@ -76,7 +77,8 @@ fn false_negatives_are_as_many_as_the_paper_says() {
     }
 }
 
-/// (k - 1) / 2l, with hashes that are short enough to show false positives.
+/// If `k` keys are stored, the fraction (k - 1) / 2l gives the value of another key (R-Scope paper,
+/// figure 10). `l` is the number of hashes, here at most 2^16, so that this happens often enough.
 #[test]
 fn false_positives_are_as_many_as_the_paper_says() {
     fn check<const HASH_BITS: u32>() {
@@ -88,7 +90,7 @@ fn false_positives_are_as_many_as_the_paper_says() {
             let table = LfnTable::<HASH_BITS>::new(cells, secret());
             let keys = round << 32..(round << 32) + count;
             keys.clone().for_each(|n| table.put(&key(n), n));
-            // The value of a key with the same hash that was stored later.
+            // Keys for which the table returns the value of a later key with the same hash.
             found += keys
                 .filter(|n| table.get(&key(*n)).is_some_and(|value| value != *n))
                 .count();

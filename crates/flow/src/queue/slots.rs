@@ -14,9 +14,9 @@ const KEPT: usize = 64;
 pub(super) struct FilledSlot {
     /// Index of the slot in the ring.
     place: usize,
-    /// The first stamp in it.
+    /// The lowest stamp that the slot covers.
     pub(super) first: u64,
-    /// The last stamp in it.
+    /// The highest stamp that the slot covers.
     pub(super) last: u64,
 }
 

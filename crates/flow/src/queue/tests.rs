@@ -94,7 +94,7 @@ fn the_last_times_there_are_have_slots_too() {
 fn memory_follows_what_is_in_it() {
     let mut queue = queue(&[(10, 1024)]);
     let empty = queue.memory_bytes();
-    // A hundred thousand entries, all in one slot, which moves through all of them.
+    // In each step a hundred thousand entries are in one slot, and each step uses another slot.
     for step in 0..64 {
         for item in 0..100_000 {
             queue.insert(entry(step * 1024 * 20, item));

@@ -92,7 +92,7 @@ fn of_a_connection_the_first_packets_are_kept() {
     // An exempt flow stays exempt.
     assert!((0..4).all(|_| keeps(3, false, ACK, 0, false)));
     assert!(keeps(3, false, ACK, 0, true) && keeps(3, false, ACK, 0, false));
-    // Periods reach the threshold through the shedder.
+    // After 4,096 periods without congestion, which the shedder passes on, all packets are kept.
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
@@ -104,8 +104,8 @@ fn of_a_connection_the_first_packets_are_kept() {
     assert!((0..100).all(|_| more()));
 }
 
-/// An active connection: packets left to send, and the number of its first packets that arrived and
-/// that were kept.
+/// An active connection: packets left to send, packets that arrived, and how many of its first
+/// [`HEAD`] packets were kept.
 #[derive(Debug, Clone)]
 struct Connection {
     frames: [Vec<u8>; 2],
@@ -114,8 +114,9 @@ struct Connection {
     kept: u32,
 }
 
-/// Number of connections that kept all of their first packets, and number of connections with
-/// enough packets. `load` times as many packets arrive as can be kept.
+/// Number of connections that kept all of their first [`HEAD`] packets, and number of connections
+/// that had at least [`HEAD`] packets. The simulation sends `load` times as many packets as can be
+/// kept.
 fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let config = TrackerConfig::default();
@@ -150,7 +151,7 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
                 kept: 0,
             });
         }
-        // A few senders at a time, in trains of packets.
+        // A random connection sends a train of at most four packets.
         let at = random.usize(..active.len());
         for _ in 0..connections[active[at]].left.min(4) {
             now += KEPT_COST / load + u64::from(random.u64(..load) < KEPT_COST % load);

@@ -280,7 +280,7 @@ fn classes_exemptions_and_flows_given_up() {
     }));
     let mut shedder = shedder(cutoffs(), 1);
     let mut ask = |one, is_exempt| keeps(&mut shedder, one, Some(0), is_exempt);
-    // A flow stays exempt, even after silence.
+    // A flow stays exempt.
     assert!(ask(&DATA, false) && !ask(&DATA, false) && ask(&DATA, true) && ask(&DATA, false));
     // The other flow took the only slot, so this flow begins again.
     assert!(ask(&Sent { flow: 3, ..DATA }, false));
@@ -384,8 +384,8 @@ fn few_flows_end_with_a_packet() {
     assert_eq!(before, 1);
 }
 
-/// A wrong stamp does not delay the effects of silence, and a packet out of order does not delay a
-/// shunt.
+/// One packet with a stamp in the far future does not change when silence ends. If an older packet
+/// arrives after a newer packet, a shunt by the older packet applies.
 #[test]
 fn stamps_may_be_wrong() {
     let cutoff = Cutoff {
@@ -508,7 +508,7 @@ fn directions_are_handed_over_and_taken_back() {
     };
     let told = [(0, ACK), (1, ACK), (2, SYN), (3, ACK), (4, ACK)];
     assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 1, 1, 0]);
-    // No more flows are handed over, and those that were handed over are taken back.
+    // After `end_hand_overs` no flow is handed over, and a flow that was handed over is taken back.
     shedder.end_hand_overs();
     assert_eq!(
         [(5, ACK), (6, SYN), (7, ACK), (8, ACK)].map(|(at, flags)| {
@@ -542,7 +542,7 @@ fn cutoffs_change_for_flows_that_are_known() {
     let tracker = TrackerConfig::default();
     let mut shedder = Shedder::new(config, &tracker, Secret::from_words(|_| 1), |_| {});
     let mut time_ns = 0;
-    // How many of five UDP packets of 700 bytes are kept.
+    // How many of five UDP packets of 700 bytes are kept, and how often the class was requested.
     let mut keeps = |shedder: &mut Shedder, flow, class: Option<u16>| {
         let mut asked = 0;
         let kept = [0; 5].map(|_| {
@@ -565,7 +565,7 @@ fn cutoffs_change_for_flows_that_are_known() {
     assert_eq!(keeps(&mut shedder, 1, Some(0)), (2, 1));
     assert_eq!(keeps(&mut shedder, 3, Some(1)), (5, 1));
     assert_eq!(keeps(&mut shedder, 5, None), (5, 1));
-    // One class fewer, and another cutoff in the first place.
+    // There is one class fewer, and the first class has another cutoff.
     shedder.set_cutoffs(vec![of(4500)]);
     assert_eq!(
         keeps(&mut shedder, 1, Some(0)),

@@ -10,7 +10,7 @@ const SECOND: i64 = 1_000_000_000;
 /// Width of a slot of the fine default resolution, ns.
 const FINE: i64 = 1 << 27;
 
-/// The flow between ports of 10.0.0.1 and `addr`.
+/// The key of a flow between port 80 of 10.0.0.1 and `port` of the address 11.0.0.0 + `addr`.
 fn key(proto: u8, addr: u32, port: u16) -> BiflowKey {
     let end = |addr: u32, port| FlowEndpoint {
         addr: std::net::Ipv4Addr::from(addr).into(),
@@ -231,7 +231,8 @@ fn keys_aimed_at_a_known_secret_crowd_each_other_only() {
     assert_eq!((table.len(), table.queue.len()), (0, 0));
 }
 
-/// Flows of one packet, more than the table allows, while time advances.
+/// Sends flows of one packet, more than the table allows, while time advances. The memory of the
+/// table must stay bounded.
 fn flood(flows: u32, flows_max: usize) {
     let mut table = FlowTable::new(flows_max, TimeOuts::default(), known(1));
     let mut batch = Vec::new();
@@ -304,7 +305,7 @@ fn flags_tell_the_server_and_the_state() {
     let reset = [&handshake[..], &[(true, RST, 1)]].concat();
     let unanswered = [(true, SYN, 0), (true, RST, 1)];
     let refused = [(true, SYN, 0), (false, RST | ACK, 1)];
-    // The answer to the SYN was not captured.
+    // The client's ACK was not captured; an ACK of the server follows.
     let lost = [&handshake[..2], &[(false, ACK, 0)]].concat();
     let cases: [Case<'_>; 14] = [
         (&handshake[..1], TcpState::SynSent, 0, false),
