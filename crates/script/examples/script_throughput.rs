@@ -128,7 +128,7 @@ fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
         flows_max: 2_000_000,
         ..TrackerConfig::default()
     };
-    // Addresses of a million flows, 64 bytes each, in an order that no prefetcher predicts.
+    // One frame of 64 bytes for each of a million flows, in an order that no prefetcher predicts.
     let mut random = fastrand::Rng::with_seed(1);
     let frames: Vec<_> = (0..1 << 20)
         .map(|n: u32| {
