@@ -11,7 +11,7 @@ pub(crate) fn text(_: &Lua, (ip, a, b, c, d): (u8, u32, u32, u32, u32)) -> mlua:
     Ok(from_bits(ip, bits).to_string())
 }
 
-/// An address from its bits, the first bits first.
+/// An address from its IP version and its bits. An IPv4 address is in the upper 32 bits.
 fn from_bits(ip: u8, bits: u128) -> IpAddr {
     match ip {
         4 => Ipv4Addr::from_bits(u32::try_from(bits >> 96).unwrap_or(0)).into(),

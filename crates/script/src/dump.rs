@@ -17,8 +17,8 @@ pub struct LuaPredicate(pub(crate) Function);
 /// The result of a dump function for a trigger packet.
 ///
 /// A dump function returns a predicate `function(pkt) … end`, the text of a dump expression, or nil
-/// or false for no dump. After a predicate it may return a name: two dumps of one name match the
-/// same packets.
+/// or false for no dump. After a predicate it may return a name. By an equal name the script
+/// promises that two predicates match the same packets.
 #[derive(Debug, PartialEq)]
 pub enum DerivedDump {
     /// This packet starts no dump.

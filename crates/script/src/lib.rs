@@ -1,9 +1,9 @@
-//! Lua scripts: the user's trigger and dump functions, compiled by LuaJIT and run over batches of
-//! packets.
+//! Lua scripts: the user's trigger functions, dump functions and modules, compiled by LuaJIT and
+//! run over batches of packets.
 //!
-//! They correspond to FlowScope's `--trigger-code` and `--dumper-code` (FlowScope paper, section
-//! IV, listing 1). A trigger script is `return function(pkt) … end`. A dump script is
-//! `return function(trigger) … end`, which returns a predicate for a trigger packet.
+//! Trigger and dump functions correspond to FlowScope's `--trigger-code` and `--dumper-code`
+//! (FlowScope paper, section IV, listing 1). A trigger script is `return function(pkt) … end`. A
+//! dump script is `return function(trigger) … end`, which returns a predicate for a trigger packet.
 //!
 //! Three things differ from FlowScope:
 //!
@@ -11,7 +11,7 @@
 //!   the function.
 //! - The accessors check every offset.
 //! - A script has budgets of time and memory. A script that fails or exceeds a budget is disabled
-//!   with a message, and the recorder continues.
+//!   with a message, a module after its second failure. The recorder continues.
 //!
 //! ```
 //! use retroscope_packet::LinkType;
@@ -22,9 +22,16 @@
 //! let udp = [
 //!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
 //!     0x04, 0xd2, 0, 53, 0, 8, 0, 0, // UDP
-//! ]; let packet = |data| ScriptPacket { data, wire_len: 28, time_ns: 0, interface: 0, link_type:
-//! LinkType::RAW, direction: 0 }; assert_eq!(trigger.match_many(&[packet(&udp), packet(&udp[..22]),
-//! packet(&udp)]), 0b101);
+//! ];
+//! let packet = |data| ScriptPacket {
+//!     data,
+//!     wire_len: 28,
+//!     time_ns: 0,
+//!     interface: 0,
+//!     link_type: LinkType::RAW,
+//!     direction: 0,
+//! };
+//! assert_eq!(trigger.match_many(&[packet(&udp), packet(&udp[..22]), packet(&udp)]), 0b101);
 //! # Ok::<(), retroscope_script::ScriptError>(())
 //! ```
 //!

@@ -131,7 +131,7 @@ pub struct Machine {
     partition: Partition,
     /// The reason why the script is disabled. The script no longer runs then.
     pub fault: Option<ScriptError>,
-    /// Last, because the fields above belong to this state.
+    /// The last field, because the Lua state must be dropped after the functions above.
     state: LuaRuntime,
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct LuaRuntime {
     pub(crate) hits: Box<[Cell<u32>]>,
     notes: Notes,
     pub(crate) judge: Judge,
-    /// Last, because the fields above belong to this state.
+    /// The last field, because the state must be dropped after the fields above.
     pub(crate) lua: Lua,
 }
 
@@ -339,7 +339,7 @@ impl Machine {
     }
 
     /// Calls the dump function with a trigger packet. The predicate keeps a copy of the packet.
-    /// `None` if the script is disabled.
+    /// `None` if the script is disabled, or if this call fails and disables the script.
     pub fn derive(&mut self, trigger: &ScriptPacket<'_>) -> Option<DerivedDump> {
         if self.fault.is_some() {
             return None;
@@ -415,7 +415,7 @@ pub fn compiles() -> bool {
     *COMPILES.get_or_init(|| sys::hooks_reach_compiled_code().unwrap_or(false))
 }
 
-/// Turns the result of a failed call into a [`ScriptError`].
+/// Turns the failure of a call into a [`ScriptError`].
 #[derive(Debug)]
 pub(crate) struct Judge {
     pub(crate) name: String,
@@ -456,9 +456,9 @@ impl Judge {
         }
     }
 
-    /// Lua's message without the trace through our own functions, and with the script's name in
-    /// front. If the user's function ends with a call of an accessor, Lua knows only a line of the
-    /// prelude.
+    /// Lua's message without the stack trace, and with the script's name in front. If the user's
+    /// function ends with a tail call of an accessor, Lua knows only a line of the prelude, which
+    /// this function removes.
     fn place(&self, message: &str) -> String {
         let text = message.split("\nstack traceback:").next();
         let text = text.unwrap_or(message);

@@ -73,10 +73,11 @@ pub struct LuaModule {
     settings: ModuleSettings,
     /// Packet time of the check in progress, seconds.
     now: f64,
-    /// The states of flows, indexed by slot.
+    /// The states of flows in the order of slots, `ModuleSettings::state_bytes` bytes for each
+    /// slot.
     states: Vec<u64>,
     control: Box<ModuleSheet>,
-    /// Last, because the fields above belong to this state.
+    /// The last field, because the Lua state must be dropped after the table and functions above.
     state: LuaRuntime,
 }
 
@@ -324,7 +325,7 @@ impl LuaModule {
         let result = self.state.judge.result(called);
         result.map_err(|error| {
             if let (ScriptError::Time { .. }, Some(recover)) = (&error, &self.recover) {
-                // Without this the module works, but slowly.
+                // If this fails, the module still works, but LuaJIT interprets its code.
                 let _ = recover.call::<()>(());
             }
             CallFault {
@@ -363,8 +364,9 @@ impl ModuleTable<'_> {
         }
     }
 
-    /// Adds a line to an error of `module.lua`. The error names the invalid field in quotes, and
-    /// the line is that of this field.
+    /// Adds a line number to an error of `module.lua`, which names the invalid field in quotes. The
+    /// line is that of `flowKeys` for keys. Otherwise it is that of the field after `defaultState`,
+    /// or else that of `stateType`.
     fn place(&self, error: ScriptError) -> ScriptError {
         let ScriptError::Failed { message } = &error else {
             return error;
@@ -417,7 +419,7 @@ impl ModuleTable<'_> {
             other => Err(self.wrong(name, &format!("a number, not {}", kind(&other)))),
         };
         let check_interval = match number("checkInterval")? {
-            // As in FlowScope: no checks.
+            // As in FlowScope, no interval and an interval of at most 0 mean no checks.
             None => None,
             Some(seconds) if seconds <= 0.0 => None,
             Some(seconds) if seconds < 0.001 => {
@@ -508,7 +510,8 @@ impl ModuleTable<'_> {
         texts.map(|text| self.fields("flowKeys", text)).collect()
     }
 
-    /// Reads the declaration of a struct. The text of the declaration is somewhere in the script.
+    /// Reads the declaration of a struct. An error contains the line where the script contains the
+    /// text of the declaration, or, if it does not, the line of the field `what`.
     fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::StateField>, ScriptError> {
         fields::read(text).map_err(|wrong| {
             let whole = self.script.text();

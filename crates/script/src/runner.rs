@@ -19,10 +19,12 @@ use crate::{
 /// A packet that is older than the latest packet by more than this hints that the latest packet is
 /// from the future, ns.
 const BACK_NS: i64 = 60_000_000_000;
-/// Number of such packets in a row that prove it. Two sources with different clocks, which
-/// alternate, do not.
+/// Number of packets in a row, each older than the latest packet by more than [`BACK_NS`], after
+/// which the runner goes back to their time. If the packets of two sources with different clocks
+/// alternate, the number stays below this.
 const BACK_PACKETS: u32 = 64;
-/// Number of check calls together while no packets arrive. Between two packets there is one call.
+/// Maximum number of check calls in one [`Runner::pass`]. Between two packets there is one check
+/// call.
 const CHECKS_IDLE: usize = 4;
 /// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -33,7 +35,7 @@ const WANTED_MAX: usize = 65_536;
 /// Maximum size of all states, bytes.
 const STATES_BYTES_MAX: usize = 1 << 30;
 
-/// The loss that a fault in a check causes.
+/// The part of a message that says what a fault in a check costs.
 const NO_CHECK: &str = "this check of its flows ends";
 
 /// Counters of a module. `begun` is the sum of `live`, `over` and `evicted`.
@@ -94,7 +96,7 @@ pub struct Runner {
     notes: Vec<String>,
     /// Flows for which the module requested a dump, if the module decides when flows end.
     wanted: HashSet<BiflowKey>,
-    /// Ends of such flows, until the caller takes them.
+    /// Ends of flows in `wanted`, until the caller takes these ends.
     over: Vec<ModuleFlowEnd>,
     /// Packets of the last [`Self::handle_packets`] whose flows the module shunted.
     shunted: u64,
@@ -167,7 +169,7 @@ impl Runner {
         &self.settings
     }
 
-    /// Whether the module failed too often.
+    /// Whether the module is disabled, because it failed twice.
     #[must_use]
     pub fn is_disabled(&self) -> bool {
         self.counts.faults > 1
@@ -194,9 +196,10 @@ impl Runner {
         notes
     }
 
-    /// Takes the ends of flows with a requested dump, in the order of packets. The last call of
-    /// [`Self::handle_packets`] or [`Self::pass`] found these ends. If more than 65,536 flows are being
-    /// dumped, the ends of some are missing.
+    /// Takes the ends of flows with a requested dump that were found since the last call, in the
+    /// order of packets. Call this after each [`Self::handle_packets`], [`Self::pass`] and
+    /// [`Self::finish`]. If more than 65,536 flows are being dumped, the ends of some flows are
+    /// missing.
     pub fn take_ended_flows(&mut self) -> Vec<ModuleFlowEnd> {
         std::mem::take(&mut self.over)
     }
@@ -229,8 +232,8 @@ impl Runner {
             } else {
                 self.behind = 0;
             }
-            // Times out and checks flows before the packets from this time on are handled, whatever
-            // the division into calls.
+            // Time-outs and checks that are due at this time happen before this packet is handled,
+            // so that the division into calls does not matter.
             if self.check.is_some() || time_ns >= self.look_ns.min(self.check_ns) {
                 self.handle(start..at, packets, times_ns, dumps);
                 start = at;

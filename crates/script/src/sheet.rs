@@ -1,10 +1,10 @@
 //! The memory that Lua and Rust share during one call: the packets of a batch, and which of their
 //! facts the script uses.
 //!
-//! Rust parses headers before the script runs, so that the script's loop never waits. Rust does not
-//! parse facts that no accessor of the script returns. `prelude.lua` finds the names of accessors
-//! in the script's text. An accessor whose name the text does not contain (`pkt["src" .. "_port"]`)
-//! requests its facts when it is called.
+//! Rust parses headers before the script runs, so that the script's loop does not call Rust for
+//! each packet. Rust does not parse facts that no accessor of the script returns. `prelude.lua`
+//! finds the names of accessors in the script's text. An accessor whose name the text does not
+//! contain (`pkt["src" .. "_port"]`) requests its facts when it is called.
 
 use std::{cell::Cell, ptr};
 
@@ -13,8 +13,8 @@ use crate::{
     slot::{PacketFacts, PacketSlot},
 };
 
-/// The sheet of the module documentation. `prelude.lua` declares the same fields at the same
-/// offsets; a test compares the two declarations.
+/// Memory that Lua and Rust share: see the module documentation. `prelude.lua` declares the same
+/// fields at the same offsets; a test compares the two declarations.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct PacketSheet {
@@ -24,10 +24,11 @@ pub(crate) struct PacketSheet {
     pub(crate) count: Cell<i32>,
     /// Index of the packet that Lua is handling.
     pub(crate) number: Cell<i32>,
-    /// The facts in slots. Lua sets this field once, before the script is loaded.
+    /// The facts that Rust fills into slots. `prelude.lua` sets this field before the script is
+    /// loaded, and [`Self::want`] adds facts.
     facts: Cell<PacketFacts>,
-    /// 1 if the script's text contains `shunt`, without which a script cannot call it. Lua sets
-    /// this field like `facts`.
+    /// 1 if the script's text contains the word `shunt`; only then a script can shunt flows.
+    /// `prelude.lua` sets this field before the script is loaded.
     shunts: Cell<u32>,
     /// 1 for each packet whose flow the script shunted.
     shunted: [Cell<u8>; MANY],
@@ -68,7 +69,7 @@ impl PacketSheet {
         for (slot, packet) in self.slots.iter_mut().zip(packets) {
             slot.get_mut().fill(packet, facts);
         }
-        // Lua reads the fields just written, at the address that it knows.
+        // Lua has the address of the sheet, and reads the fields that were just written.
         let _ = ptr::from_ref(self).expose_provenance();
     }
 

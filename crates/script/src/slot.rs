@@ -15,7 +15,7 @@ use retroscope_packet::{
 
 use crate::module_types::ScriptPacket;
 
-/// A set of facts about packets, by the numbers of `prelude.lua`.
+/// A set of facts about packets, one bit for each kind of fact. `prelude.lua` uses the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct PacketFacts(pub(crate) u32);
@@ -73,8 +73,8 @@ pub(crate) struct PacketSlot {
     pub(crate) transport: i32,
     /// ICMP type and code, with the type in the higher byte.
     pub(crate) icmp: i32,
-    /// Source address as big-endian words. IPv4 uses only the first word. If `ip` is 0, no word has
-    /// a meaning.
+    /// Source address as words in the processor's byte order, the first bytes of the address in the
+    /// first word. IPv4 uses only the first word. If `ip` is 0, no word has a meaning.
     pub(crate) src: [u32; 4],
     pub(crate) dst: [u32; 4],
 }
@@ -110,7 +110,7 @@ impl PacketSlot {
     /// are borrowed.
     #[inline(always)]
     pub(crate) fn fill(&mut self, packet: &ScriptPacket<'_>, facts: PacketFacts) {
-        // No packet is that long. Bytes beyond 2 GiB are ignored.
+        // Bytes beyond 2 GiB are ignored, because offsets are `i32`. No packet is that long.
         let data = packet.data.get(..i32::MAX as usize).unwrap_or(packet.data);
         if facts.has(PacketFacts::BYTES) {
             self.data = data.as_ptr().expose_provenance() as u64;
@@ -192,7 +192,8 @@ impl PacketSlot {
         }
     }
 
-    /// [`Self::tell`], kept out of the code for most frames.
+    /// [`Self::tell`] for less common frames. A separate function keeps the code for most frames
+    /// small.
     #[inline(never)]
     fn tell_other<const ALL: bool>(&mut self, data: &[u8]) -> Option<()> {
         self.tell::<ALL>(&CommonHeaders::read(data)?, data)
@@ -201,8 +202,8 @@ impl PacketSlot {
     /// Fills in the facts of `headers` of `data`: all facts, or those of
     /// [`PacketFacts::TRANSPORT`]. `None` if the frame needs the full parser.
     ///
-    /// In the latter case the code does not branch on the protocol, because the next protocol is
-    /// unpredictable.
+    /// Without `ALL` the code does not branch on the protocol, because the protocol of the next
+    /// packet is unpredictable.
     #[inline(always)]
     fn tell<const ALL: bool>(&mut self, headers: &CommonHeaders, data: &[u8]) -> Option<()> {
         let (proto, transport) = (headers.proto, headers.transport);

@@ -30,9 +30,9 @@ pub(crate) fn new_lua(trusted: bool) -> Lua {
     let few =
         StdLib::BIT | StdLib::FFI | StdLib::JIT | StdLib::MATH | StdLib::STRING | StdLib::TABLE;
     let libs = if trusted { StdLib::ALL } else { few };
-    // Lua's own `pcall` is compiled and uses no native stack. mlua's version would let panics pass,
-    // and would exhaust the native stack in a script that recurses through it. No function of ours
-    // panics.
+    // `true` keeps Lua's own `pcall`, which is compiled and uses no native stack. The version of
+    // mlua would let panics pass, and would exhaust the native stack in a script that recurses
+    // through `pcall`. No function of ours panics.
     let options = LuaOptions::new().catch_rust_panics(true);
     // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code
     // gets neither, and no byte code. Trusted code counts as part of the program, by
@@ -47,7 +47,7 @@ pub(crate) struct Stopper {
 }
 
 // SAFETY: `lua_sethook` is the only call with the pointer. The owner of a `Stopper` keeps the state
-// alive: `Machine` drops its watchdog before its state.
+// alive: `LuaRuntime` drops its watchdog before its state.
 //
 // The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table
 // while the state's thread reads, and at times writes, the same words without atomics. The memory
@@ -61,7 +61,7 @@ unsafe impl Send for Stopper {}
 
 impl Stopper {
     /// A stopper for the state of `lua`, which must outlive the stopper: see the drop order of
-    /// [`crate::machine::Machine`].
+    /// [`crate::machine::LuaRuntime`].
     pub(crate) fn new(lua: &Lua) -> mlua::Result<Self> {
         let state = Cell::new(ptr::null_mut());
         // SAFETY: the closure touches no stack slot of the state; it only notes the address of the
@@ -163,8 +163,9 @@ pub(crate) fn want_address() -> usize {
 /// `sheet` must be the sheet of the machine whose prelude calls this. The sheet shows packets that
 /// are borrowed for the call into Lua: [`crate::machine`] clears the sheet when the call ends.
 unsafe extern "C" fn want(sheet: *const PacketSheet, facts: u32) {
-    // SAFETY: the caller's promise. The machine owns the sheet and outlives its state. The fields
-    // that change are cells, and only this thread uses them.
+    // SAFETY: the caller's promise. `LuaRuntime` owns the sheet. After the sheet is dropped, only
+    // finalizers of trusted code can run. The fields that change are cells, and only this thread
+    // uses the sheet.
     let sheet = unsafe { &*sheet };
     let count = usize::try_from(sheet.count.get()).unwrap_or(0);
     if count == 0 {

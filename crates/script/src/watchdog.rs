@@ -2,8 +2,8 @@
 //!
 //! A thread reads a word a few times within the limit. The word counts calls and is odd while a
 //! call runs. If several reads in a row find the same odd number, the call has taken too long, and
-//! the watchdog stops the script. So a call costs two stores and no clock read. If the whole
-//! process pauses (a debugger, an overloaded machine), a call ages by only one read.
+//! the watchdog stops the script. So a call costs two atomic additions and no clock read. If the
+//! whole process pauses (a debugger, an overloaded machine), the call counts only one more read.
 //!
 //! Compiled code checks for hooks at the head of loops, if LuaJIT was built with
 //! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`). Without this option compiled code could run
@@ -22,13 +22,14 @@ use std::{
 
 use crate::sys::{self, Stopper};
 
-/// Number of reads within the budget. The call is stopped after this number, so up to a quarter of
-/// the budget late.
+/// Number of reads within the budget. A call is stopped by the read that comes this number of reads
+/// after the first read of its number, so up to a quarter of the budget late.
 const LOOKS: u32 = 4;
-/// Set in the word while the counted call is being stopped.
+/// The watchdog's thread sets this bit of the word when it stops the counted call. The end of the
+/// call clears the bit.
 const STOPPED: u64 = 1 << 63;
 
-/// The watchdog of the module documentation.
+/// The time limit of the calls into one Lua state: see the module documentation.
 #[derive(Debug)]
 pub(crate) struct ScriptWatchdog {
     watched: Arc<WatchdogState>,
@@ -39,7 +40,7 @@ pub(crate) struct ScriptWatchdog {
 struct WatchdogState {
     /// Calls begun and ended. Odd while a call runs.
     calls: AtomicU64,
-    /// The thread must end. Locked while a script is being stopped.
+    /// True if the thread must end. The thread has the lock except while it sleeps.
     ended: Mutex<bool>,
     wake: Condvar,
     stopper: Mutex<Stopper>,
@@ -74,8 +75,8 @@ impl ScriptWatchdog {
         let stopped = before & STOPPED != 0;
         if stopped {
             self.watched.calls.fetch_and(!STOPPED, Ordering::Relaxed);
-            // The thread may be about to stop this call once more: it reads the word under this
-            // lock.
+            // The watchdog's thread may be about to stop this call once more. It reads the word
+            // under this lock, so after this it stops the call no more.
             let stopper = self.watched.stopper.lock();
             stopper.unwrap_or_else(PoisonError::into_inner).release();
         }
@@ -97,8 +98,8 @@ impl WatchdogState {
                 continue;
             }
             seen += 1;
-            // Stop again only if the script does not reach the hook: setting the hook while the
-            // script is inside the hook may break the hook.
+            // Stop again only if no script ran the hook since the last read: setting the hook while
+            // a script is inside the hook may break the hook.
             if seen == LOOKS + 1 || (seen > LOOKS && sys::raised() == raised) {
                 self.stop(last);
             }

@@ -49,9 +49,10 @@ const COUNTS: &str = "
     end
     function m.buildPacketFilter(key, state) return state.packets .. ' ' .. tostring(first) end
     return m";
-/// A flow of [`COUNTS`]: by host and port.
+/// Defines `flow(pkt)` for [`COUNTS`]: the number of the packet's flow, from host and port.
 const BY_HEADERS: &str = "local function flow(pkt) return pkt:u8(15) * 65536 + pkt:u16(22) end";
-/// A flow of [`COUNTS`]: by the port alone, and no flow if the port is odd.
+/// Defines `flow(pkt)` for [`COUNTS`]: the number of the packet's flow, from the port alone. With
+/// [`PORT_KEYS`] a packet with an odd port has no flow.
 const BY_PORT: &str = "local function flow(pkt) return pkt:u16(22) + 1 end";
 const PORT_KEYS: &str = "
     m.flowKeys = 'uint16_t port;'
@@ -70,7 +71,8 @@ fn runner(text: &str, config: &TrackerConfig) -> Runner {
     Runner::new(module, config)
 }
 
-/// Runs a module over packets with times, in calls of any length.
+/// Runs [`COUNTS`] over packets with times, in calls of 1 to [`MANY`] packets. `has_keys`: the
+/// module makes the keys of flows.
 fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Vec<Seen>, Runner) {
     let text = if has_keys {
         format!("{BY_PORT}{}", COUNTS.replace("return m", PORT_KEYS))
@@ -97,12 +99,12 @@ fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Ve
     (seen.collect(), runner)
 }
 
-/// Flows of few packets and of many, some of which stop for longer than their time-out.
+/// Packets of random flows, `step_ns` apart. Some flows have few packets and some have many.
 fn frames(count: u32, flows: u32, step_ns: i64) -> Vec<(i64, Vec<u8>)> {
     let mut random = 1_u32;
     let frame = |n: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // Small numbers are more frequent.
+        // Flows with small numbers get more packets.
         let flow = (random >> 16) * (random >> 8 & 0xff) / 0x100 % flows;
         let [host, ..] = flow.to_le_bytes();
         let port = u16::try_from(flow >> 8).unwrap();
@@ -160,7 +162,8 @@ fn a_slot_that_is_used_again_begins_anew() {
     }
 }
 
-/// A packet from the future stops neither checks nor searches for flows that timed out.
+/// One packet has a stamp in the far future. Checks must continue by the stamps of the packets that
+/// follow.
 #[test]
 fn a_stamp_of_the_far_future_is_got_over() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
@@ -170,7 +173,7 @@ fn a_stamp_of_the_far_future_is_got_over() {
     look(0);
     look(4_000_000_000);
     (0..150).for_each(|second| look(second / 4));
-    // Its second check ends it; the module accepts three.
+    // The second check ended the flow. The module did not fail, so there was no fourth check.
     assert_eq!((runner.counts().over, runner.take_notes().len()), (1, 0));
 }
 

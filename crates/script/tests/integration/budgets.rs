@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENT, packet, run_until_fault, trigger};
 use retroscope_script::{Machine, Script, ScriptError, ScriptLimits};
 
-/// Limits for scripts that must exceed their time, soon.
+/// Limits for scripts that must exceed their time. The short time keeps the tests short.
 const BRIEF: ScriptLimits = ScriptLimits {
     time: Duration::from_millis(200),
     memory_bytes: 8 << 20,
@@ -27,7 +27,8 @@ fn fault(text: &str, limits: ScriptLimits) -> ScriptError {
 #[test]
 fn endless_loops_are_stopped_compiled_or_not() {
     for text in [
-        // The first packets match quickly, so LuaJIT compiles the loop before the script hangs.
+        // The first 5,000 packets take little time, so LuaJIT compiles the loop before the script
+        // hangs.
         "local n = 0 return function() n = n + 1 if n > 5000 then while true do end end return false end",
         "local n = 0 return function(pkt) n = n + 1 while n > 5000 do n = n + pkt:len() end return false end",
         "return function() for i = 1, 1e18 do end return true end",
@@ -203,7 +204,7 @@ fn idle_time_is_not_counted() {
         time: Duration::from_millis(400),
         ..LITTLE
     };
-    // The sum is much longer than one call may take, but each call is short.
+    // All calls together take longer than one call may take, but each call is short.
     let run = |trigger: &mut Machine| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {

@@ -21,7 +21,8 @@ fn a_predicate_keeps_its_trigger_packet() {
     let predicates: Vec<_> = (0..5_u8)
         .map(|n| predicate(&mut script, &packet(&[n; 60])))
         .collect();
-    // The memory of the trigger packets is freed. A garbage collection must keep the copies.
+    // The memory of the trigger packets is freed, and another Lua state allocates much memory. The
+    // predicates must still read their own copies.
     let mut garbage = self::script(
         "return function() local t = {} for n = 1, 1e5 do t[n] = {n} end return nil end",
     );

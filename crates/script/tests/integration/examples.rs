@@ -16,7 +16,7 @@ fn trigger(name: &str) -> Machine {
     Machine::new(&example(name), PATIENT).unwrap()
 }
 
-/// The frames that a script matches.
+/// The frames that a script matches: bit `n` is frame `n`.
 fn taken(trigger: &mut Machine, frames: &[Vec<u8>]) -> u64 {
     let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let found = trigger.match_many(&packets);

@@ -258,12 +258,12 @@ fn checks_end_flows_and_keep_their_own_state() {
         function m.checkFinalizer(check, kept, purged) print(check.checks, check.begun, kept, purged) end
         return m";
     let mut runner = runner(text);
-    // Port 1 at 0 and 1 s, port 2 at 2 s and from 9 s on.
+    // Port 1 at 0 and 1 s, port 2 at 2 s and from 9 s on, port 3 in between.
     let ports = [1, 1, 2, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2];
     let frames: Vec<_> = ports.iter().map(|port| udp(*port, b"")).collect();
     assert_eq!(wanted(&mut runner, &frames), []);
-    // The check at 5 s precedes the packet of that second. The check at 10 s ends port 2, whose
-    // next packet begins the flow again.
+    // The check at 5 s precedes the packet of that second, and ends ports 1 and 2. The packet at 9
+    // s begins port 2 again, and the check at 10 s ends no flow.
     assert_eq!(runner.take_notes(), ["1\t5\t1\t2", "2\t10\t2\t0"]);
     let counts = runner.counts();
     assert_eq!((counts.begun, counts.over, counts.live), (4, 2, 2));

@@ -27,7 +27,7 @@ const LINK_TYPES: [LinkType; 8] = [
 /// parsed.
 const SCRIPTS: [&str; 3] = [
     include_str!("show.lua"),
-    // The fourth and part of the third line of `show.lua`.
+    // Parts of the third and fourth lines that `show.lua` prints.
     "return function(pkt)
         print(pkt:ip(), pkt:proto(), pkt:is_tcp(), pkt:is_udp(), pkt:is_later_fragment())
         print(pkt:src_port(), pkt:dst_port(), pkt:has_port(80), pkt:tcp_flags())
@@ -220,7 +220,8 @@ fn tos(parsed: &Parsed, data: &[u8]) -> Option<u8> {
     })
 }
 
-/// RFC 826, for IPv4 over Ethernet.
+/// The expected values of `pkt:arp()` for ARP of IPv4 over Ethernet (RFC 826): operation, sender's
+/// address and target's address. Otherwise `nil`.
 fn arp(parsed: &Parsed, payload: Option<&[u8]>) -> String {
     let packet = payload.and_then(|payload| payload.first_chunk::<28>());
     match packet {

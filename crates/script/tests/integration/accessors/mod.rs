@@ -159,7 +159,8 @@ fn texts_and_networks_are_checked() {
     }
 }
 
-/// Such an accessor requests more facts in the middle of a batch, also if the loop is compiled.
+/// If the script's text does not contain the name of an accessor, the accessor requests its facts
+/// when it is called. This must work in the middle of a batch, also if the loop is compiled.
 #[test]
 fn accessors_may_be_reached_by_any_name() {
     let mut trigger = trigger(

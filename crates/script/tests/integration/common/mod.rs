@@ -12,7 +12,7 @@ pub(crate) const PATIENT: ScriptLimits = ScriptLimits {
     memory_bytes: 64 << 20,
 };
 
-/// An Ethernet packet, whole.
+/// An Ethernet packet of which all bytes were captured.
 pub(crate) fn packet(data: &[u8]) -> ScriptPacket<'_> {
     ScriptPacket {
         data,
