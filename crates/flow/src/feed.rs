@@ -202,7 +202,8 @@ mod tests {
 
     use super::*;
 
-    /// Compares what a listener reads with a model.
+    /// Compares a feed with a model: a listener reads every event, or gets the exact number of
+    /// missed events.
     #[test]
     fn a_listener_hears_all_or_how_many_it_missed() {
         for seed in 0..200 {

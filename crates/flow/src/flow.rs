@@ -185,7 +185,8 @@ impl Flow {
         let is_again =
             usize::from(syn.ends.is_reverse) == client && syn.tcp_seq.to_ne_bytes() == self.begin;
         match self.tcp {
-            // With several queues, the answer may be counted before the SYN.
+            // With several queues, the answer may be counted before its SYN. A SYN that is older
+            // than the flow belongs to the flow.
             TcpState::None => syn.time_ns >= self.first_ns,
             TcpState::Closing => self.tcp_flags[client] & FIN != 0 && !is_again,
             TcpState::Closed => !is_again,

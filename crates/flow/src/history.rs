@@ -1,11 +1,11 @@
 //! Chooses how much of each flow is kept, so that the packets in the ring reach back for a certain
 //! time, the goal.
 //!
-//! The bytes that were stored during the last goal must fit into the ring. The controller predicts
-//! this number for a short time ahead: the stored bytes, less the bytes that become older than the
-//! goal, plus the new bytes at the current rate. If the prediction exceeds 95 % of the ring, flows
-//! keep less. If the prediction with twice the rate is below 80 %, flows keep more. The controller
-//! decides ahead of the need, because stored bytes cannot be removed.
+//! The bytes that were stored within the goal must fit into the ring. The controller predicts these
+//! bytes for about a tenth of the goal ahead. The prediction is the stored bytes, less those that
+//! become older than the goal, plus new bytes at the current rate. If the prediction exceeds 95 %
+//! of the ring, flows keep less. If the prediction with twice the rate is below 80 %, flows keep
+//! more. The controller decides ahead of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,8 @@ pub struct HistoryGoal {
     /// Periods since the last change.
     since_change: usize,
     was_raised: bool,
-    /// Periods after a change before flows keep more. Longer if the last increase did not last.
+    /// Minimum number of periods between a change and an increase of the limit. Longer if the limit
+    /// was lowered soon after the last increase.
     patience: usize,
     is_short: bool,
 }
@@ -168,7 +169,7 @@ impl HistoryGoal {
     fn raise(&mut self, ahead: usize) -> Option<HistoryStep> {
         let limit = self.limit?;
         if self.was_raised {
-            // The last increase lasted.
+            // The limit was not lowered since the last increase.
             self.patience = ahead;
         }
         self.was_raised = true;

@@ -197,8 +197,8 @@ fn each_conversation_agrees_with_the_table_both_ways() {
             let sent = [[packets[0], bytes[0]], [packets[1], bytes[1]]];
             let (expected, [_, receiver]) = expected[&ends];
             assert_eq!(sent, expected, "{trace} {proto} {ends:?}");
-            // The server is the receiver of the first packet, unless a SYN says otherwise. No SYN
-            // does in these captures.
+            // The server is the receiver of the first packet, unless a later SYN says otherwise.
+            // These captures have no such SYN.
             assert_eq!(ends[flow.server()], receiver, "{trace} {proto} {ends:?}");
         }
     }

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 
-/// Time units for a packet that is kept, and for a packet that is not kept.
+/// Simulated processing time of a kept packet, and of a shed packet, in time units.
 const KEPT_COST: u64 = 16;
 const SHED_COST: u64 = 1;
 /// Number of packets that the source can queue.

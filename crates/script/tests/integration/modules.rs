@@ -102,7 +102,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
             "{fault}"
         );
     }
-    // Between packets there is no current packet.
+    // During a check there is no current packet, so `shunt` fails.
     let mut module = runner(
         "local m, kept = { checkInterval = 1 }
         function m.handlePacket(key, state, pkt) kept = pkt end
@@ -442,8 +442,8 @@ fn functions_of_the_file_are_not_called_by_ours() {
     assert!(refusal(refused).starts_with("test.lua:2: stateType: 'void'"));
 }
 
-/// Accesses that user code may try with the objects that it gets, also with objects kept from
-/// another call.
+/// Invalid accesses to the objects that user code gets must fail. Objects that the module kept from
+/// another call must show the current packet and state, or nothing.
 #[test]
 fn objects_lead_to_no_memory() {
     let text = "

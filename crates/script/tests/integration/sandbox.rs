@@ -82,8 +82,8 @@ fn strings_lead_nowhere_else() {
 
 #[test]
 fn what_a_script_does_to_its_own_strings_reaches_no_accessor() {
-    // The accessors hold the functions that they need, so a script that replaces these functions
-    // deceives only itself.
+    // The accessors have their own references to the library functions that they need, so the
+    // functions that a script replaces do not affect the accessors.
     let text = "string.byte = function() return 7 end type = function() return 'number' end bit.band = nil
         tonumber = nil error = nil
         return function(pkt) return not pcall(pkt.u8, pkt, -1LL) and not pcall(pkt.u8, pkt, '1') and pkt:u8(0) == 7
@@ -141,7 +141,8 @@ fn no_accessor_gives_a_pointer() {
     );
 }
 
-/// A packet is cdata without content, from which a script can make nothing.
+/// A packet is cdata of an empty struct. Every operation that is not an accessor must fail, or
+/// return nothing of the packet.
 #[test]
 fn a_packet_is_its_accessors_and_nothing_more() {
     for expression in [

@@ -5,8 +5,8 @@ use std::time::Duration;
 use retroscope_packet::LinkType;
 use retroscope_script::{Machine, Script, ScriptError, ScriptLimits, ScriptPacket};
 
-/// Limits for tests in which time does not matter. A call ages also while its thread waits for a
-/// processor and the watchdog's thread does not.
+/// Limits for tests in which time does not matter. The time limit of a call also counts time in
+/// which the call's thread waits for a processor, so a short limit would fail on a busy machine.
 pub(crate) const PATIENT: ScriptLimits = ScriptLimits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
