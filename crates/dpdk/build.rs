@@ -10,7 +10,7 @@ fn main() {
 mod dpdk {
     use std::process::Command;
 
-    /// The libraries that the shim calls. DPDK's inline functions use some of these libraries.
+    /// The libraries that the shim needs, for its own calls or through DPDK's inline functions.
     const LIBRARIES: [&str; 5] = [
         "rte_ethdev",
         "rte_mbuf",
@@ -31,15 +31,16 @@ mod dpdk {
             return;
         };
         let mut shim = cc::Build::new();
-        // As system headers, whose warnings do not concern us. DPDK's inline code needs its own
-        // machine flags.
+        // Pass include folders as system folders, so that the compiler does not warn about DPDK's
+        // headers. Pass all other flags unchanged: DPDK's inline code needs its machine flags
+        // (`-m…`).
         for flag in compiler_flags.split_whitespace() {
             match flag.strip_prefix("-I") {
                 Some(folder) => shim.flag("-isystem").flag(folder),
                 None => shim.flag(flag),
             };
         }
-        // Without optimization, measurements of the data path would measure the compiler.
+        // Optimize in debug builds too: measurements of an unoptimized data path say nothing.
         shim.opt_level(3)
             .std("gnu11")
             .file("shim/dpdk.c")

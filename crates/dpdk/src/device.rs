@@ -163,7 +163,8 @@ mod tests {
         ] {
             let parsed = wrong.parse::<DpdkDevice>();
             if wrong.contains(':') {
-                // Other buses have other names, which DPDK knows.
+                // A name with a colon may belong to another bus, so the engine accepts the name,
+                // and DPDK decides.
                 assert_eq!(parsed.is_err(), wrong.contains(' '), "{wrong}");
                 continue;
             }

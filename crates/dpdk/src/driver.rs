@@ -1,7 +1,7 @@
 //! Behaviour of drivers that their descriptions do not contain.
 //!
-//! Taken from the drivers of DPDK 22.11. A driver that is not in this module counts as a NIC's
-//! driver.
+//! Taken from the drivers of DPDK 22.11. For a driver that this module does not name, the device's
+//! name decides: the driver counts as the driver of a vdev or of a NIC.
 
 use super::device::DpdkDevice;
 
@@ -95,7 +95,8 @@ mod tests {
         assert!(!quirks("net_af_packet0,iface=v0").counts_missed);
         assert!(!quirks("net_tap0").counts_missed);
         assert_eq!(quirks("0000:03:00.0"), NIC);
-        // The driver may register its buffers with the kernel.
+        // `net_af_xdp` may register its buffers with the kernel, which then writes into the
+        // buffers.
         assert!(!quirks("net_af_xdp0,iface=v0").copies && quirks("net_null0").copies);
     }
 

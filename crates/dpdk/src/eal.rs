@@ -1,9 +1,10 @@
 //! DPDK's environment (EAL): its arguments, and the environment of this process.
 //!
-//! A process starts the environment once, and keeps it until it ends, because DPDK cannot start it
-//! again. The environment gets no lcores: the recorder's threads receive, are pinned by the
-//! recorder, and register with the environment. If the devices allow it, the environment runs
-//! without hugepages and without files in /run.
+//! A process starts the environment once, and keeps it until the process ends, because DPDK cannot
+//! start the environment again. The environment gets no lcores: the recorder's threads receive, are
+//! pinned by the recorder, and register with the environment. If all devices are vdevs, the
+//! environment runs without hugepages by default. It never makes files in /run to which other
+//! processes can attach.
 
 use std::{
     cell::RefCell,
@@ -93,7 +94,8 @@ impl EalConfig {
         let mut arguments = vec!["retroscope".to_owned()];
         let are_vdevs = devices.iter().all(DpdkDevice::is_vdev);
         if !says(&MEMORY) {
-            // Memory that a NIC can write to, in pages that vanish with the process.
+            // A NIC needs hugepages, into which it can write. With `--in-memory` the hugepages
+            // vanish with the process. Vdevs need no hugepages.
             let pages = if are_vdevs {
                 "--no-huge"
             } else {
@@ -113,7 +115,7 @@ impl EalConfig {
         }
         if !says(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
             let pci = devices.iter().filter(|device| device.is_pci());
-            // Without this list, the environment takes all devices that it finds.
+            // Without this list, the environment takes all PCI devices that it finds.
             let allowed: Vec<String> = pci
                 .flat_map(|device| ["-a".to_owned(), device.full()])
                 .collect();
@@ -159,7 +161,8 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
     let keep_quiet = !arguments
         .iter()
         .any(|argument| argument.starts_with("--log-level"));
-    // A separate thread, because the environment keeps the affinity of its starting thread.
+    // Start on a separate thread, because the environment sets the affinity of the starting thread,
+    // which becomes the main lcore.
     let started = std::thread::scope(|scope| {
         let start = || sys::start(&arguments, keep_quiet);
         scope
@@ -193,15 +196,15 @@ pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> Sou
     SourceError::system(device, call, error)
 }
 
-/// How long the environment's own thread may take before it starts the work.
+/// How long [`on_own_thread`] waits until the environment's own thread has done the work.
 const OWN_THREAD_WAIT: Duration = Duration::from_secs(2);
 
-/// Runs `work` on DPDK's interrupt thread, if the environment is running, and waits for the
-/// outcome. For properties of threads: credentials and capabilities.
+/// Runs `work` on DPDK's interrupt thread, and waits up to 2 s for the outcome. `None`: the
+/// environment is not running. For properties of threads: credentials and capabilities.
 ///
 /// # Errors
-/// The system's error if `work` was not run; [`io::ErrorKind::TimedOut`] if the thread did not
-/// start it in time.
+/// The system's error if `work` was not run. [`io::ErrorKind::TimedOut`] if the outcome did not
+/// arrive in time; `work` may still run later.
 pub fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
@@ -318,7 +321,7 @@ mod tests {
             let expected = format!("eal-args: {long} ");
             assert!(message.starts_with(&expected), "{short}: {message}");
         }
-        // Not a part of a refused option.
+        // These arguments do not abbreviate a refused option, so DPDK gets each unchanged.
         for fine in ["--log-level=8", "--vdev=net_null1", "--"] {
             let arguments = resolved(fine, &["net_null0"]);
             assert!(arguments.ends_with(fine), "{arguments}");

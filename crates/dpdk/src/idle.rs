@@ -5,18 +5,18 @@
 //! between two polls.
 //!
 //! A wake-up is expensive, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So
-//! naps grow with the silence, from an eighth of the silence at first to
-//! [`LONG_SILENCE_NAP_NS_MAX`] after some seconds. The longest naps cost less than 2 %.
+//! naps grow with the silence, up to [`LONG_SILENCE_NAP_NS_MAX`] after 7.5 s. The first naps of a
+//! vdev last an eighth of the silence. The longest naps cost less than 2 %.
 //!
-//! A NIC's queue sleeps only as long as the smallest frames at the link's full speed cannot fill
-//! its descriptors. If they could fill the descriptors even during the shortest nap, the queue
-//! never sleeps. It also never sleeps while the NIC's speed is unknown. Most NICs have no link
-//! directly after their start, and a link that is down may come up at another speed.
+//! A NIC's queue sleeps only as long as the smallest frames at the link's full speed fill at most
+//! half of its descriptors. If the shortest nap is too long for this, the queue never sleeps. It
+//! also never sleeps while the NIC's speed is unknown. Most NICs have no link directly after their
+//! start, and a link that is down may come up at another speed.
 //!
 //! A vdev has no link and no descriptors, whatever its driver reports. Its packets wait in a buffer
-//! of the kernel or of the packets' producer. A small buffer is a `net_af_packet` with 512 frames.
-//! Including the oversleep, it lasts for the naps of the first second at 1.7 Mpps, and for the
-//! longest nap at 320 kpps.
+//! of the kernel or of the packets' producer. For example, the ring of a `net_af_packet` may have
+//! 512 frames. Including the oversleep, this ring lasts for the naps of the first second at 1.7
+//! Mpps, and for the longest nap at 320 kpps.
 
 /// How long a queue polls continuously after the last packet.
 const AWAKE_AFTER_PACKET_NS: i64 = 1_000_000;
@@ -49,7 +49,7 @@ pub(super) struct Idle {
     is_vdev: bool,
     /// Longest nap of a NIC's queue; `None`: the queue never sleeps. Unused for a vdev.
     nap_ns: Option<i64>,
-    /// Start of the silence, on the monotonic clock, as far as polls have shown.
+    /// Time of the first poll without packets since the last packet, on the monotonic clock.
     silent_since_ns: Option<i64>,
 }
 
@@ -74,8 +74,8 @@ impl Idle {
         self.silent_since_ns = None;
     }
 
-    /// After a poll without packets: until when to sleep; `None`: poll again at once. Times are on
-    /// the monotonic clock.
+    /// After a poll without packets: until when to sleep, at most until `deadline_ns`. `None`: poll
+    /// again at once. Times are on the monotonic clock.
     pub(super) fn nap_until(&mut self, now_ns: i64, deadline_ns: i64) -> Option<i64> {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
         let silence_ns = now_ns - since_ns;
@@ -91,7 +91,7 @@ impl Idle {
     }
 }
 
-/// The longest nap of a NIC's queue in any silence.
+/// The longest nap of a NIC's queue in any silence. `None`: the queue never sleeps.
 fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     if megabits == 0 {
         return None;

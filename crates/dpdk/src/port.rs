@@ -52,7 +52,8 @@ pub(super) struct OpenPort {
     pub(super) driver: String,
     pub(super) node: i32,
     pub(super) queues: u16,
-    /// Whether all packets of a flow arrive through the same queue, proved by the hash key.
+    /// Whether all packets of a flow arrive through the same queue: either there is one queue, or
+    /// the hash key proves this property.
     pub(super) flows_together: bool,
     /// Number of threads, with one pool each.
     pub(super) threads: u16,
@@ -127,8 +128,8 @@ pub(super) fn open(
         flows_together |= notice.is_none();
         notices.extend(notice);
     }
-    // If a host interface is under the device, the source sets promiscuous mode in a way that ends
-    // with the process.
+    // Only for a NIC. For a vdev on a host interface, the source sets promiscuous mode in a way
+    // that ends with the process.
     if config.promiscuous
         && !quirks.is_vdev
         && let Err(refusal) = port.set_promiscuous()
@@ -137,7 +138,7 @@ pub(super) fn open(
             "{name}: not promiscuous, frames for other hosts are not seen: {refusal}"
         ));
     }
-    // The messages that drivers have logged until here did not make the opening fail.
+    // Discard the drivers' messages until here: the opening succeeded in spite of these messages.
     sys::take_log();
     Ok(OpenPort {
         threads: memory.threads,

@@ -2,16 +2,17 @@
 //! stamps, counters.
 //!
 //! # Counting
-//! The counters belong to the port, so its first queue reports them and the other queues add
-//! nothing. `received` is `ipackets` plus the lost packets, `nic` is `imissed`, `damaged` is
-//! `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts the packets that it took; at the end,
-//! the sum is compared with `ipackets`. After a stop the first queue ends last, so that the sum is
-//! complete.
+//! The counters belong to the port, so its first queue reports all counters. The other queues
+//! report only the frames that they dropped as too long. `received` is `ipackets` plus the packets
+//! lost before: `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue
+//! counts the packets that it took; at the end, the sum is compared with `ipackets`. After a stop
+//! the first queue ends last, so that the sum is complete.
 //!
 //! # Stop
 //! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on
-//! until its receive queues have been empty for a moment. Later packets are not received. A queue
-//! whose vdev is on top of a removed interface stops itself, and ends with the error instead.
+//! until its receive queues have been empty for a moment. Later packets are not received. The
+//! queues of a device that never runs out of packets stop at once. A queue whose vdev is on top of
+//! a removed interface stops itself, and ends with the error instead.
 
 use std::sync::{
     Arc,
@@ -36,8 +37,8 @@ use retroscope_capture::{
 /// difference of the clocks.
 const DELIVERY_DELAY_NS_MAX: i64 = 10_000_000;
 
-/// How long the first queue waits at its end for the other queues. Each of them may find after a
-/// check that it must stop.
+/// How long the first queue waits at its end for the other queues. If the interface was removed,
+/// each queue stops only after its own next check, every 50 ms.
 const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
 
 /// The identifier of the tag that NICs remove.
@@ -187,7 +188,8 @@ pub(super) fn queue(
 }
 
 impl DpdkEngine {
-    /// The environment keeps a cache of buffers for registered threads.
+    /// Registers the thread at the first call, so that the environment keeps a cache of buffers for
+    /// the thread.
     fn register(&mut self, live: &mut LiveState) {
         if !std::mem::replace(&mut self.is_registered, true)
             && let Err(error) = eal::register_thread(self.shared.environment)
@@ -228,7 +230,7 @@ impl DpdkEngine {
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
             live.watermark.on_burst(newest_ns, Some(now_ns));
         }
-        live.on_packets(newest_ns, || false); // looks at the link say whether it is up
+        live.on_packets(newest_ns, || false); // the checks of the link report whether it is up
         true
     }
 
@@ -291,9 +293,10 @@ impl DpdkEngine {
         }
     }
 
-    /// Checks the link. The port's first queue checks for all queues. The other queues check only
-    /// while the link's speed is unknown, because the first queue has no time for checks while
-    /// packets arrive. A vdev on top of a removed interface stops.
+    /// Checks the link. If a kernel interface is under the vdev, every queue checks this interface,
+    /// and stops if it was removed. Otherwise the port's first queue checks for all queues. The
+    /// other queues of a NIC check only while its speed is unknown, because the first queue makes
+    /// no checks while packets arrive.
     fn look_at_link(&mut self, live: &mut LiveState) {
         let shared = Arc::clone(&self.shared);
         // Relaxed: no other data depend on the number.
@@ -366,8 +369,9 @@ impl DpdkEngine {
         }
     }
 
-    /// The number of packets that the port received until its end. Later packets are not received;
-    /// an earlier packet that was not lent is missing.
+    /// The number of packets that the port received until its end: its counter at the stop, or the
+    /// packets that the queues took if these are more. Packets that arrive after the stop and are
+    /// not taken do not count.
     fn arrived(&self) -> u64 {
         let at_stop = self.at_stop.unwrap_or_default().received;
         at_stop.max(self.shared.frames_taken())
@@ -406,7 +410,8 @@ impl LiveEngine for DpdkEngine {
     /// Rare checks, because a driver's answer may take a lock, or a query to its NIC.
     const LOOK_NS: i64 = 50_000_000;
 
-    /// The capacity of a NIC. A vdev's packets wait in a buffer of the kernel, or in no buffer.
+    /// The descriptors of a NIC's receive queues. `None` for a vdev: its packets wait in a buffer
+    /// of the kernel, or in no buffer.
     fn buffer(&self) -> Option<SourceBuffer> {
         let OpenPort {
             quirks,

@@ -29,13 +29,14 @@ use retroscope_capture::{
 pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
-    /// Refuses a device on top of an interface that the host itself uses. Otherwise returns, for
-    /// each interface, the uses that are or may be cut off.
+    /// Refuses a device that would take away an interface that the host itself uses, unless
+    /// `take_interface` is set. Otherwise returns notices, for each interface, about the uses that
+    /// are or may be cut off.
     fn check_host(&self, device: &DpdkDevice) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = match taken {
             Ok(names) => names,
-            // The device may take unknown interfaces that are in use.
+            // The user has permitted to take interfaces that are in use, also unknown interfaces.
             Err(_) if self.0.take_interface => Vec::new(),
             Err(error) => {
                 return Err(SourceError::Usage(format!(

@@ -10,7 +10,7 @@
 /// Readings that are closer than this say nothing about the length of a tick.
 const BASE_NS_MIN: i64 = 10_000_000;
 
-/// Time between two readings of the clocks.
+/// Time between two readings of the clocks, once the length of a tick is known.
 const CLOCK_READING_PERIOD_NS: i64 = 100_000_000;
 
 /// Largest age of the first reading relative to the last reading, so that the conversion follows a
@@ -54,7 +54,8 @@ impl DeviceClock {
         now_ns.abs_diff(self.last.time_ns) >= wait_ns.unsigned_abs()
     }
 
-    /// Adds a reading. Starts again if the system's clock was set.
+    /// Adds a reading. Starts again from this reading if one of the clocks was set, or if the first
+    /// reading is less than [`BASE_NS_MIN`] ago.
     pub(super) fn read(&mut self, reading: DeviceClockReading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
         let ticks = reading.ticks.wrapping_sub(self.first.ticks).cast_signed();

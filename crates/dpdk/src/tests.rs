@@ -142,11 +142,12 @@ fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     assert_eq!((taken[0].len(), received, lost), (1, 1, 0));
 }
 
-/// The thread that was opening the device closes its port, and other threads go on.
+/// A failed opening closes the port and releases the lock for ports, so that the device can be
+/// opened again.
 #[test]
 fn a_device_that_cannot_be_opened_is_in_nobodys_way() {
     let greedy = DpdkConfig {
-        // More than the environment has, in every queue.
+        // The largest possible buffers in every queue: more than the memory of the environment.
         buffer_bytes: Some(1 << 40),
         ..config("net_ring20")
     };

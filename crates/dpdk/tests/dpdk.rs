@@ -521,7 +521,8 @@ fn what_the_host_uses_is_refused() {
             .to_string();
         assert!(message.contains("address"), "{message}");
         assert!(message.contains("take-interface"), "{message}");
-        // A copy of the packets takes nothing away.
+        // `net_af_packet` copies the packets, so the host keeps its packets and the device is
+        // accepted.
         open("net_af_packet30,iface=v0");
     });
 }

@@ -213,7 +213,8 @@ fn check(status: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// DPDK's messages since the last call, one per line. Empty if DPDK prints its messages.
+/// The first 512 bytes of DPDK's messages since the last call, one message per line. Empty if DPDK
+/// prints its messages.
 pub(super) fn take_log() -> String {
     let mut bytes = [0_u8; 512];
     // SAFETY: `bytes` has room for the requested number of bytes.
@@ -394,8 +395,8 @@ impl MbufBurst {
         &self.frames[..self.count]
     }
 
-    /// The device's clock when frame `index` arrived, in the clock's own units. Panics unless the
-    /// frame is stamped.
+    /// The stamp of frame `index`, in the units of the driver or of the device's clock. Panics
+    /// unless the frame is stamped.
     pub(super) fn stamp(&self, index: usize) -> u64 {
         assert!(self.frames()[index].is_stamped);
         // SAFETY: the buffer was received and not freed. A frame is stamped only if mbufs have room

@@ -202,7 +202,8 @@ impl PortBuilder {
         check(unsafe { rsd_set_up_queue(self.port.number, queue, descriptors, node, mempool) })
     }
 
-    /// Keeps pools until the port is closed, before pools that were kept earlier.
+    /// Keeps pools until the port is closed. Puts these pools in front of the pools of earlier
+    /// calls.
     pub(crate) fn keep_pools(&mut self, pools: Vec<MbufPool>) {
         self.port.pools.splice(0..0, pools);
     }
@@ -276,8 +277,8 @@ impl Drop for Port {
         // SAFETY: this thread has the ports lock, the port is open and nobody uses it: every
         // receiver of its packets holds this value.
         unsafe { rsd_close(self.number) };
-        // While this thread has the lock, and after the device that received into the pools is
-        // closed.
+        // Free the pools while this thread has the lock, and after the device that received into
+        // the pools is closed.
         self.pools.clear();
         // Release, pairs with `end`.
         OPEN.fetch_sub(1, Ordering::Release);
