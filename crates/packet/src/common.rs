@@ -89,9 +89,10 @@ impl CommonHeaders {
     }
 
     /// Start and end of the payload of a TCP or UDP packet in the frame. The end may exceed the
-    /// captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport header
-    /// that was not captured whole, and for an impossible TCP header length. The packet must not be
-    /// a later fragment. `data` is the frame that [`Self::read`] read.
+    /// captured bytes, or be [`usize::MAX`]. `None` for other protocols, and for an impossible TCP
+    /// header length. Also `None` if the first 20 bytes of a TCP header, or the 8 bytes of a UDP
+    /// header, exceed the capture or the packet. The packet must not be a later fragment. `data` is
+    /// the frame that [`Self::read`] read.
     #[inline(always)]
     #[must_use]
     pub fn payload(&self, data: &[u8]) -> Option<(usize, usize)> {
@@ -103,7 +104,7 @@ impl CommonHeaders {
             }
             UDP => {
                 let &[.., high, low, _, _] = self.transport::<8>(data)?;
-                // A length below 8 is impossible and gives no end.
+                // A UDP length below 8 is impossible: the payload then ends with the IP packet.
                 let end = match usize::from(u16::from_be_bytes([high, low])) {
                     0..8 => self.end,
                     len => self.end.min(self.transport + len),

@@ -13,8 +13,9 @@ use crate::{FlowEndpoint, FlowKey, Icmp, Parsed, Ports};
 /// The Community ID of a frame's flow: `1:` and 28 characters of base64. Tools agree only if they
 /// use the same `seed`, usually 0.
 ///
-/// `None` if the flow is unknown (see [`crate::flow_of`]), if the type of an ICMP message was not
-/// captured, and for frames that are not IP.
+/// `None` if the flow is unknown (see [`crate::flow_of`]), and for frames that are not IP. Also
+/// `None` if the frame does not contain the type of its ICMP message (truncated, or a later
+/// fragment).
 #[must_use]
 pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let ip = parsed.network?;
@@ -41,7 +42,8 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
 }
 
 /// The Community ID of a flow between ports. [`community_id`] gives the same identifier for each
-/// packet of the flow. `None` for other keys, which do not hold all that the hash needs.
+/// packet of the flow. `None` for all other keys: an ICMP flow's key, for example, has no message
+/// type, which the hash needs.
 #[must_use]
 pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     let &FlowKey::Ports { proto, low, high } = flow else {

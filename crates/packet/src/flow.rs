@@ -20,7 +20,7 @@ pub struct FlowEndpoint {
 }
 
 /// Key of a bidirectional flow: packets of both directions have the same key. `low <= high` in each
-/// variant.
+/// variant that has these fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKey {
     /// TCP, UDP, SCTP: the 5-tuple.
@@ -75,7 +75,7 @@ pub struct FragmentKey {
 /// The flow of a frame. `None` if the flow is unknown:
 ///
 /// - a later fragment of TCP, UDP or SCTP (see [`fragment_of`])
-/// - headers that were cut off or are malformed
+/// - a header that the key needs was cut off or is malformed
 /// - an unknown link type
 #[must_use]
 pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {

@@ -8,7 +8,8 @@ use crate::{FragmentKey, LinkType};
 
 /// Whether a frame may be a fragment, judged by a few of its bytes. `false` is certain:
 /// [`crate::fragment_of`] gives no key. For `true` the caller must call [`crate::parse()`]. Tagged
-/// frames, tunnels, other link types and truncated frames give `true`.
+/// frames, MPLS, PPPoE, IPv6 with extension headers or a tunnel, other link types, and frames of
+/// less than 22 bytes give `true`.
 ///
 /// This check compares fewer fields than [`crate::CommonHeaders`] and takes 2/3 of the time.
 #[inline]

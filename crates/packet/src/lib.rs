@@ -1,8 +1,9 @@
 //! Parsed headers, flow keys, VLAN stacks, fragments and Community ID.
 //!
 //! [`parse()`] turns the captured bytes of a frame into [`Parsed`], a small `Copy` set of facts.
-//! The rest of the crate computes its results from [`Parsed`]. The crate is pure: bytes in, facts
-//! out. The parsing path uses no sockets, threads, clocks or allocation.
+//! Most functions of the crate compute their results from [`Parsed`]. [`CommonHeaders`] and
+//! [`may_be_fragment`] read bytes, for speed. The crate is pure: bytes in, facts out. The parsing
+//! path uses no sockets, threads, clocks or allocation.
 //!
 //! The crate does **not** reassemble, verify checksums or read application data. [`parse()`] does
 //! not enter tunnels (GRE, VXLAN, IP in IP): the flow is the outer flow. [`find_inner`] enters

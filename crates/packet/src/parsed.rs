@@ -31,7 +31,7 @@ pub struct Parsed {
     pub ether_type: Option<u16>,
     /// Protocol number in the link header.
     pub link_protocol: Option<LinkProtocol>,
-    /// IEEE 802.2 header of a length frame.
+    /// IEEE 802.2 header of a length frame, or of a Linux "cooked" frame with such a header.
     pub llc: Option<Llc>,
     /// The outermost IP header. The parser does not enter tunnels.
     pub network: Option<Ip>,
@@ -51,9 +51,10 @@ pub struct Parsed {
     /// Offset of the first byte that no parsed header covers: after TCP, UDP, SCTP or the first 4
     /// bytes of ICMP, else after the last known header. `<= data.len()`. See [`Parsed::payload`].
     pub payload_offset: Option<usize>,
-    /// End of the payload on the wire, given by the innermost header with a length. Padding and
-    /// link checksums may follow. May exceed the captured bytes. `None` without `payload_offset`,
-    /// and if no header gives an end (ARP on Ethernet, packets before segmentation offload).
+    /// End of the payload on the wire: the smallest end that a header with a length gives. Padding
+    /// and link checksums may follow. May exceed the captured bytes. `None` without
+    /// `payload_offset`, and if no header gives an end (ARP on Ethernet, packets before
+    /// segmentation offload).
     pub payload_end: Option<usize>,
 }
 

@@ -37,7 +37,7 @@ pub struct InnerPacket<'d> {
 /// Calls `visit` with each candidate for a packet inside a frame, outer before inner, until `visit`
 /// returns `true`. Returns whether it did. `parsed` are the headers of the frame `data`.
 ///
-/// The search enters GRE (with Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
+/// The search enters GRE (with IP, Ethernet, ERSPAN or PPP inside) and IP in IP. Over UDP it tries
 /// VXLAN, Geneve and Teredo, whatever the ports. A UDP payload does not say which tunnel it belongs
 /// to, so some candidates are not packets. `visit` must recognise the packet that it searches.
 pub fn find_inner(
@@ -105,7 +105,7 @@ fn link_type(ether_type: u16) -> Option<LinkType> {
 fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
     let (flags, proto) = (number(data, 0)?, number(data, 2)?);
     let has = |bit: u16| usize::from(flags & bit != 0);
-    // Routing (RFC 1701) is long out of use.
+    // A header with routing information (RFC 1701), which is long out of use.
     if flags & 0x4000 != 0 {
         return None;
     }
@@ -182,7 +182,7 @@ mod tests {
         [&[2; 12][..], &[8, 0], packet].concat()
     }
 
-    /// The ports of UDP packets inside a raw IP packet, outer first.
+    /// The smaller port of each UDP packet inside a raw IP packet, outer first.
     fn ports(packet: &[u8]) -> Vec<u16> {
         let mut seen = Vec::new();
         let is_found = find_inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {

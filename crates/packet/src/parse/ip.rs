@@ -219,8 +219,8 @@ fn set_proto(parsed: &mut Parsed, proto: u8) {
     }
 }
 
-/// Stores a fragment header. Returns whether it belongs to a later fragment. A second fragment
-/// header is an error.
+/// Stores a fragment header. Returns whether it belongs to a later fragment. An error if an earlier
+/// fragment header has made the packet a fragment.
 fn set_fragment(parsed: &mut Parsed, piece: Fragment) -> Result<bool, ParseStop> {
     let Some(ip) = &mut parsed.network else {
         return Err(ParseStop::Malformed);

@@ -157,10 +157,9 @@ fn mpls(parsed: &mut Parsed, data: &[u8], mut at: usize) -> Result<usize, ParseS
     Err(ParseStop::Malformed)
 }
 
-/// Whether there is an IPv4 header at `at`, and not, for example, an Ethernet address that starts
-/// with
-/// 4. The lengths must be possible. The checksum must be right, or 0 if the sender's NIC fills it
-///    in.
+/// Whether there is an IPv4 header at `at`, and not, for example, an Ethernet address whose first
+/// digit is 4. The lengths must be possible. The checksum must be right, or 0 if the sender's NIC
+/// fills it in.
 fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, ParseStop> {
     let fixed: [u8; 20] = array(data, at)?;
     let header_len = usize::from(fixed[0] & 0x0f) * 4;
@@ -179,7 +178,7 @@ fn looks_like_v4(data: &[u8], at: usize) -> Result<bool, ParseStop> {
 }
 
 /// Whether these bytes are an IPv6 header: its next header must be a number that IPv6 carries in
-/// practice.
+/// practice, and its hop limit must not be 0.
 fn looks_like_v6(header: &[u8; 40]) -> bool {
     const CARRIED: [u8; 21] = [
         0, 4, 6, 17, 41, 43, 44, 46, 47, 50, 51, 58, 59, 60, 89, 103, 112, 115, 132, 135, 136,
@@ -196,7 +195,7 @@ fn pppoe(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, ParseStop
     let body = within(data, at + 6)?;
     parsed.ends_at(body + usize::from(u16_at(data, at + 4)?));
     if code != 0 {
-        return Ok(at + 6); // discovery, on the link type that carries both
+        return Ok(at + 6); // a discovery packet, without a PPP frame
     }
     ppp_protocol(parsed, data, at + 6)
 }

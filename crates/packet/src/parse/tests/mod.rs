@@ -1,5 +1,4 @@
-//! Hand-made headers, with three tests for each protocol: deconstruct, truncated, impossible_len.
-//! Also random bytes.
+//! Hand-made headers: complete, truncated, and with impossible lengths. Also random bytes.
 
 mod ip;
 mod link;
