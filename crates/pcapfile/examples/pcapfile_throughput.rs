@@ -1,9 +1,9 @@
-//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of
-//! five.
+//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE`. Prints the best
+//! of five runs.
 //!
-//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other
-//! files are read unchanged. For comparison the program also prints the time to copy the same
-//! bytes.
+//! The records of an uncompressed classic pcap file are repeated in memory until they are about 1
+//! GiB; other files are read unchanged. For comparison the program also prints the time to copy the
+//! same bytes.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};

@@ -1,8 +1,9 @@
-//! Prints the blocks of little-endian pcapng files, a line each, so that diff(1) can compare two
-//! files: `pcapng_text FILE…`.
+//! Prints the blocks of little-endian pcapng files as text, so that diff(1) can compare two files:
+//! `pcapng_text FILE…`.
 //!
-//! `packet` lines have the stamp, the interface, the lengths and a digest of the data. Other lines
-//! have a block's type and its options, or the options of the packet before.
+//! A `packet` line has the stamp, the interface, the lengths and a digest of the data. The next
+//! line has the packet's options, if there are options. Each other block has one line with its type
+//! and its options.
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
@@ -37,7 +38,8 @@ fn options(mut bytes: &[u8], is_packet: bool) -> String {
         let length = usize::from(length);
         let value = bytes.get(4..4 + length).unwrap_or_default();
         match <[u8; 8]>::try_from(value) {
-            // The upper 16 bits are the stream, which differs in each recording.
+            // The upper 16 bits are the producer combined with bits of the recording's UUID, which
+            // differs in each recording.
             Ok(id) if code == PACKET_ID && is_packet => {
                 text += &format!(" {code}={}", u64::from_le_bytes(id) << 16 >> 16);
             }

@@ -22,8 +22,8 @@ pub struct FileFormat {
     pub byte_order: ByteOrder,
     /// The compression of the file.
     pub compression: Option<Compression>,
-    /// The options in the header of a pcap file, in the form that writes such a file. `None` for
-    /// pcapng, where each interface has its options.
+    /// The options in the header of a pcap file, as [`PcapWriter::new`](crate::PcapWriter::new)
+    /// takes these options. `None` for pcapng, where each interface has its options.
     pub pcap: Option<PcapOptions>,
 }
 
@@ -35,7 +35,8 @@ pub struct PcapOptions {
     /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as read from a file
     /// ([`FileFormat::pcap`]). Other bits are ignored.
     pub link_type_extra: u32,
-    /// Maximum captured length of a packet. 0 means no limit; readers then use 262,144.
+    /// Maximum captured length of a packet. 0 means no limit; readers then use the maximum of the
+    /// link type, usually 262,144.
     pub snaplen: u32,
     /// Resolution of the time stamps.
     pub resolution: Resolution,

@@ -39,7 +39,8 @@ impl SlidingBuffer {
         }
     }
 
-    /// All memory. Ranges and offsets of lent records count from its start.
+    /// The memory up to the end of the unread bytes. Ranges and offsets of lent records count from
+    /// its start.
     pub(super) fn memory(&self) -> &[u8] {
         &self.bytes[..self.end]
     }

@@ -40,7 +40,8 @@ const KNOWN: [(&str, Starts); 3] = [
 
 const MODIFIED: &str = "a capture in a modified pcap format that is not supported";
 
-/// Number of bytes that are compared. The number of further bytes depends on the first read.
+/// Number of bytes that are compared. How many further bytes are available depends on the first
+/// read, so they do not count.
 const JUDGED_BYTES: usize = 24;
 
 /// A name for the format of a file that starts with `head`. `head` has at least 24 bytes or is the

@@ -10,8 +10,9 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use crate::Compression;
 
-/// Number of compressed bytes that are read at a time. Data without content, such as empty gzip
-/// members, is decompressed in steps of this size before the caller can stop.
+/// Number of compressed bytes that are read from the input stream at a time. One call of
+/// [`DecompressedInput::read`] decompresses all data without content, such as empty gzip members.
+/// Only the input stream can stop this earlier: it is asked again after each such number of bytes.
 const COMPRESSED_BYTES: usize = 32 << 10;
 
 /// Number of first bytes that identify the compression.

@@ -31,9 +31,9 @@ const LINK_TYPE_RESERVED: u32 = 0x03ff_0000;
 /// The order of the two lengths of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LengthOrder {
-    /// The captured length.
+    /// First the captured length, then the length on the wire.
     CapturedFirst,
-    /// The length on the wire: versions before 2.3, and 543.0 of DG/UX.
+    /// First the length on the wire: versions before 2.3, and 543.0 of DG/UX.
     WireFirst,
     /// Any order; the smaller number is the captured length: version 2.3.
     Smaller,
@@ -103,7 +103,8 @@ impl PcapParser {
             Resolution::Micro
         };
         let modified = magic == MAGIC_MODIFIED;
-        // Records of "cooked" captures are longer by the Ethernet header that was added to them.
+        // The patched libpcap may add an Ethernet header of 14 bytes to a packet after it truncates
+        // the packet to the snap length.
         let header_added = if modified && link_type == LinkType::ETHERNET {
             14
         } else {

@@ -335,8 +335,8 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Pa
     Err(ParseFault::damage(wrong))
 }
 
-/// The flags and the ID among a packet's options; of several, the first. OptionIter that make no
-/// sense end the search, because the packet itself is sound.
+/// The flags and the ID among a packet's options; of several, the first. An option that is
+/// truncated ends the search without an error, because the packet itself is sound.
 fn flags_and_id(bytes: &[u8], order: ByteOrder) -> (Option<u32>, Option<u64>) {
     let (mut flags, mut id) = (None, None);
     for (code, value) in (OptionIter { bytes, order }).map_while(Result::ok) {

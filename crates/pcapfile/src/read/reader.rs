@@ -33,11 +33,11 @@ const LOOK_BYTES: u64 = 1 << 20;
 /// next call. [`CaptureReader::next`] is simpler: one record at a time. The reader allocates
 /// nothing per record.
 ///
-/// The reader takes half a MiB of memory, and as much as the largest record or block so far. A
-/// claimed length costs no memory before its bytes arrive. After that it costs at most 16 MiB (128
-/// MiB for D-Bus, whose messages are that long). A decompressor adds its window, for zstd up to 128
-/// MiB if the file requests it. An interface takes some hundred bytes, and the bytes of its name
-/// and description that [`TextAllowance`] permits.
+/// The reader takes half a MiB of memory, or as much as the largest record or block that it has
+/// read, if that is more. A claimed length costs no memory before its bytes arrive. After that it
+/// costs at most 16 MiB (128 MiB for D-Bus, whose messages are that long). A decompressor adds its
+/// window, for zstd up to 128 MiB if the file requests it. An interface takes some hundred bytes,
+/// and the bytes of its name and description that [`TextAllowance`] permits.
 #[derive(Debug)]
 pub struct CaptureReader<R: Read> {
     input: DecompressedInput<R>,
@@ -158,8 +158,8 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The interfaces found so far, of all sections, in file order. The list grows only inside
-    /// [`CaptureReader::fill`] and [`CaptureReader::next`], to at most 65,536. A pcap file has one
-    /// interface; a pcapng file without packets may have no interface.
+    /// [`CaptureReader::fill`], [`CaptureReader::poll`] and [`CaptureReader::next`], to at most
+    /// 65,536. A pcap file has one interface; a pcapng file without packets may have no interface.
     pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
@@ -182,9 +182,9 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// As [`CaptureReader::fill`], in steps of bounded length. A step reads from the stream at most
-    /// once, up to 256 KiB, and returns `Ok(None)` if the bytes complete no record. So the caller
-    /// decides how long to read a stream that contains no packets.
+    /// As [`CaptureReader::fill`], in steps of bounded length. A step reads at most 256 KiB of
+    /// capture data (decompressed), and returns `Ok(None)` if the bytes complete no record. So the
+    /// caller decides how long to read a stream that contains no packets.
     ///
     /// # Errors
     /// As [`CaptureReader::fill`].
@@ -462,8 +462,8 @@ mod tests {
         (error.to_string(), reader.buffer.capacity())
     }
 
-    /// A stream that, after its first bytes, returns one byte at a time, and would block before
-    /// each byte.
+    /// A stream that returns one byte at a time. After its first `steady` bytes it would block
+    /// before each byte.
     struct Hesitant {
         bytes: Vec<u8>,
         /// Bytes that arrive without a pause.

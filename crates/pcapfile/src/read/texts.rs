@@ -48,7 +48,7 @@ impl KeptTexts {
     }
 
     /// The kept part of a text option. The option is UTF-8 if the file respects the format;
-    /// sometimes it ends with a needless zero. Empty if the allowance is used up.
+    /// sometimes it ends with a needless zero. Empty if the allowance has too few bytes left.
     pub(super) fn keep(&mut self, value: &[u8]) -> String {
         const MARK: &str = "…";
         // A character has at most 4 bytes, and U+FFFD is no shorter than the bytes that it

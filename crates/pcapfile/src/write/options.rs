@@ -7,8 +7,8 @@ use crate::{
     block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, option},
 };
 
-/// The options of a section header block. Empty texts are omitted; each text has at most 65,535
-/// bytes.
+/// The options of a section header block. An empty `os` or `application` is omitted. Each text has
+/// at most 65,535 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SectionOptions {
     /// The operating system.

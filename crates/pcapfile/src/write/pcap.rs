@@ -65,8 +65,8 @@ impl<W: Write> PcapWriter<W> {
     /// resolution. `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::TooLong`] if `data` is longer than the snap length. [`WriteError::Io`] and
-    /// [`WriteError::Failed`] end the writer.
+    /// [`WriteError::TooLong`] if `data` is longer than the snap length, or than readers accept for
+    /// the link type. [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
         let captured_len = captured_len(data.len(), self.captured_len_max)?;
         let order = self.options.byte_order;

@@ -8,9 +8,9 @@ use std::{
 use crate::common::place;
 use retroscope_pcapfile::{CaptureReader, ReadError};
 
-/// Error texts of libpcap for sound files, and of tcpdump for link types without a name. Such a
-/// file must be read like capinfos reads it. If capinfos also stops at the link type, the file must
-/// be read to its end.
+/// Error texts of libpcap for sound files, and of tcpdump for link types without a name. The reader
+/// must read a file with one of these errors to its end, with as many packets as capinfos reports.
+/// If capinfos fails too, the reader must find at least one packet.
 const SOUND: [&str; 4] = [
     "different from the type of the first interface",
     "different from the snapshot length of the first interface",

@@ -33,7 +33,7 @@ fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// One line for each packet: time, both lengths, first bytes.
+/// One line for each packet, with the text that `fields` returns.
 fn expected(packets: &[Packet], fields: impl Fn(&Packet) -> String) -> String {
     packets.iter().fold(String::new(), |mut lines, packet| {
         writeln!(lines, "{}", fields(packet)).unwrap();
@@ -173,8 +173,8 @@ const COPIED_WRONGLY: [&str; 3] = [
     // 2^31 microseconds in addition to the seconds of the third record: libpcap treats them as a
     // negative number.
     "traces/malformed/td-timestamp_invalid_micro.pcap",
-    // editcap joins the sections but keeps the packets' old interface numbers, which then exceed
-    // its snap length.
+    // editcap joins the sections but keeps the packets' old interface numbers. A packet then
+    // belongs to another interface, and exceeds its snap length.
     "traces/formats/ng-be-test201.pcapng",
     "traces/formats/ng-le-test201.pcapng",
 ];

@@ -22,7 +22,8 @@ pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
 }
 
-/// Packets of all small lengths modulo 4, one of them truncated, with times to the nanosecond.
+/// Ten packets of 60 to 69 bytes with times to the nanosecond, so that every padding to four bytes
+/// occurs. The packet at index 3 is truncated, with 1514 bytes on the wire.
 pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
     (0..10_u16)
         .map(|index| Packet {
@@ -41,7 +42,7 @@ pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
         .collect()
 }
 
-/// The packets that a pcap file keeps at a resolution.
+/// The packets as a pcap file keeps them: times rounded down to the resolution, no flags.
 pub(crate) fn as_pcap(packets: &[Packet], resolution: Resolution) -> Vec<Packet> {
     let unit = i64::from(resolution.ns());
     packets
