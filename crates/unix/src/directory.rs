@@ -27,7 +27,8 @@ pub struct NewDirectories {
 #[derive(Debug)]
 struct NewDirectory {
     descriptor: OwnedFd,
-    /// Whether it is the directory that was made.
+    /// Whether [`is_new`] accepted it: an empty directory of this process's user. Another user may
+    /// have exchanged the directory before it was opened.
     is_certain: bool,
 }
 
@@ -35,8 +36,9 @@ struct NewDirectory {
 /// may call this function.
 ///
 /// # Errors
-/// The system's; `NotADirectory` if a file has the name. If this process is root: the path leads
-/// through a link that another user may have made. Root then makes no directory after this link.
+/// The system's; `NotADirectory` if a file has the name. If this process is root and a directory is
+/// missing: the path leads through a link that another user may have made. Root then makes no
+/// directory after this link.
 pub fn make_directories(path: &Path, mode: u32) -> io::Result<NewDirectories> {
     make_missing(path, mode, true)
 }
@@ -84,7 +86,8 @@ impl NewDirectories {
         self.walk.check_links()?;
         for directory in &self.made {
             let found = fstat(&directory.descriptor)?;
-            // A file system without owners, as vfat, may have given the directory to this user.
+            // A file system without owners, such as vfat, may show the user `uid` as the owner of a
+            // new directory.
             let is_given = uid.is_some_and(|uid| uid.as_raw() == found.st_uid);
             if !directory.is_certain && !is_given {
                 let why = "another user has replaced the new directory";
@@ -111,9 +114,9 @@ fn make(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<Option<NewDire
     }))
 }
 
-/// Whether a directory may be taken for the new one whose name it has. mkdirat(2) opens nothing,
-/// so another user may have exchanged the directories since. An empty directory of this user may
-/// be given away in any case.
+/// Whether an opened directory is empty and belongs to the effective user of this process. Then it
+/// is safe to give the directory away. The call mkdirat(2) opens nothing, so another user may have
+/// exchanged the new directory since.
 fn is_new(directory: impl AsFd) -> io::Result<bool> {
     let is_own_name = |name: &[u8]| matches!(name, b"." | b"..");
     let mut entries = Dir::read_from(&directory)?;
@@ -147,7 +150,8 @@ mod tests {
         fs::write(at("file"), "").unwrap();
         let refused = make_directories(&at("file/x"), 0o750).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::NotADirectory);
-        // Links of this user are followed, also to what is missing; not for ever.
+        // Links of this user are followed, also to missing directories. A link to itself is an
+        // error.
         symlink(at("c"), at("link")).unwrap();
         assert_eq!(
             make_directories(&at("link/d"), 0o750).unwrap().made.len(),
@@ -186,7 +190,8 @@ mod tests {
         assert_eq!(moved.uid(), THEIR_UID);
     }
 
-    /// The new directory is exchanged for another one of root before it is opened.
+    /// Another user exchanges the new directory before it is opened, for a directory of root with a
+    /// file or for another user's directory. Neither may count as the new directory.
     #[test]
     fn a_directory_of_root_that_is_not_empty_is_not_taken_for_a_new_one() {
         let Some(theirs) = theirs() else { return };
@@ -205,7 +210,8 @@ mod tests {
             refused.contains("link that another user can change"),
             "{refused}"
         );
-        // To use what is there gives nothing away.
+        // A link of another user to an existing directory is allowed: nothing is made, so nothing
+        // is given away.
         let found = make_directories(&theirs.path, 0o750).unwrap();
         found.give_to(theirs.owner).unwrap();
         assert_eq!(fs::metadata(&theirs.victim).unwrap().uid(), 0);

@@ -12,12 +12,14 @@ use crate::{
     location::{FileLocation, identity, is_shared},
 };
 
-/// Opens a file for appending and reading. A new file has this mode, less the umask, and belongs
-/// to `owner`. An existing file keeps its owner and mode. The call does not wait for the other end
-/// of a pipe. Any thread may call this function.
+/// Opens a file for appending and reading, or only for appending if an existing file's mode forbids
+/// reading. A new file has this mode, less the umask, and belongs to `owner`. An existing file
+/// keeps its owner and mode. The call does not wait for the other end of a pipe. Any thread may
+/// call this function.
 ///
-/// Root refuses a path through a link that another user may have made. Root also refuses a file
-/// with a second name (hard link) in a directory where another user can write.
+/// Root refuses a path through a link that another user may have made. In a directory where another
+/// user can write, root also refuses a file with a second name (hard link), and a file that is
+/// replaced during the call.
 ///
 /// # Errors
 /// The system's, or one of these refusals.
@@ -62,7 +64,8 @@ fn check_name(location: &FileLocation, file: impl AsFd) -> io::Result<()> {
     if !is_file || !is_shared(&fstat(&location.directory)?) {
         return Ok(());
     }
-    // One answer about the name: another user may have removed the link after the file was opened.
+    // Ask about the name, not the open file. Another user may have removed the name since, and the
+    // open file would then show one name only.
     let found = statat(
         &location.directory,
         &location.name,
@@ -100,7 +103,8 @@ mod tests {
         };
         append("file", "one ").unwrap();
         assert_eq!(fs::metadata(at("file")).unwrap().mode() & 0o777 & !0o640, 0);
-        // Links of this user, also to what is missing, and second names.
+        // Links of this user are followed, also to a missing file. A second name (hard link) is
+        // accepted.
         symlink("file", at("link")).unwrap();
         symlink("new", at("dangling")).unwrap();
         fs::hard_link(at("file"), at("second")).unwrap();

@@ -5,7 +5,7 @@
 //! after the other and keeps the last one open. Later steps use names in that directory only, never
 //! the path again. Links are followed one by one, each from the directory that contains the link.
 //! Root refuses a link if another user may have made the link. A process that is not root follows
-//! all links: it has no right that this user lacks.
+//! all links: it has only the rights of the user who started it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -39,8 +39,8 @@ impl FileLocation {
     /// The location of a file, which need not exist.
     ///
     /// # Errors
-    /// A directory of the path is missing or unreadable, the path names a directory, or the path
-    /// leads through a link that another user may have made.
+    /// A directory of the path is missing or may not be entered. The path ends without a name (`/`,
+    /// `..`). The path leads root through a link that another user may have made.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let mut walk = PathWalk::new(path)?;
         loop {
@@ -159,8 +159,9 @@ fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
     is_shared(directory) && !is_own
 }
 
-/// Whether another user can make, rename and remove names in a directory. The bits of the group
-/// include all users whom an access control list lets write: acl(5).
+/// Whether another user can make, rename and remove names in a directory. Always `false` if this
+/// process is not root. The bits of the group include all users whom an access control list lets
+/// write: acl(5).
 pub(crate) fn is_shared(directory: &Stat) -> bool {
     geteuid().is_root() && (!is_own(directory) || directory.st_mode & 0o022 != 0)
 }

@@ -24,8 +24,9 @@ impl Peer {
     /// The client of `stream` if it is root, runs as this user, or belongs to the group `gid`.
     ///
     /// The mode of the socket's file says the same; this check holds if somebody changes the mode.
-    /// It asks the kernel alone. With `ProtectProc=invisible` (systemd.exec(5)) `/proc` does not
-    /// show the client to this process. Any thread may call this function.
+    /// This check asks the kernel through the socket, because with `ProtectProc=invisible`
+    /// (systemd.exec(5)) `/proc` does not show the client to this process. Any thread may call this
+    /// function.
     #[must_use]
     pub fn of(stream: impl AsFd, gid: u32) -> Option<Self> {
         let peer = socket_peercred(&stream).ok()?;
@@ -118,7 +119,8 @@ mod tests {
     fn members_of_the_group_are_let_in_and_strangers_are_not() {
         let many: Vec<u32> = (100_000..100_300).collect();
         for (client, is_let_in) in [
-            // The group is the primary one, one of few, the last of many.
+            // In the first three cases the group is the primary group, one of few groups, the last
+            // of many groups.
             ((12_345, 777, &[][..]), true),
             ((12_345, 12_346, &[20, 777][..]), true),
             ((12_345, 12_346, &[&many[..], &[777]].concat()[..]), true),

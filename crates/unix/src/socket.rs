@@ -121,7 +121,8 @@ impl<S: Bind> BoundSocket<S> {
     pub fn bind(path: &Path, owner: Owner, notifier: &Notifier) -> Result<Self, String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");
-        // Clients need an address of this path too.
+        // Refuse a path that is too long for a socket address: this process binds another path, but
+        // clients connect to this path.
         SocketAddr::from_pathname(path).map_err(failed)?;
         let location = FileLocation::find(path).map_err(failed)?;
         let staging = Staging::enter(&location).map_err(failed)?;
@@ -199,7 +200,7 @@ impl<'p> Staging<'p> {
         chmodat(staging, name, SOCKET_MODE, AtFlags::empty())?;
         chownat(staging, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         let made = statat(staging, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        // Unlike a rename it replaces nothing.
+        // Unlike rename(2), linkat(2) replaces no existing file.
         linkat(staging, name, directory, name, AtFlags::empty())?;
         Ok((socket, made))
     }
@@ -305,7 +306,7 @@ mod tests {
         drop(S::bind(&path).unwrap());
         assert!(path.exists(), "left behind");
         let second = bind::<S>(&path).ok().unwrap();
-        // A file that somebody puts into its location stays.
+        // A file that replaced the socket stays when the socket is dropped.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file").unwrap();
         drop(second);

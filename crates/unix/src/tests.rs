@@ -17,7 +17,7 @@ use crate::Owner;
 pub(crate) const THEIR_UID: u32 = 12_345;
 
 pub(crate) struct OtherUser {
-    /// The parent directory, which belongs to root.
+    /// The parent directory, which belongs to root until [`Self::swap`].
     pub(crate) folder: TempDir,
     /// A directory of the user.
     pub(crate) path: PathBuf,
