@@ -54,8 +54,8 @@ impl DriverQuirks {
                 ..copies
             },
             "net_ring" => has_fixed_queues,
-            // Files and interfaces, a queue for each. The stamps come from libpcap, from which the
-            // driver requests microseconds.
+            // The device has a queue for each of its files or interfaces. The stamps come from
+            // libpcap, from which the driver requests microseconds.
             "net_pcap" => {
                 let is_endless = device.value("infinite_rx") == Some("1");
                 Self {

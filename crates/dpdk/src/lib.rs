@@ -2,8 +2,8 @@
 //!
 //! **A NIC under DPDK is taken away from the host**: its packets are written into memory of this
 //! process, and never reach the kernel. Vdevs (`net_null0`, `net_pcap0,rx_pcap=FILE`,
-//! `net_af_packet0,iface=eth0`) take no packets away. The engine refuses vdevs that require as many
-//! transmit queues as receive queues (`net_tap`, `net_af_xdp`).
+//! `net_af_packet0,iface=eth0`) take no packets away. The engine cannot open vdevs that require as
+//! many transmit queues as receive queues (`net_tap`, `net_af_xdp`).
 //!
 //! - `device`: device names, as DPDK's programs accept them,
 //! - `driver`: behaviour of drivers that their descriptions do not contain,

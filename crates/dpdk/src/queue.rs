@@ -109,7 +109,7 @@ struct DpdkEngine {
     mbufs: MbufBurst,
     frames: Vec<FrameMeta>,
     shared: Arc<PortQueues>,
-    /// The receive queues; `turn` is the index of the next queue to poll.
+    /// The receive queues that this engine polls; `turn` is the index of the next queue to poll.
     queues: Vec<u16>,
     turn: usize,
     /// The number of this queue of the source, and of its thread.

@@ -20,7 +20,7 @@ use crate::{Owner, location::PathWalk};
 #[derive(Debug)]
 pub struct NewDirectories {
     walk: PathWalk,
-    /// The outermost one first.
+    /// The outermost directory first.
     made: Vec<NewDirectory>,
 }
 

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `location` | where a path leads, without trust in the users who can change it |
-//! | `file`, `directory`, `socket` | each makes what its name says, for another user |
+//! | `file`, `directory`, `socket` | make a file, directory or socket for another user; `file` also opens existing files |
 //! | `peer` | user, process and groups of a client: unix(7), credentials(7) |
 //! | `sys` | the two system calls that rustix does not have |
 

@@ -198,7 +198,7 @@ mod tests {
             (0o755, THEIR_UID, true),
             (0o777, 0, false),
             (0o775, 0, false),
-            // As /tmp.
+            // A sticky directory, as /tmp.
             (0o1777, 0, true),
             (0o1777, THEIR_UID, false),
         ] {

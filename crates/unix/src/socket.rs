@@ -94,7 +94,7 @@ pub struct BoundSocket<S> {
 #[derive(Debug)]
 pub struct SocketFile {
     location: FileLocation,
-    /// For messages.
+    /// The path as the caller gave it, for messages.
     path: PathBuf,
     /// Device and inode number.
     identity: (u64, u64),

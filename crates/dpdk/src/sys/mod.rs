@@ -79,17 +79,17 @@ pub(super) struct PortSetup {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct PortCounters {
-    /// `ipackets`.
+    /// Packets received: `ipackets`.
     pub(super) received: u64,
-    /// `imissed`.
+    /// Packets that the device could not take: `imissed`.
     pub(super) missed: u64,
-    /// `ierrors`.
+    /// Damaged packets: `ierrors`.
     pub(super) refused: u64,
-    /// `rx_nombuf`.
+    /// Packets lost because no buffer was free: `rx_nombuf`.
     pub(super) no_buffer: u64,
 }
 
-/// `struct rsd_link`.
+/// The state of a port's link: `struct rsd_link`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct PortLink {
@@ -99,7 +99,7 @@ pub(super) struct PortLink {
     pub(super) is_up: bool,
 }
 
-/// `struct rsd_pool`.
+/// A pool and its memory, as the shim describes both: `struct rsd_pool`.
 #[derive(Debug)]
 #[repr(C)]
 struct RawPool {
@@ -136,7 +136,7 @@ pub(super) struct RawFrame {
     pub(super) is_stamped: bool,
 }
 
-/// `RSD_ELSEWHERE`.
+/// Offset of a frame that is not in the pool's memory in one piece: `RSD_ELSEWHERE`.
 const ELSEWHERE: u32 = u32::MAX;
 
 impl RawFrame {

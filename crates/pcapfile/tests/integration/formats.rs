@@ -355,7 +355,7 @@ fn interfaces_fill_their_index_and_no_more() {
     assert_eq!(sound(&file)[0].interface, 65_535);
     let more = [&file[..], &interface(1, 0, &[])].concat();
     assert!(error(&more).contains("65536"));
-    // The maximum number of interfaces, and a section after it.
+    // A section after the maximum number of interfaces has no interface.
     let more = [&file[..], &section(), &enhanced(0, 0, (0, 0), &[])].concat();
     assert!(error(&more).contains("interface 0"));
 }
