@@ -112,7 +112,7 @@ struct DpdkEngine {
     /// The receive queues that this engine polls; `turn` is the index of the next queue to poll.
     queues: Vec<u16>,
     turn: usize,
-    /// The number of this queue of the source, and of its thread.
+    /// Index of this queue among the source's queues, which is also the index of its thread.
     queue_index: usize,
     stamping: Stamping,
     is_registered: bool,
@@ -407,7 +407,7 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
 }
 
 impl LiveEngine for DpdkEngine {
-    /// Rare checks, because a driver's answer may take a lock, or a query to its NIC.
+    /// Checks are rare, because the driver may take a lock or query its NIC for the answer.
     const LOOK_NS: i64 = 50_000_000;
 
     /// The descriptors of a NIC's receive queues. `None` for a vdev: its packets wait in a buffer

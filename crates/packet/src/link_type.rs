@@ -13,7 +13,7 @@ impl LinkType {
     pub const NULL: Self = Self(0);
     /// IEEE 802.3 Ethernet.
     pub const ETHERNET: Self = Self(1);
-    /// PPP, HDLC-like framing or none.
+    /// PPP, with HDLC-like framing or without.
     pub const PPP: Self = Self(9);
     /// Raw IP as FreeBSD's and Linux's old `DLT_RAW` value, seen in files.
     pub const RAW_BSD: Self = Self(12);

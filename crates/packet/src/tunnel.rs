@@ -105,7 +105,7 @@ fn link_type(ether_type: u16) -> Option<LinkType> {
 fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
     let (flags, proto) = (number(data, 0)?, number(data, 2)?);
     let has = |bit: u16| usize::from(flags & bit != 0);
-    // A header with routing information (RFC 1701), which is long out of use.
+    // Ignore headers with routing information (RFC 1701), which is long out of use.
     if flags & 0x4000 != 0 {
         return None;
     }

@@ -437,7 +437,8 @@ mod tests {
         drop(socket);
     }
 
-    /// The directory becomes a link, to one where a file has the socket's name.
+    /// The socket's directory is replaced by a link to a directory where another file has the
+    /// socket's name. Only the socket is removed.
     #[test]
     fn only_the_socket_itself_is_removed() {
         let Some(theirs) = theirs() else { return };
