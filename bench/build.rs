@@ -50,8 +50,8 @@ mod native {
         }
         let mut dpdk = cc::Build::new();
         for flag in String::from_utf8_lossy(&said.stdout).split_whitespace() {
-            // As system headers, whose warnings are suppressed. DPDK's inline code needs the
-            // machine flags of DPDK.
+            // DPDK's headers are included as system headers, so that the compiler suppresses their
+            // warnings. The other flags include the machine flags that DPDK's inline code needs.
             if let Some(folder) = flag.strip_prefix("-I") {
                 dpdk.flag("-isystem").flag(folder);
             } else if let Some(folder) = flag.strip_prefix("-L") {

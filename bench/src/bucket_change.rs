@@ -1,20 +1,20 @@
-//! How long a producer is delayed by the change from a full bucket to the next bucket: the only
-//! time that it takes the mutex of the outer queue.
+//! How long the change from a full bucket to the next bucket delays a producer. The producer takes
+//! the mutex of the outer queue only for this change.
 //!
-//! The ring has the maximum number of buckets, is full, and has more open dumps than a real
-//! recorder. Its memory is not pre-faulted. In one pass the windows of the dumps cover the newest
-//! quarter of the ring and all later packets, so that each dump wants every bucket that closes. In
-//! the other pass they cover the oldest eighth, so that each dump protects the buckets that would
-//! be overwritten next. The slower pass counts.
+//! The ring has all but one of the maximum number of buckets, is full, and has more open dumps than
+//! a real recorder. Its memory is not pre-faulted. In one pass the windows of the dumps cover the
+//! newest quarter of the ring and all later packets, so that each dump wants every bucket that
+//! closes. In the other pass they cover the oldest eighth, so that each dump protects the buckets
+//! that would be overwritten next. The slower pass counts.
 //!
 //! A bucket has the minimum size, and must be full before the producer needs the next bucket. A
 //! record that nearly fills a bucket therefore alternates with a short record: neither fits after
 //! the other. The time is that of the call that stores the short record, including a copy of one
-//! page. The slowest call of a hundred is omitted, because most of these are interrupts. The number
-//! of buckets is even, so that a bucket that contained a short record gets a short record again,
-//! and no timed run touches memory for the first time. The machine provides that memory, and in a
-//! virtual machine a first touch also slows the calls in between (up to a third of them, 10 to 80
-//! µs each).
+//! page. The slowest hundredth of the calls is omitted, because interrupts caused most of these
+//! calls. The number of buckets is even, so that a bucket that contained a short record gets a
+//! short record again, and no timed run touches memory for the first time. A first touch makes the
+//! kernel provide memory. In a virtual machine it also slows the calls in between (up to a third of
+//! them, 10 to 80 µs each).
 
 use std::{fs, io, time::Instant};
 
@@ -42,7 +42,7 @@ const SCALE_BYTES_PER_BUCKET: u64 = 16 << 10;
 const RESERVATIONS: usize = 1000;
 /// The number of timed calls in a run is the number of the ring's buckets divided by this.
 const TIMED_SHARE: u64 = 64;
-/// One call of this many is omitted: the slowest.
+/// One call of this many is omitted: the slowest hundredth.
 const LEFT_OUT_SHARE: usize = 100;
 
 /// `ring/bucket-change-us`.
@@ -53,7 +53,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
 /// Microseconds of a change, over some runs.
 fn microseconds(session: &Session) -> Result<Spread, Failure> {
     let buckets = (session.scale.ring_bytes / SCALE_BYTES_PER_BUCKET).clamp(64, BUCKETS_MAX) & !1;
-    // On average half of each bucket is touched.
+    // On average half of each bucket is touched; another quarter is a margin.
     let needed = buckets * BUCKET_BYTES as u64 / 4 * 3;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let mut lines = text.lines();
@@ -136,7 +136,7 @@ impl FullRing {
     }
 
     /// Reserves the records from one position to another in the ring's contents, on a scale from 0
-    /// to 1. `None`: also all later packets.
+    /// to 1. If `to` is `None`, also reserves all later packets.
     fn reserve(&self, from: f64, to: Option<f64>) -> Vec<Reservation> {
         let statistics = self.ring.statistics();
         let oldest_ns = statistics.oldest_ns.unwrap_or_default();
@@ -149,7 +149,7 @@ impl FullRing {
     }
 
     /// Stores `changes` pairs of records and returns the mean microseconds of the calls for the
-    /// short records.
+    /// short records, without the slowest hundredth.
     fn changes(&mut self, changes: u64) -> Result<f64, Failure> {
         let before = self.ring.statistics();
         let mut times_ns = Vec::new();

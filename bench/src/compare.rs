@@ -2,9 +2,9 @@
 //!
 //! `make bench-ab` runs each commit's own benchmarks and writes `base/N/results.json` and
 //! `new/N/results.json` for round N. This module reads both and prints a table. A row gets *worse*
-//! if every round of the new commit is worse than every round of the base. It also gets worse if
-//! the new commit has no figure where the base has a figure. With five rounds each, that happens to
-//! equal commits in 4 of 1,000 rows.
+//! if every round of the new commit is worse than every round of the base. With five rounds each,
+//! that happens to equal commits in 4 of 1,000 rows. A row also gets worse if the new commit has no
+//! figure where the base has a figure.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 

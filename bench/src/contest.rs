@@ -242,7 +242,7 @@ impl Course {
     /// Whether the run was stopped, or a thread of it failed. The caller must then return soon.
     #[must_use]
     pub fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed) // a hint; nothing is read on the strength of it
+        self.stopped.load(Ordering::Relaxed) // Relaxed: no other data depends on it
     }
 
     /// # Errors
@@ -259,8 +259,8 @@ impl Course {
 /// before the first store to the last return of a consumer. A consumer must return as soon as it
 /// has seen its last packet. The result is not checked yet.
 ///
-/// A thread that waits for another thread calls [`Course::check`], or `stop` wakes it, which is
-/// called when the run is stopped.
+/// A thread that waits for another thread must call [`Course::check`], unless `stop` wakes the
+/// waiting thread. `stop` is called when the run is stopped.
 ///
 /// # Errors
 /// The first [`Failure`] of a thread, including a panic and the limit of 20 seconds.
@@ -388,7 +388,7 @@ fn seconds<T>(from: &[Leg<T>], to: &[Leg<T>]) -> f64 {
 /// that it took.
 ///
 /// # Errors
-/// [`Failure::Wrong`]: `work` panicked.
+/// [`Failure::Wrong`]: `work` panicked, or took longer than 20 seconds.
 pub fn on_a_core<T: Send>(work: impl FnOnce() -> T + Send) -> Result<(T, f64), Failure> {
     let mut legs = together(&|| {}, vec![|_: &Course| Ok(work())])?;
     let Leg { value, start, end } = legs.remove(0);

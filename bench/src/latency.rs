@@ -213,7 +213,7 @@ mod tests {
     fn a_latency_is_positive() {
         let found = paced(10_000, Duration::from_millis(50)).unwrap();
         assert!(found.p99_us > 0.0 && found.cpu_percent > 0.0);
-        // The share is 100 % if the packet was there before the reader.
+        // The share can be 100 % if the packet was stored before the reader started.
         assert!(silent(Duration::from_millis(20)).unwrap() <= 100.0);
     }
 }

@@ -3,10 +3,11 @@
 //! with libpcap and handwritten code. Whole recorders run on live traffic.
 //!
 //! [`rows`] lists all measurements, and where each is shown. `make bench-quick` measures the judged
-//! rows of ring and filters, `make bench` everything, `make bench-capture` live capture. Figures go
-//! to `results.json` in cargo's target directory under `bench/` ([`session`]). Facts about the
-//! machine go to `machine.json` in the same folder ([`machine`]). The [`report`] module turns both
-//! into tables and figures for docs/dev/benchmarks.md, which explains each figure.
+//! rows of ring, recorder, filters and flows, `make bench` also the other rows, `make
+//! bench-capture` live capture. Figures go to `results.json` in cargo's target directory under
+//! `bench/` ([`session`]). Facts about the machine go to `machine.json` in the same folder
+//! ([`machine`]). The [`report`] module turns both into tables and figures for
+//! docs/dev/benchmarks.md, which explains each figure.
 //!
 //! # How it measures
 //!

@@ -23,7 +23,8 @@ const QUICK: Scale = Scale {
     repetitions: 5,
 };
 
-/// Contestants of `capture` are processes with their own memory.
+/// Scale of `capture`, whose contestants are processes with their own memory, so that this program
+/// needs little memory.
 const SMALL: Scale = Scale {
     ring_bytes: 2 << 20,
     ..QUICK

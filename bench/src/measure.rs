@@ -1,7 +1,7 @@
 //! Measures in turns: a machine that is slower for a while is slower for all entrants.
 //!
-//! Entrants run one after the other (A B C, A B C, …). Each repetition first computes a ratio; the
-//! report is the median of these ratios, with the minimum and the maximum. The first turn of each
+//! Entrants run one after the other (A B C, A B C, …). A ratio is computed for each repetition; the
+//! median of these ratios is reported, with the minimum and the maximum. The first turn of each
 //! entrant does not count: it determines how much work fills the time of a run, and warms up.
 //!
 //! A figure with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns again, and the
@@ -24,7 +24,8 @@ pub enum Failure {
     /// succeeds.
     #[error("{0}")]
     CannotRun(String),
-    /// A denominator is wrong, so no figure is compared with the denominator. The program succeeds.
+    /// The conditions of a measurement, or a denominator, are not as required, so there is no
+    /// figure. The program succeeds.
     #[error("{0}")]
     Unsound(String),
     /// Packets were lost, or seen twice.
@@ -189,7 +190,7 @@ pub struct Entrant<'a> {
 }
 
 impl<'a> Entrant<'a> {
-    /// The closure is called once more than there are repetitions.
+    /// In each round the closure is called once more than there are repetitions.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, Failure> + 'a) -> Self {
         let (name, run) = (name.into(), Box::new(run));
         Self { name, run }
@@ -486,7 +487,8 @@ mod tests {
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), spread(2.5, 1.0, 4.0));
     }
 
-    /// The machine halves its speed after two rounds, which does not change the ratios.
+    /// The machine halves its speed after two counted repetitions, which must not change the
+    /// ratios.
     #[test]
     fn ratios_are_taken_inside_a_repetition() {
         let order = RefCell::new(String::new());

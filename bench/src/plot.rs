@@ -24,7 +24,8 @@ const LEGEND_WIDTH: u32 = 210;
 const FONT: &str = "sans-serif";
 
 /// The palette of Okabe and Ito ("Color Universal Design", 2008), which people with any color
-/// vision can distinguish. Without its yellow, which is too pale on white.
+/// vision can distinguish. Its yellow is omitted, because it is too pale on white, and gray
+/// replaces its black.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -46,7 +47,7 @@ pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result
     for figure in rows::table(rows::FIGURES) {
         let path = folder.join(figure[0]).with_extension("svg");
         if let Some((_, svg)) = draw(rows, &figure) {
-            // After the first tag, which is the tag of the picture.
+            // Insert the origin after the first tag, which is the tag of the picture.
             let svg = svg.replacen('>', &format!(">\n<desc>{origin}</desc>"), 1);
             fs::write(&path, svg).map_err(|error| at(&path, &error))?;
             written.push(path);

@@ -19,7 +19,7 @@ pub(crate) const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
 /// denominators.
 const JUDGED: [(usize, usize); 6] = [(64, 1), (64, 2), (512, 1), (1514, 1), (60, 1), (590, 1)];
 /// For each denominator of our ring: its name, the entrant that checks it, and the row of the
-/// required share.
+/// required share. Empty texts: no check.
 const AGAINST: [(&str, &str, &str); 4] = [
     (RAW, NT_FILL, "limits/raw-insert/vs-nt-fill"),
     ("qq2016", MEMCPY, "limits/qq2016/vs-memcpy-insert"),
@@ -35,7 +35,8 @@ const BEST_PEER: &str = "best-peer";
 
 type Contestant<'c> = &'c mut dyn Contest;
 
-/// Two threads that hand packets over are not faster than one core.
+/// [`Failure::CannotRun`] on a machine with one core, because two threads that hand packets over
+/// need two cores.
 pub(crate) fn two_cores() -> Result<(), Failure> {
     if pin::cores() >= 2 {
         return Ok(());

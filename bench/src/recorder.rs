@@ -32,7 +32,7 @@ use crate::{
 const OVERHEAD_BYTES: u64 = 18;
 /// The trigger filter. No frame has this port.
 const TRIGGER: &str = "udp port 60000";
-/// A recorder without events for this long is aborted.
+/// A recorder that has not ended after this time is aborted.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 64;
@@ -200,8 +200,8 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
     ])
 }
 
-/// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps from the start
-/// of the threads to the last frame analyzed.
+/// Records frames at full speed, live, into a ring of `ring_bytes`, and returns Mpps over the time
+/// from the start to the end of the recorder's threads.
 ///
 /// All frames together fit into the ring, so that no frame is overwritten before it is read,
 /// however threads are scheduled. Every frame must be stored and analyzed, or the run fails. Memory

@@ -24,11 +24,12 @@ use crate::{
     session::Session,
 };
 
-/// Nothing takes this long.
+/// Maximum time until a program becomes idle.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Interval between two readings of a process that becomes idle.
 const LOOK: Duration = Duration::from_millis(30);
-/// An idle program uses less processor time than this between two readings, ns: a twentieth.
+/// An idle program uses less processor time than this between two readings, ns: a twentieth of the
+/// interval.
 const IDLE_NS: u64 = 1_500_000;
 /// The trigger filter of the recorder. No frame has this port.
 const TRIGGER: &str = "udp port 60000";
@@ -50,10 +51,10 @@ pub(super) struct ContestantKind {
     lag: Duration,
     /// How often the program runs again if it lost too many packets.
     tries_more: u32,
-    /// The program may lose one packet of this many.
+    /// The program may lose one packet of this many; `u64::MAX`: no packet.
     loss_share: u64,
     /// Extracts two counts from stdout and stderr: packets captured (of the recorder: analyzed),
-    /// and packets that the recorder's analyzer missed.
+    /// and packets that the recorder's analyzer missed (0 for other programs).
     counts: fn(&str, &str) -> Option<(u64, u64)>,
 }
 
@@ -103,7 +104,8 @@ pub(super) static MINIMAL: ContestantKind = ContestantKind {
     ..TCPDUMP
 };
 
-/// A count of a program without an analyzer.
+/// The counts of a program without an analyzer: `text` as the captured packets, and 0 missed
+/// packets.
 fn number(text: &str) -> Option<(u64, u64)> {
     Some((text.trim().parse().ok()?, 0))
 }
@@ -120,8 +122,8 @@ pub(super) struct Contestant<'s> {
 
 impl Contestant<'_> {
     /// Sends the load and returns ns of processor time per captured packet. The recorder must
-    /// capture all packets at the first try. Other programs, whose buffers are smaller, may try
-    /// again if the machine was busy; a try that does not count is printed.
+    /// capture all packets at the first try. Other programs, whose buffers are smaller, try again
+    /// if they lost too many packets; such a try is printed.
     pub(super) fn time(&self, veth: &Veth, load: CaptureLoad) -> Result<f64, Failure> {
         for _ in 0..self.kind.tries_more {
             match self.time_once(veth, load) {
@@ -227,7 +229,7 @@ impl Process {
         if readiness.recv().is_ok() {
             return Ok(process);
         }
-        // The program ended, or is of no use.
+        // The program closed stderr, usually because it ended, before it was ready.
         let said = process.said();
         Err(Failure::CannotRun(format!("{command:?}: {}", said.trim())))
     }
@@ -279,7 +281,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A run that counts has already ended the program.
+        // After a successful run, `stop` has already ended the program.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

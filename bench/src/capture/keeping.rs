@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::measure::Failure;
 
-/// A tmpfs that every Linux has.
+/// A tmpfs on nearly every Linux system.
 const PLACE: &str = "/dev/shm";
 /// TMPFS_MAGIC of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;

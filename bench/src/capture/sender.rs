@@ -1,8 +1,8 @@
 //! The sender: `retroscope generate` at one end of a veth pair, and the assignment of CPUs.
 //!
 //! The kernel receives on the sending CPU. With the sender on the first CPU and the capture program
-//! on the other CPUs, the program's time is its own. The scheduler cannot queue the program after
-//! the sender in one run and run both in parallel in the next.
+//! on the other CPUs, the program's time contains no work of the sender. The scheduler cannot queue
+//! the program after the sender in one run and run both in parallel in the next.
 
 use super::{CaptureLoad, path, veth::Veth};
 use crate::{measure::Failure, pin, session::Session};

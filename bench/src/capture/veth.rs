@@ -4,8 +4,8 @@ use std::process::Command;
 
 use crate::measure::Failure;
 
-/// Setup inside the namespace. IPv6 would send neighbor discovery at any time; without IPv6 there
-/// is nothing to disable.
+/// Setup inside the namespace. IPv6 is disabled, because it would send neighbor discovery at any
+/// time. On a kernel without IPv6 the writes fail, which is ignored.
 const SETUP: &str =
     "for s in all default; do echo 1 > /proc/sys/net/ipv6/conf/$s/disable_ipv6; done 2>/dev/null
 ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up";

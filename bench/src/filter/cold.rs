@@ -5,7 +5,7 @@
 //! prefetches the packets, then a filter runs on the 64 frames. The packed packets are walked by
 //! the lengths in their headers, as in a mapped file. Each pass covers the whole of its memory,
 //! many times the size of the caches. It therefore leaves nothing in the caches for the other pass,
-//! and only its own end for itself.
+//! and only the end of its memory for its own next pass.
 
 use retroscope_filter::{Aux, FilterFrame, Program};
 use retroscope_ring::{GroupKind, Reader, Ring, RingConfig};
@@ -119,8 +119,8 @@ pub(super) struct Cold {
 }
 
 impl Cold {
-    /// Fills a ring a little more than once, so that all retained packets were stored over older
-    /// packets.
+    /// Stores more packets than the ring can keep, so that the ring is full and has overwritten its
+    /// oldest packets.
     pub(super) fn new(ring_bytes: u64) -> Result<Self, Failure> {
         let (ring, mut producers) = made(&RingConfig::new(ring_bytes, 1, 1))?;
         let mut packets = Packets::new();

@@ -79,7 +79,7 @@ fn addresses(head: &[u8; HEAD_BYTES]) -> (u32, u32) {
     (word(head, 26), word(head, 30))
 }
 
-/// The IPv4 addresses of an IPv4 or ARP packet.
+/// The IPv4 addresses of an IPv4, ARP or RARP packet.
 #[inline(always)]
 fn hosts(frame: &[u8]) -> Option<(u32, u32)> {
     let head: &[u8; HEAD_BYTES] = frame.first_chunk()?;

@@ -5,9 +5,9 @@
 //! - `handwritten`: the single filters as functions.
 //! - `rules`: ten thousand rules, and their expected matches.
 //!
-//! All engines get the same packets in the same loop: 64 frames, then 64 bits for the matching
-//! frames. Before the timing starts the engines are compared packet by packet, and after each run
-//! with their earlier results.
+//! All engines get the same packets. Except in the walk, an engine gets 64 frames at a time. Each
+//! run is checked: packets in the cache by libpcap's verdict on each packet, packets in cold memory
+//! by counts and a checksum.
 
 mod cold;
 mod handwritten;
@@ -37,7 +37,7 @@ const PORT: &str = "udp port 60000";
 const PORT_AND_HOST: &str = "tcp port 80 and host 10.0.0.1";
 /// Numbers of filters that run as one function.
 const TOGETHER: [usize; 5] = [1, 2, 8, 16, 64];
-/// The denominator's name in rows.
+/// The name of libpcap's interpreter, as a denominator in rows.
 const BPF_FILTER: &str = "bpf_filter";
 
 /// The single filters: name, text, handwritten version.
@@ -68,8 +68,8 @@ const TEN_HOSTS: [u32; 10] = scattered(0x2545_f491);
 /// A hundred hosts far from each other.
 static HUNDRED_HOSTS: LazyLock<[u32; 100]> = LazyLock::new(|| scattered(0x1234_5679));
 
-/// Unordered addresses from a linear congruential generator (Knuth, MMIX), below 224.0.0.0 and
-/// outside 10.0.0.0/8.
+/// Unordered addresses from a linear congruential generator (Knuth, MMIX), from 11.0.0.0 to
+/// 223.255.255.255 without 127.0.0.0/8.
 const fn scattered<const N: usize>(seed: u64) -> [u32; N] {
     let mut hosts = [0; N];
     let (mut state, mut index) = (seed, 0);

@@ -33,7 +33,8 @@ pub(super) enum Sort {
 pub(super) const RULES: u32 = FLOWS;
 /// Prefix lengths of nets.
 const NET_BITS: [u32; 5] = [20, 22, 24, 26, 28];
-/// Added to the sum of matches if a rule is not sure.
+/// Added to a rule's number in the checksum if the rule set leaves the decision to the rule's
+/// filter ([`Certainty::AskFilter`]).
 const NOT_SURE: u64 = 1 << 32;
 impl Sort {
     fn text(self, number: u32) -> String {
@@ -93,7 +94,8 @@ fn insert(set: &mut RuleSet, rules: Vec<(RuleId, Filter)>) -> Result<(), Failure
 }
 
 /// The rules that packets of each flow match; packets of no flow match no rule. Each flow has its
-/// own hosts, network of 24 bits and client port, so only wider networks contain several flows.
+/// own client host, network of 24 bits and client port, so only wider networks contain several
+/// flows.
 fn rules_by_flow(sort: Sort) -> Vec<Vec<u64>> {
     let clients: Vec<u32> = (0..FLOWS).map(|number| flow(number).src).collect();
     let mut rules = vec![Vec::new(); clients.len()];
@@ -168,8 +170,8 @@ pub(super) fn install() -> Result<f64, Failure> {
     Ok((found.end - inserted.start).as_secs_f64() * 1e3)
 }
 
-/// Matches packets, 64 at a time, until the last rule is among the matches. The last rule must not
-/// match at once.
+/// Matches packets, 64 at a time, until the last rule is among the matches. Fails if the last rule
+/// matches in the first turn, because then no packet was matched during the insertion.
 fn match_until_last(reader: &mut RuleReader, course: &Course) -> Result<(), Failure> {
     let mut packets = [[0; 64]; 64];
     let mut mix = Mix::new();

@@ -95,7 +95,7 @@ impl Spec {
                 put(18, &[7, 7, 0, offset, 64, self.protocol(), 0, 0]);
                 put(26, &src);
                 put(30, &dst);
-                put(34, &[1; 4]); // options: nothing
+                put(34, &[1; 4]); // four no-operation options, or payload
                 14 + usize::from(words) * 4
             }
         };
@@ -127,8 +127,8 @@ impl Spec {
     }
 }
 
-/// Flow `number`, below [`FLOWS`], from its client. Each flow has its own network of 24 bits and
-/// client port.
+/// The packet that the client of flow `number`, below [`FLOWS`], sends. Each flow has its own
+/// network of 24 bits and client port.
 pub(super) fn flow(number: u32) -> Spec {
     let client = [10, number / 250, number % 250, 1 + number % 200];
     let [a, b, c, d] = client.map(|byte| byte & 0xff);
@@ -167,8 +167,8 @@ impl Mix {
         if self.0.bool() { spec } else { spec.reversed() }
     }
 
-    /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One packet
-    /// of 100 has the port 60000.
+    /// A packet of no flow: other hosts, other ports, some IPv6, ICMP, ARP, fragments. One service
+    /// port of 100 is 60000.
     fn other(&mut self) -> Spec {
         let random = &mut self.0;
         let kind = match random.u32(0..100) {
@@ -281,7 +281,7 @@ mod tests {
         assert!((4_800..5_200).contains(&theirs), "{theirs}");
     }
 
-    /// Parses the packets with the product's own parser.
+    /// The product's own parser finds the addresses of each generated IPv4 packet.
     #[test]
     fn packets_are_what_they_say() {
         let mut mix = Mix::new();

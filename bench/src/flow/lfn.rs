@@ -259,7 +259,7 @@ fn keys_of(load: usize) -> u64 {
 
 /// The percentage of keys whose lookup result satisfies `is_such`, called with the result and the
 /// put value. `load` of 100 cells have a key. With `are_living`, the keys are the last of ten times
-/// as many keys, and nobody asks for the earlier keys any more.
+/// as many keys, and the earlier keys are not looked up.
 fn part<const HASH_BITS: u32>(
     load: usize,
     are_living: bool,

@@ -83,7 +83,7 @@ fn told(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The program that runs under valgrind: a table's first flows, and then `packets` packets.
-/// `queue`: `heap`, or our queue.
+/// `queue`: `heap` for a binary heap, any other text for our queue.
 ///
 /// # Errors
 /// [`Failure::Count`]: a packet was not counted.

@@ -3,8 +3,8 @@
 //! The limit is memory: as many independent random accesses, each to a cache line of as much memory
 //! as the table uses, in huge pages if available. The opponent is a common choice:
 //! [DashMap](https://docs.rs/dashmap) with the same hash, and a heap of time-outs. As in our table,
-//! a flow whose time is up goes back into the heap if it had packets. DashMap keeps less of a flow:
-//! times and counts.
+//! a flow whose time is up goes back into the heap if it had packets since. DashMap keeps less of a
+//! flow: times and counts.
 
 use std::{
     cmp::Reverse,
@@ -26,7 +26,8 @@ use crate::{
 
 /// Packets that are generated before the time is taken.
 const AT_ONCE: usize = 1024;
-/// Accesses that are prefetched together, as the table does with packets.
+/// Lines that are read together before the first of them is changed, as the table prefetches the
+/// flows of 64 packets.
 const TOGETHER: usize = 64;
 /// Spare capacity of the table: one sixteenth of the flows.
 const SPARE: u32 = 16;

@@ -1,8 +1,8 @@
 //! Packets of flows that begin, live and end.
 //!
-//! The number of flows is constant, with one packet of each flow a second on average. At regular
-//! intervals a packet begins a new flow, and another flow gets no more packets. That flow ends when
-//! its time-out has passed.
+//! The number of flows is constant, and each second has as many packets as there are flows. At
+//! regular intervals a new flow joins the flows that get packets, and the oldest of these gets no
+//! more packets. That flow ends when its time-out has passed.
 
 use std::net::Ipv4Addr;
 
@@ -33,8 +33,8 @@ impl FlowLoad {
         i64::from(self.seconds) * SECOND
     }
 
-    /// One packet of each flow that exists at time 0, within the time-out before. The earliest
-    /// flows get no more packets.
+    /// One packet of each flow that exists at time 0, at even distances over the time-out before.
+    /// The flows that get no more packets are spread evenly over this time.
     pub(super) fn first(&self) -> impl Iterator<Item = FlowPacket> {
         let (load, idle) = (*self, self.idle());
         let idle_before = move |number: u32| -> u32 {

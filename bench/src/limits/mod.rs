@@ -5,7 +5,7 @@
 //! descriptor and the payload, from a source in the first-level cache, into memory much larger than
 //! all caches. It publishes no index, and nobody reads.
 //!
-//! [`Insert::Straight`] and [`Insert::Staged`] are the two non-temporal ways of FACTS. The CPU
+//! [`Insert::Straight`] and [`Insert::Staged`] are two ways with non-temporal stores. The CPU
 //! determines which way is faster; the faster way counts as the *raw insert*.
 
 pub(crate) mod stream;
@@ -24,7 +24,7 @@ use crate::{
 /// Bytes of the descriptor before each payload: stamp (8), captured length (4), wire length (4),
 /// little endian.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
-/// Bytes that are packed in the first-level cache before a flush. FACTS: 1 to 4 KiB perform alike.
+/// Bytes that are packed in the first-level cache before a flush. 1 to 4 KiB perform alike.
 const WRITE_BUFFER_BYTES: usize = 4 << 10;
 
 /// Additional bytes for a record that begins in the write buffer: enough for the longest frame.

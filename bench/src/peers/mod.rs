@@ -1,9 +1,9 @@
 //! Third-party queues, each used as well as possible.
 //!
-//! A [`Peer`] opens the ends of an empty queue. `crates.rs` has the peers from crates, `native.rs`
-//! (feature `peers`) the C and C++ peers, and `well.rs` drives all peers. It drives peers through
-//! closures ([`Sender`], [`Receiver`]) that try and never block, so that all peers share the code
-//! for waiting, deadlines and counting. Generic code is compiled for each peer: a call here is the
+//! A [`Peer`] opens the ends of an empty queue. `crates.rs` has the peers from crates, and
+//! `native.rs` (feature `peers`) the C and C++ peers. `well.rs` drives all peers through closures
+//! ([`Sender`], [`Receiver`]) that try once and never block. So all peers share the code for
+//! waiting, deadlines and counting. Generic code is compiled for each peer: a call here is the
 //! peer's own call, inlined where possible.
 //!
 //! Every packet is stored after the same 16 bytes ([`describe`](crate::limits::describe)), and the

@@ -5,8 +5,7 @@ use crate::{contest::Load, measure::Failure, memory::Memory};
 
 /// Runs every peer.
 fn carry(load: &Load) {
-    // Two laps and more of 16 MiB with the largest packets, and several waits for the reader with
-    // every peer.
+    // With packets of 1514 bytes, a load of 20,001 packets is more than one lap of 16 MiB.
     let mut memory = Memory::new(16 << 20).unwrap();
     for (name, mut peer) in all() {
         let run = peer.run(load, &mut memory).unwrap();
@@ -45,7 +44,7 @@ impl Peer for Lossy {
     }
 }
 
-/// Count and checksum are wrong, and the run fails.
+/// The third buffer is lost: the check must report its 64 packets as missing.
 #[test]
 fn a_peer_that_loses_a_buffer_fails_its_run() {
     let load = Load::pairs(64, 10_000, 1);

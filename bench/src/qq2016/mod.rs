@@ -11,8 +11,8 @@
 //! | one block of memory in transparent huge pages | 6.4, listing 6.2 | V-C |
 //! | several inserters and readers, one storage each | 4.2, 7.2 | V-A, R1 |
 //!
-//! Two points differ. The vector contains offsets instead of pointers, which are as large and need
-//! no unsafe code. Closing the queue lifts the guard, so that a benchmark can count the packets.
+//! Two points differ. The vector contains offsets, which are as large as pointers and need no
+//! unsafe code. Closing the queue lifts the guard, so that a benchmark can count the packets.
 //!
 //! Four features are omitted, because the benchmark does not use them: peeking and priorities
 //! (6.4.2), the pcap writer (6.5) and the Lua bindings (6.6). Instead of using priorities,

@@ -44,8 +44,8 @@ impl<'m> Queue<'m> {
         }
     }
 
-    /// An empty storage to fill. Waits while the queue is full. Dropping the guard returns the
-    /// storage. `None`: the queue was closed.
+    /// An empty storage to fill. Waits while the queue is full. Dropping the `MutexGuard` returns
+    /// the storage. `None`: the queue was closed.
     pub(super) fn enqueue(&self) -> Option<MutexGuard<'_, Storage<'m>>> {
         let mut positions = lock(&self.positions);
         while positions.head - positions.tail >= self.storages.len() as u64 && !positions.closed {

@@ -16,7 +16,8 @@ const ALIGNMENT: usize = 8;
 /// here.
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-/// An inner queue over its part of the memory. One task at a time fills it, and has its mutex.
+/// An inner queue over its part of the memory. The task that fills or reads the storage has its
+/// mutex.
 #[derive(Debug)]
 pub(super) struct Storage<'m> {
     memory: &'m mut [u8],

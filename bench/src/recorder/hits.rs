@@ -3,7 +3,7 @@
 //! The rules are numerous: one thread analyzes fewer packets than a link delivers. The first
 //! measurement is this rate. Then packets arrive at fractions of this rate, on a schedule, and a
 //! hundred a second match. A latency begins when the packet is due, which is its stamp, so a wait
-//! at the source counts, where no packet is lost. It ends when this sleeping thread receives the
+//! at the source counts; the source loses no packet. It ends when this sleeping thread receives the
 //! event that the director started a dump (`RecorderEvent::Triggered`). The latency therefore
 //! includes the analysis, the wait for it, the way to the director and the wake-up of this thread.
 //! If more packets arrive than are analyzed, the latency grows with the time of a run.
@@ -47,7 +47,7 @@ type LatencyPercentiles = Result<(f64, f64), Failure>;
 
 /// The rate that one thread can analyze, and the latency at fractions of this rate.
 pub(crate) fn rows(session: &Session) -> io::Result<()> {
-    // In memory, if there is such a folder: a slow disk delays files, and in the end dumps.
+    // In memory, if /dev/shm exists: a slow disk delays files, and in the end dumps.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     let directory = folder.path();
     let ring_bytes = session.scale.ring_bytes.min(RING_BYTES_MAX);
