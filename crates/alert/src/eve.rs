@@ -77,7 +77,8 @@ struct EveFlow<'a> {
 }
 
 impl EveEndpoints<'_> {
-    /// The tuple of these fields. `None` if an address is missing, an error if a value is invalid.
+    /// The tuple of these fields. `None` if an address is missing. An error if an address is
+    /// invalid, the protocol is missing or unknown, or the IP versions differ.
     fn tuple(&self) -> Result<Option<Tuple>, &'static str> {
         let (Some(src), Some(dst)) = (&self.src_ip, &self.dest_ip) else {
             return Ok(None);
@@ -119,7 +120,8 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let time_ns = micros(&timestamp).ok_or("its timestamp is none")?;
     let tuple = line.ends.tuple()?;
     let source = line.pkt_src.as_deref();
-    // A reassembled packet has its fragments as the tunnel, with depth 0. This is not a tunnel.
+    // For a packet that Suricata reassembled, `tunnel` describes the fragments, with depth 0, and
+    // not a tunnel.
     let tunnel = line.tunnel.filter(|_| source != Some("defrag"));
     let tunnel = tunnel.map(|outer| outer.tuple()).transpose()?.flatten();
     let start = line.flow.and_then(|flow| flow.start);
@@ -142,7 +144,7 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     };
     Ok(Alert {
         time_ns,
-        // A flow that began after its packet is from a clock that was set back.
+        // If the start is after the packet, the clock was set back, and the start is unknown.
         start_ns: start_ns.filter(|start_ns| *start_ns <= time_ns),
         tuple,
         hosts: Vec::new(),
@@ -161,7 +163,7 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
 
 /// Whether packets of this source were on the wire, alone or inside another packet.
 ///
-/// Such sources are `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. Other sources are
+/// `true`, for example, for `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. `false` for
 /// `defrag`, `stream (flow timeout)`, `ffr shutdown` and `capture timeout`.
 fn is_on_wire(source: &str) -> bool {
     source.starts_with("wire") || source.ends_with("tunnel") || source.ends_with("encapsulation")

@@ -363,7 +363,7 @@ mod tests {
             assert!(fill("net {x}", value).is_err(), "{value}");
         }
         for value in ["", "a b", "../x", "eth0\n", "\u{e9}th0", &"e".repeat(65)] {
-            // Spaces around a value are ignored.
+            // The name with a line feed is accepted: white space around a value is ignored.
             assert!(
                 fill("interface {x}", value).is_err() || value == "eth0\n",
                 "{value}"
@@ -405,8 +405,8 @@ mod tests {
         assert_eq!(v6.expression, "net 2001:db8::1 and port 9 and $iface");
     }
 
-    /// Whatever the labels contain, the values in an expression consist of digits, letters, dots,
-    /// colons and a slash.
+    /// Whatever the labels contain, an address, network or port in an expression consists of
+    /// hexadecimal digits, dots, colons and slashes.
     #[test]
     fn generated_values_never_change_the_expression() {
         let mut random = fastrand::Rng::with_seed(20);

@@ -31,12 +31,12 @@ pub struct Alert {
     /// in whole microseconds.
     pub time_ns: i64,
     /// Stamp of the first packet of the flow, ns since the epoch, in whole microseconds. `None` if
-    /// the line does not contain it.
+    /// the line does not contain it, or if it is after `time_ns`.
     pub start_ns: Option<i64>,
     /// The ends of the packet. `None` if the line does not contain them, for example because the
     /// packet is not IP.
     pub tuple: Option<Tuple>,
-    /// If the line has no protocol: the host, or the two hosts, of the alert.
+    /// If a Zeek notice has no tuple: its one or two hosts. Otherwise empty.
     pub hosts: Vec<IpAddr>,
     /// If the packet is in a tunnel: the ends of the packet on the wire.
     pub tunnel: Option<Tuple>,
@@ -49,8 +49,8 @@ pub struct Alert {
     pub icmp: Option<Icmp>,
     /// The Community ID of the flow, with any seed.
     pub community_id: Option<String>,
-    /// A packet with this stamp was on the wire. Packets that an IDS assembles itself (from
-    /// fragments, from a stream, at the time-out of a flow) were not.
+    /// A packet with this stamp was on the wire. `false` for packets that an IDS assembles itself
+    /// (from fragments, from a stream, at the time-out of a flow), and for Zeek notices.
     pub is_on_wire: bool,
     /// The fields that identify the alert.
     pub identity: Arc<AlertIdentity>,
@@ -99,7 +99,7 @@ pub struct AlertIdentity {
     /// Zeek's identifier of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// SHA-256 of the line without its end, in hexadecimal digits.
+    /// SHA-256 of the line without white space around it, in hexadecimal digits.
     pub sha256: String,
 }
 
@@ -142,8 +142,8 @@ const KEPT_BYTES_MAX: usize = 8192;
 /// Each line of an alert contains one of these words.
 const WORDS: [&[u8]; 2] = [br#""alert""#, br#""note""#];
 
-/// Parses a line without its line feed. Most lines of an IDS are not alerts; `read` does not parse
-/// these lines.
+/// Parses a line without its line feed. A line without a word that all alerts contain is not parsed
+/// as JSON, because most lines of an IDS are not alerts.
 #[must_use]
 pub fn read(line: &[u8]) -> ParsedLine {
     let line = line.trim_ascii();
@@ -162,7 +162,7 @@ pub fn read(line: &[u8]) -> ParsedLine {
         }
         (false, true) => {}
     }
-    // The first part of a line, then the next line.
+    // A torn line: its first part may be followed by the next line, which is whole.
     let starts = STARTS
         .iter()
         .filter_map(|start| memmem::rfind(&line[1..], start));

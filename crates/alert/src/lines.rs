@@ -4,7 +4,7 @@
 /// kilobytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// The splitter of the module documentation. It keeps the first part of a line until the line ends.
+/// Splits a stream of bytes into lines. It keeps the first part of a line until the line ends.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     rest: Vec<u8>,

@@ -57,7 +57,8 @@ pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
 fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = match line.ts {
         Some(Value::String(text)) => text,
-        // Keeps the digits of the line: a floating-point number of microseconds would lose some.
+        // The shortest text of the floating-point number has the microseconds of the line.
+        // Arithmetic with the number would lose digits.
         Some(Value::Number(number)) => number.to_string(),
         _ => return Err("it has no ts"),
     };
@@ -126,8 +127,8 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     })
 }
 
-/// Microseconds from a number of seconds. A floating-point number of seconds is exact to a quarter
-/// of a microsecond, so it is rounded.
+/// A time in whole microseconds, as ns since the epoch. A number of seconds with more digits is
+/// rounded, because a floating-point number of seconds is exact to a quarter of a microsecond.
 fn micros_of(text: &str) -> Option<i64> {
     match text.split_once('.') {
         Some((_, fraction))

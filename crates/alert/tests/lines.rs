@@ -164,8 +164,8 @@ fn a_line_that_was_torn_anywhere_costs_only_itself() {
             panic!("{end}: {:?}", read(&glued));
         };
         assert_eq!(*alert, whole, "{end}");
-        // The beginning of the line is lost. A rest that begins with an object is JSON without an
-        // alert.
+        // Only the end of the line is left. An end that begins with `{` has the form of a whole
+        // line, and is not tested.
         let rest = &EVE.as_bytes()[end..];
         if !rest.starts_with(b"{") {
             assert_eq!(read(rest), ParsedLine::Torn, "{end}");

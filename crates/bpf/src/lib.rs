@@ -64,7 +64,8 @@ impl Instruction {
     }
 }
 
-/// Target of the `ja` at `index`. The distance `k` is signed, as in libpcap's interpreter.
+/// Target of the `ja` at `index`. The distance `k` is signed, as in libpcap's interpreter. `None`
+/// if the target is before the first instruction.
 #[must_use]
 pub fn jump_target(index: usize, k: u32) -> Option<usize> {
     (index + 1).checked_add_signed(k.cast_signed() as isize)

@@ -18,7 +18,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct DumpDirectory {
     path: PathBuf,
-    /// The name of this directory below the directory of dumps. The first dump makes the directory.
+    /// The name of this directory below the directory of dumps, which the first dump makes. `None`
+    /// for the directory of dumps itself.
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
@@ -37,7 +38,8 @@ struct Naming {
 }
 
 impl DumpDirectory {
-    /// Makes the directory and its parents (0750) if they are missing, and makes a file as a trial.
+    /// Makes the directory and its parents (0750) if they are missing. As a trial, makes and
+    /// removes a file.
     ///
     /// If the process runs as root through sudo, new files belong to the calling user (`SUDO_UID`,
     /// `SUDO_GID`).
@@ -57,7 +59,7 @@ impl DumpDirectory {
         })
     }
 
-    /// The working directory, which may not be writable.
+    /// The working directory. Does not test whether files can be made.
     pub fn untried() -> Self {
         let disk = SystemDisk {
             owner: (None, None),
@@ -78,7 +80,7 @@ impl DumpDirectory {
         }
     }
 
-    /// A message for the user at the start.
+    /// A message for the user if the file system refuses direct writes.
     pub fn notice(&self) -> Option<String> {
         (!self.goes_directly).then(|| {
             let path = self.openable_path().display();
@@ -175,7 +177,7 @@ impl DumpDirectory {
         directory
     }
 
-    /// Makes a directory below if it is missing.
+    /// Makes this directory if it is a missing subdirectory.
     pub fn make(&self) -> io::Result<()> {
         if self.below.is_some() {
             self.disk.make_directory(&self.path)
@@ -184,7 +186,7 @@ impl DumpDirectory {
         }
     }
 
-    /// The path that the user gave; may be empty.
+    /// The path that the user gave, with the name of a subdirectory; may be empty.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -120,13 +120,14 @@ impl KeptFile {
         })
     }
 
-    /// The open file. Fails if the file is missing, or if another file has its name.
+    /// The open file. If the file is closed, opens it again; this fails if the file is missing, or
+    /// if another file has its name.
     pub fn get(&mut self, disk: &dyn Disk) -> io::Result<&dyn DiskFile> {
         let file = self.take(disk)?;
         Ok(&**self.open.insert(file))
     }
 
-    /// The open file, which then counts as closed.
+    /// As [`Self::get`], but the caller gets the open file, and this value counts as closed.
     pub fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    /// Not even a link to the same file.
+    /// If a link has the name of the file, opening fails, even if the link leads to the same file.
     #[test]
     fn a_link_in_the_place_of_a_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
@@ -393,8 +394,8 @@ mod tests {
         kept.get(&disk).unwrap();
     }
 
-    /// Root makes files for the user who called sudo. A link of this user must not choose which
-    /// directory root gives away.
+    /// Root makes files for the user who called sudo. A link of this user must not decide where
+    /// root makes a directory and gives it to the user.
     #[test]
     fn no_directory_is_made_where_another_users_link_leads() {
         if !rustix::process::geteuid().is_root() {

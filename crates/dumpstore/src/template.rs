@@ -137,8 +137,8 @@ impl Default for NameTemplate {
 /// Length of the date `20261120`, with which a stamp begins.
 const DATE_BYTES: usize = 8;
 
-/// A text reduced to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`, none at the
-/// ends.
+/// A text reduced to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`. Cut at 64
+/// bytes, without `-` and `.` at the ends. `empty` if nothing is left.
 fn part(text: &str, empty: &str) -> String {
     let mut part = String::new();
     for c in text.chars() {

@@ -16,7 +16,8 @@ struct EventObject<'a, Fields> {
 /// the UNIX epoch.
 ///
 /// The object under `retroscope` has the kind (`trigger`, `dump`, `notice`, `statistics`) and the
-/// fields, a struct or map without a `kind`. No top-level key has another meaning in EVE.
+/// fields, a struct or map without a `kind`. The other top-level keys have the same meaning as in
+/// Suricata's EVE.
 ///
 /// # Errors
 /// If the fields are neither struct nor map, or cannot be written as JSON. Then nothing is

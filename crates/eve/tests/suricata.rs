@@ -28,7 +28,7 @@ struct Line {
     start: String,
     /// Client and server: address, and port if there is one.
     ends: [(String, Option<u64>); 2],
-    /// Traffic that each of them sent.
+    /// Packets and bytes that the client and the server sent.
     sent: [Counts; 2],
     state: String,
     tcp_state: String,
@@ -104,13 +104,13 @@ fn regular_id(line: &Value, id: &str) -> Option<String> {
 /// Facts of the packets of a capture, in addition to its flows.
 #[derive(Debug, Default)]
 struct Packets {
-    /// Community IDs of their outer headers.
+    /// Community IDs of the packets' outer headers.
     outside: HashSet<String>,
     /// Pairs of addresses between which fragments were sent, the smaller address first.
     fragments: HashSet<[String; 2]>,
     /// ICMP errors, by the Community ID of the packet that they report.
     errors: HashMap<String, Counts>,
-    /// Some packets were truncated or damaged.
+    /// Some packets were truncated.
     is_damaged: bool,
 }
 
@@ -175,7 +175,8 @@ fn total(lines: &[Line]) -> Counts {
     each.fold([0, 0], |sum, sent| [sum[0] + sent[0], sum[1] + sent[1]])
 }
 
-/// The class of a line of Suricata. `theirs` and `ours` are all lines with its key.
+/// The class of a line of Suricata; empty if the difference is not explained. `theirs` and `ours`
+/// are all lines with its key.
 fn class(
     line: &Line,
     key: &Key,
@@ -216,7 +217,8 @@ fn class(
     ""
 }
 
-/// The class of one of our lines with a key and start that no line of Suricata has.
+/// The class of one of our lines with a key, start and ends that no line of Suricata has; empty if
+/// this is not explained.
 fn class_of_other(line: &Line, packets: &Packets) -> &'static str {
     match (&*line.proto, line.icmp_type) {
         // Unreachable, source quench, redirect, time exceeded, parameter problem: Suricata counts

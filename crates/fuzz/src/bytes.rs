@@ -1,6 +1,6 @@
 //! Divides an input into values.
 
-/// The rest of an input. After its end zeros follow, so that every input has a meaning.
+/// The rest of an input. After its end, numbers are 0, so that every input has a meaning.
 pub(crate) struct InputBytes<'d>(pub(crate) &'d [u8]);
 
 impl<'d> InputBytes<'d> {

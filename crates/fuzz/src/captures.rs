@@ -1,4 +1,5 @@
-//! Checks that any bytes are a capture or an error with an offset.
+//! Checks that reading any bytes gives records and an end or an error, the same whatever the size
+//! of each read.
 
 use std::io::{self, Read};
 

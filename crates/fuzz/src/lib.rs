@@ -17,8 +17,7 @@
 //! - [`payload()`]: payload terms agree with a naive search. A truncated packet has a prefix of the
 //!   payload.
 //! - [`lua_accessors()`]: the accessors of scripts agree with the packet crate.
-//! - [`captures()`]: any bytes are a capture or an error with an offset, whatever the size of each
-//!   read.
+//! - [`captures()`]: any bytes are a capture or an error, whatever the size of each read.
 
 mod bytes;
 mod captures;

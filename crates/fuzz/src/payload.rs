@@ -5,7 +5,7 @@ use retroscope_packet::{LinkType, parse};
 
 use crate::bytes::InputBytes;
 
-/// Link types whose headers are parsed.
+/// Link types whose headers the packet crate parses.
 const LINK_TYPES: [LinkType; 6] = [
     LinkType::ETHERNET,
     LinkType::RAW,

@@ -6,7 +6,8 @@ use retroscope_packet::LinkType;
 
 use crate::{bytes::InputBytes, reference};
 
-/// Maximum length of a program, without the stores at its start and the return at its end.
+/// A program has fewer instructions than this, without the stores at its start and the return at
+/// its end.
 const INSTRUCTIONS_MAX: u8 = 48;
 /// Maximum number of programs in a set.
 const PROGRAMS_MAX: u8 = 12;
@@ -28,8 +29,8 @@ const RSH_K: u16 = 0x74;
 const JA: u16 = 0x05;
 const ST: u16 = 0x02;
 
-/// Input: number of instructions, the instructions (7 bytes each), the length on the wire beyond
-/// the packet, the packet.
+/// Input: number of instructions, the instructions (7 bytes each), the constant of the return at
+/// the end (4 bytes), the length on the wire beyond the packet, the packet.
 pub fn translator(data: &[u8]) {
     let mut bytes = InputBytes(data);
     let instructions = program(&mut bytes);

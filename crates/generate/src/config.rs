@@ -14,9 +14,9 @@ use retroscope_capture::{
 /// ```
 /// use retroscope_generate::{GeneratorConfig, Rate};
 ///
-/// let config: GeneratorConfig =
-/// "generate:flows=10,size=128,rate=500kpps,trigger-after=2s".parse()?; assert_eq!(config.rate,
-/// Some(Rate::FramesPerSecond(500_000)));
+/// let text = "generate:flows=10,size=128,rate=500kpps,trigger-after=2s";
+/// let config: GeneratorConfig = text.parse()?;
+/// assert_eq!(config.rate, Some(Rate::FramesPerSecond(500_000)));
 /// # Ok::<(), retroscope_capture::SourceError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl GeneratorConfig {
         self.check_trigger_before_end()
     }
 
-    /// A trigger after the end of the run is the user's mistake.
+    /// Rejects a trigger at or after the end of the run.
     fn check_trigger_before_end(&self) -> Result<(), SourceError> {
         let Some(trigger_after) = self.trigger_after else {
             return Ok(());

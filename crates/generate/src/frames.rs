@@ -24,7 +24,7 @@ pub const TRIGGER_PORT: u16 = 60_000;
 /// The first payload bytes of the trigger packet; its sequence number follows.
 pub const TRIGGER_TEXT: [u8; 8] = *b"EXAMPLE\n";
 
-/// Frames of a burst at most.
+/// Maximum number of frames in a burst.
 const BURST_FRAMES: usize = 512;
 /// Bytes of frame memory. At least one frame fits, and the trigger has additional memory.
 const MEMORY_BYTES: usize = 256 * 1024;
@@ -34,10 +34,12 @@ const MEMORY_BYTES: usize = 256 * 1024;
 /// ```
 /// use retroscope_generate::{Generator, GeneratorConfig};
 ///
-/// let config: GeneratorConfig = "generate:rate=1kpps,count=2".parse()?; let mut generator =
-/// Generator::new(&config)?; assert_eq!(generator.next_frame().map(|(offset_ns, frame)| (offset_ns,
-/// frame.len())), Some((0, 64))); assert_eq!(generator.next_frame().map(|(offset_ns, _)|
-/// offset_ns), Some(1_000_000)); assert!(generator.next_frame().is_none());
+/// let config: GeneratorConfig = "generate:rate=1kpps,count=2".parse()?;
+/// let mut generator = Generator::new(&config)?;
+/// let mut next = || generator.next_frame().map(|(offset_ns, frame)| (offset_ns, frame.len()));
+/// assert_eq!(next(), Some((0, 64)));
+/// assert_eq!(next(), Some((1_000_000, 64)));
+/// assert_eq!(next(), None);
 /// # Ok::<(), retroscope_capture::SourceError>(())
 /// ```
 pub struct Generator {
@@ -74,9 +76,9 @@ impl Generator {
         Ok(Self::share(config, &flows(config), 0, 1))
     }
 
-    /// Generators with disjoint shares of the flows and of the schedule's slots, at most `queues`
-    /// and at most one per flow. If their number divides the number of flows, together they make
-    /// the same frames as one generator.
+    /// Generators with disjoint shares of the flows and of the schedule's slots, at most `queues`,
+    /// at most one per flow, and at most 1024. If their number divides the number of flows,
+    /// together they make the same frames as one generator up to the trigger.
     ///
     /// # Errors
     /// [`SourceError::Usage`] as [`GeneratorConfig::check`].
@@ -133,7 +135,6 @@ impl Generator {
             lay_out(place, &blank, &flows[place % flows.len()].header);
         }
         lay_out(places, &trigger_blank, &trigger.header);
-        // At most 9014.
         let captured_len = u32::from(config.size);
         let meta = |place: usize| FrameMeta {
             offset: place * place_bytes,
@@ -171,7 +172,7 @@ impl Generator {
             self.push_trigger(offset_ns);
             return Some((offset_ns, self.burst().frame(0).data));
         }
-        // As `push` of one frame, which takes twice as long.
+        // This is `push` of one frame, in half the time that `push` takes.
         let place = self.next;
         let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
         let sum = match self.sums.get(place) {

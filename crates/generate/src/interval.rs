@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interval {
     numerator: u128,
-    /// The unit of [`DueTime::rest`].
+    /// The denominator of the fraction of a ns whose numerator is [`DueTime::rest`].
     pub(super) denominator: u128,
 }
 

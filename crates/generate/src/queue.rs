@@ -41,7 +41,8 @@ impl GeneratorSource {
         Ok(Self::new(text, text.parse()?))
     }
 
-    /// Shares of the frames. The first share has the trigger.
+    /// Shares of the frames. Without a rate, the first share has the trigger; with a rate, the
+    /// share that has the trigger's slot.
     fn shares(self, count: usize) -> Result<GeneratorShares, SourceError> {
         // Without a rate there is no schedule: the clock determines end and trigger.
         let scheduled = match self.config.rate {
@@ -126,8 +127,8 @@ struct GeneratorQueue {
     generator: Generator,
     /// The time of the opening. No watermark runs ahead of the system clock.
     start: Now,
-    /// Frames are due as the generator's schedule says. Otherwise frames are due at once, and the
-    /// following fields determine trigger and end. Times in ns after the start.
+    /// Whether frames are due by the generator's schedule. If not, frames are due at once, and
+    /// `trigger_at_ns` and `end_ns`, in ns after the start, determine trigger and end.
     is_scheduled: bool,
     trigger_at_ns: Option<i64>,
     end_ns: i64,

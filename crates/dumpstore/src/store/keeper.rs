@@ -300,11 +300,11 @@ pub(super) struct KeeperState {
     open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
     deleting: Arc<Mutex<()>>,
-    /// Dumps whose deletion failed.
+    /// Dumps whose deletion failed since the last listing.
     refused: BTreeSet<String>,
     /// Time of the next listing of the directory, ns on the monotonic clock.
     look_ns: i64,
-    /// Time until which nothing is deleted, ns on the monotonic clock.
+    /// Time until which the limits delete nothing, ns on the monotonic clock.
     rest_ns: i64,
     /// The user was informed that too little space is free and nothing may be deleted.
     is_short: bool,
@@ -396,7 +396,8 @@ impl KeeperState {
             KeeperRequest::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
             KeeperRequest::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
             KeeperRequest::Room(bytes, reply) => {
-                // The dumps of earlier requests may be the only dumps that may be deleted.
+                // Handle pending reports of finished dumps first: these dumps may be the only dumps
+                // that may be deleted.
                 let is_finished =
                     |request: &KeeperRequest| matches!(request, KeeperRequest::Finished(..));
                 for finished in self.requests.take_all(is_finished) {
@@ -440,7 +441,7 @@ impl KeeperState {
         is_new
     }
 
-    /// A dump that was held while it was open is held under its final name.
+    /// If a dump was held under `was` while it was open, holds it under its final name `id`.
     fn hold_on(&mut self, was: &str, id: &str) {
         if was == id || !self.listing.is_held(was) {
             return;
@@ -573,14 +574,14 @@ impl KeeperState {
         has_deleted
     }
 
-    /// As [`Listing::delete`].
+    /// [`Listing::delete`], with the lock that [`KeeperHandle::without_deletion`] uses.
     fn delete_files(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
         let deleting = Arc::clone(&self.deleting);
         let _deleting = lock(&deleting);
         self.listing.delete(id)
     }
 
-    /// Deletes a dump, unless it is held or has changed. Reports an error to the user.
+    /// Deletes a dump, unless it is held or no longer exists. Reports an error to the user.
     fn delete(&mut self, id: &str, why: WhyDeleted) -> Result<bool, ()> {
         match self.delete_files(id) {
             Ok(deleted) => {

@@ -40,7 +40,8 @@ pub struct DumpFileReader {
 }
 
 impl DumpFileReader {
-    /// Number of bytes in the file. For an open dump: bytes that contain whole packets now.
+    /// Number of bytes in the file. For an open dump: bytes that contain whole packets now. After
+    /// [`Self::set_finished`]: `u64::MAX`.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

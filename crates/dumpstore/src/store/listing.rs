@@ -163,8 +163,8 @@ impl Listing {
         self.disk().space(self.root())
     }
 
-    /// Deletes a dump, and returns the dump. `None` if it is held now, or no longer as it was
-    /// listed.
+    /// Deletes a dump, and returns the dump. `None` if the dump is held now, or has no valid
+    /// sidecar now.
     pub(super) fn delete(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
         self.look_again(id);
         let Some(known) = self.known.get(id).filter(|known| !known.dump.is_held) else {

@@ -237,7 +237,7 @@ pub struct DeletedDump {
 /// The space of a file system, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Space that this process may still use.
+    /// Space that processes without privileges may still use (`f_bavail` of statvfs(3)).
     pub free: u64,
     /// The size of the file system.
     pub total: u64,

@@ -220,7 +220,7 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     foreign("size", &|it| it["files"][0]["bytes"] = 8.into());
     foreign("into", &|it| it["into"] = "sub".into());
     foreign("verdict", &|it| it["verdict"] = "odd".into());
-    // In a subdirectory, which may belong to another recorder.
+    // A sidecar in a subdirectory that does not name this subdirectory is not ours.
     put(disk, "dumps/theirs/x.pcapng", b"packets");
     put(
         disk,
@@ -284,7 +284,7 @@ fn limits_hold_for_what_earlier_runs_left() {
     let names = |bench: &mut Bench| bench.news().0.into_iter().collect::<Vec<_>>();
     assert_eq!(names(&mut bench), [("a".to_owned(), WhyDeleted::Age)]);
     assert_eq!(bench.ids(), ["held", "b", "c", "d"]);
-    // Too many bytes: the oldest dump that is not held is deleted.
+    // Too many bytes: the oldest dumps that are not held are deleted, until the limit is met.
     put_dump(&disk, "dumps", "e", 1700, 1750 * S, "udp");
     bench.keeper.register_open("e", open(&[]));
     bench.keeper.register_finished("e", "e");
@@ -368,8 +368,8 @@ fn open_dumps_are_listed_and_left_alone() {
     assert!(bench.look(Question::List)[0].is_held);
 }
 
-/// A dump that is being compressed has two copies on the disk. The second copy deletes no other
-/// dump, unless a packet needs the room before the compression ends.
+/// A dump that is being compressed has two copies on the disk. The space that compression will free
+/// counts as free, so no other dump is deleted while this space suffices.
 #[test]
 fn a_copy_that_goes_in_the_end_costs_no_dump() {
     let mut bench = Bench::new(min_free(1400));

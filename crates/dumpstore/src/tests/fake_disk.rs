@@ -18,7 +18,7 @@ use retroscope_dumpstore::{
     store::Space,
 };
 
-/// The file system of the module documentation. Clones share the files.
+/// A file system in memory. Clones share the files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeDisk(Arc<Mutex<State>>, Arc<OpenFiles>);
 
@@ -45,7 +45,7 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 /// An operation on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Reading the entry of a file, or opening the file to read.
+    /// Asking whether a file exists, or opening the file to read.
     Look,
     /// Listing a directory.
     List,
@@ -54,7 +54,7 @@ pub(crate) enum Deed {
     Sync,
 }
 
-/// A function that runs during each operation of a slow file system.
+/// A function that runs before each operation of a kind in [`Deed`].
 #[derive(Clone)]
 struct Delay(Arc<During>);
 
@@ -103,7 +103,8 @@ impl FakeDisk {
         self.state().unlisted = path.map(PathBuf::from);
     }
 
-    /// Calls `during` in each operation. It may wait, and other operations do not wait for it.
+    /// Calls `during` before each operation of a kind in [`Deed`]. `during` may wait, and does not
+    /// delay other operations.
     pub(crate) fn set_slow(&self, during: impl Fn(Deed, &Path) + Send + Sync + 'static) {
         self.state().delay = Some(Delay(Arc::new(during)));
     }

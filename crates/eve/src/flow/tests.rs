@@ -251,7 +251,8 @@ fn icmp_of_ipv6_is_written_with_whole_addresses() {
         (&json!("IPv6-ICMP"), &json!(135))
     );
     assert_eq!(value["community_id"], id);
-    // If the ICMP version does not match the IP version, the type is unknown.
+    // If the ICMP version does not match the IP version, the Community ID does not depend on the
+    // ICMP type.
     let frame = ip6(ICMP, [2, 1], &[8, 0, 0, 0, 0, 0, 0, 0]);
     let id = community_id(&parse(LinkType::ETHERNET, &frame), 0).unwrap();
     assert_eq!(self::value(&[(0, frame)])["community_id"], id);
