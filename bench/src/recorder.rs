@@ -135,7 +135,7 @@ fn frames(count: Option<u64>) -> GeneratorConfig {
 ///
 /// The run has a fixed time instead of a fixed number of frames per thread. If one CPU is slower
 /// for a while, as in a virtual machine, the other thread continues meanwhile, as in a recording,
-/// and does not wait for the end.
+/// and does not wait for the slower thread.
 fn insert(session: &Session, source: Box<dyn Source>, threads: usize) -> Result<f64, Failure> {
     let clock = Arc::new(SystemClock);
     let (bytes, time) = (session.scale.ring_bytes, session.scale.time(0.25));

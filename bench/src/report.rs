@@ -65,7 +65,7 @@ impl<'r> Grid<'r> {
     }
 }
 
-/// Formats a figure with three significant digits, and commas.
+/// Formats a figure with about three significant digits, and commas.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 99.95 => 0,

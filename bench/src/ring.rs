@@ -34,7 +34,7 @@ pub(crate) struct RingContest {
     readers: Vec<Reader>,
     /// Stamps below this were used.
     time: u64,
-    /// Whether the ring was closed because a run was stopped.
+    /// Whether the ring was closed because a run failed or was stopped.
     closed: bool,
 }
 

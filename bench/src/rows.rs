@@ -21,7 +21,7 @@ use crate::{
 /// The make target that measures a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `make bench-quick`: the judged rows of ring, filters and flows.
+    /// `make bench-quick`: the judged rows of ring, recorder, filters and flows.
     Quick,
     /// `make bench`: also the evaluation of the thesis, reproduced and extended.
     Full,
@@ -165,7 +165,8 @@ pub(crate) fn parts<'n>(pattern: &str, name: &'n str) -> Option<(&'n str, &'n st
     names.next().is_none().then_some((line, column))
 }
 
-/// The label of a part of a name, and its position in lines and columns.
+/// The position of a part of a name in lines and columns (its place in the list, then its number),
+/// and its label.
 pub(crate) fn words(part: &str) -> (usize, u32, &str) {
     let known = WORDS.lines().filter_map(|line| line.split_once(" = "));
     match known.zip(0..).find(|((of, _), _)| *of == part) {

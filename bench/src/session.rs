@@ -43,8 +43,8 @@ pub struct Row {
     pub min: Option<f64>,
     /// The maximum repetition.
     pub max: Option<f64>,
-    /// A reservation that a reader of the figure must know, such as an unsound denominator of the
-    /// ratio. Absent without a remark.
+    /// A remark that a reader of the figure must know, such as an unsound denominator of the ratio.
+    /// Absent without a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
     /// Whether the spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX), although the row was
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// The two fields of rows with a reservation follow the agreed fields.
+    /// `remark` and `unsteady` follow the other fields of a row.
     #[test]
     fn a_remark_and_an_unsteady_figure_are_written() {
         let folder = tempfile::tempdir().unwrap();

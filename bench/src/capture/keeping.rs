@@ -22,7 +22,7 @@ const FILE_HEAD_BYTES: u64 = 24;
 /// Bytes before each packet of a pcap file.
 const RECORD_HEAD_BYTES: u64 = 16;
 
-/// A folder on tmpfs that is removed with the value.
+/// A folder on tmpfs that is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Files(pub(super) TempDir);
 

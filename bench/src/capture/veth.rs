@@ -1,4 +1,4 @@
-//! A veth pair in a network namespace that is removed with the value.
+//! A veth pair in a network namespace that is removed when the value is dropped.
 
 use std::process::Command;
 

@@ -33,7 +33,8 @@ pub(super) struct PassResult {
     pub(super) packets: u64,
     /// Number of matches. A packet that several rules match counts for each rule.
     pub(super) matches: u64,
-    /// A checksum of the matching packets and the matched rules.
+    /// A checksum: of a filter, over the matching packets and rules; of a scan, over lengths and 8
+    /// bytes of each packet.
     pub(super) checksum: u64,
 }
 

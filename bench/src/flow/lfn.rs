@@ -214,8 +214,9 @@ pub(super) fn judged(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// The rows of the figure: keys that are not found, and keys that are found with the value of
-/// another key. The tables for the latter have hashes short enough for measurable rates.
+/// The rows of figure 10 of R-Scope, in percent: keys that are not found, and keys that are found
+/// with the value of another key. The tables for the latter have hashes short enough for measurable
+/// rates.
 pub(crate) fn errors(session: &Session) -> io::Result<()> {
     for load in [1, 2, 5, 10, 20, 50] {
         let name = |of: &str| format!("flow/lfn/{of}/{load}pc");
@@ -246,7 +247,7 @@ pub(crate) fn errors(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// Cells of the tables of the figure.
+/// Cells of the tables of figure 10.
 const SMALL: usize = 1 << 16;
 /// Bits of short hashes: four possible hashes for each cell.
 const SHORT: u32 = 18;

@@ -26,8 +26,8 @@ use crate::{
 
 /// Packets that are generated before the time is taken.
 const AT_ONCE: usize = 1024;
-/// Lines that are read together before the first of them is changed, as the table prefetches the
-/// flows of 64 packets.
+/// Lines that are read together before the first of them is changed, as the table looks up 64
+/// packets together.
 const TOGETHER: usize = 64;
 /// Spare capacity of the table: one sixteenth of the flows.
 const SPARE: u32 = 16;

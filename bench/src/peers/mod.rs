@@ -39,8 +39,8 @@ impl<F: FnMut() -> Option<FilledBuffer> + Send> Receiver for F {}
 
 /// A queue for tokens.
 trait Peer: Copy {
-    /// Opens a queue for `pairs` producers and as many consumers. A peer that only supports powers
-    /// of two has room for the next larger number of tokens.
+    /// Opens a queue for `pairs` producers and as many consumers, with room for `capacity` tokens.
+    /// A peer that only supports powers of two has room for the next larger number of tokens.
     fn open(self, pairs: usize, capacity: usize) -> Opened<impl Sender, impl Receiver>;
 }
 

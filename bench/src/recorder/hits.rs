@@ -22,8 +22,8 @@ use crate::{
 
 /// Seconds of a run.
 const SECONDS: f64 = 1.0;
-/// More than any of the runs can leave unread, so that no reader is lapped. Tests have less to
-/// read.
+/// More than any of the runs can leave unread, so that no reader is lapped. Tests use smaller
+/// rings, because their runs are shorter.
 const RING_BYTES_MAX: u64 = 256 << 20;
 /// Rules that match nothing. The filter tries each rule, because no table finds these rules.
 const RULES: u32 = 200;

@@ -90,7 +90,8 @@ impl FileExt for SystemFile {
         }
         match self.write_directly(&bytes[..middle], offset) {
             Err(error) if is_refusal(&error) => {
-                // Of this file only: a subdirectory may be in another file system.
+                // Stop direct writes to this file only, because a subdirectory may be in another
+                // file system.
                 self.is_direct.store(false, Ordering::Relaxed);
                 self.file.write_at(bytes, offset)
             }
@@ -116,7 +117,7 @@ impl DiskFile for SystemFile {
     }
 
     fn drop_cached_pages(&self) {
-        // Advice: if the system ignores it, it frees these pages when it needs memory.
+        // If the system ignores this advice, it frees the pages later, when it needs memory.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 

@@ -167,7 +167,7 @@ impl DumpDirectory {
         template.stem(facts, host, number, again)
     }
 
-    /// The directory of this name below; without a name this directory.
+    /// The subdirectory with this name; without a name, this directory.
     pub fn below(&self, name: Option<&SubDirectory>) -> Self {
         let mut directory = self.clone();
         if let Some(name) = name {

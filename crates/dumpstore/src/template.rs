@@ -120,7 +120,7 @@ impl NameTemplate {
     }
 }
 
-/// `{time}-{number}-{rule}`.
+/// The default form is `{time}-{number}-{rule}`.
 impl Default for NameTemplate {
     fn default() -> Self {
         let dash = || TemplatePiece::Text("-".to_owned());

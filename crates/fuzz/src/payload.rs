@@ -70,7 +70,8 @@ pub fn payload(data: &[u8]) {
     }
 }
 
-/// The result of the filter, which must be the same for many packets together and for one alone.
+/// The result of the filter, which must be the same for two equal packets together and for one
+/// packet alone.
 fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
     let mode = FilterMode::Savefile;
     let link = LinkContext {

@@ -94,14 +94,15 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     }
     assert!(deleted.is_sorted(), "the oldest first: {deleted:?}");
     assert_eq!((deleted.len(), written), (199, 199), "each once");
-    // 8 MiB without the files of the other program, in dumps of half a MB.
+    // Dumps of 0.5 MB fill what the files of the other program leave of the 8 MiB.
     assert!((3..=15).contains(&(left.len() - 1)), "{}", left.len());
     for number in 0..foreign {
         assert!(folder.path().join(format!("foreign-{number}")).exists());
     }
 }
 
-/// Deleting dumps may not help against a quota, so it is tried once.
+/// Deleting dumps may not help against a quota, so only one dump is deleted, and the write is tried
+/// once more.
 #[test]
 fn a_quota_does_not_cost_all_dumps() {
     let disk = FakeDisk::default();

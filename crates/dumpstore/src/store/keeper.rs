@@ -194,7 +194,8 @@ impl KeeperHandle {
         )
     }
 
-    /// Deletes a dump for `by`, unless the dump is open or held. Returns whether the dump existed.
+    /// Deletes a dump on behalf of the client `by`. Fails if the dump is open or held. Returns
+    /// whether the dump existed.
     ///
     /// # Errors
     /// As for [`Self::dumps`]. The inner error is a message for the user.

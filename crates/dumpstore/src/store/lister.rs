@@ -162,7 +162,7 @@ impl Lister {
     }
 
     fn get(&mut self, id: &str) -> Option<(StoredDump, Value)> {
-        // Open dumps first, as in a list.
+        // Look up open dumps first, as `list` does.
         if let Some(open) = self.open().get(id) {
             return Some((self.listing.stored_open(id, open), Value::Null));
         }

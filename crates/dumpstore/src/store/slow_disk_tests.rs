@@ -28,7 +28,8 @@ use crate::{
 /// Longer than any operation that does not hang.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Blocks threads until the gate is opened.
+/// Blocks threads until the gate is opened. The pair is the number of threads that arrived, and
+/// whether the gate is open.
 #[derive(Debug, Default)]
 struct Gate(Mutex<(usize, bool)>, Condvar);
 
@@ -74,7 +75,7 @@ impl Hanging {
         let thread =
             StoreThreads::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
                 .unwrap();
-        // Both threads know the directory.
+        // Now both threads have listed the directory.
         assert!(thread.keeper().make_room(1));
         assert_eq!(thread.keeper().look(Question::List, WAIT).unwrap().len(), 8);
         let (gate, listings) = (Arc::<Gate>::default(), Arc::<AtomicUsize>::default());

@@ -25,7 +25,8 @@ pub(crate) struct FakeDisk(Arc<Mutex<State>>, Arc<OpenFiles>);
 #[derive(Debug, Default)]
 struct State {
     named: BTreeMap<PathBuf, Bytes>,
-    /// The number of each file in the order of creation. `files` is the number of files so far.
+    /// By inode, the number of each file in the order of creation. `files` counts the created
+    /// files.
     made: HashMap<u64, i64>,
     files: i64,
     /// All files that have a name or are open.
