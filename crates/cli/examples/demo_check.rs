@@ -10,8 +10,8 @@
 //!
 //! A packet is captured a little after it was sent, so a packet that was sent just before either
 //! end of the window may be captured after that end. Timestamps in the dump decide this for dumped
-//! packets. For the first packet after the dump, the longest observed delay decides: the packet is
-//! missing if it was sent earlier than this delay before the end of the window.
+//! packets. For the first packet after the dump, the longest observed delay decides, but at least
+//! 200 µs. The packet is missing if it was sent earlier than this delay before the window's end.
 //!
 //! With `schedule`, the generator ran inside the recorder. Then the timestamps differ only by the
 //! start of the run, which the trigger packet shows, and there are no delays.
@@ -28,7 +28,8 @@ use serde_json::Value;
 
 /// UDP port of the trigger packet and of no other packet.
 const TRIGGER_PORT: [u8; 2] = 60_000_u16.to_be_bytes();
-/// Delay in ns that is possible even if no such delay was observed.
+/// Minimum of the delay in ns that the check at the end of the window assumes, even if all observed
+/// delays are shorter.
 const DELAY_MIN_NS: i64 = 200_000;
 
 /// A packet of the generator: Ethernet, IPv4 without options, UDP, a sequence number.
@@ -190,7 +191,7 @@ fn check_edges(flow: &[Packet], first: usize, delays: &Delays, window: &Window) 
         return Err(format!("packet {} of the window is missing", before.sequence).into());
     }
     let delay_ns = match delays.delays_ns.last() {
-        // A schedule is exact.
+        // With `schedule` all delays are 0.
         Some(0) => 0,
         Some(longest) => (*longest).max(DELAY_MIN_NS),
         None => 0,

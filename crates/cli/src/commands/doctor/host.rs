@@ -1,4 +1,5 @@
-//! Whether this host itself uses an interface. If so, an engine must not take the interface away.
+//! Whether this host itself uses an interface, for example by an address. If so, the engines AF_XDP
+//! and DPDK do not take the interface away from the kernel without `take-interface`.
 
 use retroscope_capture::{HostUse, UNSEEN};
 

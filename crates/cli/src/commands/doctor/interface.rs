@@ -3,7 +3,7 @@
 //!
 //! State and offloads come from the capture crate, which reads them in this process's network
 //! namespace. Counters and queues come from `/sys/class/net`, which may show another namespace, so
-//! they count only if the interface index matches.
+//! they are used only if the interface index in `/sys/class/net` matches.
 
 use std::path::Path;
 
@@ -21,8 +21,8 @@ pub(super) const CHECK_OFFLOAD: &str = "offload";
 pub(super) const CHECK_VLAN: &str = "vlan";
 pub(super) const CHECK_DROPS: &str = "drops";
 
-/// Facts about one interface. Counters are the kernel's since the interface came up (its
-/// Documentation/networking/statistics.rst); `None`: unknown.
+/// Facts about one interface. The kernel keeps its counters since the driver created the interface,
+/// also while the interface is down (Documentation/networking/statistics.rst); `None`: unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) summary: InterfaceSummary,
@@ -145,8 +145,8 @@ impl Facts {
         Ok(what)
     }
 
-    /// Generic and large receive offload merge segments. Frames on the loopback interface were
-    /// never on a wire.
+    /// The finding about generic and large receive offload, which merge TCP segments. `None` for
+    /// the loopback interface, because its frames were never on a wire.
     fn merging(&self) -> Option<Finding> {
         if self.summary.loopback {
             return None;
@@ -204,7 +204,7 @@ impl Facts {
                 format!("see whether the number grows while recording: ip -s link show {name}"),
             ));
         }
-        // An unknown count is not 0.
+        // An unknown `rx_dropped` is not 0, so it gives no finding.
         if findings.is_empty() && self.dropped == Some(0) {
             let what = "neither NIC nor kernel have dropped a packet since it came up";
             findings.push(Finding::ok(CHECK_DROPS, what));

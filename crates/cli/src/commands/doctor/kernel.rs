@@ -20,7 +20,8 @@ struct SoftnetStat {
     squeezed: u64,
 }
 
-/// Findings from `softnet_stat` and the settings. Unreadable files give no finding.
+/// Findings about the input queues, the budget, and the filter programs. Without a readable
+/// `softnet_stat` the first two are missing, without `bpf_jit_enable` the last.
 pub(super) fn findings() -> Vec<Finding> {
     let setting = |name| read_number(format!("/proc/sys/net/core/{name}"));
     let input = read("/proc/net/softnet_stat").and_then(|text| SoftnetStat::parse(&text));
@@ -30,7 +31,7 @@ pub(super) fn findings() -> Vec<Finding> {
             time(input, setting("netdev_budget")),
         ]
     });
-    // On some kernels only root may read this setting.
+    // This setting may be unreadable, or absent in a network namespace.
     let filters = setting("bpf_jit_enable").map(filters);
     input.into_iter().flatten().chain(filters).collect()
 }
@@ -46,7 +47,8 @@ fn filters(compiles: u64) -> Finding {
     )
 }
 
-/// A command that doubles a setting, or that shows an unknown setting.
+/// A command that doubles the setting `name`. If the `value` is unknown, a command that shows the
+/// setting.
 fn doubled(name: &str, value: Option<u64>) -> String {
     match value {
         Some(value) => format!("sudo sysctl net.core.{name}={}", value.saturating_mul(2)),
@@ -54,7 +56,8 @@ fn doubled(name: &str, value: Option<u64>) -> String {
     }
 }
 
-/// `backlog`: packets for each CPU.
+/// The finding about the input queues. `backlog`: the setting `netdev_max_backlog`, the maximum of
+/// packets in the input queue of each CPU.
 fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     let dropped = match input.dropped {
         0 => "nothing".to_owned(),
@@ -67,7 +70,8 @@ fn queue(input: SoftnetStat, backlog: Option<u64>) -> Finding {
     Finding::warn(CHECK_BACKLOG, what, doubled("netdev_max_backlog", backlog))
 }
 
-/// `budget`: packets for each round.
+/// The finding about the time for receiving. `budget`: the setting `netdev_budget`, the maximum of
+/// packets that the kernel processes in a round.
 fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
     let times = counted(input.squeezed, "time");
     let what = format!("receiving ran out of its budget {times}");
@@ -82,7 +86,7 @@ fn time(input: SoftnetStat, budget: Option<u64>) -> Finding {
 }
 
 impl SoftnetStat {
-    /// Adds up the lines of `softnet_stat`. `None`: a line cannot be parsed.
+    /// Adds up the lines of `softnet_stat`. `None`: a line cannot be parsed, or `text` is empty.
     fn parse(text: &str) -> Option<Self> {
         let mut sum = Self::default();
         for line in text.lines() {

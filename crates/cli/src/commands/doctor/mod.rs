@@ -17,7 +17,7 @@
 //! - `clock`: the clock that timestamps packets,
 //! - `library`: the libpcap that compiles filters.
 //!
-//! docs/tuning.md has a line for each check; a test compares them with the checks here.
+//! docs/tuning.md has a line for each check.
 //!
 //! The command changes nothing, captures no packet and needs no privilege.
 
@@ -113,8 +113,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The findings that a recorder reports over HTTP. These are the findings of the command without
-/// the permission to capture, which the recorder has dropped.
+/// The findings that a recorder reports over HTTP: those of the command, except the check
+/// `permission`, because a recorder drops its capabilities after it has opened the sources.
 pub(super) fn of_recorder() -> Doctor {
     Doctor(Arc::new(|wanted| {
         let mut findings = findings(wanted).map_err(|error| error.to_string())?;

@@ -8,8 +8,8 @@ use super::finding::Finding;
 pub(super) const CHECK_RING: &str = "rx-ring";
 pub(super) const CHECK_PAUSE: &str = "pause";
 
-/// Findings about one interface. A virtual or vanished interface has no finding, because it has
-/// neither a ring nor pause frames.
+/// Findings about one interface. There is none if the interface no longer exists, or if its driver
+/// reports neither a ring nor pause frames, as drivers of virtual interfaces.
 pub(super) fn findings(interface: &str) -> Vec<Finding> {
     reception(interface).map_or_else(|_| Vec::new(), |found| judge(interface, found))
 }

@@ -1,4 +1,4 @@
-//! The NUMA node of each interface, and so of the ring that records it.
+//! The NUMA node of each interface. If all interfaces share a node, the ring is on this node too.
 
 use super::finding::Finding;
 use crate::numa::Topology;

@@ -20,7 +20,7 @@ const FOR_XDP: [(CapabilitySet, &str); 3] = [
 /// Reads the capabilities of this process and of its executable.
 pub(super) fn finding() -> Finding {
     let program = program();
-    // CAP_NET_RAW allows packet sockets, which is enough for every engine except AF_XDP.
+    // CAP_NET_RAW allows packet sockets, which is enough for the engines af-packet and pcap.
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     judge(effective, has_capabilities(&program), &program)
 }

@@ -54,7 +54,7 @@ impl Text for DoctorReport {
     }
 }
 
-/// The severity in a column of four.
+/// The severity as a word of four characters, padded with blanks, and in color if `colour` is set.
 fn paint(severity: Severity, colour: bool) -> String {
     let (word, code) = match severity {
         Severity::Ok => ("ok", 32),
