@@ -77,7 +77,8 @@ impl Args {
     }
 }
 
-/// Advice if `words` follow an option whose expression has several words.
+/// Advice to quote an expression, if `given` contains an option of an expression, one word, and
+/// then `words`, as in `-t tcp port 80`.
 fn quoted(given: &[String], words: &[String]) -> Option<String> {
     let mut places = given.windows(words.len() + 2);
     let place = places.find(|it| OF_EXPRESSION.contains(&it[0].as_str()) && it[2..] == *words)?;
@@ -213,7 +214,7 @@ impl Loaded {
         all
     }
 
-    /// Number of triggers from options. These are numbered.
+    /// Number of triggers from options. Their names are the numbers from 1.
     pub(crate) fn numbered_count(&self) -> usize {
         let of = &self.settings;
         of.trigger.len() + of.trigger_lua.len() + of.module.len()

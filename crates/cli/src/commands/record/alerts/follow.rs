@@ -19,8 +19,8 @@ use crate::failure::say;
 
 /// Bytes read from a file before the next file is read.
 const TURN_BYTES: usize = 1 << 20;
-/// A file without a name is closed after it kept its size for this time, because its writer has
-/// opened a new file by then.
+/// A file whose name no longer matches is closed after it did not grow for this time, because its
+/// writer has opened a new file by then.
 const NAMELESS: Duration = Duration::from_secs(10);
 /// Interval between two listings of the names. Between listings, files are read.
 const NAMES_EVERY: Duration = Duration::from_millis(100);
@@ -68,7 +68,8 @@ impl Follower {
         self.files.values_mut().for_each(|it| it.has_name = false);
         for pattern in &self.patterns {
             let paths = files(pattern);
-            // If a directory cannot be entered, no file matches. The pattern's own error shows this.
+            // A directory that cannot be searched has no matching files either. The error of the
+            // pattern itself tells this case apart.
             if paths.is_empty()
                 && let Err(error) = fs::metadata(pattern)
                 && (is_first || error.kind() != ErrorKind::NotFound)
@@ -133,7 +134,8 @@ impl Follower {
     }
 }
 
-/// Opens a file, unless it is open under another name.
+/// Opens a file, unless the file is open already, under this or another name. `is_first`: skip the
+/// lines that the file already contains.
 fn follow(
     files: &mut BTreeMap<(u64, u64), FollowedFile>,
     path: &Path,

@@ -11,22 +11,23 @@ use std::{
 
 /// Maximum number of waiting lines of all sockets.
 const LINES_MAX: usize = 65_536;
-/// Bytes of these lines. Both bounds are equal for lines of 1 KiB, which most alerts of Suricata
-/// do not exceed.
+/// Maximum number of bytes of these lines. Lines of 1 KiB reach both bounds at once; most alerts of
+/// Suricata are not longer.
 const BYTES_MAX: usize = 64 << 20;
 
-/// The end of the thread that takes lines.
+/// The end of the queue for the thread that reads sockets.
 #[derive(Debug)]
 pub(super) struct LineSender {
     lines: SyncSender<Vec<u8>>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
-/// The end of the thread that parses lines.
+/// The end of the queue for the thread that parses lines.
 #[derive(Debug)]
 pub(super) struct LineReceiver {
     lines: Receiver<Vec<u8>>,
-    /// Relaxed everywhere: it counts, and the channel hands the lines over.
+    /// All accesses are `Relaxed`, because this number only limits the queue; the channel
+    /// synchronizes the lines.
     waiting_bytes: Arc<AtomicUsize>,
 }
 
@@ -46,7 +47,7 @@ pub(super) fn line_queue() -> (LineSender, LineReceiver) {
 }
 
 impl LineSender {
-    /// Hands a copy of a line on, without waiting. False: there is no room for the line.
+    /// Appends a copy of a line, without waiting. Returns `false` if there is no room for the line.
     pub(super) fn send(&self, line: &[u8]) -> bool {
         let before = self.waiting_bytes.fetch_add(line.len(), Relaxed);
         let has_room = before + line.len() <= BYTES_MAX;
@@ -68,7 +69,7 @@ impl LineReceiver {
     /// The next line.
     ///
     /// # Errors
-    /// No line came in this time, or no more can come.
+    /// No line arrived within `wait`, or the sender is dropped and the queue is empty.
     pub(super) fn receive(&self, wait: Duration) -> Result<Vec<u8>, RecvTimeoutError> {
         let line = self.lines.recv_timeout(wait)?;
         self.waiting_bytes.fetch_sub(line.len(), Relaxed);

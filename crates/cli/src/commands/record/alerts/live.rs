@@ -25,7 +25,7 @@ use crate::commands::record::config::Alerts;
 
 /// Maximum number of queued lines that are parsed between two reads of the files.
 const TURN_LINES: usize = 1024;
-/// Interval between two reads of the files.
+/// Maximum wait for a line from a socket before the files are read again.
 const FILES_EVERY: Duration = Duration::from_millis(20);
 /// Interval between two attempts to pass alerts to a busy analyzer.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ pub(crate) struct BoundAlerts {
 }
 
 impl BoundAlerts {
-    /// Opens the files, and the sockets, for `owner` and the owner's group.
+    /// Opens the files, and binds the sockets, to which `owner` and the owner's group may write.
     ///
     /// # Errors
     /// A message: a socket is in use, or the system's error.

@@ -28,8 +28,8 @@ use crate::failure::say;
 const CLIENTS_MAX: usize = 64;
 /// Size of a read, in bytes.
 const READ_BYTES: usize = 256 << 10;
-/// Datagrams of one socket, and new connections of one listener, before the other sockets have
-/// their turn.
+/// Maximum number of datagrams of one socket that are received, and of connections of one listener
+/// that are accepted, before the other sockets have their turn.
 const TURN: usize = 64;
 /// Time until accept(2) is tried again after it failed, for example because the process has no
 /// free descriptor (`EMFILE`).
@@ -48,7 +48,8 @@ impl Sockets {
         self.files.is_empty()
     }
 
-    /// Listens at a path, where the owner and the owner's group may write.
+    /// Binds a socket at `path`, to which `owner` and the owner's group may write. `is_stream`: a
+    /// stream socket, else a datagram socket.
     pub(super) fn bind(
         &mut self,
         path: &Path,
@@ -112,7 +113,8 @@ struct Drain<'s> {
     sockets: &'s Sockets,
     clients: Vec<(UnixStream, LineSplitter)>,
     buffer: Vec<u8>,
-    /// accept(2) failed: a connection that waits would wake the thread again at once.
+    /// accept(2) failed, so the next wait leaves out the listeners: a pending connection would end
+    /// the wait at once.
     cannot_accept: bool,
 }
 
@@ -252,7 +254,8 @@ mod tests {
         assert!(!drain.wait(&stop));
     }
 
-    /// The user of `-Z` has replaced the directory of the socket by a link.
+    /// The user of `-Z` has replaced the directory of the socket by a link. No socket may appear in
+    /// the directory to which the link leads.
     #[test]
     fn a_link_of_the_user_gives_no_socket_a_place_elsewhere() {
         if !rustix::process::geteuid().is_root() {
@@ -276,7 +279,8 @@ mod tests {
         }
     }
 
-    /// The user of `-Z` moves the directory away and puts a file of the same name into a new one.
+    /// The user of `-Z` moves the socket's directory away and makes a new directory with a file of
+    /// the socket's name. Dropping [`Sockets`] must remove the socket and keep the file.
     #[test]
     fn only_the_socket_itself_is_removed() {
         let folder = tempfile::tempdir().unwrap();

@@ -19,13 +19,16 @@ use crate::{commands::record::open_sources, privileges::Privileges};
 pub(crate) enum Depth {
     /// Keys that may change during a recording, without checks of files.
     Reload,
-    /// Everything that the start itself would not report with its place in the file.
+    /// All keys, and whether the files that keys name exist. Scripts are read but not loaded,
+    /// because the start loads all scripts.
     Start,
-    /// Also scripts. Scripts are loaded once, except trusted scripts with full access.
+    /// Also scripts: each script is loaded to find its errors. Trusted scripts are only read,
+    /// because they have full access to the system.
     Whole,
 }
 
-/// All errors.
+/// Returns the errors of a configuration. Scripts are loaded only if numbers, expressions and files
+/// have no error, and contradictions of keys are checked only if there is no error at all.
 pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<ConfigFault> {
     let mut faults = numbers(loaded);
     faults.extend(expressions(loaded));
@@ -52,11 +55,11 @@ pub(crate) struct Expression<'a> {
     /// The option, and the index of its value.
     pub(crate) option: (&'static str, usize),
     pub(crate) text: &'a str,
-    /// A trigger packet fills in names of the expression.
+    /// The expression may contain names such as `$srcIP`, which a trigger packet fills in.
     pub(crate) is_template: bool,
 }
 
-/// Rules whose name is the number of a trigger of the options.
+/// An error for each rule whose name is the number of a trigger of the options.
 fn numbers(loaded: &Loaded) -> Vec<ConfigFault> {
     let taken = 1..=loaded.numbered_count();
     let is_taken = |name: &str| {
@@ -106,14 +109,15 @@ fn expressions(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// The message about an expression, with the filter's own marking of the place.
+/// The message about an expression. `what`: the option or the rule of the expression. Further lines
+/// mark the place of the error in the expression.
 fn of_expression(what: &str, error: &FilterError) -> String {
     let rendered = error.render();
     let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
     format!("{what}: {rendered}")
 }
 
-/// Files that cannot be read.
+/// An error for each file that does not exist or is in a directory that cannot be searched.
 fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut check = |path: &Path, place: Place, what: &str| {
@@ -157,7 +161,7 @@ fn files(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// Scripts that fail to load.
+/// An error for each script that fails to load.
 fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let args = &loaded.settings;
@@ -199,7 +203,7 @@ fn scripts(loaded: &Loaded) -> Vec<ConfigFault> {
     faults
 }
 
-/// Keys that contradict each other, or that describe no usable source.
+/// Errors of keys that contradict each other, describe no usable source, or name an unknown user.
 fn together(loaded: &Loaded) -> Vec<ConfigFault> {
     let args = &loaded.settings;
     let mut faults = Vec::new();

@@ -78,7 +78,7 @@ impl Key {
     }
 }
 
-/// A type of values.
+/// The type of a key's value.
 pub(crate) trait Setting: PartialEq {
     const SHAPE: Shape = Shape::One;
     const KEYS: &'static [Key] = &[];
@@ -109,7 +109,8 @@ pub(crate) fn table_schema(keys: &[Key]) -> Json {
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
-/// Makes a struct of keys, with what [`Key`] says about each.
+/// Declares a struct whose fields are keys, and implements [`Setting`] for the struct, with a
+/// [`Key`] for each field. A field's doc comment becomes the help of its key.
 macro_rules! settings {
     ($(#[$meta:meta])* $name:ident { $($section:literal { $(
         $(#[doc = $doc:literal])* $field:ident: $type:ty $(= $default:literal)?,

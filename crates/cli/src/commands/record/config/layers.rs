@@ -15,7 +15,7 @@ use crate::commands::removed;
 /// An assignment by a flag or `--set`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
-    /// The option in the user's spelling.
+    /// The option as messages name it: a flag by its short form if it has one, or `--set KEY`.
     pub(crate) option: String,
     /// Tables and key. For a rule: `rule`, the name of the rule, and the key.
     pub(crate) path: Vec<String>,
@@ -73,7 +73,8 @@ impl Assignment {
         Ok(it.as_text().unwrap_or(it))
     }
 
-    /// The same with a text, if the key takes a text and not the number, boolean or date.
+    /// This assignment with its number, boolean or date as text. `None`: the value is of another
+    /// kind, or the key accepts it as it is, or does not accept the text either.
     fn as_text(&self) -> Option<Self> {
         let AssignedValue::Toml(text) = &self.value else {
             return None;
@@ -109,10 +110,11 @@ impl Assignment {
         }
     }
 
-    /// Writes the value into a table. `adds`: append to an existing list.
+    /// Writes the value into a table. `adds`: append to an existing value, which becomes a list if
+    /// it is no list.
     ///
     /// # Errors
-    /// A message: the value does not fit the existing value.
+    /// A message: the path names no key, or leads through an existing value that is no table.
     pub(crate) fn put<'a>(&'a self, table: &mut DeTable<'a>, adds: bool) -> Result<(), String> {
         let value = match &self.value {
             AssignedValue::On => DeValue::Boolean(true),

@@ -59,7 +59,7 @@ use crate::{
     units::counted,
 };
 
-/// Errors that are reported for one file.
+/// Maximum number of errors that are reported together.
 const FAULTS_MAX: usize = 100;
 
 /// Pairs of keys that exclude each other, in the file and on the command line.
@@ -106,7 +106,8 @@ pub(crate) struct RefusedConfig {
 }
 
 impl RefusedConfig {
-    /// Prints the errors and returns the failure of the command.
+    /// Returns the failure of the command. If there is a file, prints the errors first; otherwise
+    /// the failure contains the errors.
     pub(crate) fn failure(self) -> Failure {
         if !self.has_file {
             return Failure::usage(self.text());

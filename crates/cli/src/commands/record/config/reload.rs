@@ -78,7 +78,7 @@ impl Reloader {
 
     /// Reads the file and applies the changes to the recording. Returns the changes in words, and
     /// whether anything changed. Concurrent calls wait for each other. A call may take as long as
-    /// compiling the rules and looking up names.
+    /// compiling the rules, which may look up host names.
     ///
     /// # Errors
     /// All errors, in lines. The recording continues unchanged.

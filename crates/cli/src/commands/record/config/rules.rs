@@ -1,5 +1,5 @@
-//! `[[rule]]`: a trigger with a name, and its own dumps and limits. Its keys are the options of
-//! `retroscope rules add`.
+//! `[[rule]]`: a trigger with a name, and its own dumps and limits. `retroscope rules add` has the
+//! same keys as arguments, except `lua` and `module`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -74,8 +74,9 @@ type KeySpans = BTreeMap<String, Range<usize>>;
 /// The options that set a rule's keys, by key.
 type KeyOptions = BTreeMap<String, String>;
 
-/// Reads and checks all rules. The spans are of the file's rules, which come first. The options have
-/// the rules' names, or `""` for the option that sets all rules.
+/// Reads and checks all rules. `spans` has an entry for each rule of the file; these rules come
+/// first in `rules`. The keys of `options` are names of rules, or `""` for the option that sets all
+/// rules.
 pub(super) fn read(
     text: &ConfigText,
     rules: &[RuleSettings],
