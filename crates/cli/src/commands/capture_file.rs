@@ -17,8 +17,8 @@ pub(super) const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Capture {
     writer: CaptureWriter,
-    /// Packets after the year 2262, whose time was clamped on reading. The writer counts packets
-    /// before 1970.
+    /// Packets whose time the reader clamped to `i64::MAX`, which is in the year 2262. The writer
+    /// counts the times that it clamps itself, for example times before 1970.
     times_beyond: u64,
 }
 
@@ -42,7 +42,7 @@ impl Capture {
         }
     }
 
-    /// A pcap file.
+    /// Writes the header of a pcap file.
     pub(super) fn pcap(file: File, options: PcapOptions) -> Result<Self, WriteError> {
         let writer = PcapWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file), options)?;
         Ok(Self {
@@ -51,7 +51,7 @@ impl Capture {
         })
     }
 
-    /// A pcapng file without interfaces yet.
+    /// Writes the section header of a pcapng file. The caller adds the interfaces.
     pub(super) fn pcapng(file: File, byte_order: ByteOrder) -> Result<Self, WriteError> {
         let options = SectionOptions {
             application: PROGRAM.to_owned(),
@@ -79,7 +79,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes a packet with its captured bytes, wire length and flags unchanged.
+    /// Writes a packet with its captured bytes and wire length unchanged. pcapng also keeps the
+    /// packet's flags; pcap has no flags.
     #[inline]
     pub(super) fn packet(&mut self, record: &RecordMeta, data: &[u8]) -> Result<(), WriteError> {
         self.times_beyond += u64::from(record.time_ns == i64::MAX);
@@ -111,7 +112,8 @@ impl Capture {
     }
 }
 
-/// Omits the position in the file, because the user asked for the whole file.
+/// The message that `target` cannot be written. For a system error, the message leaves out the
+/// number of written bytes.
 pub(super) fn cannot_write(target: &OutputTarget, error: WriteError) -> anyhow::Error {
     let cause = match error {
         WriteError::Io { error, .. } => anyhow::Error::new(error),

@@ -19,7 +19,8 @@ use clap_mangen::{
 
 use crate::failure::{Failure, put};
 
-/// The directory of `docs` in the package. Help texts name pages as in the source.
+/// Directory of the documentation in the installed package. Help texts name a page by its path in
+/// the source tree, `docs/…`; man pages get this directory instead of `docs/`.
 const DOCS: &str = "/usr/share/doc/retroscope/docs/";
 
 /// Print a completion script for a shell
@@ -43,7 +44,7 @@ pub(crate) struct ManArgs {
     directory: PathBuf,
 }
 
-/// The completion of a shell.
+/// The completion script of `program` for a shell.
 fn completion(shell: Shell, mut program: Command) -> Vec<u8> {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
@@ -72,7 +73,8 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     fs::write(directory.join(page.get_filename()), text)
 }
 
-/// The sections for the paragraphs after the options. `clap_mangen` puts these into one section.
+/// Makes a section of each paragraph of the help after the options: exit codes, examples, notes.
+/// `clap_mangen` itself would put all these paragraphs into one section `EXTRA`.
 fn last_sections(after: &str) -> Roff {
     let mut page = Roff::new();
     for paragraph in after.split("\n\n").filter(|it| !it.is_empty()) {
@@ -138,7 +140,7 @@ mod tests {
             let script = String::from_utf8(completion(*shell, Cli::command())).unwrap();
             for (words, command) in commands(&Cli::command()) {
                 for option in options(&command) {
-                    // fish knows long options as -l.
+                    // The fish script declares the option --NAME as `-l NAME`.
                     let forms = [format!("--{option}"), format!("-l {option}")];
                     assert!(
                         forms.iter().any(|form| script.contains(form)),
@@ -180,7 +182,7 @@ mod tests {
         for (words, command) in all {
             let page = directory.join(words.join("-") + ".1");
             let page = fs::read_to_string(&page).unwrap();
-            // roff escapes a hyphen that is no minus sign.
+            // The page has `\-`, roff's minus sign, instead of `-`.
             let page = page.replace("\\-", "-");
             for option in options(&command) {
                 assert!(

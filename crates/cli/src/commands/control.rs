@@ -113,7 +113,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     let mut lines = EventLines::default();
     while let Some(piece) = answer.piece().map_err(failure)? {
         let text = lines.push(&piece);
-        // The reader of stdout may leave.
+        // Stop if the reader of stdout has closed the pipe.
         if !text.is_empty() && !put_all(&text)? {
             break;
         }
@@ -121,7 +121,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to stdout. Returns `false` if the reader of stdout left.
+/// Writes to stdout. Returns `false` if the reader of stdout has closed the pipe.
 fn put_all(text: &str) -> Result<bool, Failure> {
     use std::io::{ErrorKind, Write as _, stdout};
     let mut out = stdout().lock();
@@ -169,7 +169,8 @@ impl EventLines {
         told
     }
 
-    /// The completed event, if it has data.
+    /// Takes the completed event as a line of JSON. `None`: the event has no data, as an empty line
+    /// after a comment or an `id`.
     fn event(&mut self) -> Option<String> {
         let (kind, data) = (
             std::mem::take(&mut self.kind),

@@ -130,7 +130,7 @@ fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failur
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
     while let Some(piece) = answer.piece().map_err(failure)? {
         match file.write_all(&piece) {
-            // The reader of the file left.
+            // The reader of the output has closed the pipe.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
             written => written
                 .map_err(|error| Failure::failed(format_args!("cannot write {out}: {error}")))?,

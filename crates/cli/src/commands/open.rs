@@ -34,7 +34,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let request = ApiRequest::new(Method::POST, "/v1/links");
     let link = ask(&args.remote.client()?, request)?;
     let url = link["url"].as_str();
-    // The browser gets the text as an argument, which must not be an option or another scheme.
+    // The text becomes an argument of `xdg-open`. Accept only a web address, because other text
+    // could be an option or could start another program.
     let url = url.filter(|url| url.starts_with("http://") || url.starts_with("https://"));
     let url = url.filter(|url| !url.contains(char::is_control));
     let url = url.ok_or_else(|| Failure::failed("this is no answer of a recorder: no link"))?;

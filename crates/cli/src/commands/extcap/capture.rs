@@ -1,8 +1,8 @@
 //! Copies packets into the pipe that Wireshark made, until Wireshark stops the capture.
 //!
 //! Wireshark shows every line on stderr as an error, so a complete answer prints nothing. Wireshark
-//! stops a capture by closing the pipe, followed by SIGTERM. One thread queries the recorder and
-//! writes. Other threads wait for signals, for the end of the reader, and for the end of the parent
+//! stops a capture by closing the pipe and by SIGTERM. One thread queries the recorder and writes.
+//! Other threads wait for signals, for the end of the reader, and for the end of the parent
 //! process. The main thread ends the program even if the recorder or the pipe still blocks the
 //! writing thread.
 

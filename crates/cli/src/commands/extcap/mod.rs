@@ -1,8 +1,9 @@
 //! `retroscope extcap`: offers a recorder as an interface of Wireshark, tshark and dumpcap. See
 //! extcap(4), and "Extcap: Developer Guide" in the Wireshark Developer's Guide.
 //!
-//! Wireshark runs the programs in its extcap folder without a subcommand; [`arguments`] adds ours.
-//! A capture then is a `retroscope query` whose output goes into a pipe that Wireshark made.
+//! Wireshark runs the programs in its extcap folder without a subcommand; [`arguments`] adds
+//! `extcap`. A capture then is a `retroscope query` whose output goes into a pipe that Wireshark
+//! made.
 //!
 //! - `capture`: copies packets into the pipe until Wireshark stops the capture,
 //! - `install`: manages the link in Wireshark's folder.
@@ -22,7 +23,8 @@ use crate::failure::{Failure, put};
 
 /// The name of the interface, of the link in Wireshark's folder, and of the group of preferences.
 const NAME: &str = "retroscope";
-/// Wireshark's option for the capture filter. Unlike other options its empty value has a meaning.
+/// Wireshark's option for the capture filter. Its empty value means no filter; an empty value of
+/// another option means that the user left this option out.
 const CAPTURE_FILTER: &str = "--extcap-capture-filter";
 /// Default of `--past`.
 const PAST: &str = "30s";

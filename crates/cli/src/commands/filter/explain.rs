@@ -14,7 +14,7 @@ use crate::{
     units::counted,
 };
 
-/// Lookups that are printed one by one.
+/// Maximum number of look-ups in the output. Further look-ups are only counted.
 const LOOK_UPS_SHOWN: usize = 8;
 /// The only rule of the set.
 const RULE: RuleId = RuleId(0);

@@ -65,7 +65,8 @@ struct TimestampText {
 }
 
 impl TimestampText {
-    /// RFC 3339 in UTC down to the second, and the nanoseconds.
+    /// The time as RFC 3339 text in UTC, down to the second and without `Z`, and the nanoseconds of
+    /// this second.
     fn parts(&mut self, time_ns: i64) -> (&str, i64) {
         let second = time_ns.div_euclid(1_000_000_000);
         if self.second != Some(second) {

@@ -149,8 +149,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     speed::print(filter, &args.read)
 }
 
-/// Opens the input as a capture and searches it. Input that is damaged before its first packet
-/// counts as a capture without packets.
+/// Opens the input as a capture and searches it. If the start of the input cannot be read, the
+/// summary contains the error; if the input is damaged there, a count of 0 is written.
 fn search_input(
     input: File,
     filter: Filter,

@@ -11,8 +11,8 @@ use crate::commands::{
     target::OutputTarget,
 };
 
-/// Receives the matching packets. The first call of [`MatchOutput::interfaces`] or `finish` opens
-/// the target.
+/// Receives the matching packets. The first call of [`MatchOutput::interfaces`] opens the target of
+/// lines and capture files; `finish` opens the target of a count.
 #[derive(Debug)]
 pub(super) struct MatchOutput {
     target: OutputTarget,
@@ -40,7 +40,7 @@ impl MatchOutput {
     }
 
     /// Registers all interfaces known so far, in file order. Call this before passing packets of
-    /// new interfaces. The first call opens the target.
+    /// new interfaces. The first call opens the target, except for a count.
     ///
     /// # Errors
     /// The target cannot be opened or written.

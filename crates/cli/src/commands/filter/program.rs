@@ -9,12 +9,12 @@ use retroscope_pcapfile::{CaptureReader, FileInterface};
 use super::{input::InputFile, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
 
-/// Snap length in bytes that tcpdump assumes for a capture without a snap length. Accepting
-/// programs return it.
+/// Snap length in bytes that tcpdump assumes for a capture without a snap length. A program returns
+/// this number for a packet that it accepts.
 const SNAPLEN_DEFAULT: u32 = 262_144;
 
 /// Prints the program for each link type of `file`, or for `link_type` (default: Ethernet). If
-/// there are several programs, a line before each program names its link type.
+/// there are several link types, a line before each program names its link type.
 ///
 /// # Errors
 /// [`Failure`]: the file cannot be read (1), the expression compiles for no link type (2).

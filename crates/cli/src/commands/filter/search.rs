@@ -13,7 +13,7 @@ use super::output::MatchOutput;
 /// Result of a pass.
 #[derive(Debug)]
 pub(super) struct SearchSummary {
-    /// The error that ended reading. Packets before the damage count.
+    /// The error that ended reading. Packets before the damage were processed.
     pub(super) damage: Option<ReadError>,
     /// Link types of the file for which the expression does not compile, although it compiles for
     /// other link types.
@@ -98,7 +98,7 @@ pub(super) fn search<R: Read>(
 /// The filter and the state of its compilation for link types.
 struct Links {
     filter: Filter,
-    /// Interfaces that were processed.
+    /// Number of interfaces of the file for which `learn` has compiled the filter.
     known: usize,
     /// Whether the filter compiled for a link type.
     compiled: bool,
@@ -106,8 +106,8 @@ struct Links {
 }
 
 impl Links {
-    /// Compiles the filter for new interfaces. Fails at once on a syntax error, which no link type
-    /// can cure.
+    /// Compiles the filter for new interfaces. Fails at once on a syntax error, because a syntax
+    /// error is an error for every link type.
     fn learn(&mut self, interfaces: &[FileInterface]) -> Result<(), FilterError> {
         for interface in &interfaces[self.known..] {
             let link_type = interface.link_type;

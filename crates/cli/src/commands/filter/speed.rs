@@ -29,9 +29,10 @@ use crate::{
     units::counted,
 };
 
-/// Measured turns of each method.
+/// Number of measured turns of each method.
 const TURNS: usize = 5;
-/// Minimum duration of a turn.
+/// Approximate duration of a turn of the first method, machine code. The other methods make the
+/// same number of passes over the packets in a turn, which takes them longer or shorter.
 const TURN: Duration = Duration::from_millis(50);
 
 /// A method of evaluating the expression.
@@ -145,7 +146,7 @@ impl PacketRun<'_> {
     }
 }
 
-/// Compiles all programs to machine code. Returns the reasons why programs have none.
+/// Compiles all programs to machine code. Returns the errors of programs that cannot be compiled.
 fn compile(filter: &Filter, packets: &FilePackets) -> Vec<String> {
     let contexts = packets.contexts.iter();
     let programs = contexts.filter_map(|link| filter.programs(link.link_type, link.mode));
@@ -154,13 +155,14 @@ fn compile(filter: &Filter, packets: &FilePackets) -> Vec<String> {
         .collect()
 }
 
-/// Whether a single program, or a constant, decides the expression.
+/// Whether a single program of libpcap decides about all packets of the link type, or whether none
+/// of them matches because the expression does not compile for the link type.
 fn is_plain(filter: &Filter, link_type: LinkType) -> bool {
     filter.program(link_type, FilterMode::Savefile).is_some()
         || !filter.is_prepared(link_type, FilterMode::Savefile)
 }
 
-/// The number of matches. All methods must agree on each packet.
+/// The number of packets that match. Fails if the methods disagree about a packet.
 fn agree(ways: &mut [Way<'_>], runs: &[PacketRun<'_>]) -> Result<u64, Failure> {
     let mut matches = 0;
     for run in runs {

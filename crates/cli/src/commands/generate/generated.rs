@@ -22,7 +22,7 @@ pub(super) struct Generated {
     last_ns: i64,
     /// Duration of sending on the monotonic clock. `None` for a file, which has only packet time.
     pub(super) sending_ns: Option<i64>,
-    /// System calls that were repeated because the interface had no room.
+    /// Attempts to send that were repeated because the interface had no room. `None` for a file.
     pub(super) retries: Option<u64>,
     /// Engine that sent the packets.
     pub(super) engine: Option<&'static str>,

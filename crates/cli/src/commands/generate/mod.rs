@@ -1,10 +1,10 @@
 //! `retroscope generate`: writes FlowScope's experiment traffic to a file, sends it on a live
 //! interface, or both.
 //!
-//! A file depends only on the arguments: its first packet always has the time [`FILE_START_NS`].
-//! When sending, the generator's queue sets the pace. With `-w` and `-i`, the file contains the
-//! sent packets with the real-time clock read just before their system call, which sends at most
-//! [`SEND_FRAMES`] packets.
+//! Without `-i`, the file depends only on the arguments: its first packet always has the time
+//! [`FILE_START_NS`]. When sending, the generator's queue sets the pace. With `-w` and `-i`, the
+//! file contains the sent packets. Their timestamps are the real-time clock, read before each group
+//! of at most [`SEND_FRAMES`] packets is sent.
 
 mod generated;
 mod output;
@@ -44,7 +44,7 @@ use crate::{
 const FILE_START_NS: i64 = 1_767_225_600 * 1_000_000_000;
 /// Default rate of a file.
 const FILE_RATE: Rate = Rate::FramesPerSecond(1_000_000);
-/// Packets that one system call sends, and that therefore may share a timestamp.
+/// Maximum number of packets that are sent together and share a timestamp in the file.
 const SEND_FRAMES: usize = 64;
 /// Time for which `main` waits for a frame before it checks the stop flag.
 const FRAME_WAIT: Duration = Duration::from_millis(100);
@@ -113,7 +113,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         say(&generated.line(args.interface.as_deref(), args.trigger_after));
     }
     if args.json {
-        // Ignore errors: the reader of stdout may have left.
+        // Ignore errors: the reader of stdout may have closed the pipe.
         let _ = writeln!(
             io::stdout(),
             "{}",

@@ -19,7 +19,7 @@ use crate::{
 /// The reason why generating ended early.
 #[derive(Debug)]
 pub(super) enum GenerateEnd {
-    /// The reader of our output left, which is no failure.
+    /// The output is a pipe, and its reader has closed it, which is no failure.
     ReaderGone,
     Failure(Failure),
 }

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 
 /// Bytes of a block's type and length: draft-ietf-opsawg-pcapng, section 3.1.
 const HEAD_BYTES: usize = 8;
-/// Types of blocks.
+/// Types of the section header block and of the interface statistics block.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const STATISTICS: u32 = 5;
 /// Value of the first field of a section header, in the byte order of the writer.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Longest block that is buffered.
+/// Length of the longest accepted block in bytes. A longer block is an error.
 const BLOCK_BYTES_MAX: usize = 16 << 20;
 
 /// Passes whole blocks on and buffers the start of the next block.
@@ -77,7 +77,7 @@ impl Blocks {
         let mut options = self.statistics.get(20..end)?;
         loop {
             let head = self.u32_of(options, 0);
-            // Two 16-bit fields in the stream's byte order.
+            // An option begins with two 16-bit fields in the stream's byte order: code and length.
             let (code, len) = if self.is_big_endian {
                 (head >> 16, head & 0xffff)
             } else {

@@ -110,7 +110,7 @@ pub(crate) struct Args {
 pub(super) enum QueryOutcome {
     /// The `report`, and the verdict in words as `reasons`.
     Answered(Value),
-    /// The reader of the packets left early.
+    /// The output is a pipe, and its reader closed it before the end.
     ReaderLeft,
 }
 
@@ -202,7 +202,7 @@ fn open(target: &OutputTarget) -> Result<File, Failure> {
     opened.map_err(|error| Failure::failed(format_args!("{error:#}")))
 }
 
-/// Makes ^C cancel a follow, which then ends with a verdict.
+/// Makes SIGINT (^C) and SIGTERM cancel a follow, which then ends with a verdict.
 fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
     let signals = Signals::new([SIGINT, SIGTERM]);
     let mut signals =
@@ -247,7 +247,7 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<QueryOutcome, Failu
         Some(target) => answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, open(&target)?)),
     };
     let report = match report {
-        // The reader of the answer left.
+        // The reader of the output has closed the pipe.
         Err(QueryError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
             return Ok(QueryOutcome::ReaderLeft);
         }

@@ -30,7 +30,8 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = ApiRequest::get(target(&["v1", "query"], &parameters));
-    // A follow sends data every second, so the short time-out applies.
+    // The answer to a follow has data every second, so the default limit of 60 s without data
+    // applies. Another query may take an hour.
     let request = match args.follow {
         true => request,
         false => request.patient(),
@@ -51,7 +52,7 @@ pub(super) fn run(
         Ok(()) => {}
         Err(TransferError::Answer(error)) => return Err(failure(error)),
         Err(TransferError::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
-            // The reader of the answer left.
+            // The reader of the output has closed the pipe.
             return Ok(QueryOutcome::ReaderLeft);
         }
         Err(TransferError::File(error)) if error.kind() == ErrorKind::InvalidData => {
