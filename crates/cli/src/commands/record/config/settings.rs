@@ -416,7 +416,7 @@ settings! {
 choices! {
     /// The capture engine of live interfaces.
     Engine {
-        /// af-packet
+        /// The engine `af-packet`.
         Auto = "auto",
         AfPacket = "af-packet",
         AfXdp = "af-xdp",
@@ -426,7 +426,7 @@ choices! {
 }
 
 choices! {
-    /// Packets seen from this host, in tcpdump's words.
+    /// The direction of recorded packets as seen from this host, in tcpdump's words.
     Direction { In = "in", Out = "out", Inout = "inout" }
 }
 
@@ -436,7 +436,7 @@ choices! {
 }
 
 choices! {
-    /// The behavior of a full ring.
+    /// The behavior when dumps and pins need all packets in the ring.
     RingFull { Record = "record", Protect = "protect" }
 }
 
@@ -446,11 +446,11 @@ choices! {
 }
 
 choices! {
-    /// The flow of later fragments.
+    /// Whether later fragments belong to the flow of their first fragment.
     Fragments { Join = "join", Apart = "apart" }
 }
 
 choices! {
-    /// The flows of packets with different VLANs.
+    /// Whether packets with different VLANs belong to different flows.
     Vlans { Apart = "apart", Together = "together" }
 }

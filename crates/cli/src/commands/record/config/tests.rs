@@ -6,7 +6,8 @@ use super::*;
 use crate::{Cli, commands::removed};
 
 impl Loaded {
-    /// A valid file `f` with this text, and flags.
+    /// Reads a file with this text, and applies `flags`. Messages call the file `f`. Panics if
+    /// there is an error.
     fn new_of(text: &str, flags: &[Assignment]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
@@ -17,14 +18,15 @@ impl Loaded {
     }
 }
 
-/// Assignments of a command line.
+/// Parses a command line of `record` into assignments of keys.
 fn flags(command_line: &[&str]) -> Vec<Assignment> {
     let command = RecordFlags::augment_args(Command::new("record").no_binary_name(true));
     let matches = command.try_get_matches_from(command_line).unwrap();
     RecordFlags::from_arg_matches(&matches).unwrap().0
 }
 
-/// A file of this text, with a command line on top.
+/// Reads a file with this text, applies the command line, and checks the result. Errors call the
+/// file `f`.
 fn load(text: &str, command_line: &[&str]) -> Result<Loaded, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f");
@@ -103,7 +105,8 @@ fn the_command_line_wins() {
         ("past = '3s'", &["--past=4s"][..], &["--past=4s"][..]),
         ("", &["--past=4s", "--set=past=5s"], &["--past=5s"]),
         ("", &["--set=past=5s", "--past=4s"], &["--past=4s"]),
-        // A list of the file is replaced, one of the command line grows, and `--set` replaces.
+        // A flag replaces a list of the file and appends to a list of the command line. `--set`
+        // replaces either list.
         ("trigger = ['tcp', 'udp']", &["-t", "icmp"], &["-t", "icmp"]),
         (
             "trigger = 'tcp'",
@@ -130,7 +133,8 @@ fn the_command_line_wins() {
         let all: Vec<_> = [INTERFACE].iter().chain(expected).copied().collect();
         assert_eq!(loaded.settings, of_command_line(&all), "{file} {options:?}");
     }
-    // The rules of a file can be tested on a capture.
+    // With `-r`, the rules of a file can be tested on a capture: the interface of the file is
+    // ignored.
     let rules = "interface = 'eth0'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n";
     let loaded = load(rules, &["-r", "-"]).unwrap();
     assert!(loaded.settings.interface.is_empty());
@@ -179,7 +183,8 @@ fn every_value_is_printed_with_its_origin() {
     }
 }
 
-/// A text that TOML reads as something else is the value of a key that takes a text.
+/// In `--set KEY=VALUE`, TOML reads these values as a number, a date or a boolean. If the key
+/// accepts only text, the program takes the value as text.
 #[test]
 fn a_text_needs_no_quotes() {
     for (plain, quoted) in [
@@ -209,7 +214,7 @@ fn errors_name_the_option_of_a_rule() {
     }
 }
 
-/// `retroscope dev schema` writes the file.
+/// The schema in `examples` is the output of `retroscope dev schema`.
 #[test]
 fn the_schema_is_the_programs() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -239,7 +244,7 @@ fn the_help_is_short() {
     for line in help.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    // One line for each option after the headings.
+    // The help of each option is one line.
     let lines = help
         .lines()
         .filter(|line| line.trim_start().starts_with('-'));
@@ -454,10 +459,11 @@ fn what_is_wrong_is_told_with_its_place() {
             "{text}:\n{told}\nand not {expected}"
         );
     }
-    // Whether an engine supports a key is checked only with an interface.
+    // Whether an engine supports a key is checked only if there is an interface. The generator of
+    // the other cases has no engine.
     let told = load("interface = 'lo'\nbusy-poll = 10", &[]).unwrap_err();
     assert!(told.contains("f:2:13: busy-poll is for"), "{told}");
-    // The filter marks the place within the expression.
+    // A syntax error of a filter also marks the place within the expression.
     let told = load(&format!("{LO}filter = 'udp prot 7'"), &[]).unwrap_err();
     assert!(told.ends_with("\n  udp prot 7\n      ^^^^"), "{told}");
     // All errors are reported at once, in the order of the file.
@@ -469,7 +475,7 @@ fn what_is_wrong_is_told_with_its_place() {
     let places = ["f:1:8: ", "f:2:10: ", "f:4:8: ", "f:6:10: "];
     let found: Vec<_> = places.iter().map(|place| told.find(place)).collect();
     assert!(found.is_sorted() && found[0].is_some(), "{told}");
-    // A long list of errors is cut.
+    // Only the first 100 errors are listed.
     let many: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let told = load(&many, &[]).unwrap_err();
     assert!(
@@ -486,7 +492,7 @@ fn what_is_no_text_is_refused() {
     let refused = |path: &Path| Loaded::new(Some(path), &[]).unwrap_err().text();
     fs::write(&path, b"past = '1s'\ndump = '\xffx'\n").unwrap();
     assert!(refused(&path).contains("f:2:9: the byte 0xff is no UTF-8 text"));
-    // Special files without an end, and a regular file that is too long.
+    // Devices and directories are refused, and so is a regular file that is too long.
     for special in ["/dev/zero", "/dev/null", "/proc/self"] {
         let why = refused(Path::new(special));
         assert!(why.contains("no regular file"), "{why}");
@@ -516,7 +522,8 @@ fn thousands_of_rules_are_read() {
     assert_eq!(config.requests[2999].max_dumps, Some(3));
 }
 
-/// Triggers of options keep their positions regardless of the rules.
+/// Triggers of the keys `trigger` and `trigger-lua` precede the rules of the same kind, also in the
+/// list of names. So rules do not change the positions of these triggers.
 #[test]
 fn rules_stand_behind_the_triggers_of_their_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -539,7 +546,7 @@ fn rules_stand_behind_the_triggers_of_their_kind() {
         .collect();
     assert_eq!(dumps, [None; 4]);
     assert!(config.requests[1].past.is_some() && config.requests[3].past.is_none());
-    // A script that fails to load.
+    // A script that fails to load is reported at the place of its key.
     fs::write(folder.path().join("s.lua"), "return 3").unwrap();
     let why = load(&text, &[]).unwrap().check_only().unwrap_err().text();
     assert!(why.contains(":3:16: "), "{why}");
@@ -552,7 +559,8 @@ fn the_example_has_every_key() {
     // The file is valid as it is.
     let loaded = load(&text, &[]).unwrap();
     assert_eq!(loaded.settings.rule.len(), 3);
-    // It is also valid with each commented key enabled on its own.
+    // The file is also valid with its commented keys. Each key is checked on its own, because some
+    // keys exclude each other.
     let all = text.lines().map(|line| match line.strip_prefix('#') {
         Some(key) if !key.starts_with([' ', ':']) => key,
         _ => line,
@@ -584,7 +592,7 @@ fn the_example_has_every_key() {
         of_rules,
         names(RuleSettings::KEYS, "").into_iter().collect()
     );
-    // Exactly the marked keys can be reloaded.
+    // The list of keys that a reload applies has only existing keys.
     for key in reload::RELOADED {
         assert!(known.contains(key), "{key}");
     }
@@ -609,7 +617,7 @@ fn documented_files_have_no_wrong_key() {
     }
     assert!(files.len() >= 4, "{files:?}");
     for file in files {
-        // A block of a page may name no source.
+        // A block of a page may lack a source, so the command line names an interface.
         let loaded = load(&file, &[INTERFACE]);
         assert!(loaded.is_ok(), "{file}: {loaded:?}");
     }

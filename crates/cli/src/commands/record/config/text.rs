@@ -12,7 +12,8 @@ use rustix::fs::OFlags;
 
 /// Maximum size of a file: 16,384 rules of 500 bytes.
 const BYTES_MAX: u64 = 8 << 20;
-/// Characters of a line that are shown before and after the place of an error.
+/// Maximum number of characters that are shown before the place of an error. Twice this number is
+/// the maximum for the whole line.
 const SHOWN_CHARS: usize = 60;
 
 /// The text of a file. Empty without a file.
@@ -91,7 +92,7 @@ impl ConfigText {
             };
             format!("cannot read {name}: {error}{hint}")
         };
-        // Opening a pipe without a writer would block.
+        // Without `NONBLOCK`, opening a pipe without a writer would block.
         let mut options = File::options();
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
         let file = options.read(true).custom_flags(nonblocking).open(path);
@@ -137,7 +138,7 @@ impl ConfigText {
         &self.name
     }
 
-    /// Line, and column in characters, both from 1.
+    /// The line and the column of a byte offset. The column counts characters. Both start at 1.
     pub(super) fn place(&self, offset: usize) -> (usize, usize) {
         let before = &self.text[..self.text.floor_char_boundary(offset)];
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
@@ -145,7 +146,8 @@ impl ConfigText {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// Formats an error: `FILE:LINE:COLUMN: message`, then the line with the place marked.
+    /// Formats an error: `FILE:LINE:COLUMN: message`, then the line with the place marked. An error
+    /// without a place is only its message.
     pub(super) fn render(&self, fault: &ConfigFault) -> String {
         let name = &self.name;
         let Some(span) = &fault.span else {

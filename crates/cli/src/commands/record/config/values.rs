@@ -1,5 +1,5 @@
-//! The types of values in the configuration. Every type can be parsed from a text, because flags
-//! and `--set` give texts.
+//! The types of values in the configuration. Every type except `bool` can be parsed from a text,
+//! because flags give texts.
 
 use std::{
     fmt, marker::PhantomData, num::NonZeroUsize, ops::Deref, path::PathBuf, str::FromStr,
@@ -26,7 +26,7 @@ use crate::{commands::record::alerts::AlertSource, eve::EveTarget, units};
 pub(crate) trait FromText: Sized + PartialEq {
     /// The form of the text, as a pattern of the JSON schema; empty: any text.
     const PATTERN: &'static str = "";
-    /// Whether the file may contain a number instead of a text.
+    /// Whether the JSON schema and the error messages name numbers in addition to texts.
     const TAKES_NUMBERS: bool = false;
 
     /// # Errors
@@ -40,7 +40,7 @@ pub(crate) trait FromText: Sized + PartialEq {
     }
 }
 
-/// A value that is read from a text or a number.
+/// A value that [`FromText`] parses. Serde gives a text, a number as its text, or a boolean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parsed<T>(pub(crate) T);
 
@@ -160,7 +160,7 @@ macro_rules! text_setting {
 }
 text_setting!(String, PathBuf);
 
-/// One value, or a list.
+/// The value of a key that may be one text or a list in TOML. Without the key the list is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T>(Vec<T>);
 
@@ -274,7 +274,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 impl FromText for Size {
     const PATTERN: &'static str = "^[0-9.]+ *[kKmMgGtT][iI]?[bB]?$";
-    // Numbers are rejected, because a size needs a unit.
+    // `size` rejects numbers, because a size needs a unit.
     fn from_text(text: &str) -> Result<Self, String> {
         units::size(text).map(Self)
     }
@@ -373,7 +373,7 @@ impl FromText for RetentionLimit {
     }
 }
 
-/// A limit of what is kept: `50GiB,30d`.
+/// Parses the limits after which old dumps are deleted: a size, an age or both, as `50GiB,30d`.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
