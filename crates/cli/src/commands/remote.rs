@@ -67,8 +67,8 @@ impl RemoteArgs {
 
     /// A client for the API. This does not connect yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        // Clap cannot check this, because one option may be before a subcommand and the other after
-        // it.
+        // Clap cannot check that these options come with --url, because one option may be before a
+        // subcommand and --url after the subcommand.
         let of_url = [&self.token_file, &self.ca, &self.client_cert];
         let token = match self.url {
             Some(_) => self.token()?,
@@ -108,7 +108,8 @@ impl RemoteArgs {
     }
 }
 
-/// Maps an error to an exit code. A wrong argument is a usage error even if the recorder finds it.
+/// Maps an error to an exit code. If the recorder refuses an argument as wrong, that is a usage
+/// error.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Refused {

@@ -7,7 +7,8 @@ use clap::{
 
 use super::record::{is_of_flows, key_of};
 
-/// Former options of `record` and `flows`, which were keys too, and the keys that replace them.
+/// Former keys and their replacements. These names were also options of `record` and `flows`.
+/// FlowScope's names, such as `device`, and `tokens` are still options.
 pub(crate) const KEYS: &[(&str, &str)] = &[
     ("alerts-budget", "alerts.budget"),
     ("alerts-delay", "alerts.delay"),
@@ -38,13 +39,13 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
 pub(crate) const GONE: &[(&str, &str)] = &[("eve-keep", ROTATION), ("eve-rotate", ROTATION)];
 const ROTATION: &str = "logrotate(8) renames the file and sends SIGHUP";
 
-/// Other former options, and the commands that replace them.
+/// Former options of `retroscope filter`, and the commands that replace these options.
 const COMMANDS: &[(&str, &str)] = &[
     ("bench", "retroscope dev filter-bench"),
     ("explain", "retroscope dev filter-explain"),
 ];
 
-/// What to do instead of a former key.
+/// Says what to write instead of a former key. `None`: no earlier version had this key.
 pub(crate) fn of_key(name: &str) -> Option<String> {
     let gone = of(GONE, name).map(str::to_owned);
     gone.or_else(|| Some(format!("write {}", of(KEYS, name)?)))

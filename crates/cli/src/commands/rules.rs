@@ -178,7 +178,7 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     put(&tried(&tested))
 }
 
-/// The result of a rule test in words.
+/// Formats the result of a rule test as text.
 fn tried(tested: &Value) -> String {
     let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let scan = &tested["scan"];

@@ -1,4 +1,4 @@
-//! `retroscope sandbox`: what the API of `record` starts to run Wireshark's dissectors.
+//! `retroscope sandbox`: the API of `record` runs Wireshark's dissectors by this command.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 

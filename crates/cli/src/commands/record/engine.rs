@@ -13,7 +13,7 @@ use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
 use super::config::{Engine, Settings};
 
-/// Optional prefix of DPDK device names, next to interfaces of another engine.
+/// Prefix of an interface name that selects DPDK for this device, whatever `engine` says.
 #[cfg(feature = "dpdk")]
 const DPDK_PREFIX: &str = "dpdk:";
 
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// The device name in DPDK's notation.
+/// The device name in DPDK's notation: the interface name without the prefix.
 #[cfg(feature = "dpdk")]
 fn device(interface: &str) -> &str {
     interface.strip_prefix(DPDK_PREFIX).unwrap_or(interface)

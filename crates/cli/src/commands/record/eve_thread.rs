@@ -18,8 +18,8 @@ use retroscope_recorder::{
 
 use crate::eve::{Counters, EveWriter};
 
-/// Time for which the thread waits for flows before it checks other work. Many flows end the wait
-/// early.
+/// Maximum time for which the thread waits for ended flows before it checks for events and
+/// requests.
 const WAIT: Duration = Duration::from_millis(100);
 /// Time between two lines of statistics of a live recording.
 const STATISTICS_EVERY: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub(crate) struct EveThread {
 struct EveSignals {
     /// Request to reopen the file.
     rotate: AtomicBool,
-    /// The reader of stdout left.
+    /// Whether the process that reads stdout has closed the pipe.
     has_left: AtomicBool,
 }
 
@@ -52,8 +52,8 @@ struct Writing {
 }
 
 impl EveThread {
-    /// Starts the thread. For an output to a file (`is_file`), the analyzer waits a moment instead
-    /// of losing events.
+    /// Starts the thread. For an output to a file (`is_file`), the analyzer waits up to 10 ms for
+    /// this thread before it overwrites an unread event. `offline`: the packets come from files.
     ///
     /// # Errors
     /// The system's error about the thread.
@@ -87,13 +87,13 @@ impl EveThread {
         self.shared.rotate.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the reader of stdout left.
+    /// Whether the process that reads stdout has closed the pipe.
     pub(crate) fn has_left(&self) -> bool {
         self.shared.has_left.load(Ordering::SeqCst)
     }
 
-    /// Waits until everything is written that the recorder sent before it ended. `None`: the thread
-    /// panicked.
+    /// Waits until the thread has written all flows and events of the ended recorder. `None`: the
+    /// thread panicked.
     pub(crate) fn join(self) -> Option<Counters> {
         self.thread.join().ok()
     }
@@ -138,7 +138,7 @@ impl Writing {
         }
         let has_left = self.writer.has_left();
         let counters = self.writer.close();
-        // Lines count as lost only while somebody reads.
+        // If the reader of stdout has left, missing lines are no loss.
         let lost = if has_left { 0 } else { counters.lost };
         Counters { lost, ..counters }
     }
@@ -157,7 +157,8 @@ impl Writing {
         }
     }
 
-    /// When reading files, an event has the time of its trigger.
+    /// Writes an event with the current time. When reading files, the start and the end of a dump
+    /// have the time of the trigger instead.
     fn event(&mut self, event: &RecorderEvent) {
         let (kind, fields) = EventBody::of(event);
         let time_ns = match event {

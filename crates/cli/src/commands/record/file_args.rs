@@ -5,7 +5,7 @@ use retroscope_recorder::{Config, PostConfig};
 use super::config::Settings;
 
 impl Settings {
-    /// Adds what is said about the files of dumps.
+    /// Returns `config` with the settings of dump files. The identity of `post` stays `None`.
     pub(crate) fn dump_files(&self, config: Config) -> Config {
         Config {
             name: self.name.0.clone(),

@@ -11,7 +11,8 @@ use crate::{eve::Options, failure::Failure};
 const FLOWS_MAX: u32 = 1_000_000;
 
 impl Settings {
-    /// Refuses keys that have no effect without --eve or --module.
+    /// Refuses keys about flows that have no effect: `community-id-seed` needs --eve, other keys
+    /// need --eve or modules (`are_modules`).
     pub(crate) fn refuse_flows_without_use(&self, are_modules: bool) -> Result<(), Failure> {
         let of_lines = [("community-id-seed", self.community_id_seed.is_some())];
         let of_flows = [

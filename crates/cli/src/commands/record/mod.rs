@@ -126,7 +126,7 @@ pub(crate) struct RecordTask<'a> {
     pub(crate) eve: Option<(EveTarget, Options)>,
     /// Options of the table of the largest flows.
     pub(crate) top: Option<TopArgs>,
-    /// Source of the options, if the recorder can reload them.
+    /// Configuration that the recorder can reload. `None`: a reload is not possible.
     pub(crate) loaded: Option<&'a Loaded>,
 }
 
@@ -201,7 +201,8 @@ pub(crate) fn record(task: &RecordTask<'_>) -> Result<ExitCode, Failure> {
     result
 }
 
-/// The error of `--api`. If the directory of the socket cannot be written, adds another directory.
+/// Adds advice to an error of `--api`: if the user may not create the unix socket, suggests another
+/// directory.
 fn with_advice(mut why: String) -> String {
     let is_refused = why.ends_with(&io::Error::from(Errno::ACCESS).to_string());
     if is_refused && why.contains(" unix:") {
@@ -244,7 +245,8 @@ fn start(
         &mut opened,
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
-        // A damaged file still gets a summary, without content.
+        // If a source fails to open, such as a damaged file, `--json` still prints an empty
+        // summary.
         summary::print_json(&RecorderSummary::default(), None)?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
@@ -280,8 +282,8 @@ fn give_up_on_dpdks_thread(
     Ok(())
 }
 
-/// Arguments that no machine can satisfy are a usage error. If only this machine lacks something,
-/// forbids something or has another user's ring file in the way, the exit code is 1.
+/// Maps an error of the start to an exit code. Arguments that no machine accepts: 2. If this
+/// machine lacks or forbids something, or another file or recorder occupies the ring file: 1.
 fn refused(error: &StartError) -> Failure {
     match error {
         StartError::Ring(

@@ -3,8 +3,8 @@
 //! On a terminal one status line is redrawn every second, and cleared before other output.
 //! Elsewhere a plain status line is printed every 10 seconds.
 //!
-//! During a storm of triggers only a limited number of messages is printed one by one. A summary
-//! counts the rest.
+//! During a storm of triggers only a limited number of messages is printed, and a summary counts
+//! the rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,13 +27,13 @@ use crate::{
 /// Progress of filling memory is shown only after this time.
 const FILLING_QUIET: Duration = Duration::from_millis(200);
 
-/// Messages about dumps, and other messages, that are each printed one by one within
-/// [`LINES_PERIOD`].
+/// Maximum number of messages about dumps within [`LINES_PERIOD`]. The same maximum applies
+/// separately to notices, changes and refusals. Further messages are only counted.
 const LINES_MAX: u32 = 50;
-/// Numbers of reported incomplete dumps that are remembered, as many as [`RecorderSummary::dumps`]
-/// lists.
+/// Maximum number of incomplete dumps that the screen remembers as reported. It equals the maximum
+/// length of [`RecorderSummary::dumps`].
 const NOT_COMPLETE_MAX: usize = 10_000;
-/// Time after the first message until [`LINES_MAX`] further messages may be printed.
+/// Length of a period in which [`LINES_MAX`] applies. A period begins with its first message.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
 
 /// Counts the messages of one period.
@@ -64,7 +64,8 @@ impl LineBudget {
         true
     }
 
-    /// Starts a new period. Returns the summary of the events that were not printed.
+    /// Ends the period. Returns a summary of the events that were not printed, if there are any.
+    /// With `quiet`, only incomplete dumps, refusals and notices give a summary.
     fn cut(&mut self, quiet: bool) -> Option<String> {
         let Missed {
             triggered,
@@ -97,7 +98,8 @@ impl LineBudget {
         let parts: Vec<String> = parts
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
-        // Incomplete dumps that were missed are listed at the end of the recording.
+        // Missed events of unknown kind are not in this condition: at the end of the recording,
+        // `RecordScreen::end` prints the incomplete dumps among these events.
         let is_wanted = !quiet || not_complete + refusals + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
@@ -108,13 +110,14 @@ impl LineBudget {
 #[derive(Debug, Default)]
 pub(crate) struct RecordScreen {
     quiet: bool,
-    /// The recorder can write dumps.
+    /// Whether the recorder can write dumps.
     dumps: bool,
     terminal: bool,
     drawn: bool,
     filling_since: Option<Instant>,
     lines: LineBudget,
-    /// Numbers of the last incomplete dumps that were reported.
+    /// Numbers of the incomplete dumps that were reported, at most [`NOT_COMPLETE_MAX`], the
+    /// highest.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
     line: StatusLine,
@@ -212,7 +215,8 @@ impl RecordScreen {
         }
     }
 
-    /// Prints an event. `quiet` does not suppress incomplete dumps.
+    /// Prints an event. `quiet` does not suppress problems: incomplete dumps, failed commands,
+    /// notices and refusals.
     pub(crate) fn show(&mut self, event: &RecorderEvent) {
         match event {
             RecorderEvent::Finished(report) => {
@@ -467,7 +471,7 @@ fn status_text(status: &RecorderStatus, rates: Option<(f64, f64)>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
-/// `1.23 M`, `456 `.
+/// Formats a number with a decimal prefix for a unit: `1.23 M`, `456 `.
 fn scaled(value: f64) -> String {
     let (scale, unit) = [(1e9, "G"), (1e6, "M"), (1e3, "k")]
         .into_iter()
@@ -527,7 +531,7 @@ mod tests {
         );
         assert!(lines.has_room(&triggered), "begun anew");
         assert_eq!(lines.cut(true), None);
-        // The summary at the end lists incomplete dumps whose events were missed.
+        // With `quiet`, missed events of unknown kind give no summary.
         lines.has_room(&RecorderEvent::Missed(Missed {
             unknown: 3,
             ..Missed::default()

@@ -1,6 +1,6 @@
 //! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, and a second INT or TERM
-//! stops at once. HUP stops a recorder on a terminal. In a service HUP reopens the event file and
-//! reloads the configuration.
+//! stops at once. HUP stops a recorder on a terminal. Without a terminal, HUP reopens the EVE file
+//! and reloads the configuration. If the parent process ignores HUP, the recorder ignores HUP too.
 
 use std::{
     fs,
@@ -47,9 +47,9 @@ enum Hangup {
     /// The parent process ignores SIGHUP, like nohup(1), so the signal stays ignored.
     #[default]
     Ignored,
-    /// The program runs on a terminal: stop.
+    /// Stdin or stderr is a terminal: stop.
     Stop,
-    /// The program runs as a service: reload the configuration.
+    /// Neither stdin nor stderr is a terminal, as in a service: reload the configuration.
     Reload,
 }
 
@@ -76,7 +76,7 @@ fn is_ignored(signal: i32, status: &str) -> bool {
 /// State of the program, which decides what a signal does.
 #[derive(Debug, Default)]
 enum Phase {
-    /// Sources are being opened: stop signals have their default effect, other signals have none.
+    /// Sources are being opened: stop signals have their default effect, other signals no effect.
     #[default]
     Opening,
     /// A recorder is about to start: signals are queued in their order.
@@ -96,7 +96,8 @@ struct ActiveRecording {
 
 impl Signals {
     /// Takes over the signals. Until [`Self::hold`], stop signals have their default effect and
-    /// other signals have none. When this returns, the signal thread has dropped its privileges.
+    /// other signals have none. When this returns, the signal thread has dropped its privileges, or
+    /// has failed to.
     ///
     /// # Errors
     /// The system's error about the handlers or the thread.
@@ -116,7 +117,7 @@ impl Signals {
         let (giving_up, given_up) = mpsc::channel::<()>();
         // The thread ends with the process.
         Builder::new().name("signals".to_owned()).spawn(move || {
-            // The thread that opens the sources reports the same error.
+            // The thread that opens the sources drops its privileges too, and reports this error.
             let _ = privileges.give_up_all();
             drop(giving_up);
             for signal in &mut incoming {
@@ -172,7 +173,7 @@ impl Signals {
         self.shared.reload.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a second stop signal ended the recording at once.
+    /// Whether a second stop signal has arrived, which stops the recording at once.
     pub(crate) fn aborted(&self) -> bool {
         self.shared.aborted.load(Ordering::SeqCst)
     }
@@ -196,8 +197,8 @@ impl SignalState {
     fn tell(&self, recording: &mut ActiveRecording, signal: i32) {
         let handle = &recording.handle;
         match signal {
-            // If the queue is full, dozens of triggers are already waiting.
             SIGUSR1 if !recording.dumps => {}
+            // If the queue of commands is full, the signal is lost: 64 commands already wait.
             SIGUSR1 => _ = handle.trigger_unanswered(),
             SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),
             SIGHUP if !self.stops(signal) => self.reload.store(true, Ordering::SeqCst),

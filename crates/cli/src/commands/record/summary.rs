@@ -20,7 +20,7 @@ use crate::{
     units::{counted, show_size},
 };
 
-/// Unfinished files that are named one by one.
+/// Maximum number of unfinished files whose names are printed.
 const UNFINISHED_MAX: usize = 100;
 
 /// The JSON object that `--json` prints.
@@ -34,7 +34,7 @@ struct SummaryJson<'a> {
     refused: u64,
     unfilled: u64,
     scripts_failed: u64,
-    /// Packets that no rule inspected although rules existed.
+    /// Packets that were not analyzed while rules could trigger.
     not_analyzed: u64,
     /// Dumps whose packets may have arrived too late.
     dumps_with_late_packets: u64,
@@ -53,7 +53,7 @@ struct SummaryJson<'a> {
     /// Counts of EVE lines, with --eve.
     #[serde(skip_serializing_if = "Option::is_none")]
     eve: Option<Counters>,
-    /// Number of dumps by verdict that `dumps` does not list.
+    /// Numbers, by verdict, of the earlier dumps that `dumps` does not list.
     dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
 }
@@ -210,7 +210,7 @@ fn has_alerts(summary: &RecorderSummary) -> bool {
 
 /// Prints and returns the number of lost flows and lines.
 fn say_lost_flows(summary: &RecorderSummary, eve: Option<Counters>) -> u64 {
-    // With --top alone, flows are not reported, so none can be lost.
+    // With --top and without --eve, no flows are written, so no flow can be lost.
     let flows = summary.flows.filter(|_| eve.is_some());
     let untold = flows.map_or(0, |flows| flows.untold);
     if untold > 0 {
@@ -227,7 +227,7 @@ fn say_lost_flows(summary: &RecorderSummary, eve: Option<Counters>) -> u64 {
     untold + lost
 }
 
-/// Prints the same three lines as tcpdump.
+/// Prints the same three lines as tcpdump, and a line about shed packets if there are any.
 fn print_totals(summary: &RecorderSummary) {
     let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
     let sources = || summary.sources.iter();
@@ -295,8 +295,8 @@ fn show_power(ns: u64) -> String {
     }
 }
 
-/// Prints the buffer of a live source in packets, and in time at the mean rate and at full line
-/// rate.
+/// Prints how many packets the buffer of a live source holds, and for how long at the mean rate.
+/// Also prints how long a packet may take without a drop at common link speeds.
 fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     let (Some(packets), Some(elapsed)) = (source.buffer_packets(), elapsed) else {
         return;
@@ -324,7 +324,7 @@ fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     ));
 }
 
-/// Formats a short time with three digits.
+/// Formats a time: whole ns, µs and ms with three decimals, or s with one decimal.
 fn show_short(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -1,6 +1,6 @@
 //! `flows --top`: shows the largest flows of the last seconds. On a terminal a table is redrawn
 //! until the user quits, and the last table stays visible. Elsewhere tables are printed one after
-//! another. The main thread draws, and no other thread waits for it.
+//! another. The main thread draws; no other thread waits for the drawing.
 
 mod table;
 
@@ -22,7 +22,8 @@ use table::About;
 
 /// Time between two tables.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
-/// Flows counted in one second: 2.4 MB at most.
+/// Maximum number of flows whose traffic is counted separately in a second, divided among the
+/// shards: at most 2.4 MB.
 pub(crate) const FLOWS_MAX: usize = 32_768;
 /// Default of --window, in seconds.
 const WINDOW_S: u32 = 10;
@@ -94,7 +95,8 @@ impl Top {
         })
     }
 
-    /// Handles keys, and shows a table each [`DRAW_EVERY`]. Returns `false` if the user quits.
+    /// Handles keys, and shows a table each [`DRAW_EVERY`]. Returns `false` if the user quits or if
+    /// stdout cannot be written.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
         let mut news = 0;
         for slice in self.slices.try_iter() {
@@ -160,7 +162,7 @@ impl Top {
     }
 }
 
-/// The last table stays on the terminal.
+/// Releases the terminal. Prints the last table again, so that it stays visible.
 impl Drop for Top {
     fn drop(&mut self) {
         if self.terminal.is_some() {

@@ -1,8 +1,8 @@
 //! `retroscope status`: shows the state of a recorder over HTTP, or the contents of another
 //! process's ring, even after that process was killed.
 //!
-//! The ring must be in a file or memfd (`record --ring-file` or `ring-memfd`) and is only read.
-//! Reading contacts no recorder and does not slow it down.
+//! A ring can be read if it is in a file or a memfd (`record --ring-file` or `ring-memfd`). Reading
+//! a ring neither contacts nor slows down its recorder.
 
 mod remote;
 mod report;

@@ -132,7 +132,8 @@ impl StatusScreen {
         Ok(())
     }
 
-    /// Waits up to [`KEY_WAIT`] for a sample and stores it.
+    /// Waits up to [`KEY_WAIT`] for a sample and stores the sample. Returns whether the screen must
+    /// be redrawn.
     fn wait(&mut self, news: &Receiver<Result<Sample, Failure>>) -> bool {
         match news.recv_timeout(KEY_WAIT) {
             Ok(Ok(sample)) => {

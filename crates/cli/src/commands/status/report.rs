@@ -53,7 +53,7 @@ struct WriterJson {
     process: u64,
     /// `running`, `ended` or `killed`.
     state: &'static str,
-    /// Whether the recorder ran since the last boot of this machine.
+    /// Whether the recorder started after the last boot of this machine. `null`: unknown.
     this_boot: Option<bool>,
 }
 
@@ -321,7 +321,8 @@ fn history(
     Ok(Some((since_ns, now_ns.saturating_sub(since_mono_ns))))
 }
 
-/// Timestamp minus ring time of the records of a bucket, in ns. A live producer has one clock.
+/// Timestamp minus ring time of the first record of a bucket, in ns. Ignores [`Step::clock`],
+/// because a live producer has only one clock.
 fn offset_ns(steps: &[Step], bucket: &AttachedBucket) -> i64 {
     let before = steps
         .iter()

@@ -15,7 +15,8 @@ use crate::{
 pub(super) struct Sample {
     /// Answer of `GET /v1/status`.
     pub(super) status: Value,
-    /// Answer of `GET /v1/rules`. `None`: the token may not see rules.
+    /// Answer of `GET /v1/rules`. `None`: an error, for example because the token may not see
+    /// rules.
     pub(super) rules: Option<Value>,
     pub(super) taken: Instant,
 }
@@ -366,7 +367,7 @@ fn lost_known(status: &Value) -> u64 {
     sources.map(lost_of).sum()
 }
 
-/// `41 s`, `1.3 s`, `25 ms`.
+/// Formats a time that is given in seconds: `41 s`, `1.3 s`, `25 ms`.
 fn seconds(seconds: f64) -> String {
     match seconds {
         ..0.001 => "under 1 ms".to_owned(),

@@ -28,7 +28,7 @@ pub(super) struct Service {
     line: StatusLine,
     /// Time of the last extension.
     extended: Option<Instant>,
-    /// Hanging threads in the last report.
+    /// Names of the hanging threads in the last report.
     hanging: Vec<String>,
     is_stopping: bool,
 }

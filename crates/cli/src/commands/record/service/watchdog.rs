@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Minimum time without progress after which a thread hangs, whatever the watchdog period. An idle
-/// dumper makes one turn a second.
+/// Minimum time without progress after which a thread counts as hanging, also if the watchdog
+/// period is shorter. The reason is that an idle dumper makes only one turn a second.
 const TURN_MIN: Duration = Duration::from_secs(2);
 
 /// The decision about the watchdog. Callers pass the time.
@@ -91,7 +91,7 @@ mod tests {
         let hanging = |name: &str| Judgement::Hanging(vec![name.to_owned()]);
         assert_eq!(judge(0, 1, 1), Judgement::Tell);
         assert_eq!(judge(4, 2, 1), Judgement::Wait);
-        // The dumper makes no progress since the first second.
+        // The dumper has made no progress for 5 s, half of the watchdog time.
         assert_eq!(judge(5, 3, 1), hanging("dumper"));
         assert_eq!(judge(6, 3, 2), Judgement::Tell);
         assert_eq!(judge(9, 3, 3), Judgement::Wait);

@@ -84,7 +84,8 @@ pub(super) fn table(
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
-/// The cells of a row that fit: flows, Mbit/s, packets/s, share, protocol and name.
+/// Joins the cells of a row. `by` selects and orders the columns, and a narrow `width` leaves only
+/// the first columns. The name is always the last cell.
 fn line(
     by: TopOrder,
     width: usize,

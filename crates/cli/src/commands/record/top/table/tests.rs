@@ -78,7 +78,8 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
     assert_eq!(lines.join("\n"), expected);
 }
 
-/// Each flow counts for both of its hosts, so there is no row of all others.
+/// In the order of flows, each row is a host. A flow counts for both hosts, so the rows overlap,
+/// and the table must not sum up the remaining hosts.
 #[test]
 fn hosts_have_flows() {
     let mut report = report();
