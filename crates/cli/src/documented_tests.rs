@@ -1,9 +1,14 @@
-//! Every `retroscope …` command line in the documentation, the examples, the packaging files and
-//! the comments of this workspace is parsed by the program's own parser.
+//! Checks that the program's own parser accepts every `retroscope …` command line in the
+//! documentation, the examples, the packaging files, and the sources of the crates `api` and `cli`.
 //!
-//! A command line is code: a line of a `console` or `sh` block, a code span between backticks, a
-//! line of a shell script, the value of `ExecStart=`, or a comment line that begins with the
-//! command. Two rules cover what a document leaves open:
+//! These pieces of code are command lines:
+//!
+//! - a line after a prompt in a `console` block, and a line of a `sh` block,
+//! - a code span between backticks; in Rust sources only code spans count,
+//! - a line of a shell script, and the value of `ExecStart=`,
+//! - a comment line that begins with the command.
+//!
+//! Two rules cover what a document leaves open:
 //!
 //! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. A placeholder may be any value, and
 //!   `COMMAND` may be any command. The test checks the names of commands and options all the same.
@@ -34,7 +39,7 @@ const CHECKED: [&str; 6] = [
     "contrib",
 ];
 
-/// Rust sources whose comments and messages name commands in code spans.
+/// Directories of Rust sources. Their comments and messages name commands in code spans.
 const SOURCES: [&str; 2] = ["crates/api/src", "crates/cli/src"];
 
 /// Minimum number of whole command lines and of code spans. Lower numbers mean that the extraction
@@ -42,7 +47,7 @@ const SOURCES: [&str; 2] = ["crates/api/src", "crates/cli/src"];
 const WHOLE_MIN: usize = 50;
 const SPANS_MIN: usize = 125;
 
-/// Programs that run the command that follows them.
+/// Programs that run another command, which follows their name and options.
 const WRAPPERS: [&str; 7] = ["chrt", "env", "exec", "nice", "numactl", "sudo", "taskset"];
 
 /// Programs that run the command that follows them in a container.
@@ -51,14 +56,14 @@ const CONTAINERS: [&str; 1] = ["kubectl"];
 /// The program's commands and options.
 static CLI: LazyLock<Command> = LazyLock::new(Cli::command);
 
-/// Path endings of folders that contain this program.
+/// Endings of folder names. `FOLDER/retroscope` is this program if the folder has such an ending.
 const PROGRAM_FOLDERS: [&str; 3] = ["bin", "debug", "release"];
 
 /// A piece of code in a document.
 #[derive(Debug)]
 struct Code {
     text: String,
-    /// A code span, which may leave out arguments.
+    /// Whether the code is a code span, which may leave out arguments.
     is_span: bool,
 }
 
@@ -67,7 +72,7 @@ struct Code {
 struct Documented {
     words: Vec<String>,
     is_span: bool,
-    /// The document writes the program's name.
+    /// Whether the document writes the program's name.
     is_explicit: bool,
 }
 
@@ -321,7 +326,7 @@ fn of_code(code: &Code) -> Vec<Documented> {
     found
 }
 
-/// The words after the program's name, if a simple command runs this program.
+/// The words after the program's name. `None`: the simple command does not run this program.
 fn arguments(words: &[String]) -> Option<&[String]> {
     let is_program = |word: &String| match word.rsplit_once('/') {
         Some((folder, "retroscope")) => PROGRAM_FOLDERS.iter().any(|it| folder.ends_with(it)),
@@ -350,7 +355,7 @@ struct Splitter {
     commands: Vec<Vec<String>>,
     words: Vec<String>,
     word: Option<String>,
-    /// The next word is the file of a redirection.
+    /// Whether the next word is the file of a redirection.
     is_redirected: bool,
 }
 
@@ -375,7 +380,7 @@ impl Splitter {
         }
     }
 
-    /// `>`, and the number of a descriptor before it.
+    /// Handles `<` or `>`: drops the number of a descriptor before this letter.
     fn redirect(&mut self) {
         self.word.take_if(|word| word.parse::<u8>().is_ok());
         self.end_word();
@@ -471,8 +476,8 @@ fn parse_words(words: &[String], may_lack: bool) -> Result<(), String> {
     }
 }
 
-/// A command whose arguments of these names, as errors have them (`--duration <TIME>`), take any
-/// value.
+/// Changes a command so that the arguments with these names accept any value. Names have the form
+/// of clap's errors: `--duration <TIME>`.
 fn with_any_value(command: Command, names: &[String]) -> Command {
     let is_named = |arg: &Arg, name: &String| match arg.get_long() {
         Some(long) => name.split([' ', '=', '[']).next() == Some(&format!("--{long}")),
@@ -565,7 +570,7 @@ fn a_wrong_command_is_found_wherever_it_is_written() {
             (2, 2),
         ),
         ("a.md", "`sudo -u a chrt -f 1 retroscope stats`", (1, 1)),
-        // Arguments of other programs.
+        // Here `retroscope` is an argument of another program, so no command is found.
         (
             "a.md",
             "`tshark -i retroscope -f x`, `sudo usermod -aG retroscope $USER`",

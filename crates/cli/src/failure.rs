@@ -1,4 +1,4 @@
-//! Exit codes and the message of each.
+//! Exit codes, and output to stdout and stderr.
 
 use std::{
     fmt,
@@ -9,14 +9,14 @@ use std::{
 
 use crate::commands::removed;
 
-/// Maximum number of messages that are deferred while the terminal shows a screen.
+/// Maximum number of messages that are deferred while the terminal shows a screen. Further messages
+/// are dropped.
 const HELD_MAX: usize = 1000;
 
 /// Deferred messages. `None`: messages are printed at once.
 static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been
-/// missed.
+/// Exit codes other than 0, which means done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -24,7 +24,8 @@ pub(crate) enum Code {
     Failed = 1,
     /// The arguments are wrong.
     Usage = 2,
-    /// Done, but a dump is incomplete or failed, or triggers may have been missed.
+    /// Done, but something is missing: packets of a dump or an answer, triggers, flows or lines of
+    /// EVE, or the packets of an alert.
     Incomplete = 3,
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let whole = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == whole {
-        // Printing fails only if the reader of stdout left.
+        // A failure to print, for example because the reader of stdout left, changes no exit code.
         let _ = error.print();
         let code = u8::try_from(error.exit_code()).unwrap_or(Code::Usage as u8);
         return ExitCode::from(code);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::system_file::{read, read_number};
 
-/// The default ring where there is plenty of memory.
+/// The default ring size if at least 4 GiB are available.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Free bytes: the kernel's available memory, or the rest of the control group's limit if that is
@@ -31,8 +31,8 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The smallest remainder of all control groups above this process: `memory.max` of cgroup v2, or
-/// the limit of v1.
+/// Bytes that the control groups of this process still allow: limit minus usage, the smallest of
+/// all groups. The limit is `memory.max` in cgroup v2, `memory.limit_in_bytes` in v1.
 fn cgroup_left() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
     let mut least: Option<u64> = None;

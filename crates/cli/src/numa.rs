@@ -12,7 +12,7 @@ use crate::system_file::read;
 /// The machine's nodes and interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Topology {
-    /// Nodes that are online, at least 1.
+    /// Number of online nodes. 1 if the kernel reports none.
     pub(crate) nodes: usize,
     /// Interfaces with their node. `None`: a virtual interface has no node, or the kernel does not
     /// know the node.
@@ -39,7 +39,7 @@ impl Topology {
         }
     }
 
-    /// The node that all interfaces share, if there are several nodes.
+    /// The node that all interfaces share, if the machine has several nodes.
     pub(crate) fn common_node(&self) -> Option<u32> {
         let (_, first) = self.interfaces.first()?;
         let same = self.interfaces.iter().all(|(_, node)| node == first);

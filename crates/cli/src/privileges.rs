@@ -2,8 +2,8 @@
 //! capabilities(7), credentials(7).
 //!
 //! On Linux, identity and capabilities belong to threads. The thread that opened the sources drops
-//! its own, and threads that it starts later inherit none. The signal thread is older: it drops its
-//! own when it starts, and the main thread waits for that.
+//! its own privileges, and threads that it starts later inherit only what it has left. The signal
+//! thread starts earlier: it drops its own privileges, and the main thread waits for that.
 
 use std::{
     ffi::CString,
@@ -67,12 +67,12 @@ impl Privileges {
         })
     }
 
-    /// Creates the directory for dumps with its missing parents, and makes the dump-writing user
-    /// the owner of the created directories.
+    /// Creates the directory for dumps with its missing parents, and makes the user of `-Z` the
+    /// owner of the created directories. Does nothing without `-Z` or without a directory.
     ///
     /// # Errors
-    /// The system's error with the directory's name, or a link in the path that another user can
-    /// change, and with which that user could choose where the directories are created.
+    /// The system's error with the directory's name. Root also refuses a path through a link that
+    /// another user can change, because that user could choose where the directories are created.
     pub(crate) fn prepare_directory(&self) -> anyhow::Result<()> {
         let (Some(user), Some(directory)) = (&self.user, &self.directory) else {
             return Ok(());
@@ -107,7 +107,7 @@ impl Privileges {
         Ok(CapabilitySet::empty())
     }
 
-    /// Drops all privileges of a thread that neither opens nor writes files.
+    /// Makes the calling thread become the user, if there is one, and drops all its capabilities.
     ///
     /// # Errors
     /// A system call failed.
@@ -226,7 +226,7 @@ impl User {
     }
 }
 
-/// A user and a group by number, without supplementary groups.
+/// Parses a user ID and a group ID. There are no supplementary groups.
 fn numbers((uid, gid): (&str, &str)) -> Option<(u32, u32, Vec<u32>)> {
     Some((uid.parse().ok()?, gid.parse().ok()?, Vec::new()))
 }
@@ -330,7 +330,7 @@ mod tests {
             refused.contains("link that another user can change"),
             "{refused}"
         );
-        // The user may follow the link with the rights of this user.
+        // The link itself may name an existing directory. That directory keeps its owner, root.
         prepare(&theirs.join("link")).unwrap();
         assert_eq!(owner(&victim), Some(0));
         prepare(&theirs.join("a/dumps")).unwrap();
@@ -360,7 +360,7 @@ mod tests {
             in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(folder.path())).unwrap());
         let refused = left.unwrap_err().to_string();
         assert!(refused.contains("this user cannot write to"), "{refused}");
-        // The parent directory belongs to root, and the user may not enter it.
+        // Only the owner may enter the parent directory, so the user becomes its owner.
         chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
         let left =
             in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(&theirs)).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use crate::{
     commands::record::{Key, Setting as _, Settings},
 };
 
-/// Compares a page with its file, or writes the file.
+/// Compares a page with its file in `docs`. With `UPDATE_GOLDEN`, writes the file instead.
 fn check(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let path = path.join(name);
@@ -30,7 +30,8 @@ fn check(name: &str, page: &str) {
     );
 }
 
-/// The paragraphs of a text, each in one line, as sentences in one line.
+/// Joins the paragraphs of a text into one line, adds missing full stops at their ends, and escapes
+/// backslashes for Markdown.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|it| {
         let line = it.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -57,10 +58,10 @@ fn item(head: &str, text: &str) -> String {
 mod options {
     use super::*;
 
-    /// The heading of the options by which commands find a recorder.
+    /// Clap's help heading of the options that select a recorder.
     const RECORDER: &str = "Recorder";
 
-    /// `-w`, `--write DIR`
+    /// The names of an option with its value, as Markdown: `-w`, `--write DIR`.
     fn names(arg: &Arg) -> String {
         let short = arg.get_short().map(|it| format!("-{it}"));
         let long = arg.get_long().map(|it| format!("--{it}"));
@@ -107,7 +108,7 @@ mod options {
         format!("- {}: {text}\n", names(arg))
     }
 
-    /// The form of a key's value.
+    /// The form of a key's value in words, from its JSON schema.
     fn form(schema: &Json) -> String {
         if let Some(one) = schema["anyOf"].get(0) {
             return format!("{} or a list", form(one));
@@ -195,7 +196,8 @@ mod options {
         }
     }
 
-    /// A paragraph of a help's end. Lines that begin with two spaces are code.
+    /// Formats a paragraph of the text after a command's options. Lines that begin with two spaces
+    /// become a block of code.
     fn example_or_text(part: &str) -> String {
         let (code, text): (Vec<&str>, Vec<&str>) =
             part.lines().partition(|it| it.starts_with("  "));
@@ -273,13 +275,13 @@ mod api {
 
     const SCHEMAS: &str = "#/components/schemas/";
 
-    /// Types with a section of their own.
+    /// Schemas that have a separate section, and its heading.
     const SECTIONS: [(&str, &str); 2] = [
         ("ProblemType", "Problem types"),
         ("RecorderEvent", "Events"),
     ];
 
-    /// The type of files.
+    /// The schema of bodies that are bytes, such as capture files.
     const BYTES: &str = "Binary";
 
     fn text<'a>(value: &'a Json, name: &str) -> &'a str {
@@ -303,7 +305,7 @@ mod api {
         parts.map_or_else(|| vec![schema], |parts| parts.iter().collect())
     }
 
-    /// The type in words.
+    /// The type of a schema in words.
     fn kind(schema: &Json) -> String {
         if let Some(name) = schema["$ref"].as_str() {
             return link(name.strip_prefix(SCHEMAS).unwrap());
@@ -367,7 +369,7 @@ mod api {
             .collect()
     }
 
-    /// A description: paragraphs and lists.
+    /// Formats a description: paragraphs, then a list.
     fn about(description: &str) -> String {
         let (text, list) = description.split_once("\n- ").unwrap_or((description, ""));
         let paragraphs = text

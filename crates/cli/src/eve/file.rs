@@ -66,7 +66,7 @@ fn open(path: &Path, owner: Owner) -> Result<fs::File, String> {
     Ok(file)
 }
 
-/// Refuses other kinds of files, with a message that says what to write instead.
+/// Refuses directories, sockets and pipes, with a message that says what to write instead.
 fn check_kind(kind: fs::FileType) -> Result<(), String> {
     let refused = |what: &str, instead: &str| Err(format!("it is {what}: {instead}"));
     if kind.is_dir() {

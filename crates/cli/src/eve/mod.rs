@@ -36,7 +36,7 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Options {
     /// Seed of Community IDs.
     pub(crate) community_id_seed: u16,
-    /// Time for which each write waits for a slow reader: 100 ms live. `None`: without limit.
+    /// Maximum time for which a flush waits for a slow reader: 100 ms live. `None`: no limit.
     pub(crate) patience: Option<Duration>,
     /// User and group of a new file, from [`crate::privileges::Privileges::owner`].
     pub(crate) owner: Owner,
@@ -57,7 +57,7 @@ impl Default for Options {
 pub(crate) struct Counters {
     /// Lines that were written completely.
     pub(crate) lines: u64,
-    /// Lines without room or without an output.
+    /// Lines that were not written because the output had no room or was gone.
     pub(crate) lost: u64,
     /// Flows that are not IP. EVE has no line for such flows.
     pub(crate) not_ip: u64,
@@ -75,7 +75,7 @@ pub(crate) struct EveWriter {
     /// Bytes of `collected` that are written. Between two calls these are bytes of the first line
     /// only.
     sent: usize,
-    /// The last write accepted less than all lines.
+    /// Whether the output accepted less than all lines at the last flush.
     is_stalled: bool,
     has_left: bool,
     counters: Counters,
@@ -90,7 +90,7 @@ struct ReportedLosses {
     at: Instant,
     /// Lost lines before the first line that the current message counts.
     lost_before: u64,
-    /// The message that lines are written again was sent.
+    /// Whether the message was sent that lines are written again.
     is_over: bool,
 }
 
@@ -185,7 +185,7 @@ impl EveWriter {
         }
     }
 
-    /// Writes all collected lines.
+    /// Writes the collected lines. Lines that find no room are lost, except a partly written line.
     pub(crate) fn flush(&mut self) {
         self.deliver(Instant::now());
     }
@@ -216,7 +216,8 @@ impl EveWriter {
 
     /// Does the work of [`Self::flush`] at `now`, a time of a monotonic clock.
     fn deliver(&mut self, now: Instant) {
-        // Wait for a slow reader only once, until the reader accepts bytes again.
+        // After a flush that waited in vain for a slow reader, do not wait again until a flush has
+        // written all lines.
         let stalled = Some(Duration::ZERO).filter(|_| self.is_stalled);
         let mut patience = match self.options.patience {
             None => None,

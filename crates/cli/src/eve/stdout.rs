@@ -26,8 +26,9 @@ impl Stdout {
 
 impl LineOutput for Stdout {
     fn write(&mut self, bytes: &[u8], patience: &mut Option<Duration>) -> Result<usize, Trouble> {
-        // The blocking mode of stdout is shared with other processes, so we cannot make stdout
-        // non-blocking.
+        // Stdout stays blocking, because other processes share this mode of the open file. With
+        // `patience`, each write follows a poll(2) and has at most `SURE_BYTES`, so it cannot
+        // block.
         let bytes = match patience {
             Some(_) => &bytes[..bytes.len().min(SURE_BYTES)],
             None => bytes,

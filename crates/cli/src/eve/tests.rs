@@ -51,7 +51,7 @@ fn put(writer: &mut EveWriter, number: u64) {
     writer.event(0, "notice", &json!({"number": 1_000_000 + number}));
 }
 
-/// The numbers of whole lines.
+/// The numbers of the events. All lines must be whole.
 fn numbers(text: &str) -> Vec<u64> {
     assert!(text.is_empty() || text.ends_with('\n'), "{text:?}");
     let number = |line| {
@@ -139,7 +139,8 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(said.take(), Vec::<String>::new());
 }
 
-/// Another user plants a link or a second name of root's file at a path that root appends to.
+/// Another user plants a link, or a second name of root's file, at a path that root appends to. The
+/// writer must refuse such a path.
 #[test]
 fn a_file_that_another_user_names_is_not_appended_to() {
     if !rustix::process::geteuid().is_root() {
@@ -312,7 +313,7 @@ struct Scripted(Arc<Mutex<Script>>);
 struct Script {
     /// Bytes that the output still accepts.
     room: usize,
-    /// The reader is gone.
+    /// Whether the reader is gone.
     is_gone: bool,
     /// Written bytes, one text for each connection.
     written: Vec<String>,
@@ -356,7 +357,8 @@ fn the_rest_of_a_line_goes_first() {
     );
     put(&mut writer, 0);
     let line = writer.collected.len();
-    // Break off after each number of bytes of a line, while other lines follow.
+    // The output accepts only `part` bytes of the first line, while other lines follow. The rest of
+    // the first line must precede the next written line.
     for part in 0..=line {
         let script = || script.0.lock().unwrap();
         (1..3).for_each(|number| put(&mut writer, number));
@@ -507,7 +509,7 @@ fn a_slow_reader_of_stdout_is_not_waited_for() {
         reader.read_to_string(&mut text).unwrap();
         text
     });
-    // Without a limit: the reader reads now.
+    // Now the writer waits for the reader without a limit, so no more lines are lost.
     writer.options.patience = None;
     let counted = writer.close();
     let numbers = numbers(&read.join().unwrap());
