@@ -8,7 +8,7 @@ use crate::system_file::{read, read_number};
 const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Free bytes: the kernel's available memory, or the rest of the control group's limit if that is
-/// less.
+/// less. `None`: unknown.
 pub(crate) fn available() -> Option<u64> {
     let available = read("/proc/meminfo").and_then(|text| field_kib(&text, "MemAvailable:"));
     [available, cgroup_left()].into_iter().flatten().min()

@@ -118,8 +118,8 @@ impl Privileges {
         keep_only(CapabilitySet::empty())
     }
 
-    /// Drops the capabilities that [`Self::give_up`] left to the parent thread of the calling
-    /// thread.
+    /// Drops all capabilities of the calling thread. These are the capabilities that its parent
+    /// thread had left after [`Self::give_up`].
     ///
     /// # Errors
     /// A system call failed.
@@ -236,7 +236,7 @@ fn named(name: &str) -> anyhow::Result<(u32, u32, Vec<u32>)> {
     use nix::errno::Errno;
     let user = match unistd::User::from_name(name) {
         Ok(user) => user,
-        // getpwnam_r(3) may return these if no database knows the user.
+        // getpwnam_r(3) may return these errors if no database knows the user.
         Err(Errno::ENOENT | Errno::ESRCH) => None,
         Err(error) => bail!("this user cannot be looked up: {error}"),
     };

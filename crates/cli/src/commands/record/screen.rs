@@ -30,8 +30,8 @@ const FILLING_QUIET: Duration = Duration::from_millis(200);
 /// Maximum number of messages about dumps within [`LINES_PERIOD`]. The same maximum applies
 /// separately to notices, changes and refusals. Further messages are only counted.
 const LINES_MAX: u32 = 50;
-/// Maximum number of incomplete dumps that the screen remembers as reported. It equals the maximum
-/// length of [`RecorderSummary::dumps`].
+/// Maximum number of incomplete dumps whose events the screen remembers, as many as
+/// [`RecorderSummary::dumps`] lists.
 const NOT_COMPLETE_MAX: usize = 10_000;
 /// Length of a period in which [`LINES_MAX`] applies. A period begins with its first message.
 const LINES_PERIOD: Duration = Duration::from_secs(10);
@@ -65,7 +65,8 @@ impl LineBudget {
     }
 
     /// Ends the period. Returns a summary of the events that were not printed, if there are any.
-    /// With `quiet`, only incomplete dumps, refusals and notices give a summary.
+    /// With `quiet`, returns a summary only if it counts incomplete or failed dumps, refusals or
+    /// notices.
     fn cut(&mut self, quiet: bool) -> Option<String> {
         let Missed {
             triggered,
@@ -116,8 +117,8 @@ pub(crate) struct RecordScreen {
     drawn: bool,
     filling_since: Option<Instant>,
     lines: LineBudget,
-    /// Numbers of the incomplete dumps that were reported, at most [`NOT_COMPLETE_MAX`], the
-    /// highest.
+    /// Numbers of the incomplete dumps whose events arrived: the highest [`NOT_COMPLETE_MAX`]
+    /// numbers.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
     line: StatusLine,
@@ -280,8 +281,9 @@ impl RecordScreen {
         }
     }
 
-    /// Ends the output after the last event. Prints the summary of events that were not shown, and
-    /// the incomplete dumps of `summary` whose events were missed. Clears the status line.
+    /// Ends the output after the last event. Prints the incomplete dumps of `summary` whose events
+    /// were missed, within [`LINES_MAX`], and the summary of events that were not shown. Clears the
+    /// status line.
     pub(crate) fn end(&mut self, summary: &RecorderSummary) {
         for report in &summary.dumps {
             if self.has_missed && self.is_unheard(report.number, report.verdict) {
@@ -294,7 +296,7 @@ impl RecordScreen {
         self.clear();
     }
 
-    /// Remembers an incomplete dump that was reported.
+    /// Remembers a dump whose event arrived, if the dump is incomplete.
     fn hear(&mut self, number: u64, verdict: Verdict) {
         if verdict != Verdict::Complete {
             self.not_complete.insert(number);
@@ -304,7 +306,7 @@ impl RecordScreen {
         }
     }
 
-    /// Whether a dump is incomplete and was not reported.
+    /// Whether a dump is incomplete and its event was missed.
     fn is_unheard(&self, number: u64, verdict: Verdict) -> bool {
         verdict != Verdict::Complete && !self.not_complete.contains(&number)
     }
