@@ -1,5 +1,6 @@
-//! The terminal while it shows a screen: the alternate screen without a cursor, and keys without
-//! line buffering. The terminal is restored however the program ends, also after a panic.
+//! The terminal while it shows a screen. It has the alternate screen without a cursor, and delivers
+//! keys without line buffering. Its users call [`leave`] at the end, and the panic hook restores
+//! the terminal after a panic.
 
 use std::{
     env,
@@ -29,7 +30,8 @@ const LEAVE: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1049l";
 /// The terminal's modes before we changed them. `None`: the terminal is unchanged.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Control of the terminal. The flags use SeqCst, because signals are rare.
+/// Control of the terminal. Signal handlers set the flags. The flags use SeqCst, because signals
+/// are rare.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     stops: Arc<AtomicBool>,
@@ -112,7 +114,7 @@ impl Terminal {
             self.goes_on.store(true, SeqCst);
         }
         if self.goes_on.swap(false, SeqCst) {
-            // After SIGSTOP the shell has changed the terminal's modes.
+            // After SIGSTOP, the shell changed the terminal's modes before the process continued.
             enter();
             is_changed = true;
         }
@@ -129,7 +131,7 @@ impl Terminal {
         }
     }
 
-    /// Draws lines that fit, over the previous lines.
+    /// Draws the lines over the previous screen. The lines must fit the terminal.
     pub(crate) fn draw(&self, lines: &[ScreenLine]) {
         let (width, height) = self.size();
         let mut text = String::new();
@@ -155,7 +157,7 @@ fn before() -> MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ignores errors: SIGHUP reports a terminal that hung up.
+/// Ignores write errors: if the terminal hung up, SIGHUP reports that.
 fn write(bytes: &[u8]) {
     let mut out = stdout().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());

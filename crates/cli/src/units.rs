@@ -5,7 +5,8 @@ use std::time::Duration;
 use retroscope_capture::quantity;
 pub(crate) use retroscope_capture::quantity::counted;
 
-/// A size in bytes: `4GiB`, `512MiB`, `4G`; the suffix is required, and a power of 1024.
+/// Parses a size in bytes: `4GiB`, `512MiB`, `4G`. The suffix is required and means a power of
+/// 1024.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
@@ -48,7 +49,7 @@ pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size(text) }
 }
 
-/// A duration: `250ms`, `10s`, `5m`, `2h`; a number without unit is seconds.
+/// Parses a duration: `250ms`, `10s`, `5m`, `2h`. A number without a unit is in seconds.
 ///
 /// # Errors
 /// A sentence that says what to write instead.

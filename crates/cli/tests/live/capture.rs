@@ -38,8 +38,8 @@ pub(crate) fn path(dump: &Value) -> PathBuf {
     PathBuf::from(dump["file"].as_str().unwrap())
 }
 
-/// Reads a complete dump and checks the properties of every dump: name and sidecar, time order,
-/// window, and the count in the summary. Other readers must agree.
+/// Reads a finished dump and checks the properties of every dump: name and sidecar, time order,
+/// window, and the count in the summary. Other programs must count the same packets.
 pub(crate) fn read(dump: &Value) -> Capture {
     let path = path(dump);
     assert!(path.extension().is_some_and(|e| e == "pcapng"), "{dump}");
@@ -59,7 +59,7 @@ pub(crate) fn read(dump: &Value) -> Capture {
     capture
 }
 
-/// Reads any capture.
+/// Reads any capture. Asserts that no packet is truncated.
 pub(crate) fn read_file(path: &Path) -> Capture {
     let mut reader = CaptureReader::open(path).unwrap();
     let mut packets = Vec::new();
@@ -88,7 +88,7 @@ pub(crate) fn readable(path: &Path) -> u64 {
     reader.records_read()
 }
 
-/// RFC 3339 as the program writes it, to ns since the epoch.
+/// Parses a time in RFC 3339 as the program writes it. Returns ns since the epoch.
 pub(crate) fn time_ns(text: &Value) -> i64 {
     let time: jiff::Timestamp = text.as_str().unwrap().parse().unwrap();
     i64::try_from(time.as_nanosecond()).unwrap()
@@ -104,7 +104,9 @@ pub(crate) fn numbers_to(capture: &Capture, port: u16) -> Vec<u64> {
         .collect()
 }
 
-/// Checks that tcpdump, capinfos and tshark count the same packets and report no problem.
+/// Checks that tcpdump, capinfos and tshark count the same packets and exit without error. Skips
+/// programs that are not installed, tcpdump if link types differ, and tshark for more than 10,000
+/// packets.
 fn others_agree(path: &Path, packets: usize) {
     let link_types: std::collections::BTreeSet<u16> = read_file(path)
         .interfaces
@@ -126,7 +128,6 @@ fn others_agree(path: &Path, packets: usize) {
             .map(|n| n.trim().to_owned());
         assert_eq!(count, Some(packets.to_string()), "capinfos: {text} {words}");
     }
-    // tshark is slow, because it dissects the packets.
     if packets <= 10_000
         && let Some((text, words)) = other(
             "tshark",
@@ -138,7 +139,7 @@ fn others_agree(path: &Path, packets: usize) {
     }
 }
 
-/// Standard output and error of another program; `None` if it is not installed.
+/// Standard output and error of another program, which must succeed. `None` if it is not installed.
 fn other(program: &str, arguments: &[&str], path: &Path) -> Option<(String, String)> {
     let output = match Command::new(program).args(arguments).arg(path).output() {
         Ok(output) => output,

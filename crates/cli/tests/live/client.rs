@@ -11,7 +11,7 @@ use retroscope_api::client::{
 };
 use serde_json::Value;
 
-/// A client of a Unix socket.
+/// A client of the API on a Unix socket.
 pub(crate) struct Api(Client);
 
 impl Api {
@@ -81,7 +81,7 @@ impl Events {
         Self { child, lines }
     }
 
-    /// Reads up to the next event that fulfills a condition.
+    /// Reads events up to the next one that fulfills a condition, and returns that event.
     pub(crate) fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let mut line = String::new();
@@ -96,7 +96,7 @@ impl Events {
         }
     }
 
-    /// Waits for the end of the recording. Returns the exit code.
+    /// Waits for the event `end` of the recording. Returns the exit code of `retroscope events`.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.until(|event| event["event"] == "end");
         self.child.wait().unwrap().code()

@@ -24,16 +24,16 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// Trigger of the tests: the first payload byte of a packet of any flow.
+/// Trigger of the tests: a UDP packet whose first payload byte is 1.
 const TRIGGER: &str = "udp[8] = 1";
 
-/// A packet of a host's only flow.
+/// A frame of 1,000 bytes of a host's only flow. With `triggers` it matches [`TRIGGER`].
 fn packet(host: u8, triggers: bool) -> Vec<u8> {
     udp(host, 1000, 60000, &[u8::from(triggers); 958])
 }
 
 /// Starts a recorder whose dump directory is a file system of `size_kib` KiB. `more` are further
-/// arguments, split by [`words`].
+/// arguments, split by [`words`]. `None`, with a message, if the test may not mount.
 fn start(namespace: &Namespace, size_kib: u32, more: &str) -> Option<Recorder> {
     let mount =
         format!(r#"mkdir -p "$0" && mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@""#);
@@ -105,8 +105,8 @@ fn verdicts(outcome: &Outcome) -> Vec<&Value> {
         .collect()
 }
 
-/// A dump does not fit and fails. Its `.part` file stays and is named. After space is freed, the
-/// next dump succeeds.
+/// A dump does not fit on the disk and fails. Its `.part` file stays, and a message names the file.
+/// After space is freed, the next dump succeeds.
 #[test]
 fn a_full_disk_fails_one_dump() {
     let _machine = shared();
@@ -117,7 +117,7 @@ fn a_full_disk_fails_one_dump() {
         return;
     };
     let mut sender = Sender::new(&namespace, "v0");
-    // 400 kB in one flow.
+    // With the trigger packet, 400 kB in one flow.
     for _ in 0..399 {
         sender.send(&packet(1, false));
     }
@@ -152,7 +152,7 @@ fn a_full_disk_fails_one_dump() {
     );
     let missing = &failed["missing"][0];
     assert_eq!(missing["cause"], "disk");
-    // The packets in the file and the refused packets are all packets of the dump.
+    // The packets in the file and the refused packets together are all packets of the dump.
     assert_eq!(failed["packets"], readable);
     assert_eq!(missing["packets"], 400 - readable);
     assert!(
@@ -162,7 +162,8 @@ fn a_full_disk_fails_one_dump() {
     );
 }
 
-/// The file system becomes read-only and writable again.
+/// While the file system is read-only, a dump fails and leaves no file. After the file system is
+/// writable again, the next dump succeeds.
 #[test]
 fn a_read_only_disk_fails_one_dump() {
     let _machine = shared();
@@ -210,8 +211,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Fills a file until the disk has no room, then frees part of it, repeatedly at random points,
-/// until the flag is set.
+/// Fills a file until the disk is full, then truncates the file to a random part of its size after
+/// a random time. Repeats this until the flag is set, then removes the file.
 fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     let open = File::options().append(true).create(true).open(path);
     let mut file = open.unwrap();
@@ -232,7 +233,7 @@ fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     remove(path);
 }
 
-/// Facts from events about dumps, by file names without extension.
+/// Facts from events about dumps. A dump is named by its file name without extension.
 #[derive(Debug, Default)]
 struct Noted {
     deleted: BTreeSet<String>,
@@ -242,7 +243,8 @@ struct Noted {
     late_sidecars: usize,
 }
 
-/// Reads and notes the next event. No dump may be deleted twice.
+/// Reads the next event, notes its facts and returns its kind. Asserts that no dump is deleted
+/// twice.
 fn told(events: &mut Events, noted: &mut Noted) -> String {
     let event = events.until(|_| true);
     if event["event"] == "deleted" {
@@ -267,14 +269,15 @@ fn told(events: &mut Events, noted: &mut Noted) -> String {
     event["event"].as_str().unwrap().to_owned()
 }
 
-/// Waits for the end of a dump.
+/// Reads events until a dump is finished.
 fn finished(events: &mut Events, noted: &mut Noted) {
     while told(events, noted) != "finished" {}
 }
 
 /// Another writer repeatedly fills the disk and frees it again, while dumps are written and old
-/// dumps are deleted. The verdict of a dump reports its losses; a dump without a competing writer
-/// is complete. No data is lost earlier, and no dump is deleted that is held, or without an event.
+/// dumps are deleted. The verdict of each dump reports its losses, and dumps without a competing
+/// writer are complete. The recording itself loses no packet. No held dump is deleted, and every
+/// deletion is reported by an event.
 #[test]
 fn another_writer_fills_the_disk() {
     const ROUNDS: usize = 24;
@@ -311,7 +314,7 @@ fn another_writer_fills_the_disk() {
             sender.send(&packet(host, true));
             finished(&mut events, &mut noted);
         });
-        // The missing sidecars now find room.
+        // The other writer removed its file, so there is room for the missing sidecars.
         while !noted.without_sidecar.is_empty() {
             told(&mut events, &mut noted);
         }
@@ -378,7 +381,7 @@ fn another_writer_fills_the_disk() {
         }
         let sidecar = format!("{id}.json");
         let is_there = left.contains(name) && left.contains(&sidecar);
-        // A failed dump may not have found room for any file.
+        // A failed dump may have found no room even for an empty file.
         let never_was = dump["verdict"] == "failed" && !left.contains(name);
         assert!(is_there || deleted.contains(id) || never_was, "{dump}");
         expected.extend([name.to_owned(), sidecar]);

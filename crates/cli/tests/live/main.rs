@@ -1,14 +1,14 @@
 //! The whole program on live interfaces: `retroscope record -i` in network namespaces that each
 //! test creates and removes.
 //!
-//! The tests need root and `ip`, and print `SKIP:` without them. Interfaces are veth pairs, a tun
-//! device and `lo`. Traffic comes from the test's own packet socket, so the test knows all sent
-//! bytes. A test never waits for time to pass. It waits for a line on the recorder's stderr, or for
-//! the end of the recorder, with a deadline.
+//! Without root or `ip`, the tests print `SKIP:` and pass. Interfaces are veth pairs, a tun device
+//! and `lo`. In most tests, traffic comes from the test's own packet socket, so the test knows all
+//! sent bytes. Tests wait with a deadline for an event, mostly a line on the recorder's stderr or
+//! the end of the recorder. Only measurements also wait for time to pass.
 //!
-//! Tests that load the machine or measure time run alone (`quiet`). `RETROSCOPE_SOAK=1`, which
-//! `make soak` sets, makes these tests longer and checks tighter time limits, which an idle machine
-//! meets.
+//! Tests that load the machine or measure time run alone (`quiet`). If `RETROSCOPE_SOAK=1` is set,
+//! as `make soak` does, some of these tests are longer and check tighter time limits, which an idle
+//! machine meets.
 //!
 //! These tests are a separate binary from `tests/program`, because `quiet` locks only within a
 //! process, and cargo runs test binaries one after another. In a common binary, each test of
@@ -59,10 +59,11 @@ mod windows;
 use retroscope_recorder::PacketId;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Other tests may share the machine, measurements may not.
+/// A test that takes this lock for reading shares the machine with other such tests. A test that
+/// takes the lock for writing runs alone.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Lock of a test that runs in parallel with other tests.
+/// Lock of a test that may run in parallel with other tests that call `shared`.
 fn shared() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -72,7 +73,7 @@ fn quiet() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the long variants with tighter limits are requested.
+/// Whether `RETROSCOPE_SOAK` requests the long variants with tighter time limits.
 fn soak() -> bool {
     std::env::var_os("RETROSCOPE_SOAK").is_some()
 }

@@ -1,4 +1,5 @@
-//! The packets of a dump, and whether a trigger or an alert marked each of them.
+//! The packets of a dump, and whether a comment marks a packet as trigger packet or as the packet
+//! of an alert.
 
 use std::{fs, path::Path};
 
@@ -10,7 +11,7 @@ pub(crate) struct Dumped {
     pub(crate) is_marked: bool,
 }
 
-/// Parses the packets of our pcapng file by the block format, because the readers do not report
+/// Parses the packets of our pcapng file by the block format, because our reader does not report
 /// packet comments.
 pub(crate) fn packets(path: &Path) -> Vec<Dumped> {
     let bytes = fs::read(path).unwrap();

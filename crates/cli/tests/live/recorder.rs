@@ -23,17 +23,17 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_retroscope");
 
-/// Ticks a second in /proc, on every architecture that this program knows.
+/// Clock ticks per second in /proc, on every architecture that this program supports.
 const USER_HZ: u64 = 100;
 
-/// A recorder that runs. It is killed when the value is dropped.
+/// A running recorder. It is killed when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     child: Child,
     words: Arc<Words>,
     stdout: Option<JoinHandle<String>>,
     directory: PathBuf,
-    // Removed with the recorder.
+    // Contains `directory`, and deletes it when dropped.
     _temporary: TempDir,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The lines that arrived on stderr.
+/// The lines that arrived on stderr, and a condition variable for waiting threads.
 #[derive(Debug, Default)]
 struct Words {
     heard: Mutex<Heard>,
@@ -64,13 +64,13 @@ struct Heard {
 /// How a recorder ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Exit code.
+    /// Exit code. -1 if a signal ended the process.
     pub(crate) code: i32,
     /// The object of `--json`: the last line of stdout.
     pub(crate) json: Value,
     /// Lines of stderr.
     pub(crate) words: Vec<String>,
-    /// Time from the call of `wait` or `stop` to the end of the process.
+    /// Time from the call of `wait` or `stop` until the process closed stderr.
     pub(crate) took: Duration,
     /// CPU time of the process, user and system.
     pub(crate) cpu: Duration,
@@ -148,7 +148,8 @@ impl Recorder {
         self.lines(1, what, is_it).remove(0)
     }
 
-    /// Waits for `count` matching lines.
+    /// Waits for at least `count` matching lines on stderr. Returns all matching lines with their
+    /// times of arrival.
     pub(crate) fn lines(
         &self,
         count: usize,
@@ -166,7 +167,7 @@ impl Recorder {
         })
     }
 
-    /// Waits until `count` dumps are finished, with any verdict.
+    /// Waits until at least `count` dumps are finished, with any verdict. Returns their lines.
     pub(crate) fn dumps(&self, count: usize) -> Vec<(Instant, String)> {
         self.lines(count, "finished dumps", |line| {
             line.contains(" packet") && line.contains(&*self.directory.to_string_lossy())
@@ -187,13 +188,14 @@ impl Recorder {
         }
     }
 
-    /// Requests statistics until `sent` packets of the only source are accounted for, so that no
-    /// packet is in transit.
+    /// Requests statistics until `sent` packets of the only source are stored, filtered or lost.
+    /// Then no packet is in transit.
     pub(crate) fn settle(&self, sent: u64) {
         self.settle_all(1, sent);
     }
 
-    /// Requests statistics until `sent` packets of all sources together are accounted for.
+    /// Requests statistics until `sent` packets of all sources together are stored, filtered or
+    /// lost.
     pub(crate) fn settle_all(&self, sources: usize, sent: u64) {
         let is_statistics = |line: &str| line.contains(": received ");
         let deadline = Instant::now() + DEADLINE;
@@ -239,7 +241,7 @@ impl Recorder {
         self.words
             .wait("the end", |heard| heard.closed.then_some(()));
         let took = start.elapsed();
-        // Read the times before waiting for the process, because /proc still has them.
+        // Read the CPU time before waiting for the process, because /proc has no entry afterwards.
         let stdout = self.stdout.take().unwrap().join().unwrap();
         let cpu = cpu_time(self.pid());
         let status = self.child.wait().unwrap();
@@ -275,7 +277,7 @@ impl Words {
         self.moved.notify_all();
     }
 
-    /// A test that failed while waiting must not fail the listener as well.
+    /// Ignores a poisoned lock: a test that panics while it waits must not make the listener panic.
     fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,14 +301,14 @@ impl Words {
 }
 
 impl Outcome {
-    /// The entry of the only source.
+    /// The final packet counts of the only source.
     pub(crate) fn source(&self) -> Ledger {
         let sources = self.json["sources"].as_array().unwrap();
         assert_eq!(sources.len(), 1, "{}", self.json);
         Ledger::of(&sources[0])
     }
 
-    /// The entry of the source of that name.
+    /// The final packet counts of the source with this name.
     pub(crate) fn source_named(&self, name: &str) -> Ledger {
         let sources = self.json["sources"].as_array().unwrap();
         let source = sources.iter().find(|source| source["name"] == name);
@@ -340,7 +342,7 @@ impl Outcome {
         names
     }
 
-    /// Asserts an exit code. Prints everything otherwise.
+    /// Asserts an exit code. If it differs, prints the summary and all lines of stderr.
     pub(crate) fn expect_code(&self, code: i32) {
         assert_eq!(self.code, code, "{}\n{:#?}", self.json, self.words);
     }
@@ -358,7 +360,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Reads the counts from `--json`. Asserts that they add up, in every test.
+    /// Reads the counts from a source's entry in `--json`. Asserts that the counts add up.
     fn of(source: &Value) -> Self {
         let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{source}"));
         let lost = source["lost"].as_object().unwrap();
@@ -400,7 +402,8 @@ pub(crate) fn cpu_time(pid: Pid) -> Duration {
     Duration::from_millis(ticks * 1000 / USER_HZ)
 }
 
-/// Runs the program to its end and captures stdout and stderr.
+/// Runs the command `wrapper` + `arguments` to its end. Returns the exit code, or -1 after a
+/// signal, and stderr.
 pub(crate) fn run(namespace: &Namespace, wrapper: &[&str], arguments: &[&str]) -> (i32, String) {
     let line: Vec<&str> = wrapper.iter().chain(arguments).copied().collect();
     let mut command = Command::new(line[0]);

@@ -16,11 +16,11 @@ pub(crate) const HEADERS: usize = 14 + 20 + 8;
 /// Bytes of a frame that is 64 bytes on the wire: without the frame check sequence.
 pub(crate) const SMALL: usize = 60;
 
-/// Maximum number of frames of one system call.
+/// Maximum number of frames of one burst.
 const BURST: usize = 64;
 
 /// An untagged UDP frame from `10.0.0.host:from_port` to `10.1.0.1:to_port`, padded to 60 bytes. No
-/// host has this address, so nobody answers.
+/// host has the address 10.1.0.1, so no host answers.
 pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(8 + payload.len()).unwrap();
     let mut ip = vec![0x45, 0];
@@ -39,7 +39,7 @@ pub(crate) fn udp(host: u8, from_port: u16, to_port: u16, payload: &[u8]) -> Vec
     frame
 }
 
-/// The frame with VLAN tags after its addresses: `(TPID, TCI)`, outermost first.
+/// The frame with VLAN tags `(TPID, TCI)` after its MAC addresses, outermost tag first.
 pub(crate) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let mut out = frame[..12].to_vec();
     for (tpid, tci) in tags {
@@ -94,7 +94,7 @@ impl Sender {
         }
     }
 
-    /// Sends one frame. When this returns, the receiver has the frame.
+    /// Sends one frame. When this returns, the interface has accepted the frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frames = [meta(0, frame.len())];
         let burst = Burst {
@@ -104,9 +104,9 @@ impl Sender {
         self.socket.send(burst).unwrap();
     }
 
-    /// Sends `count` small frames at `rate` a second (`None`: as fast as possible). `fill` makes
-    /// each frame from its number and receives a used frame. `on_progress` is called between bursts
-    /// with the number of sent frames. Returns the duration.
+    /// Sends `count` small frames at `rate` a second (`None`: as fast as possible). `fill` gets a
+    /// frame's number and a buffer with an earlier frame, and overwrites what differs. After each
+    /// burst, `on_progress` gets the number of frames sent by this call. Returns the duration.
     pub(crate) fn flood(
         &mut self,
         count: u64,
@@ -129,7 +129,8 @@ impl Sender {
         })
     }
 
-    /// Sends `count` frames of `of`, in a loop, at `rate` a second. Returns the duration.
+    /// Sends `count` frames at `rate` a second: the frames of `of`, repeated in a loop. Returns the
+    /// duration.
     pub(crate) fn replay(&mut self, of: &Frames, count: u64, rate: u64) -> Duration {
         let all = of.frames.len() as u64;
         self.paced(count, Some(rate), |numbers, sender| {
@@ -148,7 +149,7 @@ impl Sender {
         })
     }
 
-    /// Sends the numbers below `count` in bursts at a rate.
+    /// Calls `send` for the frame numbers below `count`, in bursts, at `rate` frames a second.
     fn paced(
         &mut self,
         count: u64,
@@ -173,7 +174,7 @@ impl Sender {
         start.elapsed()
     }
 
-    /// Frames that the interface accepted.
+    /// Frames that the interface accepted since the socket was opened.
     pub(crate) fn sent(&self) -> u64 {
         self.socket.sent
     }

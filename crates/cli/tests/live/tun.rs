@@ -32,15 +32,15 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 40);
 
-/// The program's end of a tun device. Dropping it removes the device.
+/// The test's end of a tun device. Dropping it removes the device.
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
 }
 
 impl Tun {
-    /// Creates the device, up, with an address. If the kernel has no tun devices, prints a message
-    /// and returns `None`.
+    /// Creates the device with an address, and brings it up. If the kernel has no tun devices,
+    /// prints a message and returns `None`.
     pub(crate) fn new(namespace: &Namespace, name: &str, address: &str) -> Option<Self> {
         let mut request = Request {
             name: [0; 16],
@@ -54,7 +54,7 @@ impl Tun {
                 .write(true)
                 .open("/dev/net/tun")
                 .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO))?;
-            // SAFETY: `TUNSETIFF` reads a `struct ifreq`, for which `Request` stands with its size.
+            // SAFETY: `TUNSETIFF` reads a `struct ifreq`. `Request` has its layout and size.
             let request = unsafe { Setter::<TUNSETIFF, Request>::new(request) };
             // SAFETY: as above; the kernel writes the device's name back into the request, which is
             // 40 bytes long.
