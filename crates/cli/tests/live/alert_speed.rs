@@ -37,16 +37,16 @@ use crate::{
 };
 
 const FLOWS: u32 = 10_000;
-/// Number of alerts of a measurement.
+/// Number of alerts of a measurement, each about a separate flow.
 const ALERTS: u32 = 2000;
 /// Goal: 99 of 100 alerts have their first packet in the file within this time.
 const GOAL_MS: f64 = 200.0;
 /// Lines of other kinds for each alert.
 const OTHERS: usize = 20;
-/// Age of the packet that an alert is about.
+/// Age of the packet that an alert is about, µs.
 const LAG_US: i64 = 20_000;
 
-/// A program that runs next to the recorder. It is killed when the value is dropped.
+/// A process that runs next to the recorder. It is killed when the value is dropped.
 struct Beside(Child);
 
 impl Drop for Beside {
@@ -56,7 +56,7 @@ impl Drop for Beside {
     }
 }
 
-/// The flows that `retroscope generate` makes, as fields of EVE.
+/// The flows that `retroscope generate` makes, as fields of EVE, in the order of their packets.
 fn flows(folder: &Path) -> Vec<Value> {
     let file = folder.join("flows.pcap");
     let mut command = Command::new(PROGRAM);
@@ -90,8 +90,8 @@ fn stamp(us: i64) -> String {
     format!("{}+0000", &rfc3339(us * 1000)[..26])
 }
 
-/// Writes alerts at a rate. Returns the time of each write by the trigger time in the dump's file
-/// name, and the number of lines that found no room.
+/// Writes alerts at a rate. Returns the time of each write by the trigger time, as the dump's file
+/// name contains it, and the number of lines for which the socket had no room.
 fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, Instant>, u64) {
     let mut stream = UnixStream::connect(socket).unwrap();
     // Suricata also writes without blocking.
@@ -134,8 +134,8 @@ fn alert(socket: &Path, flows: &[Value], per_second: u32) -> (HashMap<String, In
     (written, refused)
 }
 
-/// Times when files of the directory first contained a packet, by the time in their names. Ends
-/// when all files have a packet, or when no file gets one for a while.
+/// Times when files of the directory first contained a packet, by the trigger time in their names.
+/// Ends when [`ALERTS`] files have a packet, or when no further file gets a packet for 10 s.
 fn watch(directory: &Path) -> HashMap<String, Instant> {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     inotify::add_watch(&watch, directory, inotify::WatchFlags::MODIFY).unwrap();
@@ -183,7 +183,9 @@ fn has_packet(path: &Path) -> bool {
     false
 }
 
-/// Prints the results for each packet rate, with pasts of one and ten seconds.
+/// Measures each combination of packet rate, past and alert rate, and prints the results. Fails if
+/// a combination misses [`GOAL_MS`] or the socket had no room. `RATES` (kpps), `PASTS` (s),
+/// `ALERT_RATES` (per second) and `RING` replace the default values.
 #[test]
 #[ignore = "a measurement: takes minutes of an idle machine"]
 fn alerts_are_answered_while_a_busy_link_is_recorded() {
@@ -212,8 +214,8 @@ fn alerts_are_answered_while_a_busy_link_is_recorded() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// The 99th percentile of the times to the first packet in ms, where an alert without packets
-/// counts as infinite, and the number of lines that found no room in the socket.
+/// Returns the 99th percentile of the times to the first packet in ms, and the number of lines for
+/// which the socket had no room. An alert without packets counts as an infinite time.
 fn measure(
     namespace: &Namespace,
     kpps: &str,
@@ -243,7 +245,7 @@ fn measure(
     generate.stdout(Stdio::piped()).stderr(Stdio::null());
     let start = Instant::now();
     let mut generate = Beside(namespace.enter(|| generate.spawn()).unwrap());
-    // The ring must contain the whole past.
+    // Before the first alert, the ring must contain the whole past.
     let warm = Duration::from_secs(past.parse::<u64>().unwrap() + 2);
     while start.elapsed() < warm {
         std::thread::park_timeout(Duration::from_millis(100));

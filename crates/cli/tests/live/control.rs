@@ -35,9 +35,9 @@ pub(crate) fn socket() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A rule is added while inserters match another rule: the next matching packet is dumped with its
-/// past. A removed rule matches no packet. Queries of the ring run under traffic, and no packet is
-/// lost.
+/// A client adds a rule to a recorder that has another rule. The next packet that matches the new
+/// rule is dumped with its past. After its removal, the rule matches no packet. Neither these
+/// changes nor a query lose a packet.
 #[test]
 fn rules_change_under_traffic() {
     let _machine = shared();
@@ -68,7 +68,7 @@ fn rules_change_under_traffic() {
     sender.flood(5000, None, traffic::number, |_, _| {});
     let answered = api.query();
     recorder.settle(10_003);
-    // The rule of the start stays active.
+    // The rule from the command line is still active.
     sender.send(&udp(1, 1000, 1, &[0; 8]));
     recorder.dumps(2);
     events.until(|event| event["report"]["rule"] == "udp dst port 1");
@@ -95,8 +95,8 @@ fn rules_change_under_traffic() {
     assert!(!path.exists());
 }
 
-/// The socket belongs to the user that the recorder becomes. A client that is neither that user,
-/// nor root, nor in the group gets no answer, even if the file mode permits access.
+/// The socket belongs to the user of `-Z`. Clients that are this user, root, or in the socket's
+/// group get answers. Another client is refused, even if the file mode permits access.
 #[test]
 fn only_its_own_may_control_it() {
     let _machine = shared();
@@ -120,7 +120,7 @@ fn only_its_own_may_control_it() {
     let nobody = 65_534;
     let asked_by = |uid, gid, groups: &[u32]| {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-        // The identity belongs to this thread and ends with it.
+        // Only the new thread gets the other user and groups, and it ends after the request.
         std::thread::scope(|scope| {
             let ask = || {
                 set_thread_groups(&groups).unwrap();
@@ -156,8 +156,8 @@ fn only_its_own_may_control_it() {
     recorder.stop().expect_code(0);
 }
 
-/// Two queries of all packets, a rule change and manual dumps run at some hundred thousand packets
-/// a second, and no packet is lost.
+/// One client repeatedly queries all packets. Another client adds and removes rules and triggers
+/// dumps. Meanwhile packets arrive as fast as possible, and no packet is lost.
 #[test]
 fn commands_lose_no_packet() {
     let _machine = crate::quiet();
@@ -191,7 +191,7 @@ fn commands_lose_no_packet() {
                 let rule = format!("/v1/rules/{name}");
                 let expression = format!("host 10.9.{}.1", changes % 250);
                 api.done("PUT", &rule, Some(json!({ "expression": expression })));
-                // The recorder refuses the trigger if too many dumps are open.
+                // The recorder may refuse the trigger, for example if too many dumps are open.
                 let _ = api.ask("POST", "/v1/triggers", Some(json!({})));
                 api.done("DELETE", &rule, None);
                 let status = api.status();

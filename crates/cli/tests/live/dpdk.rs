@@ -1,4 +1,4 @@
-//! DPDK in the whole program: device names, privileges, and traces after the end.
+//! DPDK in the whole program: device names, privileges, refusals, and files left after the end.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// Two engines capture a DPDK device and a kernel interface together. DPDK's own thread also
-/// becomes the user.
+/// One recorder captures from a DPDK device and from a kernel interface. With `-Z`, all threads
+/// become the user, also DPDK's own thread.
 #[test]
 fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     let _machine = shared();
@@ -45,9 +45,8 @@ fn a_device_stands_beside_an_interface_and_gives_up_its_privileges() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// Root without `-Z` keeps the capability to write to the directory. DPDK's threads write nothing
-/// and keep no capability. The thread that would keep all capabilities is not started, whatever
-/// kind of memory is used.
+/// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user. DPDK's threads
+/// write nothing and keep no capability. Only one thread of DPDK runs, with any kind of memory.
 #[test]
 fn no_thread_of_dpdk_keeps_anything() {
     let _machine = shared();

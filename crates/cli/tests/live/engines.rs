@@ -19,8 +19,8 @@ use crate::{
     traffic::{self, HEADERS, Sender, tagged, udp},
 };
 
-/// libpcap delivers VLAN tags in their place, so a filter has the same meaning as on the wire.
-/// Rejected packets are counted.
+/// libpcap delivers frames with their VLAN tags in place, so a filter has the same meaning as on
+/// the wire. Packets that the filter rejects are counted.
 #[test]
 fn libpcap_records_what_the_filter_takes() {
     let _machine = shared();
@@ -53,8 +53,9 @@ fn libpcap_records_what_the_filter_takes() {
     assert_eq!(came, [&inside(2000), &inside(3000)]);
 }
 
-/// AF_XDP in the whole program: the dump contains the sent packets, the host keeps its interface
-/// while the program is refused, and kill -9 leaves no traces.
+/// With `--engine af-xdp` the program refuses an interface with an address, except with
+/// `take-interface`. Then the dump contains the sent packets. No XDP program stays attached,
+/// neither after the end nor after kill -9.
 #[test]
 fn af_xdp_takes_the_interface_and_gives_it_back() {
     let _machine = shared();
@@ -128,8 +129,8 @@ fn af_xdp_takes_the_interface_and_gives_it_back() {
     }
 }
 
-/// A raised MTU makes frames too long. Such a frame is reported, counted, and listed as missing in
-/// the dump. `--json` names the mode.
+/// A raised MTU allows frames that are too long for AF_XDP. The recorder counts such a frame, and
+/// lists it as missing in the dump. A message reports the MTU, and `--json` the XDP mode.
 #[test]
 fn a_raised_mtu_is_in_the_verdict() {
     let _machine = shared();
@@ -173,8 +174,8 @@ fn a_raised_mtu_is_in_the_verdict() {
     assert_eq!(capture::read(dump).packets.len(), 2);
 }
 
-/// The key `cpus` has the same meaning for every engine: one CPU for each thread of an interface,
-/// and none for generators.
+/// The key `cpus` has the same meaning for all three engines: one CPU for each capture thread of an
+/// interface. Threads of generators get no CPU of the list.
 #[test]
 fn capture_threads_run_where_they_are_told() {
     let _machine = shared();
@@ -231,7 +232,7 @@ fn capture_threads_run_where_they_are_told() {
     }
 }
 
-/// The kernel resets promiscuous mode together with the packet socket, however the program ends.
+/// The kernel ends promiscuous mode when it closes the packet socket, also after kill -9.
 #[test]
 fn kill_9_leaves_no_promiscuous_interface() {
     let _machine = shared();
@@ -306,7 +307,7 @@ fn what_an_engine_cannot_do_is_refused() {
     assert!(words.contains("--engine pcap"), "{words}");
 }
 
-/// Routes are found even if `/proc` shows nothing.
+/// A route over the interface must make the program refuse AF_XDP, even if `/proc` is empty.
 #[test]
 fn a_closed_proc_hides_no_route() {
     let _machine = shared();
@@ -328,14 +329,14 @@ fn a_closed_proc_hides_no_route() {
     assert!(words.contains("route"), "{words}");
 }
 
-/// Runs `record` with arguments that it must refuse.
+/// Runs `record` to its end. Returns the exit code and stderr.
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (i32, String) {
     let line = [&[PROGRAM, "record"], arguments].concat();
     run(namespace, &[], &line)
 }
 
 /// The XDP program drops the tail of a large flow. All dropped packets are counted and reported,
-/// and the starts of all flows are recorded.
+/// and the start of every flow is recorded.
 #[test]
 fn tails_are_dropped_in_the_kernel() {
     let _machine = quiet();
@@ -348,7 +349,7 @@ fn tails_are_dropped_in_the_kernel() {
     arguments.extend(["udp port 9", "--dump", ""]);
     let recorder = Recorder::start_with(&namespace, &arguments);
     let mut sender = Sender::new(&namespace, "v0");
-    // Each hundredth packet belongs to a separate flow.
+    // Each hundredth packet belongs to a separate small flow, all others to one large flow.
     let port = |number: u64| match number % 100 {
         99 => 1000 + u16::try_from(number / 100).unwrap(),
         _ => 999,
@@ -373,8 +374,8 @@ fn tails_are_dropped_in_the_kernel() {
     }
     let ledger = outcome.source();
     assert_eq!(ledger.received, sender.sent());
-    // The dump has one packet of each small flow, the trigger, and the first 4 KiB of the large
-    // flow.
+    // The dump has one packet of each small flow, the trigger packet, and the first 4 KiB of the
+    // large flow.
     let large = kept.remove(&999).unwrap();
     let beginning: BTreeSet<u64> = (0..)
         .filter(|number| port(*number) == 999)
@@ -384,8 +385,8 @@ fn tails_are_dropped_in_the_kernel() {
     assert_eq!(ledger.stored, 1001 + beginning.len() as u64);
     let payload = capture::read(dump).packets[0].data.len() - 42;
     assert_eq!(large.len(), 4096_usize.div_ceil(payload));
-    // The XDP program dropped most packets. The inserter after it shed the first ones, and then one
-    // packet each 100 ms.
+    // The XDP program dropped most packets. The inserter shed the packets that the XDP program
+    // still passed: first until the order arrived to drop the flow, and later one each 100 ms.
     let missing = dump["missing"].as_array().unwrap();
     let counts: Vec<u64> = missing
         .iter()
@@ -408,7 +409,8 @@ fn tails_are_dropped_in_the_kernel() {
 }
 
 /// Connections with the same ports reopen in the same burst that exceeds their cutoff. The XDP
-/// program saw their SYN before it received the order to drop them.
+/// program sees their second SYN before it receives the order to drop them. The packets of the new
+/// connections must still be recorded.
 #[test]
 fn connections_that_are_opened_again_are_not_dropped() {
     const FLOWS: u16 = 50;
@@ -457,8 +459,8 @@ fn connections_that_are_opened_again_are_not_dropped() {
         frames.iter().for_each(|frame| sender.send(frame));
         recorder.settle(sender.sent());
     }
-    // The inserter passes its orders for a packet to the XDP program when it has counted the next
-    // packet.
+    // The inserter counts a packet before it passes the orders of that packet to the XDP program.
+    // When the next packet is counted, the orders were passed.
     sender.send(&udp(9, 7, 8, &[0; 8]));
     recorder.settle(sender.sent());
     (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));

@@ -23,7 +23,8 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// Client port, packets and bytes of both directions, by Community ID.
+/// Client port, packets of both directions and bytes of both directions of each flow, by Community
+/// ID.
 fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
     let lines = text.lines();
     let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -45,7 +46,7 @@ fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
         .collect()
 }
 
-/// The reply of the other endpoint.
+/// The frame with swapped addresses and ports, as the reply of the other endpoint.
 fn answer(request: &[u8]) -> Vec<u8> {
     let mut frame = request.to_vec();
     for (to, from, len) in [(26, 30, 4), (30, 26, 4), (34, 36, 2), (36, 34, 2)] {
@@ -65,8 +66,8 @@ fn of_file(path: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Requests arrive on one interface and replies on another, and two threads inspect packets. The
-/// flows equal those of a file with both directions.
+/// Requests arrive on one interface and replies on another, and two threads analyze the packets.
+/// The flows must equal the flows of a file with both directions.
 #[test]
 fn directions_on_two_interfaces_are_the_flows_of_one_file() {
     let _machine = shared();
@@ -119,7 +120,8 @@ fn directions_on_two_interfaces_are_the_flows_of_one_file() {
 }
 
 /// The kernel removes VLAN tags from frames, but flows with different tags stay distinct. A flow
-/// that triggered is exempt from the cutoff once its trigger packet was inspected, in any thread.
+/// that triggered is exempt from the cutoff once its trigger packet was analyzed, by the inserter
+/// or the analyzer.
 #[test]
 fn flows_are_cut_off_but_those_that_trigger() {
     for analyzers in ["inline", "1"] {
@@ -132,7 +134,7 @@ fn flows_are_cut_off_but_those_that_trigger() {
         );
         let recorder = Recorder::start(&namespace, &line);
         let mut sender = Sender::new(&namespace, "v0");
-        // 5 packets of 500 bytes begin before 2 KiB.
+        // If packets have 500 bytes of payload, the first 5 of a flow begin before 2 KiB.
         let frames = [
             udp(1, 4000, 53, &[1; 500]),
             tagged(&udp(1, 4000, 53, &[1; 500]), &[(0x8100, 7)]),
@@ -158,8 +160,9 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// A dump of flows beyond their cutoff opens. Further packets of these flows are kept as soon as
-/// the dump is noticed, whether or not the window contains an earlier packet of them.
+/// A dump opens for flows that exceeded their cutoff. Further packets of these flows are stored as
+/// soon as the inserter notices the dump, whether or not the window contains an earlier packet of
+/// the flows.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for past in ["20s", "0s"] {
@@ -207,8 +210,8 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// The load quadruples and drops again. The ring reaches back to the goal nearly always. Flows keep
-/// their first packets, and keep all packets after the overload.
+/// The load quadruples and drops again. In at least 99 % of the readings, the ring reaches back to
+/// the goal. During the overload, packets are shed. Afterwards flows keep all packets again.
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
     const GOAL_S: u64 = 3;
@@ -227,8 +230,7 @@ fn the_ring_reaches_back_for_the_goal() {
     let recorder = Recorder::start(&namespace, &line);
     let api = Api::at(&socket);
     let mut sender = Sender::new(&namespace, "v0");
-    // A tenth of the packets belong to small flows of ten packets each, the rest to four large
-    // flows.
+    // One packet in ten belongs to small flows of ten packets each, the others to four large flows.
     let fill = |number: u64, frame: &mut [u8]| {
         let port = match number % 10 {
             0 => 2000 + u16::try_from(number / 100 % 60_000).unwrap(),

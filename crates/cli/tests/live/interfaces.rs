@@ -1,4 +1,4 @@
-//! Several interfaces, odd interfaces, and interfaces that come and go.
+//! Several interfaces, unusual interfaces, and interfaces that disappear and return.
 
 use std::{fs, net::UdpSocket, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     tun::Tun,
 };
 
-/// One file contains Ethernet and bare IP, each with its interface name.
+/// One dump file contains Ethernet frames and bare IP packets, each with its interface name.
 #[test]
 fn a_veth_and_a_tun_go_into_one_file() {
     let _machine = shared();
@@ -66,7 +66,8 @@ fn a_veth_and_a_tun_go_into_one_file() {
     );
 }
 
-/// The kernel shows a packet on `lo` twice, outgoing and incoming. It must be recorded once.
+/// The kernel shows a packet on `lo` twice, outgoing and incoming. The recorder must record it
+/// once.
 #[test]
 fn loopback_shows_each_packet_once() {
     let _machine = shared();
@@ -95,7 +96,8 @@ fn loopback_shows_each_packet_once() {
     assert!(numbers_to(&capture, 60000).into_iter().eq(0..100));
 }
 
-/// An interface that goes down is reported, and is recorded again when it comes up.
+/// An interface goes down and up. Messages report both, the interface is recorded again, and a dump
+/// across the gap is incomplete.
 #[test]
 fn an_interface_goes_down_and_up() {
     let _machine = shared();
@@ -119,7 +121,7 @@ fn an_interface_goes_down_and_up() {
     assert_eq!(outcome.source().stored, 2);
     assert_eq!(outcome.json["sources"][0]["gaps"], 1);
     assert_away(&outcome.dumps()[0], "v1");
-    // Reported once, although each thread has its own socket.
+    // One message reports the interface as down, although each thread has its own socket.
     let went_down = outcome
         .words
         .iter()
@@ -127,8 +129,8 @@ fn an_interface_goes_down_and_up() {
     assert_eq!(went_down.count(), 1, "{:#?}", outcome.words);
 }
 
-/// The dump misses an unknown number of packets of the time when an interface was away, and nothing
-/// else.
+/// Asserts that the dump is incomplete for one reason: an unknown number of packets from the time
+/// when the interface was away.
 fn assert_away(dump: &Value, source: &str) {
     let [missing] = &dump["missing"].as_array().unwrap()[..] else {
         panic!("{dump}")
@@ -146,8 +148,8 @@ fn assert_away(dump: &Value, source: &str) {
     assert!(from < to, "{missing}");
 }
 
-/// One interface is removed. The other interface is still recorded, dumps end on time, and the
-/// recording ends without error.
+/// One interface is removed. The other interface is still recorded. The dump is incomplete, so the
+/// exit code is 3.
 #[test]
 fn an_interface_is_removed() {
     let _machine = shared();
@@ -179,9 +181,9 @@ fn an_interface_is_removed() {
     assert_eq!(capture.packets.len(), 2);
 }
 
-/// The only interface is removed and created again: with one thread, with several, and without
-/// privileges. The recording continues. Dumps before and after the gap are complete, and a dump
-/// across the gap is incomplete.
+/// The only interface is removed and created again: with three engines, with one thread and
+/// several, and without privileges. The recording continues. Dumps before and after the gap are
+/// complete, and a dump during the gap is incomplete.
 #[test]
 fn the_only_interface_is_removed_and_comes_back() {
     let _machine = shared();
@@ -223,7 +225,7 @@ fn comes_back(tag: &str, engine: &[&str]) {
     recorder.dumps(1);
     namespace.ip("link del v0");
     recorder.line("gone", |line| line.contains("v1: the interface is gone"));
-    // A window that ends while the interface is away also includes the gap.
+    // A dump whose window is entirely within the gap must also report the gap.
     recorder.signal(Signal::USR1);
     recorder.dumps(2);
     namespace.add_veth("v0", "v1");
@@ -255,7 +257,7 @@ fn comes_back(tag: &str, engine: &[&str]) {
     assert_away(outcome.dump_of("manual"), "v1");
 }
 
-/// Waits until `count` packet sockets are bound to the present interface, by its present index.
+/// Waits until `count` packet sockets are bound to the interface that has this name now.
 fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     let deadline = Instant::now() + DEADLINE;
     namespace.enter(|| {
@@ -263,7 +265,7 @@ fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
         let one = list.iter().find(|one| one.name == interface).unwrap();
         let index = one.index.to_string();
         loop {
-            // sk, RefCnt, Type, Proto, Iface, …
+            // Columns of the file: sk, RefCnt, Type, Proto, Iface, …
             let sockets = fs::read_to_string("/proc/thread-self/net/packet").unwrap();
             let is_bound = |line: &&str| line.split_whitespace().nth(4) == Some(&index);
             if sockets.lines().filter(is_bound).count() == count {
@@ -275,8 +277,8 @@ fn wait_for_sockets(namespace: &Namespace, interface: &str, count: usize) {
     });
 }
 
-/// An interface that is removed too often stays away, although its own threads have ended. The
-/// other interface is still recorded, and every later dump is incomplete.
+/// After its fifth removal, an interface with several threads is no longer recorded and counts as
+/// away until the end. The other interface is still recorded, and every later dump is incomplete.
 #[test]
 fn an_interface_is_away_for_good() {
     let _machine = shared();
@@ -322,7 +324,7 @@ fn an_interface_is_away_for_good() {
         v1["gap_seconds"].as_f64().unwrap() > away.as_secs_f64(),
         "{v1}"
     );
-    // For a moment, the thread that ends first leaves the other thread alone.
+    // While one thread of v1 has ended and the other still runs, a message says `a part of v1`.
     let told = outcome
         .words
         .iter()

@@ -20,17 +20,17 @@ const RATE: u64 = 500_000;
 /// Port of the numbered frames.
 const BACKGROUND: u16 = 2000;
 
-/// The host whose packets a trigger packet requests.
+/// The host that sends the trigger packets, and whose packets the dumps contain.
 const HOST: u8 = 7;
 
 /// 500 kpps of 64-byte frames: no packet is lost, and dumps during the flood contain exactly their
 /// windows.
 ///
 /// Three consecutive trigger packets dump one host, and SIGUSR1 dumps everything. The windows of
-/// the first and the third dump together cover the second window, so the edges of the second dump
-/// are known to the packet. A busy machine may send more slowly, but all sent packets must be
-/// recorded. If the machine delays the recorder beyond a window's wait, or the sender between two
-/// triggers, the test tries up to two more times.
+/// the first and the third dump together cover the second window. So the test knows the second dump
+/// packet by packet. A busy machine may send more slowly, but all sent packets must be accounted
+/// for. If a delay of the recorder loses packets or makes them late, or the windows do not overlap,
+/// the test tries up to two more times.
 #[test]
 fn half_a_million_packets_a_second_are_all_there() {
     let _machine = quiet();
@@ -50,8 +50,8 @@ fn half_a_million_packets_a_second_are_all_there() {
 /// Records and checks the dumps.
 ///
 /// # Errors
-/// The recorder's report of late or lost packets because the machine delayed it, or that the
-/// triggers were too far apart. Other faults panic.
+/// If the machine delayed the recorder, the counts of lost or late packets. If the windows do not
+/// overlap, the time between them. Other faults panic.
 fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     let seconds = if soak() { 10 } else { 2 };
     let count = RATE * seconds;
@@ -77,7 +77,8 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         ],
     );
     let mut sender = Sender::new(namespace, "v0");
-    // The distance is small, so that windows overlap even on a slow machine.
+    // Triggers are 50 ms apart at full rate, so that windows of 800 ms overlap even on a slow
+    // machine.
     let trigger_at = |n: u64| count / 2 + n * RATE / 20;
     let mut due: Vec<(u64, u16)> = vec![
         (trigger_at(3), 60002),
@@ -96,7 +97,7 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
         }
     });
     let sent = sender.sent();
-    // The windows ended before the flood.
+    // The flood lasted longer than the windows.
     recorder.settle(sent);
     let outcome = recorder.stop();
     eprintln!(
@@ -174,8 +175,8 @@ fn record_at_speed(namespace: &Namespace) -> Result<(), String> {
     Ok(())
 }
 
-/// A stopped recorder loses packets in the kernel. The count is exact, and a dump whose window
-/// touches the loss reports it.
+/// A recorder stopped by SIGSTOP loses packets in the kernel. The count is exact, and a dump whose
+/// window touches the loss reports it.
 #[test]
 fn overload_is_counted_and_told() {
     let _machine = quiet();
@@ -206,9 +207,9 @@ fn overload_is_counted_and_told() {
     capture::read(dump);
 }
 
-/// A recorder that is stopped while a window is open reads the window's packets after its end. The
-/// dump contains these packets, or reports how many were late. A later dump of everything proves
-/// the count.
+/// A recorder that is stopped by SIGSTOP while a window is open reads packets of the window after
+/// its end. The dump contains these packets, or the source counts them as late. A later dump of
+/// everything shows how many packets were in the window.
 #[test]
 fn a_dump_that_was_held_up_is_honest() {
     let _machine = quiet();
@@ -223,8 +224,7 @@ fn a_dump_that_was_held_up_is_honest() {
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
     recorder.line("the trigger", |line| line.starts_with("trigger "));
     hold(&recorder);
-    // Half of the flood is within the window, half after it. The kernel buffers about half a second
-    // and may lose packets after that.
+    // The first half of the flood (150 ms) is within the window, the second half after it.
     sender.flood(30_000, Some(100_000), traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     recorder.settle(sender.sent());
@@ -255,7 +255,8 @@ fn a_dump_that_was_held_up_is_honest() {
 /// Stops the process, sends more than the kernel can buffer, and continues the process.
 fn stall(recorder: &Recorder, sender: &mut Sender) {
     hold(recorder);
-    // 64 MiB of kernel memory hold about 500 000 small frames.
+    // For a veth pair (10 Gbit/s) the kernel's ring has at most 150 MB, about 1,000,000 small
+    // frames.
     sender.flood(1_500_000, None, traffic::number, |_, _| {});
     recorder.signal(Signal::CONT);
     // Until the recorder has caught up, the kernel may have no room for a packet that the test
@@ -273,7 +274,7 @@ fn hold(recorder: &Recorder) {
     }
 }
 
-/// The state of the process in proc(5).
+/// The fields of /proc/PID/stat from the state of the process on (proc(5)).
 fn state(recorder: &Recorder) -> String {
     let path = format!("/proc/{}/stat", recorder.pid().as_raw_nonzero());
     let stat = fs::read_to_string(path).unwrap();
@@ -301,8 +302,6 @@ fn several_threads_write_one_ordered_file() {
     outcome.expect_code(0);
     let ledger = outcome.source();
     assert_eq!((ledger.received, ledger.stored), (count + 1, count + 1));
-    // 256 hosts are 256 flows. If one thread had received all flows, the threads would not have
-    // shared the load.
     let capture = capture::read(&outcome.dumps()[0]);
     let mut numbers = numbers_to(&capture, BACKGROUND);
     // Frames of different threads may have equal timestamps. Then the queue's number decides the
@@ -313,7 +312,7 @@ fn several_threads_write_one_ordered_file() {
     assert!(capture.packets.iter().all(|p| p.data.len() == SMALL));
 }
 
-/// `-c N` stores N packets. Other received packets count as filtered.
+/// `-c N` stores N packets. Further received packets count as filtered.
 #[test]
 fn a_count_is_exact() {
     let _machine = shared();
@@ -331,7 +330,7 @@ fn a_count_is_exact() {
 }
 
 /// A capture filter rejects packets: in the kernel if the kernel can evaluate the filter, otherwise
-/// in user space, where they are counted.
+/// in user space. Packets that the kernel rejects are not counted.
 #[test]
 fn what_the_capture_filter_refuses() {
     let _machine = shared();
@@ -344,7 +343,8 @@ fn what_the_capture_filter_refuses() {
         (&["-f", "host 10.0.0.7"][..], in_kernel),
         (&["-f", "host 10.0.0.7", "-s", "60"], in_kernel),
         (&["-f", "inbound and host 10.0.0.7"], in_user_space),
-        // Packets after the last stored packet are counted.
+        // With `-c` the filter runs in user space, so that packets after the last stored packet are
+        // counted.
         (&["-f", "host 10.0.0.7", "-c", "1000"], in_user_space),
     ] {
         let arguments = [&["-i", "v1", "--ring", "128MiB"], more].concat();

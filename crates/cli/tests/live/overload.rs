@@ -1,9 +1,9 @@
-//! Overload of the inspection over a veth pair: a test, and the experiments of
-//! docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//! Overload of the analysis over a veth pair: a test, and the experiments of docs/dev/shedding.md,
+//! after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
-//! The offered load is a multiple of the capacity: the rate at which the same recorder inspects
-//! packets during a flood, with plain dropping, measured in the same run. An experiment prints its
-//! table:
+//! The offered load is a multiple of the capacity. The capacity is the rate at which the same
+//! recorder analyzes packets during a flood, with plain dropping, measured in the same run. An
+//! experiment prints its table:
 //!
 //! ```text
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
@@ -34,13 +34,13 @@ use crate::{
     traffic::{self, Frames, HEADERS, Sender, udp},
 };
 
-/// Number of concurrent flows, and packets of each flow. Flows send in turns, and start at
-/// different times.
+/// Number of concurrent flows, and [`LENGTH`] is the number of packets of each flow. Flows send in
+/// turns, and start at different times.
 const SLOTS: u64 = 50;
 const LENGTH: u64 = 500;
-/// Number of first packets of a flow that count.
+/// The first packets of a flow, which the tests look for in dumps.
 const HEAD: u64 = 10;
-/// A packet rate that no recorder with a slow script can inspect.
+/// A packet rate (per second) that no recorder with [`slow_script`] can analyze.
 const FLOOD: u64 = 150_000;
 
 /// Bytes of an Ethernet header.
@@ -53,7 +53,7 @@ fn place(number: u64) -> (u64, u64) {
     (at / LENGTH * SLOTS + slot, at % LENGTH)
 }
 
-/// Fills a frame of a flow. The payload contains its position.
+/// Fills a frame of a flow. The payload contains the packet's position in the flow.
 fn fill(number: u64, frame: &mut [u8]) {
     let (flow, at) = place(number);
     let port = 1000 + u16::try_from(flow).unwrap();
@@ -69,17 +69,17 @@ fn slow_script(directory: &Path) -> PathBuf {
     path
 }
 
-/// Losses by cause.
+/// Lost packets by cause.
 #[derive(Debug, Clone, Copy)]
 struct Losses {
     kernel: u64,
     shed: u64,
-    /// Stored packets that were overwritten before their inspection.
+    /// Stored packets that were overwritten before their analysis.
     lapped: u64,
 }
 
 impl Losses {
-    /// Checks that the counts add up to all sent packets.
+    /// Reads the losses, and asserts that the recorder's counts include all sent packets.
     fn of(outcome: &Outcome, sent: u64) -> Self {
         let ledger = outcome.source();
         assert_eq!(ledger.received, sent);
@@ -92,8 +92,8 @@ impl Losses {
     }
 }
 
-/// Sends packets. Returns the losses, and the time until the last packet was stored or lost.
-/// `line`: arguments of a recorder that inspects inline.
+/// Sends packets to a recorder with the arguments `line`. Returns the number of sent packets, the
+/// losses, and the time until the last packet was stored or lost.
 fn losses(
     namespace: &Namespace,
     line: &str,
@@ -109,9 +109,9 @@ fn losses(
     (sent, Losses::of(&recorder.stop(), sent), took)
 }
 
-/// Maximum rate, in packets a second, at which a recorder with inline inspection inspects packets
-/// during a flood. Also prints the rate that it sustains for four seconds without loss, in steps of
-/// a tenth.
+/// Rate, in packets a second, at which a recorder with inline analysis stores packets during a
+/// flood. Also prints the rate that the recorder sustains for four seconds without loss, found by
+/// lowering the rate in steps of a tenth.
 fn capacity(
     namespace: &Namespace,
     line: &str,
@@ -137,8 +137,8 @@ fn capacity(
     capacity as u64
 }
 
-/// Flows that were sent from their start, and how many of these have all their first packets
-/// stored.
+/// Number of flows that were sent from their start (`of`), and number of flows whose first [`HEAD`]
+/// packets are all stored (`whole`).
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     whole: usize,
@@ -146,7 +146,7 @@ struct Heads {
     lost: Losses,
 }
 
-/// Arguments of a recorder that keeps all inspected packets.
+/// Arguments of a recorder with inline analysis whose ring keeps all stored packets.
 fn heads_line(script: &Path, options: &str) -> String {
     format!(
         "-i v1 --ring 512MiB --set analyzers=inline --set capture-buffer=1MiB {options} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
@@ -234,9 +234,10 @@ fn heads_by_overload() {
     }
 }
 
-/// Sends 900,000 packets at 150 kpps in 1,800 flows to a module that can inspect about 25,000 a
-/// second. Half of the flows are encrypted. Returns the number of flows whose first ten packets the
-/// module saw in order, and the losses.
+/// Sends 900,000 packets at 150 kpps in 1,800 flows to a module that can analyze about 25,000 a
+/// second. With `shunts`, the module shunts half of the flows after ten packets, as if these flows
+/// were encrypted. Returns the number of flows whose first ten packets the module saw in order, and
+/// the losses.
 fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool) -> (u64, Losses) {
     let directory = TempDir::new().unwrap();
     let module = directory.path().join("slow.lua");
@@ -272,7 +273,7 @@ fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool
     (events, Losses::of(&outcome, sender.sent()))
 }
 
-/// After figure 12: all algorithms, each algorithm turned off, and no algorithm. The events come
+/// After figure 12: all mechanisms, each mechanism turned off, and no mechanism. The events come
 /// from a module.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
@@ -372,8 +373,8 @@ fn mixes() -> Option<Frames> {
     Some(frames)
 }
 
-/// The frame without VLAN tags, and with one byte of both addresses changed, except group
-/// addresses. Checksums stay wrong, because no receiver checks them here.
+/// The frame without VLAN tags, and with one byte of both addresses XORed with `by`, except in
+/// group addresses. Checksums stay wrong, because no receiver checks them here.
 fn changed(frame: &[u8], by: u8) -> Vec<u8> {
     let (ends, mut rest) = frame.split_at(HEADER_LEN - 2);
     while rest.starts_with(&[0x81, 0]) || rest.starts_with(&[0x88, 0xa8]) {
@@ -397,7 +398,8 @@ fn changed(frame: &[u8], by: u8) -> Vec<u8> {
     frame
 }
 
-/// Number of Suricata's events by kind for the capture on a command's stdout.
+/// Runs Suricata on the capture that `command` writes to stdout. Returns the number of Suricata's
+/// events by kind.
 fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
     let directory = TempDir::new().unwrap();
     let mut source = command
@@ -405,7 +407,8 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Suricata's own rules report gaps. Fewer kept packets would give more events.
+    // Loads no rules. Suricata's own rules report gaps, so fewer kept packets would give more
+    // events.
     let output = Command::new("suricata")
         .args("-r /dev/stdin -k none -S /dev/null --runmode single -l".split(' '))
         .arg(directory.path())
@@ -413,7 +416,7 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Exit code 3 means that packets are missing.
+    // Exit code 3 of the query means that packets are missing.
     assert!(matches!(source.wait().unwrap().code(), Some(0 | 3)));
     let mut events = BTreeMap::new();
     for line in fs::read_to_string(directory.path().join("eve.json"))
@@ -431,9 +434,9 @@ fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
     events
 }
 
-/// After figure 12 with a real analyzer: Suricata reads the ring's contents at the end. The packet
-/// rate is four times the inspection capacity, and four times as many bytes arrive as the ring
-/// holds.
+/// After figure 12 with a real analyzer: at the end, Suricata reads the packets that the ring still
+/// has. Packets arrive at four times the capacity, and four times as many bytes as the ring has
+/// room for. The run `no loss` has a ring of 1 GiB and no slow script.
 #[test]
 #[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
 fn events_of_suricata() {

@@ -22,7 +22,7 @@ use crate::{
 /// User ID of nobody.
 pub(crate) const NOBODY: &str = "65534";
 
-/// Lets every user enter the folder with the dump directory, then runs the remaining command.
+/// A wrapper that lets every user enter the folder with the dump directory, then runs the recorder.
 pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "sh",
     "-c",
@@ -31,12 +31,12 @@ pub(crate) const OPEN_FOLDER: [&str; 5] = [
     "DIR",
 ];
 
-/// The name of each thread and a field of its status (proc(5)).
+/// The name of each thread, and the value of a field of its status (proc(5)).
 pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, String)> {
     let pid = recorder.pid().as_raw_nonzero();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let one = |thread: std::io::Result<fs::DirEntry>| {
-        // The thread may have ended.
+        // If the file is not there, the thread has ended.
         let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
         let value = |field| {
             let mut lines = status.lines();
@@ -48,7 +48,7 @@ pub(crate) fn of_threads(recorder: &Recorder, field: &str) -> Vec<(String, Strin
     threads.filter_map(one).collect()
 }
 
-/// The dump directory belongs to another user and is closed to others.
+/// A wrapper that creates the dump directory for nobody, with mode 700, then runs the recorder.
 pub(crate) const THEIR_FOLDER: [&str; 5] = [
     "sh",
     "-c",
@@ -63,8 +63,8 @@ pub(crate) const NOTHING: &str = "0000000000000000";
 /// CAP_DAC_OVERRIDE alone.
 pub(crate) const WRITE_ANYWHERE: &str = "0000000000000002";
 
-/// Name and permitted capabilities of each thread. Waits until all threads are named, because a new
-/// thread first has the name of its parent.
+/// Name and permitted capabilities of each thread. Waits until all threads have their own names,
+/// because a new thread first has the name of its parent.
 pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -78,7 +78,7 @@ pub(crate) fn threads(recorder: &Recorder) -> Vec<(String, String)> {
     }
 }
 
-/// Checks that no thread has capabilities, or can get them back.
+/// Asserts that no thread has capabilities, or can get capabilities again.
 pub(crate) fn assert_given_up(recorder: &Recorder) {
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let threads = assert_all(recorder, set, NOTHING);
@@ -87,14 +87,14 @@ pub(crate) fn assert_given_up(recorder: &Recorder) {
     assert_all(recorder, "NoNewPrivs", "1");
 }
 
-/// Asserts that a field of each thread's status has a value. Threads that see packets have the
-/// value before the start is reported. Threads that filled the ring may still be ending, so this
-/// waits for them. Returns the number of threads.
+/// Asserts that a field of each thread's status has a value. Threads that see packets must have the
+/// value when the recorder reports its start. Threads that filled the ring may still be ending, so
+/// this function waits for their end. Returns the number of threads.
 pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let threads = of_threads(recorder, field);
-        // The signal thread has its name before it drops privileges.
+        // The signal thread is named before it drops privileges, so the list must contain its name.
         assert!(threads.iter().any(|(name, _)| name == "signals"));
         let mut others = threads.iter().filter(|(_, it)| it != value).peekable();
         if others.peek().is_none() {
@@ -108,7 +108,8 @@ pub(crate) fn assert_all(recorder: &Recorder, field: &str, value: &str) -> usize
     }
 }
 
-/// Sends a packet that triggers, and checks that the dump is complete.
+/// Sends a packet that triggers, and checks that the dump is complete. Returns the user ID of the
+/// owner of the dump's file.
 pub(crate) fn record_one(namespace: &Namespace, recorder: Recorder) -> u32 {
     Sender::new(namespace, "v0").send(&udp(1, 1000, 60000, &[1; 8]));
     recorder.dumps(1);
@@ -144,8 +145,8 @@ fn root_keeps_nothing() {
     assert_eq!(record_one(&namespace, recorder), 0);
 }
 
-/// Root without `-Z` keeps the capability to write to the directory, except in threads that inspect
-/// packets.
+/// Root without `-Z` keeps CAP_DAC_OVERRIDE to write to a directory of another user, except in
+/// threads that analyze packets.
 #[test]
 fn only_who_writes_may_write_anywhere() {
     let _machine = shared();
@@ -199,7 +200,8 @@ pub(crate) fn copy_for_anyone() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// A user starts the program after `setcap`: the file has the capability, the user has none.
+/// A user without capabilities starts a program file that got cap_net_raw by `setcap`. The
+/// recording works, and no thread keeps a capability.
 #[test]
 fn file_capabilities_are_enough() {
     let _machine = shared();
@@ -220,7 +222,7 @@ fn file_capabilities_are_enough() {
            --inh-caps -all --bounding-set +net_raw {} "$@""#,
         program.display()
     );
-    // A file system mounted with nosuid gives no capabilities.
+    // On a file system mounted with nosuid, file capabilities have no effect.
     let probe = [
         "setpriv",
         "--reuid",
@@ -257,7 +259,8 @@ fn file_capabilities_are_enough() {
     assert_eq!(record_one(&namespace, recorder).to_string(), NOBODY);
 }
 
-/// Start like a systemd service with AmbientCapabilities=CAP_NET_RAW and its own user.
+/// A user starts the program with cap_net_raw as ambient capability, as systemd does with
+/// AmbientCapabilities=CAP_NET_RAW. The recording works, and no thread keeps a capability.
 #[test]
 fn ambient_capabilities_are_enough() {
     let _machine = shared();
@@ -269,7 +272,7 @@ fn ambient_capabilities_are_enough() {
         return;
     }
     let (_folder, program) = copy_for_anyone();
-    // The wrapper skips the program's name that follows.
+    // `shift 2` drops the arguments DIR and PROGRAM, because the copy runs instead of PROGRAM.
     let run = format!(
         r#"chmod 777 "${{1%/dumps}}" && shift 2 && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
            --inh-caps +net_raw --ambient-caps +net_raw {} "$@""#,

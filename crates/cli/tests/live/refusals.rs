@@ -1,5 +1,5 @@
-//! Sources that cannot be recorded are refused by one message that says what to do. Owners of the
-//! created files.
+//! Sources that cannot be recorded are refused by one message that says what to do. Also tests who
+//! owns the created files.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
@@ -17,7 +17,7 @@ use crate::{
 /// User ID of nobody.
 const NOBODY: u32 = 65534;
 
-/// The message of a refusal.
+/// Runs a command that must end with exit code `code` and one line on stderr. Returns that line.
 fn refusal(namespace: &Namespace, wrapper: &[&str], arguments: &[&str], code: i32) -> String {
     let (got, words) = run(namespace, wrapper, arguments);
     assert_eq!(got, code, "{arguments:?}: {words}");
@@ -26,7 +26,7 @@ fn refusal(namespace: &Namespace, wrapper: &[&str], arguments: &[&str], code: i3
     lines[0].to_owned()
 }
 
-/// Without the capability the message names both ways to get the capability.
+/// A user without CAP_NET_RAW is refused. The message names two remedies: sudo, and setcap.
 #[test]
 fn without_the_capability() {
     let _machine = shared();
@@ -69,7 +69,8 @@ fn without_the_capability() {
     );
 }
 
-/// Interfaces that do not exist, or whose link type is unknown.
+/// Interfaces that do not exist or have an unknown link type are refused. For a missing interface,
+/// the message lists the existing interfaces.
 #[test]
 fn interfaces_that_cannot_be_recorded() {
     let _machine = shared();
@@ -130,7 +131,8 @@ fn interfaces_that_cannot_be_sent_on() {
     assert!(line.contains("sudo ip link set v0 up"), "{line}");
 }
 
-/// Under sudo the dumps belong to the user who called sudo, and other users cannot read them.
+/// Under sudo, dumps and their directory belong to the user who called sudo. Only this user and the
+/// user's group may read them.
 #[test]
 fn under_sudo_files_belong_to_the_caller() {
     let _machine = shared();

@@ -15,14 +15,14 @@ use crate::{
     traffic::{self, Sender, udp},
 };
 
-/// Time limit for stopping with an open window. It is much shorter than the window, and shorter
-/// still on an idle machine and disk.
+/// Time limit for stopping while a window of 60 s is open. The long variant, for an idle machine
+/// and disk, has a shorter limit.
 pub(crate) fn prompt() -> Duration {
     Duration::from_millis(if soak() { 500 } else { 5000 })
 }
 
 /// SIGINT during an open window closes the window. The file is completed, and the verdict is
-/// complete.
+/// `complete`.
 #[test]
 fn an_interrupt_closes_the_open_window() {
     let _machine = quiet();
@@ -30,7 +30,7 @@ fn an_interrupt_closes_the_open_window() {
         return;
     };
     let mut times = Vec::new();
-    // A machine that was held up may need a second try.
+    // If the machine delays the end, the test tries up to two more times.
     for _ in 0..3 {
         let recorder = Recorder::start(
             &namespace,
@@ -73,11 +73,12 @@ fn other_signals_end_it_too() {
     assert_eq!(outcome.source().received, 0);
 }
 
-/// The tests themselves may run under nohup, whose ignore is inherited.
+/// A wrapper that resets the action for SIGHUP. If the tests run under nohup, the recorder would
+/// otherwise inherit that SIGHUP is ignored.
 const HANGUP_BY_DEFAULT: [&str; 2] = ["env", "--default-signal=HUP"];
 
-/// HUP asks a service to reload its files. Without such files the service reports that and
-/// continues.
+/// SIGHUP asks a recorder without a terminal to reload its configuration. Without `--config` the
+/// recorder reports that, and continues.
 #[test]
 fn a_hangup_does_not_end_a_service() {
     let _machine = shared();
@@ -96,7 +97,7 @@ fn a_hangup_does_not_end_a_service() {
     recorder.stop().expect_code(0);
 }
 
-/// HUP ends a recording on a terminal, unless it was started with HUP ignored.
+/// SIGHUP ends a recording whose stdin is a terminal, unless it was started with SIGHUP ignored.
 #[test]
 fn a_hangup_ends_a_recording_at_a_terminal() {
     let _machine = shared();
@@ -127,8 +128,8 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     assert!(!outcome.said("SIGHUP"), "{:#?}", outcome.words);
 }
 
-/// A second signal stops at once. The open dump stays a `.part` file, which is named, and the exit
-/// code is 1.
+/// A second signal stops the recorder at once. The open dump stays a `.part` file, a message names
+/// the file, and the exit code is 1.
 #[test]
 fn a_second_signal_aborts() {
     let _machine = shared();
@@ -179,8 +180,8 @@ fn aborted(namespace: &Namespace) -> Option<Outcome> {
     (outcome.dumps()[0]["verdict"] != "complete").then_some(outcome)
 }
 
-/// SIGUSR1 dumps all packets in the window, regardless of `--dump`. `manual-dump` restricts the
-/// packets.
+/// SIGUSR1 dumps all packets in the window. The key `manual-dump` restricts the dump to the packets
+/// of a filter.
 #[test]
 fn a_trigger_by_hand_dumps_everything() {
     let _machine = shared();
@@ -218,7 +219,7 @@ fn a_trigger_by_hand_dumps_everything() {
     }
 }
 
-/// SIGUSR2 prints the ledger so far.
+/// SIGUSR2 prints the packet counts up to now.
 #[test]
 fn statistics_on_demand() {
     let _machine = shared();

@@ -24,8 +24,9 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// One rule of each kind, by number. TCP content is matched in each packet. In streams Suricata
-/// inspects chunks of 2,560 bytes, and attributes a match to the last packet of the chunk.
+/// One rule each for TCP, UDP, ICMP and packets in a VLAN, with the numbers 1 to 4. `tcp-pkt`
+/// matches TCP content in each packet. In streams, Suricata inspects chunks of 2,560 bytes, and
+/// attributes a match to the last packet of the chunk.
 const RULES: &str = r#"
 alert tcp-pkt any any -> any any (msg:"tcp"; flow:established; content:"retroscope over TCP"; sid:1; rev:1;)
 alert udp any any -> any any (msg:"udp"; content:"retroscope over UDP"; sid:2; rev:1;)
@@ -33,7 +34,8 @@ alert icmp any any -> any any (msg:"icmp"; itype:8; content:"retroscope over ICM
 alert udp any any -> any 4789 (msg:"vlan"; content:"retroscope in a VLAN"; sid:4; rev:1;)
 "#;
 
-/// Alerts go to the recorder, and together with the packet to a file.
+/// Suricata's configuration. Alerts go to the recorder's socket, and together with their packets to
+/// a file.
 const CONFIGURATION: &str = r#"%YAML 1.1
 ---
 vars:
@@ -98,12 +100,12 @@ impl Suricata {
                 break;
             }
         }
-        // Keep reading Suricata's output.
+        // Keep reading Suricata's output, because a full pipe would block Suricata.
         std::thread::spawn(move || lines.for_each(drop));
         suricata
     }
 
-    /// Stops Suricata. It then reports open flows and pending events.
+    /// Stops Suricata by SIGINT. Before its end, Suricata reports open flows and pending events.
     fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -131,7 +133,7 @@ fn is_installed() -> bool {
     false
 }
 
-/// An IPv4 frame between the hosts of [`udp`] with another protocol.
+/// An IPv4 frame of protocol `proto` from 10.0.0.`from` to 10.0.0.`to`.
 fn ip(proto: u8, from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = udp(from, 0, 0, &vec![0; payload.len()]);
     frame.truncate(14 + 20);
@@ -159,7 +161,7 @@ fn tcp(is_back: bool, seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Vec<u8> 
     ip(6, hosts[0], hosts[1], &segment)
 }
 
-/// The sent frames, all different.
+/// The frames that the test sends, all different.
 fn traffic() -> Vec<Vec<u8>> {
     const SYN: u8 = 2;
     const ACK: u8 = 16;
@@ -187,7 +189,8 @@ fn traffic() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The sent frame of a packet in Suricata's alert, which lacks the tag that the kernel removed.
+/// The sent frame of a packet in Suricata's alert. The packet may lack the VLAN tag, because the
+/// kernel removed it.
 fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     let is_it = |frame: &&Vec<u8>| {
         let plain = [&frame[..12], &frame[16..]].concat();
@@ -197,8 +200,8 @@ fn sent_as<'f>(sent: &'f [Vec<u8>], packet: &[u8]) -> &'f Vec<u8> {
     sent.iter().find(is_it).expect("it was sent")
 }
 
-/// The packets of Suricata's alerts are in dumps byte for byte and marked. A dump contains the past
-/// of its flow and of no other flow.
+/// Dumps contain the packet of each of Suricata's alerts byte for byte and marked. Each such dump
+/// contains the earlier packets of the alert's flow, and no other flow.
 #[test]
 fn the_frame_of_each_alert_is_dumped_and_marked() {
     let _machine = shared();

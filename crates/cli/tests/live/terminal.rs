@@ -15,7 +15,7 @@ use rustix::{
 
 /// Time limit for a screen.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Start of each screen.
+/// Sequence at the start of each screen: cursor to the first line.
 const HOME: &str = "\x1b[1H";
 
 /// Sequence that leaves the alternate screen.
@@ -33,7 +33,7 @@ impl Drop for Running {
 
 /// A pseudoterminal.
 pub(crate) struct Terminal {
-    /// The other end, which keeps the terminal open.
+    /// The master end, which keeps the pseudoterminal open.
     pub(crate) master: OwnedFd,
 }
 
@@ -64,7 +64,7 @@ impl Terminal {
         assert_eq!(write(&self.master, &[key]).unwrap(), 1);
     }
 
-    /// Reads output until a condition holds.
+    /// Appends the program's output to `seen` until a condition holds.
     pub(crate) fn wait(&self, seen: &mut String, is_it: impl Fn(&str) -> bool) {
         let until = Instant::now() + DEADLINE;
         while !is_it(seen) {
@@ -80,7 +80,7 @@ impl Terminal {
     }
 }
 
-/// Lines of the last whole screen.
+/// The last whole screen in `seen`, divided at escape sequences.
 fn screen(seen: &str) -> Vec<&str> {
     let mut screens = seen.rsplit(HOME).skip(1);
     let screen = screens.next().unwrap_or_default();

@@ -15,7 +15,9 @@ use crate::{
     traffic::{Sender, udp},
 };
 
-/// Rows of known traffic, keys, resizing, ^Z, and the restored terminal.
+/// `flows --top` shows rows of known traffic, sorts them by packets after the key `p`, and follows
+/// a changed terminal size. While it is stopped by SIGTSTP and after its end, the terminal has its
+/// old modes.
 #[test]
 fn a_table_on_a_terminal() {
     let _machine = shared();

@@ -1,5 +1,4 @@
-//! VLAN tags: the kernel removes them from frames, and the dump has them at their place on the
-//! wire.
+//! VLAN tags: the kernel removes tags from frames, and a dump has them at their place on the wire.
 
 use crate::{
     capture,
@@ -9,11 +8,11 @@ use crate::{
     traffic::{Sender, tagged, udp},
 };
 
-/// 802.1Q and 802.1ad.
+/// Tag protocol identifiers of 802.1Q and 802.1ad.
 const DOT1Q: u16 = 0x8100;
 const DOT1AD: u16 = 0x88a8;
 
-/// The tag of a frame triggers, and all frames are dumped byte for byte.
+/// A VLAN tag triggers. The dump must contain all frames byte for byte, with their tags.
 #[test]
 fn tags_round_trip() {
     let _machine = shared();
@@ -43,7 +42,8 @@ fn tags_round_trip() {
     assert_eq!(came, sent.iter().collect::<Vec<_>>());
 }
 
-/// `$flow` selects the flow with any tags in both directions, and no other flow.
+/// `$flow` selects the packets of a flow in both directions with any VLAN tags, and of no other
+/// flow.
 #[test]
 fn a_flow_is_the_same_under_tags() {
     let _machine = shared();
@@ -83,7 +83,8 @@ fn a_flow_is_the_same_under_tags() {
     assert_eq!(came, flow.iter().collect::<Vec<_>>());
 }
 
-/// A trigger that never matched because all its packets were tagged gets advice.
+/// If a trigger never matched because all its packets were tagged, the recorder advises a filter
+/// with `vlan`.
 #[test]
 fn a_trigger_that_misses_tagged_packets_is_told() {
     let _machine = shared();

@@ -18,13 +18,13 @@ const FUTURE: Duration = Duration::from_millis(200);
 /// `--duration` of the recording.
 const DURATION: Duration = Duration::from_secs(1);
 
-/// Time that a dump may take after the end of its window.
+/// Time between the end of a dump's window and the report that the dump is finished, at most.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// A single packet on an idle link triggers. Its dump is complete on disk `--future` + 100 ms
-/// later, although no packet follows. Other load on the machine sometimes delays the dump, so the
-/// best of five tries counts. The long variant needs an idle machine and disk, and counts the
-/// median.
+/// A single packet on an idle link triggers. Its dump is complete on disk at most 100 ms after the
+/// end of `--future`, although no packet follows. Other load on the machine sometimes delays the
+/// dump, so the best of five tries counts. The long variant needs an idle machine and disk, and
+/// counts the median of 20 tries.
 #[test]
 fn a_lone_packet_is_dumped_on_time() {
     let _machine = quiet();
@@ -59,8 +59,9 @@ fn a_lone_packet_is_dumped_on_time() {
     }
 }
 
-/// `--duration` ends the recording shortly after that time. The open window is cut and complete. If
-/// a busy machine sends the packet too late or delays the end, the test records again.
+/// `--duration` ends the recording shortly after that time. The dump of the open window is clipped
+/// and complete. If a busy machine sends the packet too late or delays the end, the test records
+/// again, up to four times.
 #[test]
 fn a_duration_ends_the_recording() {
     let _machine = shared();
@@ -75,7 +76,7 @@ fn a_duration_ends_the_recording() {
             "-i v1 --ring 128MiB --duration 1s --past 0 --future 60 --trigger 'udp port 60000'",
         );
         sender.send(&udp(1, 1000, 60000, &[0; 8]));
-        // Before the end of the window.
+        // `wait` fails after 30 s, long before the end of the window of 60 s.
         let outcome = recorder.wait();
         outcome.expect_code(0);
         let received = outcome.source().received;
@@ -92,8 +93,8 @@ fn a_duration_ends_the_recording() {
     );
 }
 
-/// Maximum CPU use of an idle recorder. This test measured 0.3 to 0.7: processor time is counted in
-/// hundredths of a second, of which two seconds have 200.
+/// Maximum CPU use of an idle recorder. This test measured 0.3 to 0.7 %. /proc counts CPU time in
+/// hundredths of a second, so 2 s of recording resolve 0.5 %.
 const IDLE_PERCENT_MAX: f64 = 2.0;
 
 /// An idle recorder uses almost no CPU.
@@ -105,7 +106,7 @@ fn an_idle_recorder_rests() {
     };
     let seconds = if soak() { 10 } else { 2 };
     let mut percents = Vec::new();
-    // CPU time that a hypervisor takes away is charged to the running thread.
+    // A hypervisor's pauses are charged to the running thread, so the best of three tries counts.
     for _ in 0..3 {
         let recorder = Recorder::start_with(
             &namespace,
