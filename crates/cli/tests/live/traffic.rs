@@ -79,14 +79,14 @@ impl Frames {
     }
 }
 
-/// A packet socket on an interface of a namespace.
+/// Sends frames out of an interface of a namespace.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: LiveSender,
 }
 
 impl Sender {
-    /// Opens the socket on an interface.
+    /// Opens an interface of the namespace for sending.
     pub(crate) fn new(namespace: &Namespace, interface: &str) -> Self {
         let open = || LiveSender::open(interface, Path::new("retroscope")).unwrap();
         Self {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::recording::{DEADLINE, Recording};
 
-/// The first packet of a finished dump: its timestamp in µs, and its headers.
+/// Timestamp in µs and headers of the first packet of a finished dump.
 fn first_packet(path: &Path) -> (i64, retroscope_packet::Parsed) {
     let mut reader = CaptureReader::new(File::open(path).unwrap()).unwrap();
     let record = reader.next().unwrap().expect("it has a packet");
@@ -25,7 +25,8 @@ fn first_packet(path: &Path) -> (i64, retroscope_packet::Parsed) {
     )
 }
 
-/// Waits for `count` sidecars in the directory.
+/// Waits for at least `count` sidecars in the directory. Returns path and content of all sidecars,
+/// sorted by path.
 fn sidecars(recording: &Recording, count: usize) -> Vec<(PathBuf, Value)> {
     let since = Instant::now();
     loop {
@@ -58,8 +59,9 @@ fn alert(number: u64, us: i64, packet: &retroscope_packet::Parsed) -> String {
     alert.to_string()
 }
 
-/// Each source of alerts. The dump exists when it is reported as finished, and the alert's frame is
-/// marked although it was recorded before the alert.
+/// Alerts arrive through a stream socket, a datagram socket and a followed file that is then
+/// rotated. Each alert must get a dump, and the sidecar reports that the alert's packet was found,
+/// although it was recorded before the alert.
 #[test]
 fn alerts_come_by_sockets_and_from_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -76,7 +78,7 @@ fn alerts_come_by_sockets_and_from_files() {
         .for_each(|from| arguments.extend(["--alerts", from]));
     let mut recording = Recording::start_in(folder, &arguments);
     let lines = recording.lines();
-    // Take any packet of the traffic for the alerts.
+    // A manual dump provides a packet of the traffic, which all alerts are about.
     recording.told(&["trigger", "udp", "--past", "1s", "--future", "0s"]);
     let (path, _) = sidecars(&recording, 1).remove(0);
     let (us, packet) = first_packet(&path.with_extension("pcapng"));
@@ -95,7 +97,7 @@ fn alerts_come_by_sockets_and_from_files() {
     let mut file = File::options().append(true).open(&log).unwrap();
     writeln!(file, "{}", alert(3, us, &packet)).unwrap();
     sidecars(&recording, 4);
-    // The log is rotated.
+    // The log is rotated: the old file is renamed, and a new file gets its name.
     fs::rename(&log, log.with_extension("1")).unwrap();
     fs::write(&log, alert(4, us, &packet) + "\n").unwrap();
     let all = sidecars(&recording, 5);
@@ -127,8 +129,8 @@ fn alerts_come_by_sockets_and_from_files() {
     assert!(!stream.exists() && !datagrams.exists(), "they go with it");
 }
 
-/// While the dump of a flow is open, two alerts about a frame of the flow share that dump. A third
-/// alert finds nothing.
+/// While the dump of a flow is open, two alerts about a packet of the flow share that dump. A third
+/// alert names a flow without packets, so its dump is empty and incomplete.
 #[test]
 fn alerts_of_a_flow_share_its_dump() {
     let folder = tempfile::tempdir().unwrap();

@@ -58,7 +58,7 @@ fn a_file_is_checked_and_nothing_is_started() {
         code == 2 && said.contains("c.toml:4:10: rule 'a': syntax error"),
         "{said}"
     );
-    // A start reports the same error, and opens nothing first.
+    // A start without `--check-config` reports the same error, and opens nothing before.
     let output = record(&["--config", "c.toml"], folder.path());
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("c.toml:4:10: "), "{output:?}");
@@ -88,7 +88,8 @@ struct Following {
     said: Lines,
 }
 
-/// A rule for the recording's own traffic. It dumps nothing except what a test requests.
+/// A rule that matches the generated traffic. Its dump is open for an hour and gets no packet,
+/// because no packet has port 1.
 const RULE: &str =
     "[[rule]]\nname = 'all'\nfilter = 'udp'\npast = 0\nfuture = '1h'\ndump = 'udp port 1'\n";
 
@@ -120,12 +121,12 @@ impl Following {
         kill_process(pid, Signal::HUP).unwrap();
     }
 
-    /// Waits for a line that contains `part`.
+    /// Waits for a line of the log that contains `part`.
     fn line(&self, part: &str) -> String {
         self.said.line(part)
     }
 
-    /// Names of the rules, and whether each comes from the file.
+    /// Name and expression of each rule, and whether the rule comes from the file.
     fn rules(&self) -> Value {
         let rules = self.recording.asked(&["rules"]);
         let rules = rules["rules"].as_array().unwrap().iter();
@@ -148,7 +149,8 @@ impl Following {
         }
     }
 
-    /// Stops the recording. Asserts that nothing was lost and all packets were inspected.
+    /// Stops the recording, which must end with exit code 0. Asserts that no packet was lost and
+    /// all packets were analyzed.
     fn end(self) -> Value {
         self.recording.told(&["stop"]);
         let (status, json) = self.recording.end();
@@ -195,7 +197,7 @@ fn a_hangup_reloads_the_rules_while_traffic_runs() {
     following.line(": nothing changed");
     let json = following.end();
     let dumps = json["dumps"].as_array().unwrap();
-    // Each dump has the window of its rule.
+    // Each rule has one dump, also the removed rule.
     let told: Vec<_> = dumps
         .iter()
         .map(|it| (it["rule"].as_str().unwrap(), &it["verdict"]))
@@ -215,7 +217,7 @@ fn a_reload_is_all_or_nothing() {
     let rules = following.rules();
     let goes_on = "[[rule]]\nname = 'new'\nfilter = 'tcp'\n";
     for (text, why) in [
-        // All keys that need a restart are named.
+        // The message names all changed keys that need a restart.
         (
             format!("snaplen = 200\nring = '32MiB'\nmax-flows = 3\n{RULE}{goes_on}"),
             "max-flows, snaplen cannot change while the recording runs",
@@ -262,7 +264,7 @@ fn a_reload_is_all_or_nothing() {
         let hits = following.hits("all");
         following.wait_for_hits("all", hits);
     }
-    // The command line overrides the file, so changes of these keys in the file have no effect.
+    // The command line sets `hold-off` and `ring`, so these keys in the file have no effect.
     following.write(&format!("hold-off = '9s'\nring = '32MiB'\n{text}"));
     assert_eq!(following.recording.asked(&["reload"])["changed"], false);
     fs::remove_file(following.recording.folder.path().join("c.toml")).unwrap();
@@ -273,7 +275,7 @@ fn a_reload_is_all_or_nothing() {
     drop(folder);
 }
 
-/// An invalid file is reported, and the EVE file is reopened anyway.
+/// After SIGHUP, an invalid configuration is reported, and the EVE file is opened again anyway.
 #[test]
 fn a_hangup_with_a_wrong_file_reopens_the_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -314,7 +316,8 @@ fn a_storm_of_hangups_changes_nothing_else() {
         following.hang_up();
     }
     following.write(&format!("past = '1h'\n{RULE}"));
-    // A queued reload may read the file before this write.
+    // A reload that is still pending may read the file before or after this write. Reload until
+    // nothing changes.
     let deadline = Instant::now() + DEADLINE;
     while following.recording.asked(&["reload"])["changed"] == true {
         assert!(Instant::now() < deadline);
@@ -333,7 +336,8 @@ fn a_storm_of_hangups_changes_nothing_else() {
     );
 }
 
-/// Known flows get a lower cutoff, then a higher cutoff.
+/// A reload lowers the cutoff of known flows: packets are shed. Another reload raises the cutoff:
+/// no further packet is shed.
 #[test]
 fn a_cutoff_changes_while_traffic_runs() {
     let of =
@@ -366,7 +370,8 @@ fn a_cutoff_changes_while_traffic_runs() {
     wait(&|(_, shed)| shed > 1000);
     following.write(&of("1TiB/30s"));
     following.recording.asked(&["reload"]);
-    // The next packets use the new cutoff.
+    // Some packets may still use the old cutoff. Wait for 1000 more packets before counting shed
+    // packets.
     let (before, _) = counted();
     wait(&|(stored, _)| stored > before + 1000);
     let (before, shed) = counted();
@@ -379,8 +384,8 @@ fn a_cutoff_changes_while_traffic_runs() {
     assert_eq!(following.recording.end().0.code(), Some(0));
 }
 
-/// The user of -Z reads the file. If that user may not read the file, this is reported and the
-/// recording continues.
+/// With -Z the recorder reads the file as that user. If the user may not read the file, a message
+/// reports that, and the recording continues.
 #[test]
 fn a_file_that_the_user_may_not_read_is_told() {
     if !geteuid().is_root() {
@@ -400,12 +405,12 @@ fn a_file_that_the_user_may_not_read_is_told() {
     following.end();
 }
 
-/// Rules of a file are tested on a capture. Each rule has its own window, directory and limits.
+/// Rules of a file are tested on a capture. Each rule has its own window, directory or limits.
 #[test]
 fn rules_of_a_file_are_tried_on_a_capture() {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("in.pcap");
-    // One packet each 10 ms, to ports 0 to 99 in turn.
+    // One packet each 10 ms, to ports 1 to 100 in turn.
     crate::record_files::write_capture(&capture, 2000, 100, 10_000_000, None);
     let text = "interface = 'eth0'\npast = '100ms'\nfuture = '100ms'\nwrite = 'dumps'\ndump = ''\n\
         [[rule]]\nname = 'plain'\nfilter = 'udp port 13'\n\

@@ -18,7 +18,8 @@ use crate::{
     support::PROGRAM,
 };
 
-/// Trigger, rules, pins, status, events, and the end.
+/// A client uses triggers, rules, pins, the status and events of a running recorder, and ends the
+/// recording.
 #[test]
 fn a_recording_is_controlled_while_it_runs() {
     let arguments = [
@@ -39,7 +40,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(mode & 0o777, 0o660);
     let mut listener = recording.events();
 
-    // A trigger with a key may be repeated.
+    // If a trigger has a key, repeating the trigger with this key opens no second dump.
     let first = recording.asked(&["trigger", "--key", "a"]);
     assert_eq!(first, json!({ "dump": 1, "existed": false }));
     let finished = listener.until(|event| event["event"] == "finished");
@@ -122,7 +123,7 @@ fn a_recording_is_controlled_while_it_runs() {
         assert!(refused.contains("there is no rule \"all\""), "{refused}");
     }
 
-    // Pins.
+    // A pin with the name of another pin replaces that pin. At most 64 pins exist.
     let pin = recording.asked(&["pin", "p", "--last", "1s"]);
     assert_eq!(
         (&pin["existed"], &pin["revoked"]),
@@ -153,7 +154,7 @@ fn a_recording_is_controlled_while_it_runs() {
     recording.told(&["when-full", "record"]);
     assert_eq!(recording.status()["when_full"], "record");
 
-    // A second recorder does not take over the socket.
+    // A second recorder with the same socket path is refused.
     let second = record(recording.folder.path(), &["-c", "1"])
         .output()
         .unwrap();
@@ -176,8 +177,8 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(summary["dumps"][0]["verdict"], "complete");
 }
 
-/// Triggers and rules dump the packets of their expression. An invalid expression is refused with
-/// its place.
+/// Triggers and rules dump the packets of their own dump expression. An invalid expression is
+/// refused, and the message shows the place of the error.
 #[test]
 fn a_trigger_brings_its_dump_expression() {
     let arguments = [
@@ -267,7 +268,8 @@ fn a_trigger_brings_its_dump_expression() {
         "what was refused changed nothing"
     );
     assert_eq!(dumps(&recording)[1], "less 9000");
-    // Without a dump expression, the recorder's expression applies again.
+    // A change without `--dump` removes the rule's dump expression, so `--dump` of the recorder
+    // applies.
     recording.told(&["rules", "change", "a", "udp"]);
     assert_eq!(dumps(&recording)[1], Value::Null);
     while finished(&mut listener, "udp").0 != "tcp" {}
@@ -275,7 +277,7 @@ fn a_trigger_brings_its_dump_expression() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// A stop request counts even if the client does not read the answer.
+/// A stop request is executed even if the client does not read the answer.
 #[test]
 fn a_client_that_does_not_listen_ends_the_recording_too() {
     let recording = Recording::start(&[]);
@@ -295,7 +297,8 @@ fn a_client_that_does_not_listen_ends_the_recording_too() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Pins and dumps compete with new packets for a full ring.
+/// A pin covers the whole full ring. In mode `record` the pin is revoked, and no packet is lost. In
+/// mode `protect` the pin stays, and new packets are lost.
 #[test]
 fn a_full_ring_keeps_what_it_was_told_to() {
     let arguments = [
@@ -328,7 +331,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
                 text.is_some_and(|text| text.contains("pin 'all' was revoked"))
             });
         } else {
-            // No packet was overwritten meanwhile, and new packets are stored again.
+            // The pin prevented all overwriting. In mode `record`, packets are overwritten again.
             assert_eq!(status["ring"]["evicted"], 0);
             recording.told(&["when-full", "record"]);
             let stored = || recording.status()["ring"]["evicted"].as_u64() > Some(0);
@@ -341,7 +344,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
     }
 }
 
-/// A recording from files can be queried and stopped, but not changed.
+/// A recording from files can be queried and stopped. Changes of rules, pins or modes are refused.
 #[test]
 fn from_files_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -364,8 +367,8 @@ fn from_files_nothing_is_changed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A file that is still being written. The recorder reads it in pieces, so it starts only after
-    // several packets.
+    // Stdin is a file that is still being written. The recorder reads it in pieces, so it starts
+    // only after several packets.
     let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
     let header: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut stdin = child.stdin.take().unwrap();
@@ -403,7 +406,7 @@ fn from_files_nothing_is_changed() {
     drop(stdin);
 }
 
-/// `record 2>&1 | head` closes stderr; recording continues.
+/// `record 2>&1 | head` closes the pipe at stderr. The recording must continue without error.
 #[test]
 fn a_recording_goes_on_without_the_reader_of_its_messages() {
     let mut recording = Recording::start(&[]);

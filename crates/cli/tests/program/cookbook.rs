@@ -22,13 +22,14 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Traffic of a recipe, in order. The last frame triggers.
+/// The packets of a recipe, in order. The last frame triggers.
 struct Traffic {
     recipe: &'static str,
     frames: Vec<Vec<u8>>,
 }
 
-/// The Internet checksum (RFC 1071) stays zero: no filter of the recipes reads it.
+/// An Ethernet frame with an IPv4 packet. The Internet checksum (RFC 1071) stays zero, because no
+/// filter of the recipes reads the checksum.
 fn ipv4(protocol: u8, [source, destination]: [[u8; 4]; 2], payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(20 + payload.len()).unwrap();
     let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 7, 8, 0, 0x45, 0];
@@ -67,7 +68,7 @@ fn icmp(kind: u8, code: u8) -> Vec<u8> {
     ipv4(1, [SERVER, CLIENT], &[kind, code, 0, 0, 0, 0, 0, 0])
 }
 
-/// A DHCP message (RFC 2131, figure 1) whose first option is its type.
+/// A DHCP message (RFC 2131, figure 1) whose first option is the message type `kind`.
 fn dhcp(server: [u8; 4], kind: u8) -> Vec<u8> {
     let mut message = vec![0; 236];
     message.extend([0x63, 0x82, 0x53, 0x63, 53, 1, kind, 255]);
@@ -90,7 +91,7 @@ fn router_advertisement(router: u8) -> Vec<u8> {
     frame
 }
 
-/// A DNS answer with a response code and a length of the message.
+/// A DNS answer with this response code, whose message has `length` bytes.
 fn dns(code: u8, length: usize) -> Vec<u8> {
     let mut message = vec![0, 1, 0x81, 0x80 | code];
     message.resize(length, 0);
@@ -111,7 +112,7 @@ fn traffic() -> Vec<Traffic> {
             )
         })
         .collect();
-    // Each connection sends a single request, because a second would be a retransmission.
+    // Each connection sends a single SYN, because a second SYN would be a retransmission.
     flood.dedup();
     let bgp = |kind| [&[0xff; 16][..], &[0, 21, kind, 6, 2]].concat();
     let sip = |status: &str| {
@@ -222,13 +223,14 @@ fn traffic() -> Vec<Traffic> {
         .collect()
 }
 
-/// Writes frames 10 µs apart within a recipe. Each recipe begins at an even second.
+/// Writes the frames of each recipe 10 µs apart, 1 µs apart for the microburst. Each recipe begins
+/// at an even second.
 fn write(path: &Path, traffic: &[Traffic]) {
     let file = fs::File::create(path).unwrap();
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
     for (number, traffic) in traffic.iter().enumerate() {
         for (index, frame) in traffic.frames.iter().enumerate() {
-            // A microburst lasts less than a millisecond. Other recipes may last longer.
+            // The microburst must last less than a millisecond.
             let step = if traffic.recipe == "A microburst" {
                 1_000
             } else {
@@ -243,8 +245,8 @@ fn write(path: &Path, traffic: &[Traffic]) {
     writer.finish().unwrap();
 }
 
-/// The title and the arguments of each recipe. Arguments are divided at spaces outside of single
-/// quotes.
+/// The title and the arguments of each recipe of the page. Splits a command at spaces outside of
+/// single quotes.
 fn recipes(page: &str) -> Vec<(&str, Vec<String>)> {
     let sections = page.split("\n### ").skip(1);
     let mut all = Vec::new();

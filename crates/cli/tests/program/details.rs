@@ -22,11 +22,11 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A recorder of these packets. It is killed at the end.
+/// A recorder that reads packets from stdin. It is killed when the value is dropped.
 struct Stdin {
     child: Child,
     folder: TempDir,
-    /// Open, so that the recording goes on.
+    /// The recorder's stdin. While it is open, the recording continues.
     _input: ChildStdin,
 }
 
@@ -38,12 +38,14 @@ impl Drop for Stdin {
 }
 
 impl Stdin {
-    /// Records frames that are 1 ms apart. A frame may have been longer on the wire.
+    /// Records frames, given with their lengths on the wire, 1 ms apart. Waits until the frames are
+    /// stored.
     fn of(frames: &[(Vec<u8>, u32)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = PcapOptions::new(LinkType::ETHERNET);
         let mut writer = PcapWriter::new(Vec::new(), options).unwrap();
-        // The recorder may keep the last packet back, until it knows that no older packet follows.
+        // The recorder may keep the last packet back until it knows that no older packet follows,
+        // so a further packet follows the frames.
         let last = (vec![0; 60], 60);
         for (number, (frame, wire)) in (0..).zip(frames.iter().chain([&last])) {
             let time_ns = 1_700_000_000_000_000_000 + number * 1_000_000;
@@ -90,7 +92,7 @@ impl Stdin {
         socket(self.folder.path())
     }
 
-    /// Status and body of an answer.
+    /// Requests `target`. Returns the HTTP status, and the body as JSON.
     fn get(&self, target: &str) -> (u16, Value) {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let request =
@@ -104,7 +106,7 @@ impl Stdin {
         (status, body)
     }
 
-    /// The IDs of the packets.
+    /// The IDs of the recorded packets, in order.
     fn ids(&self) -> Vec<String> {
         let (status, page) = self.get("/v1/packets?limit=1000");
         assert_eq!(status, 200, "{page}");
@@ -114,7 +116,8 @@ impl Stdin {
             .collect()
     }
 
-    /// The details of a packet. `None`, with a message, if the machine cannot make details.
+    /// The details of a packet. `None`, with a message, if the recorder answers 501, because the
+    /// machine cannot make details.
     fn details(&self, id: &str) -> Option<Value> {
         let (status, details) = self.get(&format!("/v1/details?id={id}"));
         if status == 501 {
@@ -131,7 +134,7 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("api")
 }
 
-/// A TCP segment of 10.0.0.1:50000 (`client`) or 10.0.0.2:`port`.
+/// A TCP segment from 10.0.0.1:50000 (`client`) or from 10.0.0.2:`port`, to the other endpoint.
 fn tcp(port: u16, client: bool, flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(40 + payload.len()).unwrap();
     let (hosts, ports) = match client {
@@ -155,7 +158,8 @@ fn whole(frame: Vec<u8>) -> (Vec<u8>, u32) {
     (frame, length)
 }
 
-/// A connection: handshake, a request, and an answer in segments of 1000 bytes.
+/// A connection: handshake, a request in segments of 200 bytes, an answer in segments of 1000
+/// bytes, and FIN.
 fn connection(port: u16, request: &[u8], answer: &[u8]) -> Vec<(Vec<u8>, u32)> {
     let mut frames = vec![
         tcp(port, true, SYN, 99, 0, b""),
@@ -176,7 +180,7 @@ fn connection(port: u16, request: &[u8], answer: &[u8]) -> Vec<(Vec<u8>, u32)> {
     frames.into_iter().map(whole).collect()
 }
 
-/// All fields of a tree.
+/// All fields of the tree of a packet's details.
 fn fields(details: &Value) -> Vec<&Value> {
     let mut all: Vec<&Value> = details["fields"].as_array().unwrap().iter().collect();
     let mut at = 0;
@@ -196,7 +200,7 @@ fn find<'d>(details: &'d Value, label: &str) -> &'d Value {
     found.unwrap_or_else(|| panic!("no {label}: {details:#}"))
 }
 
-/// The bytes of a field.
+/// The bytes of a field, as hexadecimal digits.
 fn bytes<'d>(details: &'d Value, field: &Value) -> &'d str {
     let of = |name: &str| usize::try_from(field[name].as_u64().unwrap()).unwrap();
     let hex = details["sources"][of("source")]["hex"].as_str().unwrap();
@@ -216,9 +220,9 @@ fn an_answer_in_several_segments_is_reassembled() {
     );
     let request = b"GET /index HTTP/1.1\r\nHost: example.test\r\n\r\n";
     let mut frames = connection(80, request, answer.as_bytes());
-    // Another flow is not dissected.
+    // A packet of another flow, which must not be dissected.
     frames.insert(4, whole(tcp(81, true, SYN, 7, 0, b"")));
-    // A packet of which less was captured.
+    // A packet of 454 bytes, of which 60 were captured.
     frames.push((tcp(82, true, ACK, 1, 1, &[7; 400])[..60].to_vec(), 454));
     frames.push((vec![0xff; 20], 20));
     let recorder = Stdin::of(&frames);
@@ -249,13 +253,13 @@ fn an_answer_in_several_segments_is_reassembled() {
         (&(last - 1).into(), &false.into())
     );
     assert_eq!(context["packets"], last + 1);
-    // The request, whose tree names the packet with the answer.
+    // The details of the request must name the packet that completes the answer.
     let request = recorder.details(&ids[3]).unwrap();
     assert_eq!(
         find(&request, "Response in frame")["frame"],
         ids[last].as_str()
     );
-    // Without the earlier packets.
+    // With `from`, the packets before that time are not dissected.
     let from = format!("/v1/details?id={}&from=1700000000.{:03}", ids[last], last);
     let (status, alone) = recorder.get(&from);
     assert_eq!(
@@ -278,7 +282,8 @@ fn an_answer_in_several_segments_is_reassembled() {
     );
 }
 
-/// A TLS ClientHello in two segments.
+/// A TLS ClientHello arrives in two segments. The details must show the server name of the
+/// reassembled record.
 #[test]
 fn a_handshake_of_tls_is_reassembled() {
     let host = b"hidden.example";
@@ -319,10 +324,10 @@ fn a_handshake_of_tls_is_reassembled() {
 fn a_stream_has_the_bytes_of_both_sides() {
     let answer = vec![b'x'; 2500];
     let mut frames = connection(80, b"GET / HTTP/1.0\r\n\r\n", &answer);
-    // The second segment of the answer was not recorded. Its bytes are acknowledged.
+    // The second segment of the answer was not recorded, but its bytes are acknowledged.
     frames.remove(5);
     frames.push(whole(tcp(80, true, ACK, 118, 3000, b"")));
-    // A connection without a start.
+    // A connection of which no SYN was recorded.
     frames.push(whole(tcp(85, false, ACK, 77, 1, b"late")));
     frames.push((vec![0xff; 20], 20));
     let recorder = Stdin::of(&frames);

@@ -17,14 +17,14 @@ fn doctor(arguments: &[&str]) -> Output {
         .expect("the program starts")
 }
 
-/// The only JSON object on stdout.
+/// Parses stdout, which must be one line of JSON.
 fn json(output: &Output) -> Value {
     let text = str::from_utf8(&output.stdout).expect("stdout is text");
     assert_eq!(text.matches('\n').count(), 1, "one line: {text}");
     serde_json::from_str(text).expect("stdout is JSON")
 }
 
-/// Checks the properties of every report. Returns its findings.
+/// Checks the properties that every report must have. Returns the report's findings.
 fn checked(output: &Output) -> Vec<Value> {
     let report = json(output);
     let findings = report["findings"].as_array().expect("a list").clone();

@@ -10,7 +10,7 @@ use crate::{
     support::PROGRAM,
 };
 
-/// Lists, copies, holds, releases and deletes dumps.
+/// A user lists, copies, holds, releases and deletes a dump. A held dump cannot be deleted.
 #[test]
 fn dumps_are_got_held_and_deleted() {
     let recording = Recording::start(&["--past", "1s", "--future", "50ms", "--trigger", "port 9"]);
@@ -88,7 +88,7 @@ fn dumps_are_got_held_and_deleted() {
     assert!(packets(CaptureReader::open(&file).unwrap()) >= 10_000);
 }
 
-/// Packets of a file that may be truncated.
+/// Number of packets in a file that may be truncated.
 fn packets_so_far<R: std::io::Read>(mut capture: CaptureReader<R>) -> u64 {
     let mut count = 0;
     while let Ok(Some(_)) = capture.next() {
@@ -97,7 +97,8 @@ fn packets_so_far<R: std::io::Read>(mut capture: CaptureReader<R>) -> u64 {
     count
 }
 
-/// The number of times a rule would have fired.
+/// `rules test` reports how often a rule would have triggered on the packets in the ring, without
+/// adding the rule.
 #[test]
 fn a_rule_is_tried_before_it_is_added() {
     let recording = Recording::start(&["--trigger", "port 9"]);

@@ -1,5 +1,5 @@
-//! A recorder as an interface of Wireshark: the calls of extcap(4), and captures by tshark and
-//! dumpcap.
+//! A recorder as an interface of Wireshark: the calls that extcap(4) describes, and captures by
+//! tshark and dumpcap.
 
 use std::{
     fs::{self, File},
@@ -20,19 +20,19 @@ use crate::{
     support::{PROGRAM, skip, stderr, stdout},
 };
 
-/// Time limit of the tests. It is generous because the machine may be busy.
+/// Time limit for the end of a capture. It is generous because the machine may be busy.
 const SOON: Duration = Duration::from_secs(10);
 
 fn retroscope(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Runs the program like Wireshark does for an interface.
+/// Runs the program as Wireshark does to ask about the interface `retroscope`.
 fn asked(arguments: &[&str]) -> Output {
     retroscope(&[arguments, &["--extcap-interface", "retroscope"]].concat())
 }
 
-/// A capture into a pipe, started like Wireshark starts it.
+/// A running capture into a pipe, with the arguments that Wireshark uses.
 struct Capture {
     pipe: PathBuf,
     child: Child,
@@ -116,7 +116,8 @@ fn wireshark_is_told_what_it_asks() {
     }
 }
 
-/// A capture ends by a signal, by the end of its reader, and by itself.
+/// A capture ends after a signal, after the end of the pipe's reader, and, without following, after
+/// the last recorded packet. Each end takes less than [`SOON`].
 #[test]
 fn a_capture_ends_at_once_and_says_nothing() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -124,7 +125,7 @@ fn a_capture_ends_at_once_and_says_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let start = |arguments: &[&str]| Capture::start(folder.path(), &recording.socket(), arguments);
 
-    // If the pipe is still read, the verdict follows the packets.
+    // If a reader still reads the pipe after the signal, the verdict follows the packets.
     let capture = start(&["--extcap-capture-filter", "udp"]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     let mut read = vec![0; 100_000];
@@ -138,7 +139,7 @@ fn a_capture_ends_at_once_and_says_nothing() {
     );
     assert!(verdict_in(&read), "no verdict");
 
-    // The same without matching packets.
+    // The verdict also arrives if no packet matches.
     let capture = start(&["--extcap-capture-filter", "less 1"]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     read.clear();
@@ -157,14 +158,14 @@ fn a_capture_ends_at_once_and_says_nothing() {
         "{output:?}"
     );
 
-    // A reader that neither reads nor closes the pipe does not block the end.
+    // After a signal, the capture ends even if the reader neither reads nor closes the pipe.
     let capture = start(&[]);
     let mut pipe = File::open(&capture.pipe).unwrap();
     pipe.read_exact(&mut [0; 20]).unwrap();
     capture.signal();
     assert!(capture.end().status.success());
 
-    // A reader that never opens the pipe does not block it either.
+    // After a signal, the capture ends even if no reader opens the pipe.
     let capture = start(&[]);
     capture.signal();
     capture.end();
@@ -179,8 +180,8 @@ fn a_capture_ends_at_once_and_says_nothing() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// The parent ended before the program could read its process ID, so another process is the parent
-/// from the first instruction on.
+/// Wireshark ended before the program could read its parent's process ID, so the parent is another
+/// process, which continues. The capture must end when the read end of its stderr is closed.
 #[test]
 fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -205,7 +206,7 @@ fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
     assert!(starter.wait().unwrap().success());
     fs::write(&gate, "\n").unwrap();
     let mut read = File::open(&pipe).unwrap();
-    // The capture has started, and no recorded packet matches.
+    // The capture has begun, and no recorded packet matches.
     read.read_exact(&mut [0; 20]).unwrap();
     drop(starter.stderr.take());
     read.read_to_end(&mut Vec::new()).unwrap();
@@ -217,7 +218,7 @@ fn verdict_in(capture: &[u8]) -> bool {
     text.contains(r#""verdict":"complete""#)
 }
 
-/// The reader of the pipe sees its end, and stderr has one sentence.
+/// If a capture cannot begin, the reader of the pipe gets an empty file, and stderr says why.
 #[test]
 fn a_capture_that_cannot_begin_says_why() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -248,7 +249,7 @@ fn a_capture_that_cannot_begin_says_why() {
     }
 }
 
-/// tshark of a user with a separate home directory.
+/// A user of tshark with a separate home directory.
 struct User {
     home: TempDir,
 }
@@ -267,7 +268,7 @@ impl User {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        // Location of temporary files and of the pipe.
+        // tshark creates its temporary files and the pipe in TMPDIR.
         command
             .env("HOME", self.home.path())
             .env("TMPDIR", self.home.path());
@@ -306,7 +307,8 @@ impl User {
         command
     }
 
-    /// Captured packets as the bytes of the file, and as time and data of each packet.
+    /// Captures with tshark into a file. Returns the bytes of the file, and time and data of each
+    /// packet.
     fn captured(&self, socket: &Path, arguments: &[&str]) -> (Vec<u8>, Vec<(i64, Vec<u8>)>) {
         let file = self.home.path().join("captured.pcapng");
         let mut command = self.capture(socket, arguments);
@@ -317,7 +319,7 @@ impl User {
         (fs::read(&file).unwrap(), packets(&file))
     }
 
-    /// Checks that no process and no pipe is left.
+    /// Checks that no capturing process and no pipe is left.
     fn leaves_nothing(&self, socket: &Path) {
         no_process(socket);
         let mut left = fs::read_dir(self.home.path()).unwrap().flatten();
@@ -363,7 +365,7 @@ fn it_is_installed_and_removed() {
         "{told:?}"
     );
     assert!(user.is_listed());
-    // A second installation, then an installation over a dangling link.
+    // A second installation succeeds, and an installation over a dangling link replaces the link.
     user.retroscope(0, &["extcap", "--install"]);
     let (link, _) = stdout(&told).split_once(" leads to ").unwrap();
     assert!(link.starts_with(home.to_str().unwrap()));
@@ -379,7 +381,8 @@ fn it_is_installed_and_removed() {
     let told = user.retroscope(0, &["extcap", "--uninstall"]);
     assert!(stdout(&told).contains("is not there"));
 
-    // Files of others stay.
+    // A file that Retroscope did not create is neither replaced nor removed. A link to another
+    // program is not replaced.
     fs::write(link, "#!/bin/sh\n").unwrap();
     for command in ["--install", "--uninstall"] {
         user.retroscope(1, &["extcap", command]);
@@ -390,7 +393,7 @@ fn it_is_installed_and_removed() {
     user.retroscope(1, &["extcap", "--install"]);
     assert_eq!(fs::read_link(link).unwrap(), Path::new("/bin/true"));
 
-    // A folder that Wireshark does not search.
+    // The installation into a folder that Wireshark does not search fails, and can be removed.
     let other = home.join("other");
     let told = user.retroscope(
         1,
@@ -414,12 +417,12 @@ fn tshark_has_the_packets_of_a_query() {
     let file = user.home.path().join("asked.pcapng");
     let path = file.to_str().unwrap();
 
-    // The past comes first. tshark ends the capture.
+    // Recorded packets come before new packets. tshark ends the capture after 500 packets.
     recording.asked(&["query", "-w", path, "-c", "500", "udp"]);
     let past = ["-o", "extcap.retroscope.past:1h", "-f", "udp", "-c", "500"];
     assert_eq!(user.captured(&socket, &past).1, packets(&file));
 
-    // A time range ends by itself, with a verdict.
+    // If the time range has an end, the capture ends by itself, with a verdict.
     let report = recording.asked(&["query", "-w", path, "-c", "5000"]);
     let at = |name: &str| report[name].as_str().unwrap().to_owned();
     let window = [
@@ -440,12 +443,12 @@ fn tshark_has_the_packets_of_a_query() {
     assert_eq!(captured, packets(&file));
     assert!(verdict_in(&bytes), "no verdict");
 
-    // New packets for a limited time. The filter inspects the payload.
+    // tshark captures new packets for one second. The filter has a payload term.
     let now = option("past", "0s");
     let filter = "udp and payload matches /./";
     let (_, captured) = user.captured(&socket, &["-o", &now, "-a", "duration:1", "-f", filter]);
     assert!(!captured.is_empty());
-    // No packet arrives within the limit.
+    // If no packet matches, tshark still ends after one second.
     let (_, captured) = user.captured(&socket, &["-a", "duration:1", "-f", "less 1"]);
     assert!(captured.is_empty());
     let (_, captured) = user.captured(&socket, &["-o", &option("follow", "false")]);
@@ -479,7 +482,8 @@ fn tshark_is_interrupted() {
         assert_eq!(packets(&file).is_empty(), filter == "less 1");
     }
 
-    // tshark is killed while no packet arrives. It leaves its pipe behind.
+    // tshark is killed while no packet matches, and cannot remove its pipe. The capturing process
+    // must end.
     let file = user.home.path().join("killed.pcapng");
     let mut command = user.capture(&socket, &["-f", "less 1", "-w"]);
     let mut child = command.arg(&file).spawn().unwrap();
@@ -494,7 +498,7 @@ fn tshark_is_interrupted() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// tshark ends and shows the program's message.
+/// If the program cannot capture, tshark ends with an error and shows the program's message.
 #[test]
 fn tshark_shows_what_is_wrong() {
     let Some(user) = User::new() else { return };
@@ -511,7 +515,7 @@ fn tshark_shows_what_is_wrong() {
     let url = format!("extcap.retroscope.url:{}", recording.url());
     let socket = recording.socket();
     let missing = user.home.path().join("none");
-    // The last of repeated options counts, and an empty option counts as missing.
+    // If an option is repeated, the last value counts. An empty value counts as a missing option.
     let remote = ["-o", "extcap.retroscope.socket:", "-o", &url];
     let with = |token| [&remote[..], &["-o", token, "-c", "5"]].concat();
     assert_eq!(user.captured(&missing, &with(&right)).1.len(), 5);

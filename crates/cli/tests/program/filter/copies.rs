@@ -1,4 +1,4 @@
-//! Copies keep what the input says.
+//! Copies that `filter -w` writes keep the file's header, its interfaces, and the matching records.
 
 use std::fs;
 

@@ -22,7 +22,8 @@ fn copies_of_the_corpus_are_exact() {
             continue;
         }
         let expected = records(&capture);
-        // Times beyond 64 bits of nanoseconds are reported; all other times are exact.
+        // A time that does not fit 64 bits of ns is changed and reported. All other times must be
+        // exact.
         let beyond = |record: &&Record| record.1 == i64::MAX;
         let times_changed = expected.iter().filter(beyond).count();
         let mut written = records(&out);

@@ -97,7 +97,8 @@ fn what_stands_before_damage_counts() {
     assert!(is_told(&err), "{err}");
     assert_eq!(fs::read(&copy).unwrap(), bytes[..offset]);
 
-    // A truncated header means no packets. An invalid expression takes precedence over damage.
+    // A file with a truncated header counts 0 packets. An invalid expression takes precedence over
+    // a damaged file.
     let head = write(&directory, "head.pcap", &bytes[..20]);
     let (code, out, _) = run_on(&head, &["--count"]);
     assert_eq!((code, out.as_str()), (Some(1), "0\n"));
@@ -122,7 +123,8 @@ fn link_types_without_filtering_match_nothing_and_are_named_once() {
         (Some(0), "2\n".to_owned(), String::new())
     );
 
-    // The only interface that can be filtered comes last, after packets.
+    // The only interface whose packets can be filtered comes last in the file, after packets of
+    // other interfaces.
     let mut bytes = section(&[("a", MFR), ("b", MFR)]);
     bytes.extend(section(&[("eth0", LinkType::ETHERNET)]));
     let some = write(&directory, "some.pcapng", &bytes);

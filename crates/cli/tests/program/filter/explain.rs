@@ -1,4 +1,4 @@
-//! `dev filter-explain` and `dev filter-bench`: the compilation of an expression, and its speed.
+//! `dev filter-explain` and `dev filter-bench`: how an expression is compiled, and how fast it is.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use retroscope_packet::LinkType;
 use super::support::{MFR, dev, dev_on, filter, run, section, small_pcap, write};
 use crate::support::{stderr, stdout};
 
-/// `dev filter-explain EXPRESSION`, which must succeed.
+/// Output of `dev filter-explain`, which must succeed without a message.
 fn explained(arguments: &[&str]) -> String {
     let output = run(dev("filter-explain").args(arguments));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -15,7 +15,7 @@ fn explained(arguments: &[&str]) -> String {
     stdout(&output).to_owned()
 }
 
-/// How a rule set evaluates the expression: the line below the expression.
+/// The third line of the output, which says how a rule set evaluates the expression.
 fn way(text: &str) -> String {
     text.lines().nth(2).expect("a line").to_owned()
 }
@@ -30,7 +30,7 @@ fn it_says_what_is_looked_up_and_what_is_compiled() {
     let links = "\nlink type EN10MB\n  libpcap: ";
     assert!(looked_up.contains(links), "{looked_up}");
     let together = explained(&["ip[8] < 5"]);
-    // Too long to be combined with other rules.
+    // An expression whose program is too long to share a function with other rules.
     let bytes: Vec<String> = (0..200)
         .map(|n| format!("ip[8] = {n} or ip[9] = {n}"))
         .collect();
@@ -87,7 +87,7 @@ fn every_link_type_of_a_file_is_explained_and_others_are_named() {
     assert_eq!((code, text.as_str()), (Some(2), ""), "{err}");
 }
 
-/// The first words of the lines of a table.
+/// The first column of the table that `filter-bench` prints.
 fn ways(text: &str) -> Vec<&str> {
     let lines = text.lines().skip(3);
     lines
@@ -113,7 +113,7 @@ fn speed_is_measured_on_the_packets_of_a_file() {
         assert!(ns.is_ok_and(|ns| ns > 0.0), "{line}");
     }
 
-    // libpcap has no payload terms.
+    // libpcap is not measured, because it has no payload terms.
     let (code, text, err) = dev_on("filter-bench", &path, &["payload matches /x/ or udp"]);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{text}");
     assert_eq!(ways(&text), ["machine code", "interpreter", "rule set"]);

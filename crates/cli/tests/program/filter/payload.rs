@@ -1,10 +1,10 @@
-//! Payload terms on real captures, compared with tshark 4.0 and its dissectors.
+//! Payload terms on real captures, compared with counts that tshark 4.0 gave.
 
 use super::support::run_on;
 use crate::support::shared;
 
-/// Capture, expression, and the number of packets that match tshark's display filter in the comment
-/// (without reassembly).
+/// Capture, expression, and expected number of matching packets. The comment after a number is the
+/// display filter that matches as many packets in tshark, without reassembly.
 const COUNTS: [(&str, &str, usize); 11] = [
     (
         "apps/nd-sip.pcap",
@@ -51,14 +51,15 @@ const COUNTS: [(&str, &str, usize); 11] = [
         r#"payload startswith "GET ""#,
         1, // tcp.payload[0:4]=="GET "
     ),
-    // Payloads contain neither ports nor addresses, and no packet of this capture contains HTTP in
-    // its first 128 bytes.
+    // Payload terms do not match ports or addresses. The capture has the first 128 bytes of each
+    // packet, which never contain HTTP.
     (
         "apps/sn-sanitized4k_truncated128.pcap",
         r#"payload contains "HTTP""#,
         0, // tcp.payload contains "HTTP" or udp.payload contains "HTTP"
     ),
-    // libpcap knows this link type, but our parser does not: neither headers nor payload.
+    // libpcap knows this link type, but our parser does not. So no packet has a payload, and the
+    // term matches nothing.
     ("linktypes/lp-http_PPI.pcap", "payload matches /(?s)./", 0),
 ];
 

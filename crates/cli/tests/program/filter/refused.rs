@@ -10,7 +10,7 @@ fn the_place_is_marked() {
     let (_directory, path) = small_pcap();
     for (expression, carets) in [
         (r#"payload contains "abc"#, r#"                 ^"#),
-        // An error in the part that libpcap compiles, after our own terms.
+        // The error is in the part that libpcap compiles, after a payload term.
         (
             r#"payload contains "a" and prot 80"#,
             "                         ^^^^",
@@ -20,7 +20,7 @@ fn the_place_is_marked() {
             "                 ^^^^^^^^^^^^^^^^^",
         ),
         ("payload matches /a(b/ and tcp", "                  ^"),
-        // Strings without single quotes, after a shell removed the double quotes.
+        // A string must have quotes. Here a shell has removed the double quotes.
         ("payload contains EXAMPLE", "                 ^"),
         (r#"payload has "abc""#, "        ^^^"),
         (r#"payload contains "a" tcp"#, "                     ^^^"),
@@ -46,8 +46,8 @@ fn a_mebibyte_is_refused_quickly() {
         // The kernel limits an argument to 128 KiB.
         let part = unit.repeat((100 << 10) / unit.len());
         let parts = vec![part; (1 << 20) / (100 << 10) + 1];
-        // The kernel ends the program after a second of CPU time, independent of the load on the
-        // machine.
+        // `ulimit` lets the kernel end the program after a second of CPU time, independent of the
+        // load on the machine.
         let mut command = Command::new("sh");
         command
             .args(["-c", r#"ulimit -t 1; exec "$@""#, "sh"])

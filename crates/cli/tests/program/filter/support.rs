@@ -1,4 +1,4 @@
-//! Shared helpers: run the program, write captures, read captures.
+//! Helpers of the tests of `filter` and `dev`: run the program, write captures, read captures.
 
 use std::{
     fs::{self, File},
@@ -15,19 +15,19 @@ use tempfile::TempDir;
 
 use crate::support::{PROGRAM, shared};
 
-/// 2026-11-20T19:15:03.123456789Z.
+/// 2026-11-20T19:15:03.123456789Z in ns since the epoch.
 pub(crate) const TIME_NS: i64 = 1_795_202_103_123_456_789;
 
 pub(crate) const SNAPLEN: u32 = 65_535;
 
-/// `retroscope filter`.
+/// The command `retroscope filter`.
 pub(crate) fn filter() -> Command {
     let mut command = Command::new(PROGRAM);
     command.arg("filter");
     command
 }
 
-/// A tool of `dev`.
+/// The command `retroscope dev TOOL`.
 pub(crate) fn dev(tool: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["dev", tool]);
@@ -38,12 +38,12 @@ pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("the program starts")
 }
 
-/// Runs `retroscope filter` on `file`. Returns exit code, stdout and stderr.
+/// Runs `retroscope filter -r FILE` with further arguments. Returns exit code, stdout and stderr.
 pub(crate) fn run_on(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     told(&run(filter().arg("-r").arg(file).args(arguments)))
 }
 
-/// Runs a tool of `dev` on `file`. Returns exit code, stdout and stderr.
+/// Runs `retroscope dev TOOL -r FILE` with further arguments. Returns exit code, stdout and stderr.
 pub(crate) fn dev_on(tool: &str, file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     told(&run(dev(tool).arg("-r").arg(file).args(arguments)))
 }
@@ -57,7 +57,7 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// An IPv4 packet with ports, no Ethernet header. `protocol` is 6 or 17.
+/// An IPv4 packet without a link header, from 10.0.0.1 to 10.0.0.2. `protocol` is 6 or 17.
 pub(crate) fn ip(protocol: u8, source_port: u16, destination_port: u16) -> Vec<u8> {
     let mut packet = vec![
         0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
@@ -99,7 +99,7 @@ pub(crate) fn small_pcap() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// One section of a pcapng file with a frame of each given interface.
+/// One section of a pcapng file with the given interfaces and one packet of each.
 pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (name, link_type) in interfaces {
@@ -130,10 +130,10 @@ pub(crate) fn write(directory: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// A record in comparable form: interface, ns, wire length, flags, bytes.
+/// A record in comparable form: interface, time in ns, wire length, flags, bytes.
 pub(crate) type Record = (u16, i64, u32, Option<u32>, Vec<u8>);
 
-/// All records before the end or the first error.
+/// All records before the end of the file or the first error.
 pub(crate) fn records(path: &Path) -> Vec<Record> {
     let mut reader =
         CaptureReader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -151,7 +151,7 @@ pub(crate) fn records(path: &Path) -> Vec<Record> {
     records
 }
 
-/// All captures of the corpus.
+/// All captures of the corpus. `None`, with a message, if the corpus is missing.
 pub(crate) fn corpus() -> Option<Vec<PathBuf>> {
     let root = shared("traces")?;
     let mut captures = Vec::new();
