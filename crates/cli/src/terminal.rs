@@ -96,7 +96,7 @@ impl Terminal {
             return Vec::new();
         }
         let mut typed = [0; 64];
-        // A terminal at stdout is usually open for reading too.
+        // Keys are read from stdout, because a terminal at stdout is usually open for reading too.
         let len = rustix::io::read(stdout(), &mut typed).unwrap_or(0);
         let keys = typed[..len].iter().copied();
         keys.take_while(|key| *key != 0x1b).collect()

@@ -1,4 +1,4 @@
-//! Engines other than AF_PACKET, in the whole program.
+//! The engines AF_XDP and libpcap in the whole program, and properties that all engines share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

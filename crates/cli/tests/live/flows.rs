@@ -215,7 +215,7 @@ fn flows_that_an_open_dump_takes_are_kept() {
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
     const GOAL_S: u64 = 3;
-    /// Half of the ring's capacity arrives within the goal.
+    /// Packets per second, with which about half of the ring's capacity arrives within the goal.
     const RATE: u64 = 30_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("goal") else {

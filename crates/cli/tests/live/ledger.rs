@@ -305,7 +305,7 @@ fn several_threads_write_one_ordered_file() {
     let capture = capture::read(&outcome.dumps()[0]);
     let mut numbers = numbers_to(&capture, BACKGROUND);
     // Frames of different threads may have equal timestamps. Then the queue's number decides the
-    // order.
+    // order, so the file may have another order than the sender.
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..count));
     assert_eq!(capture.packets.len() as u64, count + 1);

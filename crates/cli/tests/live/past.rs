@@ -114,7 +114,7 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// Kills the program in any state.
+    /// Kills the program that the test reads from, whether or not it has ended.
     fn drop(&mut self) {
         if let Self::Program(child, _) = self {
             let _ = child.kill();

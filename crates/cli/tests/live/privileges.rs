@@ -1,5 +1,5 @@
 //! Every thread drops its privileges after everything is open, and recording continues without
-//! privileges.
+//! privileges. Only threads that write dumps may keep CAP_DAC_OVERRIDE.
 
 use std::{
     fs::{self, Permissions},

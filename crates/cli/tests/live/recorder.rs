@@ -219,7 +219,7 @@ impl Recorder {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// The process.
+    /// The recorder's process ID.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -235,7 +235,7 @@ impl Recorder {
         self.wait()
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the recorder, at most [`DEADLINE`].
     pub(crate) fn wait(mut self) -> Outcome {
         let start = Instant::now();
         self.words
@@ -382,8 +382,9 @@ impl Ledger {
 
 /// Number of packets that a line of statistics accounts for.
 fn accounted(line: &str) -> u64 {
-    // Numbers of the line: received, stored, filtered, cut, and losses by cause. The numbers of
-    // shed packets repeat some of these.
+    // The line has the numbers received, stored, filtered, cut, and losses by cause. Numbers after
+    // `; shed by` repeat some losses. The line must report neither gaps nor late packets, because
+    // their numbers would be added.
     let line = line.split("; shed by").next().unwrap();
     let numbers: Vec<u64> = line[line.find(": received ").unwrap()..]
         .split(|c: char| !c.is_ascii_digit())

@@ -56,8 +56,8 @@ impl Tun {
                 .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO))?;
             // SAFETY: `TUNSETIFF` reads a `struct ifreq`. `Request` has its layout and size.
             let request = unsafe { Setter::<TUNSETIFF, Request>::new(request) };
-            // SAFETY: as above; the kernel writes the device's name back into the request, which is
-            // 40 bytes long.
+            // SAFETY: the kernel reads the request and writes the device's name back into it.
+            // `Request` is 40 bytes long, like `struct ifreq`.
             unsafe { ioctl(&file, request) }?;
             Ok(file)
         });

@@ -54,7 +54,7 @@ fn a_recording_is_controlled_while_it_runs() {
     );
     assert_eq!(recording.told(&["trigger"]), "dump 2 is open\n");
 
-    // Rules are added and removed.
+    // Rules are added, changed, disabled and removed.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "configured": true, "hits": 0,
         "hold_off": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past": null, "single": false, "future": null, "packets": null, "bytes": null, "dump": null, "into": null, "keep_bytes": null, "keep_age": null, "asked_by": null, "caller": null, "alert_dump": null });

@@ -1,4 +1,4 @@
-//! Real captures and the table of reference results.
+//! `filter` on all captures of the corpus, and on random rows of the table of expected counts.
 
 use std::fs;
 

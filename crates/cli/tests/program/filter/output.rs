@@ -1,4 +1,4 @@
-//! Printed lines, counts and programs.
+//! The output of `filter`: one line for each packet, counts, and BPF programs.
 
 use std::{
     fs::{self, File},
