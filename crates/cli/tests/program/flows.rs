@@ -34,7 +34,8 @@ fn run(directory: &Path, arguments: &str) -> Output {
     command(directory, arguments).output().unwrap()
 }
 
-/// A folder with `in.pcap`: 2,000 packets of 50 flows within 20 s, and one packet of another flow.
+/// A folder with `in.pcap`: 2,000 packets within 20 s. 50 flows have 1,999 packets together.
+/// Another flow has one packet, the trigger to UDP port 60000.
 fn capture() -> TempDir {
     let directory = TempDir::new().unwrap();
     let arguments =
@@ -58,7 +59,7 @@ fn of_type<'l>(lines: &'l [Value], event_type: &str) -> Vec<&'l Value> {
         .collect()
 }
 
-/// Each packet counts in one line. The lines are the same for any number of threads.
+/// Each packet counts in exactly one flow line. The lines are the same for any number of analyzers.
 #[test]
 fn a_file_has_the_same_lines_in_every_run() {
     let directory = capture();
@@ -143,7 +144,8 @@ fn of_reason(lines: &[Value], reason: &str) -> usize {
         .count()
 }
 
-/// An idle time-out of 0 never splits a flow. An expression selects the packets that count.
+/// An idle time-out of 0 never splits a flow, so each flow key has one line. A filter expression
+/// selects the packets that count.
 #[test]
 fn one_line_a_key_where_flows_do_not_end() {
     let directory = capture();
@@ -167,7 +169,8 @@ fn one_line_a_key_where_flows_do_not_end() {
     );
 }
 
-/// With dumps, triggers and dumps have lines too.
+/// With `--eve` and a trigger, the file has event lines for the trigger and the finished dump, in
+/// addition to one line for each flow.
 #[test]
 fn record_tells_flows_and_dumps() {
     let directory = capture();
@@ -190,7 +193,7 @@ fn record_tells_flows_and_dumps() {
     assert_eq!(events[1]["retroscope"]["report"]["packets"], 1);
 }
 
-/// A socket listener receives whole lines.
+/// With `--eve unix:PATH`, a listener at that socket receives one whole line for each flow.
 #[test]
 fn a_socket_gets_all_lines() {
     let directory = capture();
@@ -207,7 +210,7 @@ fn a_socket_gets_all_lines() {
     assert_eq!(lines(&reader.join().unwrap()).len(), 51);
 }
 
-/// A reader that leaves is no error.
+/// If the reader of stdout closes the pipe, `flows` ends with exit code 0.
 #[test]
 fn it_ends_when_the_reader_of_stdout_leaves() {
     let directory = TempDir::new().unwrap();
@@ -226,8 +229,8 @@ fn it_ends_when_the_reader_of_stdout_leaves() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// Without a terminal, --top prints one text table after another. With --eve, flows are also lines
-/// of a file.
+/// Without a terminal, `--top` prints one text table after another. With `--eve`, each flow is also
+/// a line of a file.
 #[test]
 fn the_largest_flows_are_text_where_there_is_no_terminal() {
     let directory = TempDir::new().unwrap();
@@ -263,7 +266,8 @@ fn the_largest_flows_are_text_where_there_is_no_terminal() {
     assert_eq!(of_type(&self::lines(&eve), "flow").len(), 4);
 }
 
-/// Wrong arguments give one sentence, and nothing starts.
+/// Each wrong command line gives exit code 2, or 1 if a file or socket cannot be opened. A message
+/// names the mistake, stdout stays empty, and no folder for dumps is created.
 #[test]
 fn wrong_arguments_are_a_sentence() {
     let directory = capture();
@@ -318,7 +322,7 @@ fn wrong_arguments_are_a_sentence() {
         assert!(output.stdout.is_empty(), "{arguments}: {output:?}");
     }
     assert!(!directory.path().join("dumps").exists());
-    // An argument that is no text.
+    // An argument that is not UTF-8.
     let mut program = Command::new(PROGRAM);
     let output = program.arg(OsStr::from_bytes(b"--\xff")).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");

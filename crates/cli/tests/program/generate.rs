@@ -31,7 +31,8 @@ fn generate(directory: &Path, arguments: &str) -> Output {
         .unwrap()
 }
 
-/// Runs a command that must succeed. Returns the contents of the file.
+/// Runs `generate` with `arguments` and `-w file`, which must succeed. Returns the contents of the
+/// file.
 fn generated(directory: &Path, arguments: &str, file: &str) -> Vec<u8> {
     let output = generate(directory, &format!("{arguments} -w {file}"));
     assert!(output.status.success(), "{arguments}: {output:?}");
@@ -50,8 +51,8 @@ fn packets(bytes: &[u8]) -> Vec<(i64, Vec<u8>)> {
     packets
 }
 
-/// A new file belongs to the user who called sudo. Existing files, and files that a link leads to,
-/// keep their owner.
+/// A new file belongs to the user who called sudo. An existing file keeps its owner. A file that is
+/// created through a symbolic link belongs to root.
 #[test]
 fn a_new_file_belongs_to_the_caller_of_sudo() {
     if !rustix::process::geteuid().is_root() {
@@ -155,7 +156,7 @@ fn stdout_takes_the_same_bytes_and_may_close_early() {
         .unwrap();
     let mut head = [0; 100];
     child.stdout.take().unwrap().read_exact(&mut head).unwrap();
-    // The pipe is closed now.
+    // The reading end of the pipe is closed now.
     assert!(child.wait().unwrap().success());
     assert_eq!(head, file[..100]);
 }
@@ -197,7 +198,7 @@ fn mistakes_are_named_in_one_line() {
         ("-w a.pcap", 2, "--duration"),
         ("-i lo -w a.pcap", 2, "--duration"),
         ("-w - -c 1 --json", 2, "--json and -w -"),
-        // Out of range, or ending before the trigger. The library tests the other cases.
+        // A number out of range. The tests of the crate `generate` cover the other ranges.
         ("-w a.pcap -c 5 --flows 0", 2, "flows=0"),
         ("-w no/such/a.pcap -c 5", 1, "no/such/a.pcap: "),
         ("-w /dev/full -c 5", 1, "/dev/full: "),
@@ -218,7 +219,7 @@ fn mistakes_are_named_in_one_line() {
 }
 
 /// Runs a shell script in a network namespace in which a veth pair `v0`, `v1` and `lo` are up and
-/// silent. `None`: the system does not permit it.
+/// silent. Returns `None` if the system does not permit namespaces.
 fn in_namespace(directory: &Path, tag: &str, script: &str) -> Option<Output> {
     let namespace = Namespace::with_veth(tag)?;
     namespace.ip("link set lo up");
@@ -243,7 +244,8 @@ fn transmitted(devices: &str, interface: &str) -> u64 {
 #[test]
 fn live_it_sends_what_it_says_and_writes_what_it_sent() {
     let directory = TempDir::new().unwrap();
-    // The schedule begins after the first command.
+    // `date` prints a time before `generate` starts. No packet may have a timestamp earlier than
+    // that time plus the packet's scheduled delay.
     let script = "date +%s%N
         $PROGRAM generate -i v0 -w sent.pcap -c 20000 --rate 100kpps --trigger-after 50ms --json
         cat /proc/net/dev";
@@ -291,7 +293,7 @@ fn live_it_sends_what_it_says_and_writes_what_it_sent() {
 #[test]
 fn an_interrupt_ends_it_with_a_summary() {
     let directory = TempDir::new().unwrap();
-    // The first interrupt is sent when the file shows that packets are sent.
+    // The script sends the interrupt after the file has grown, so packets are already being sent.
     let script = "$PROGRAM generate -i v0 --rate 100kpps --duration 1h -w sent.pcap --json > json &
         process=$!
         trap 'kill -KILL $process 2>/dev/null || :' EXIT
@@ -311,8 +313,9 @@ fn an_interrupt_ends_it_with_a_summary() {
 #[test]
 fn a_real_network_asks_for_yes() {
     let directory = TempDir::new().unwrap();
-    // In the test's own namespace an interface is real, unless somebody created the namespace. In a
-    // created namespace the program continues, and reports that no interface has this name.
+    // If the tests run in the host's network namespace, the program refuses to send without
+    // `--yes`. In a created namespace the program continues, and reports that no interface has this
+    // name.
     let output = generate(directory.path(), "-i no-such-if -c 1");
     let words = String::from_utf8(output.stderr).unwrap();
     match output.status.code() {

@@ -17,11 +17,13 @@ use crate::{recording::Recording, remote::token};
 const IDLE: usize = 10_000;
 /// Size of a half head, close to the maximum size of a head.
 const HEAD_BYTES: usize = 31 << 10;
-/// Number of endless request bodies, and the declared size of each.
+/// Number of large request bodies. Half are chunked, half declare their length.
 const BODIES: usize = 8;
+/// Size of a body. The client stops earlier if the recorder closes the connection.
 const BODY_BYTES: usize = 100_000_000;
-/// Maximum memory for all clients by docs/api.md ("What clients cost"): 12 queries of 8 MiB and 256
-/// connections of 100 KiB, plus a quarter.
+/// Limit on the growth of memory by all clients: 12 queries of 8 MiB and 256 connections of 100
+/// KiB, plus a quarter. By docs/api.md ("What clients cost") a query of one queue takes less, 2
+/// MiB.
 const GROWTH_KIB_MAX: u64 = 150 << 10;
 
 /// Peak memory of the process in KiB: `VmHWM` of proc_pid_status(5).
@@ -63,7 +65,8 @@ fn hostile_clients_cost_little_memory() {
         let token = token.trim();
         format!("{request} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n")
     };
-    // More packets than the socket buffers hold.
+    // The answer to each query must be larger than the socket buffers, so that the recorder has to
+    // wait for the reader.
     recording.wait_for_packets(60_000);
     let (before_kib, before) = (peak_kib(&recording), source(&recording));
 
@@ -111,7 +114,7 @@ fn hostile_clients_cost_little_memory() {
     let idle: Vec<TcpStream> = (0..idle)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            // The recorder may close the connection in favor of others.
+            // The recorder may close this connection while the test opens further connections.
             let _ = stream.write_all(half.as_bytes());
             stream
         })

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::PROGRAM;
 
-/// A packet of a dump: interface, time, bytes on the wire, bytes.
+/// A packet of a dump: interface, time in ns, length on the wire, bytes.
 type Packet = (u16, i64, u32, Vec<u8>);
 
 fn program(arguments: &[&str]) -> Output {
@@ -23,7 +23,8 @@ fn program(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// 20,000 packets of 50 flows in a second, and a trigger packet after half a second.
+/// 20,000 packets in a second: 50 flows, and a trigger packet to UDP port 60000 after half a
+/// second.
 fn capture(directory: &TempDir) -> String {
     let file = path(directory, "traffic.pcap");
     let arguments = "generate --flows 50 --rate 20kpps --duration 1s --trigger-after 500ms -w";
@@ -57,9 +58,9 @@ fn record(capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     record_into(output.path(), capture, arguments)
 }
 
-/// Writes dumps to an empty directory. A script's call may take half a second of real time, which
-/// includes time without a CPU. If a script that cannot hang exceeds that limit, the run is
-/// repeated.
+/// Like [`record`], but writes dumps to this empty directory. A script's call may take half a
+/// second of real time, which includes time without a CPU. If a script that cannot hang exceeds
+/// that limit, the function repeats the run, up to twice.
 fn record_into(directory: &Path, capture: &str, arguments: &[&str]) -> (i32, String, Value) {
     let is_held_up = |line: &str| {
         line.contains(": stopped, ")

@@ -1,5 +1,5 @@
 //! The program as a user runs it: arguments, exit codes, stdout and stderr, and the files that it
-//! writes. Tests that need interfaces are in `tests/live`.
+//! writes. Most tests that need network interfaces are in `tests/live`.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod alerts_live;

@@ -178,7 +178,8 @@ fn sip_rtp_takes_addresses_only() {
     }
 }
 
-/// Google's STUN server answers one request from another machine at a greater distance.
+/// The packets of one server arrive with two times to live, 104 and 57. The module must dump that
+/// flow, with packets of both kinds.
 #[test]
 fn ttl_finds_packets_that_came_another_way() {
     let Some(capture) = real("apps/nd-stun.pcap") else {
@@ -206,8 +207,9 @@ fn ttl_finds_packets_that_came_another_way() {
     );
 }
 
-/// Real QUIC traffic without migration. Then the client's port is changed in the second half of its
-/// packets, as if a NAT rebinds the client.
+/// The module must report no migration in real QUIC traffic. Then the test changes the client's
+/// port in the second half of its packets, as if a NAT rebinds the client. The module must dump
+/// that connection.
 #[test]
 fn quic_migration_finds_a_client_that_moves() {
     let Some(capture) = real("apps/zk-zerortt.pcap") else {
@@ -218,7 +220,7 @@ fn quic_migration_finds_a_client_that_moves() {
     assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
     assert_eq!(run.json["modules"][0]["started"], 20);
     let mut bytes = fs::read(&capture).unwrap();
-    // Positions in the file of the client's packets with its most frequent connection ID.
+    // Positions in the file of the packets to port 443, by QUIC connection ID.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
     let mut reader = CaptureReader::open(&capture).unwrap();
     let mut places = Vec::new();
@@ -259,7 +261,8 @@ fn quic_migration_finds_a_client_that_moves() {
     );
 }
 
-/// A registration and a later call. Of many simultaneous messages, the first are printed.
+/// The module reports one active flow during a registration, and two flows during a later call. The
+/// test checks the first reports only, because `record` prints at most 50 notices in 10 s.
 #[test]
 fn live_statistician_tells_flows_by_interval() {
     let Some(capture) = real("apps/nd-sip.pcap") else {
@@ -357,7 +360,7 @@ fn shunt_tls_keeps_handshakes() {
     let [received, stored, shed] = intake(&run);
     assert!(shed > received / 10 && run.code == 3, "{:?}", run.json);
     assert_eq!(run.dumps[0].len() as u64, stored);
-    // By flow and direction: whether a handshake and whether data were seen.
+    // By pair of ports and direction: whether a TLS handshake and whether TLS data were seen.
     let mut seen = BTreeMap::<[u16; 2], [[bool; 2]; 2]>::new();
     // All packets, and whether the module may shed each.
     let mut all = Vec::new();
@@ -369,7 +372,7 @@ fn shunt_tls_keeps_handshakes() {
             let pair = [ends.src.min(ends.dst), ends.src.max(ends.dst)];
             let flow = seen.entry(pair).or_default();
             let is_tail = *flow == [[true; 2]; 2];
-            // The record may follow other records in the segment.
+            // A TLS record may follow other records in the segment.
             let side = &mut flow[usize::from(ends.src > ends.dst)];
             for (of, record) in side.iter_mut().zip([[22, 3], [23, 3]]) {
                 *of |= payload.windows(2).any(|two| two == record);
@@ -415,7 +418,8 @@ fn ndpi_names_protocols() {
     );
 }
 
-/// Exit code 2, a message with the wrong line, and no recording.
+/// Each wrong module gives exit code 2, a message with the wrong line if a line is wrong, and no
+/// recording.
 #[test]
 fn wrong_modules_are_refused_with_their_line() {
     let head = "local m = {}\nfunction m.handlePacket() end\n";
@@ -476,7 +480,8 @@ fn a_module_that_fails_is_told_and_the_recording_goes_on() {
     }
 }
 
-/// Each flow requests a separate dump, and two dumps may be open.
+/// Ten flows request a dump each. With `maxDumperRules = 2` only two dumps may be open, so eight
+/// requests are suppressed.
 #[test]
 fn dumps_are_limited_by_the_module() {
     let text = "return {

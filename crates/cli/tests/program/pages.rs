@@ -1,5 +1,5 @@
-//! The Markdown pages of the repository: every link leads somewhere, and the book's table of
-//! contents lists every page.
+//! The Markdown pages in the root of the repository and in docs/. Every relative link leads to an
+//! existing file and heading, and the book's table of contents lists every page.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Markdown files of a folder and, if `deep`, of the folders below it.
+/// The Markdown files of a folder and, if `deep`, of the folders below.
 fn pages(folder: &Path, deep: bool) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

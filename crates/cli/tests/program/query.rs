@@ -1,4 +1,4 @@
-//! `query` of a recorder over HTTP.
+//! The command `query`, which asks a recorder over HTTP at its unix socket.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,8 @@ use crate::{
     support::PROGRAM,
 };
 
-/// Queries into a file and a pipe, with a verdict. A refusal has a message and changes no file.
+/// `query` writes packets into a file and a pipe, and prints a verdict. A refused query prints a
+/// message and changes no file.
 #[test]
 fn packets_of_the_past_come_with_a_verdict() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -53,7 +54,7 @@ fn packets_of_the_past_come_with_a_verdict() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Limits, headers, interfaces, counting, resuming.
+/// `query` with limits, truncated packets, an unknown interface, a resumed query, and `--count`.
 #[test]
 fn a_query_may_want_less_than_all() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -112,7 +113,8 @@ fn a_query_may_want_less_than_all() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// New packets are written until ^C. The file is then complete and has a verdict.
+/// `query --follow` writes new packets until ^C or the end of the recording. The file then has all
+/// reported packets, and the verdict is complete.
 #[test]
 fn a_follow_goes_on_until_it_is_interrupted() {
     let recording = Recording::start(&["--trigger", "tcp port 9"]);
@@ -151,7 +153,8 @@ fn a_follow_goes_on_until_it_is_interrupted() {
     };
     assert!(whole(output, &file, "cancelled") > 0);
 
-    // An interrupt before the first report, and the end of the recording.
+    // One query is interrupted as soon as its file has bytes. Another query goes on until the
+    // recording ends.
     let folder = tempfile::tempdir().unwrap();
     let begun = |name: &str| {
         let file = folder.path().join(name);
@@ -192,7 +195,8 @@ fn a_broken_pipe_is_a_success() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// The ring is too small for the query: exit code 3, and a report of the missing packets.
+/// A query for packets that the ring has overwritten gives exit code 3, and its verdict is
+/// incomplete.
 #[test]
 fn what_was_overwritten_is_missing() {
     let traffic = ["-i", "generate:flows=5,size=1500,rate=40kpps"];

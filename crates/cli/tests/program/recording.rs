@@ -27,7 +27,7 @@ pub(crate) struct Recording {
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
 
-/// The lines of a recorder's log.
+/// The lines of a recorder's log, read from its stderr by a thread.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Recording {
@@ -202,7 +202,7 @@ pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Packets of a capture.
+/// The number of packets of a capture.
 pub(crate) fn packets(mut capture: retroscope_pcapfile::CaptureReader<impl Read>) -> u64 {
     let mut count = 0;
     while capture.next().unwrap().is_some() {

@@ -145,7 +145,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
         });
         assert!(said.contains(told), "{said}");
     }
-    // The file contains only whole blocks.
+    // The answers that are no pcapng left nothing in the file.
     assert_eq!(
         fs::metadata(&file).unwrap().len(),
         0,
@@ -275,7 +275,7 @@ fn the_file_of_a_token_is_for_its_owner_only() {
     assert_eq!((mode(&out), mode(&tokens)), (0o600, 0o600));
     let secret = fs::read_to_string(&out).unwrap();
     assert!(secret.starts_with("retroscope_") && secret.lines().count() == 1);
-    // The name is taken: its file is removed again.
+    // The tokens file has this name already, so the program removes the new file again.
     let second = folder.path().join("second");
     assert!(failed(1, &make("a", &second)).contains("already"));
     assert!(!second.exists());
@@ -288,7 +288,8 @@ fn the_file_of_a_token_is_for_its_owner_only() {
     assert_eq!(fs::read_to_string(&tokens).unwrap().lines().count(), 1);
 }
 
-/// If two programs create a token of the same name at once, one succeeds. The file stays readable.
+/// If two programs create a token of the same name at once, one succeeds, and the tokens file has
+/// one line.
 #[test]
 fn two_at_once_cannot_have_one_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +359,8 @@ fn over_tls_the_authority_has_to_be_known() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Without a token file, links of the unix socket log in to the page at a loopback address.
+/// `open --print` gets a link to the page over the unix socket, a new link at each call. It fails
+/// without a TCP address. Without `--tokens` and without the page, `record` refuses a TCP address.
 #[test]
 fn open_prints_a_link_of_the_page() {
     let mut recording = Recording::start(&["--api", "127.0.0.1:0"]);
@@ -452,7 +454,8 @@ fn a_hangup_reads_tokens_and_certificates_again() {
         command.args(["--ca", authority]).output().unwrap().status
     };
     assert!(is_served(&certificate).success());
-    // Two tasks report in any order.
+    // Each SIGHUP gives a report about tokens and a report about certificates, in any order. So the
+    // test sends SIGHUP once for each report that it waits for.
     hang_up();
     said.line("read 1 tokens");
     hang_up();
@@ -498,7 +501,8 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     let mut recording = Recording::start(&[&arguments[..], &tls].concat());
     let url = recording.url();
     let said = recording.lines();
-    // A renewal changes the files' timestamps.
+    // Writing the certificate changes the file's timestamp, which makes the recorder read the file
+    // again.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let pem = fs::read(&certificate).unwrap();
     fs::write(&certificate, pem).unwrap();
@@ -548,7 +552,7 @@ fn metrics_are_served_alone() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
-/// Creates a token with a role in a separate file.
+/// Creates a token with a role. Returns the path of the file that contains the token.
 pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
     let path = folder.join(name);
     let mut command = Command::new(PROGRAM);

@@ -16,8 +16,8 @@ use crate::support::{PROGRAM, skip, stderr, stdout};
 
 const PERL: &str = "/usr/bin/perl";
 
-/// Runs a perl script in the sandbox, with this file of packets. `None`, with a message, if the
-/// machine cannot run it.
+/// Runs a perl script in the sandbox. The script finds `file`, the packets, at descriptor 3, and
+/// reads `rest` from stdin. Returns `None`, with a message, if the machine cannot run the sandbox.
 fn run(script: &str, arguments: &[&str], file: &[u8], rest: &[u8]) -> Option<Output> {
     if !Path::new(PERL).exists() {
         skip("there is no perl; the sandbox was not tested");
@@ -243,7 +243,7 @@ fn memory_and_processor_time_are_bounded() {
 
 #[test]
 fn without_protection_nothing_runs() {
-    // The packets are missing.
+    // stdin is empty, so the packets are missing and the sandbox must not start the program.
     let mut command = Command::new(PROGRAM);
     command.args(["sandbox", PERL, "-e", "print 'ran'"]);
     let output = command.stdin(Stdio::null()).output().unwrap();

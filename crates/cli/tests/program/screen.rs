@@ -10,7 +10,7 @@ use crate::{
     terminal::{LEAVE, Running, Terminal, shows},
 };
 
-/// Packets are refused before the recorder is contacted.
+/// `-w -` is refused if stdout is a terminal, before the program contacts a recorder.
 #[test]
 fn a_terminal_gets_no_packets() {
     let terminal = Terminal::new();
@@ -25,8 +25,8 @@ fn a_terminal_gets_no_packets() {
     }
 }
 
-/// Rates, rules with counts, resizing, colors or no colors, the end of a recorder, and the restored
-/// terminal.
+/// `status` on a terminal shows rates, rules and pins, and follows a resize. `NO_COLOR` turns
+/// colors off. After `q` or ^C the terminal is restored.
 #[test]
 fn what_a_recorder_does_is_seen_on_a_terminal() {
     let recording = Recording::start(&["--trigger", "tcp port 9", "--set", "max-dumps=1"]);

@@ -113,7 +113,7 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     assert_eq!(ready, "READY=1\nSTATUS=recording");
     let is_time = |message: &String| message.starts_with("EXTEND_TIMEOUT_USEC=");
     assert!(before.iter().all(is_time), "{before:?}");
-    // The state, and the watchdog message.
+    // The next messages contain the state and the watchdog message.
     let mut heard = manager.hear_until("STATUS=");
     let state = heard.last().unwrap().clone();
     for part in ["pps ", "history ", " · lost 0 · triggers 0"] {
@@ -121,7 +121,8 @@ fn a_service_manager_hears_of_a_recording_from_start_to_end() {
     }
     heard.extend(manager.hear_until("STATUS="));
     assert!(has(&heard, "WATCHDOG=1"), "{heard:?}");
-    // A reload by any client, also of an invalid configuration.
+    // Each reload is announced, by SIGHUP and by the command `reload`, also with an invalid
+    // configuration.
     let reloads = |heard: &[String]| {
         let reloading = heard.last().unwrap();
         assert!(reloading.contains("\nMONOTONIC_USEC="), "{reloading}");
@@ -186,7 +187,8 @@ fn commands_of_dumps_do_not_speak_for_the_service() {
     }
 }
 
-/// A stop is extended while commands of dumps run, each within its own limit.
+/// While commands of dumps run, a recorder that stops repeatedly asks the service manager for 30 s
+/// more.
 #[test]
 fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
     let folder = tempfile::tempdir().unwrap();

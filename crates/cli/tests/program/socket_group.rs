@@ -16,8 +16,9 @@ use crate::{
     support::{PROGRAM, skip},
 };
 
-/// The recorder's user and group, as in the packaged unit.
+/// User ID of the recorder, which is not root, as in the packaged unit.
 const USER: u32 = 64_990;
+/// Group ID of the recorder and of its socket.
 const GROUP: u32 = 64_991;
 /// A user who is neither in the recorder's group nor the recorder's user.
 const STRANGER: u32 = 64_992;
@@ -136,7 +137,7 @@ fn members_of_the_sockets_group_are_let_in_where_proc_is_hidden() {
     let refused = service.status(STRANGER, STRANGER, &many[..200]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("Permission denied"), "{refused:?}");
-    // The recorder says the same if somebody opens the socket to all.
+    // If somebody opens the socket to all users, the recorder itself refuses the stranger.
     fs::set_permissions(service.socket(), Permissions::from_mode(0o666)).unwrap();
     let refused = service.status(STRANGER, STRANGER, &many[..200]);
     let said = String::from_utf8_lossy(&refused.stderr);

@@ -101,7 +101,7 @@ fn status_json(path: &str, more: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Repeats until the ring contains packets.
+/// Repeats `status` until the ring contains packets.
 fn status_with_packets(path: &str) -> Value {
     let start = Instant::now();
     loop {
@@ -214,7 +214,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
         written += 1;
     }
     assert_eq!(written, killed["packets"].as_u64().unwrap());
-    // The packets up to its last publication are known to be complete.
+    // A query for a time before the killed recorder's last publication is complete.
     let from = killed["oldest"].as_str().unwrap();
     let piped = query(&["-w", "-", "--from", from, "--to", from, "udp"]);
     assert_eq!(piped.status.code(), Some(0), "{piped:?}");
@@ -247,7 +247,7 @@ fn what_a_recorder_published_before_it_was_killed_comes_out() {
         &["--ring-file", &path],
     );
     recording.ring();
-    // Write at full speed until the ring wraps around.
+    // The recorder stores packets at full speed until the ring of 32 MiB has wrapped around.
     let start = Instant::now();
     while status_json(&path, &[])["stored_bytes"].as_u64() < Some(100 << 20) {
         assert!(start.elapsed() < Duration::from_secs(20));
@@ -264,7 +264,7 @@ fn what_a_recorder_published_before_it_was_killed_comes_out() {
     let evicted = report["missing"][0]["at_most"].as_u64().unwrap();
     assert!(packets + evicted >= killed["stored_packets"].as_u64().unwrap());
 
-    // A reader may leave early.
+    // If the reader of stdout closes the pipe, `query` succeeds.
     let mut command = Command::new(PROGRAM);
     command.args(["query", "--ring-file", &path, "-w", "-"]);
     let mut left = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -16,7 +16,8 @@ pub(crate) fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).expect("stderr is text")
 }
 
-/// A path next to the checkout. `None`, with a message, if the path is missing.
+/// Path of a file in the folder `shared` next to the checkout. `None`, with a message, if the file
+/// is missing.
 pub(crate) fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared")

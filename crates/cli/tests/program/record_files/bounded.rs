@@ -12,8 +12,8 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// Memory in KiB that the program may use in addition to its ring: a third of the size of the
-/// names.
+/// Memory in KiB that the program may use in addition to its ring: less than half of the size of
+/// all interface names in the capture.
 const EXTRA_KIB: u64 = 100 << 10;
 const RING_KIB: u64 = 32 << 10;
 /// Time limit on a busy machine for actions that should be immediate.
@@ -114,12 +114,14 @@ fn assert_bounded(running: Running, what: &str) {
         (RING_KIB / 4..RING_KIB + EXTRA_KIB).contains(&peak),
         "{what}: {peak} KiB"
     );
-    // One message names both limits.
+    // One message names both limits: 256 bytes for each interface name, and 8 MiB for all names
+    // together.
     let limits = |line: &&str| line.contains(" 256 bytes ") && line.contains(" 8 MiB ");
     assert_eq!(words.lines().filter(limits).count(), 1, "{words}");
 }
 
-/// 260 MB of names in a file of 2 MB. Three copies would take 780 MB.
+/// A compressed file of a few MB has 260 MB of interface names. Three copies would take 780 MB. The
+/// program must use at most [`EXTRA_KIB`] in addition to its ring.
 #[test]
 fn names_of_interfaces_take_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,8 +160,8 @@ fn wait_until_it_records(running: &mut Running) {
     }
 }
 
-/// A stream and a file contain only blocks that are no packets. A signal ends the recording at
-/// once.
+/// A stream and a file contain only blocks that are no packets, and do not end soon. SIGINT ends
+/// the recording within 5 s.
 #[test]
 fn a_flood_of_what_is_no_packet_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,8 @@ use crate::support::stderr;
 const START_NS: i64 = 1_700_000_000 * S;
 const HOUR_NS: i64 = 3600 * S;
 
-/// A raw UDP packet that contains a number, to port 9 if it triggers.
+/// A UDP packet over raw IPv4 that contains a number, to port 9 if it triggers, otherwise to port
+/// 8.
 fn packet(number: u32, triggers: bool, bytes: usize) -> Vec<u8> {
     let mut data = vec![
         0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 8, 0, 16, 0, 0,
@@ -79,8 +80,8 @@ fn a_step_in_mid_file_costs_nothing() {
                 at_ns + if n < step { 0 } else { step_ns }
             })
             .collect();
-        // Triggers before, across and after the step. The last windows begin more than the reorder
-        // window of 1 s after the step.
+        // Triggers before, across and after the step. The window of the last trigger begins 1.5 s
+        // after the step, which is more than the reorder window of 1 s.
         let triggers = [
             step / 2,
             step - 5,
@@ -140,8 +141,8 @@ fn a_step_in_mid_file_costs_nothing() {
     }
 }
 
-/// At a low packet rate a step is only confirmed after a minute of packets. The packets after the
-/// step still get their correct place.
+/// A step is only confirmed after 64 packets, which take 32 s at two packets a second. The packets
+/// of these 32 s still get their correct place.
 #[test]
 fn a_step_is_exact_however_few_packets_tell_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ fn a_step_is_exact_however_few_packets_tell_it() {
     assert_eq!(numbers(&found[1]), [108, 109, 110, 111, 112]);
 }
 
-/// 63 packets do not confirm a step. They are late and reported as late.
+/// 63 packets do not confirm a step. These packets are late and reported as late.
 #[test]
 fn less_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,8 +184,9 @@ fn less_is_late() {
     );
 }
 
-/// Timestamps that jump with every packet are not followed. They use no memory and no buckets, and
-/// the verdict reports them.
+/// Every second packet is stamped an hour earlier. The recorder does not take these jumps for clock
+/// steps, and the dump has only the other packets. A message, the notes and the verdict in the file
+/// report disorder.
 #[test]
 fn stamps_in_disorder_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,13 +207,13 @@ fn stamps_in_disorder_are_told() {
     assert!(bytes.windows(verdict.len()).any(|it| it == verdict));
 }
 
-/// The clock is set back more often than steps are followed. A dump is not complete if packets in
-/// its range have a wrong place.
+/// The clock is set back more often than the recorder follows steps. A dump is not complete if
+/// packets in its window have a wrong ring time.
 #[test]
 fn steps_that_are_not_followed_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // A step of an hour every 3 s. 16 steps are followed.
+    // A step of an hour every 3 s. The recorder follows 16 steps.
     let stamps: Vec<i64> = (0..20 * 300)
         .map(|n| START_NS + n * S / 100 - n / 300 * HOUR_NS)
         .collect();
@@ -240,8 +242,8 @@ fn steps_that_are_not_followed_are_told() {
     }
 }
 
-/// Packets after the end of a window do not change the dump's verdict, although they are read
-/// before the verdict is written. Two runs give the same result.
+/// Packets that arrive after the end of a window do not change the dump's verdict, although they
+/// are read before the verdict is written.
 #[test]
 fn disorder_behind_the_end_of_a_window_is_not_its() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Eight combinations of faults (`recorder/src/tests/generated.rs` has all combinations), run
-//! through the program: a stepped clock, a small ring, a window larger than the ring, a full disk,
-//! and packets that imitate the comments of a dump.
+//! Eight combinations of faults, run through the program. The faults are a stepped clock, a small
+//! ring, a window larger than the ring, a full disk, and packets that imitate the comments of a
+//! dump. `recorder/src/tests/generated.rs` tests all combinations.
 
 use std::{
     fs::File,
@@ -98,7 +98,7 @@ impl Cell {
         sent
     }
 
-    /// A UDP packet over raw IPv4 with unique contents, 1 KiB long.
+    /// A UDP packet over raw IPv4, 1 KiB long, with contents that no other packet of its file has.
     fn udp(self, port: u8, label: &str) -> Vec<u8> {
         let mut packet = vec![
             0x45, 0, 4, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,

@@ -46,7 +46,7 @@ fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     kept_with("", more)
 }
 
-/// Records the capture with dumps of the packets that match `dump`.
+/// Like [`kept`], but the dump contains only the packets that match `dump`.
 fn kept_with(dump: &str, more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     let dir = tempfile::tempdir().unwrap();
     let (path, out) = (dir.path().join("in.pcap"), dir.path().join("out"));
@@ -118,8 +118,8 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
-/// Flows that an open dump matches are kept from then on. This includes flows beyond their cutoff,
-/// once the dump has matched an earlier packet.
+/// All packets of a flow that an open dump matches are kept from then on. A flow that is beyond its
+/// cutoff is also kept again, if the dump matched an earlier packet of the flow.
 #[test]
 fn flows_that_an_open_dump_takes_are_kept() {
     for who in ["auto", "1", "inline", "2", "4"] {
@@ -138,8 +138,9 @@ fn flows_that_an_open_dump_takes_are_kept() {
         let expected = BTreeMap::from([(1002, 100)]);
         assert_eq!((code, &ports), (Some(3), &expected), "{who}: {json}");
         assert_eq!(shed(&json), (11 + 100 + 100, 89), "{who}");
-        // The flow exceeds the cutoff at its 4th packet, before the trigger. With files, the
-        // packets are inspected after at most 256 packets.
+        // The flow's 4th packet, number 11, is the first that is shed. It is shed before the
+        // trigger. From files, the inserter checks again after 256 packets whether the flow must be
+        // kept.
         let (_, json, ports) = of_last("src port 1002=2KiB");
         let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
         assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
@@ -200,7 +201,8 @@ fn what_open_dumps_keep_is_a_function_of_the_packets() {
     );
 }
 
-/// A later fragment without ports triggers. The exempt flow is that of the first fragment.
+/// A later fragment, which has no ports, triggers. The flow of its first fragment is then exempt
+/// from the cutoff.
 #[test]
 fn flows_whose_later_fragments_trigger_are_exempt() {
     let dir = tempfile::tempdir().unwrap();

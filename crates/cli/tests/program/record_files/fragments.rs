@@ -21,7 +21,8 @@ fn packet(port: u16, id: u16, fragment: u16) -> Vec<u8> {
     data
 }
 
-/// A later fragment triggers a dump of its flow with the past. It counts as one hit.
+/// A later fragment triggers a dump of its flow with the flow's earlier packets. A further hit of
+/// the same flow starts no second dump.
 #[test]
 fn a_later_fragment_triggers_for_its_flow() {
     let dir = tempfile::tempdir().unwrap();
@@ -37,7 +38,7 @@ fn a_later_fragment_triggers_for_its_flow() {
         packet(0xffff, 3, later), // triggers
         packet(7, 5, first),
         packet(0xffff, 5, later), // a hit of the same flow
-        packet(0xffff, 6, later), // an orphan: a flow of its own
+        packet(0xffff, 6, later), // its first fragment is missing: another flow
         packet(7, 60_000, 0),     // triggers by its identification, the same flow again
     ];
     for (time_ns, frame) in (1000..).map(|s| s * S).zip(&frames) {
@@ -65,7 +66,8 @@ fn a_later_fragment_triggers_for_its_flow() {
     }
 }
 
-/// Fragments in real traffic.
+/// A later fragment in real traffic triggers the dump that the oracle expects, with packets before
+/// the trigger.
 #[test]
 fn fragments_of_a_real_capture_agree_with_the_oracle() {
     let Some(shared) = shared("") else { return };

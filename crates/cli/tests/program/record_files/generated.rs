@@ -1,4 +1,5 @@
-//! Generated captures, compared with the oracle, without external captures or tools.
+//! Dumps of generated captures, compared with the oracle. The tests need no external captures or
+//! tools.
 
 use std::{
     fs::{self, File},
@@ -41,8 +42,8 @@ fn addresses(conversation: u16) -> ([Vec<u8>; 2], bool) {
     ([address(1), address(server)], false)
 }
 
-/// A frame of a conversation with a payload of some length; every fourth conversation has a VLAN
-/// tag.
+/// A frame of a conversation with `payload` bytes after the transport header. Every fourth
+/// conversation has a VLAN tag.
 fn frame(conversation: u16, is_from_client: bool, payload: u16) -> Vec<u8> {
     let (mut ends, is_v6) = addresses(conversation);
     let mut ports = [1000 + conversation, 2000 + conversation];

@@ -23,7 +23,8 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 const FIN_SYN_RST: u8 = 7;
 
-/// Packets that `--cutoff BYTES` keeps. A flow restarts after 60 s of silence.
+/// For each packet, whether `--cutoff BYTES` keeps it. A flow restarts at a SYN and after 60 s of
+/// silence.
 fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
     // The key of a flow. ICMP has the endpoints and the type-specific fields that replace ports.
     type Flow = (FlowKey, Vec<u16>, Option<[(IpAddr, u16); 2]>);
@@ -184,9 +185,9 @@ struct Tail {
     sent: u64,
 }
 
-/// 60 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted segments,
-/// immediate reuse of ports by new connections, bursts of small packets after the cutoff, and
-/// fragments. The last packet goes to port 60000.
+/// 60 MB in 60 s: TCP and UDP flows with Pareto-distributed sizes, retransmitted segments, and
+/// immediate reuse of ports by new connections. Some packets are small after the 50th packet of a
+/// flow, some are fragments. The last packet goes to port 60000.
 fn heavy_tailed(path: &Path, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let file = fs::File::create(path).unwrap();

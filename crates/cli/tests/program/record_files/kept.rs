@@ -6,7 +6,7 @@ use super::{S, record, write_capture};
 use crate::support::{skip, stderr};
 
 /// Records ten dumps of one packet each. The packets are a second apart. `more` are further
-/// arguments.
+/// arguments. Returns the messages and the summary.
 fn ten_dumps(dir: &Path, more: &[&str]) -> (String, serde_json::Value) {
     let capture = dir.join("in.pcap");
     write_capture(&capture, 1000, 60, S / 100, None);
@@ -70,7 +70,8 @@ fn names_follow_a_template_and_collide_with_nothing() {
     }
 }
 
-/// With files too, the end leaves only what retention permits. Held dumps and files of others stay.
+/// From files, `--keep` applies too: at the end only the newest dumps, held dumps and files of
+/// others are left.
 #[test]
 fn dumps_are_deleted_the_oldest_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +81,8 @@ fn dumps_are_deleted_the_oldest_first() {
     let one = size("0001.pcapng") + size("0001.json");
     fs::write(dumps.join("0003.hold"), "").unwrap();
     fs::write(dumps.join("notes.json"), "{}").unwrap();
-    // Nine of twenty dumps and the held dump are left.
+    // The limit is the size of ten and a half dumps, so 9 to 11 of 20 dumps are left, the held dump
+    // among them.
     let most = format!("{}KiB", (one * 21 / 2).div_ceil(1024));
     let (text, _) = ten_dumps(dir.path(), &["--set", "name={number}", "--keep", &most]);
     assert!(text.contains("deleted dump 0001: "), "{text}");
@@ -104,7 +106,7 @@ fn dumps_are_deleted_the_oldest_first() {
     ] {
         assert!(names.contains(&kept.to_owned()), "{kept}: {names:?}");
     }
-    // Only the held dump of this trigger is left.
+    // The limit of this trigger is smaller than one dump, so only the held dump is left.
     ten_dumps(
         dir.path(),
         &[
@@ -175,7 +177,7 @@ fn a_command_runs_for_each_dump() {
     );
 }
 
-/// A command runs as another user and without capabilities.
+/// A `--post` command runs without capabilities, and with `post-user` as that user.
 #[test]
 fn a_command_has_its_own_identity() {
     let dir = tempfile::tempdir().unwrap();

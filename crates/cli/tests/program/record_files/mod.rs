@@ -1,4 +1,5 @@
-//! `record -r` compared with an oracle, over real and generated captures.
+//! Dumps of `record -r`, compared with those of an oracle (`oracle.rs`), over real and generated
+//! captures.
 
 mod alerts;
 mod bounded;
@@ -52,7 +53,7 @@ fn record(args: &[&str]) -> (Output, Option<Value>) {
     (output, json)
 }
 
-/// Arguments for a question about files.
+/// Arguments of `record` that ask a question about files and write the dumps into `dir`.
 fn args(files: &[&Path], question: &Question, dir: &Path) -> Vec<String> {
     let mut args = Vec::new();
     for file in files {
@@ -178,7 +179,7 @@ fn question(triggers: &[&str], dump: &str, past_ns: i64, future_ns: i64) -> Ques
     }
 }
 
-/// Captures of the manifest that can be read completely.
+/// All captures that the manifest lists, damaged captures included.
 fn captures(shared: &Path) -> Vec<PathBuf> {
     let manifest = fs::read_to_string(shared.join("traces/MANIFEST.tsv")).unwrap();
     let names = manifest
@@ -189,8 +190,8 @@ fn captures(shared: &Path) -> Vec<PathBuf> {
 }
 
 /// Runs the program on a capture with these packets and compares the dumps with the oracle's.
-/// Returns the number of dumps. `None`: a trigger fits no link type, or there are more than 60
-/// dumps.
+/// Returns the number of dumps, or `None` if a trigger fits no link type or if there are more than
+/// 60 dumps.
 fn compare(path: &Path, packets: &[Packet], question: &Question) -> Option<usize> {
     let expected = dumps(packets, question).filter(|dumps| dumps.len() <= 60)?;
     let dir = tempfile::tempdir().unwrap();
@@ -316,7 +317,8 @@ fn damaged_captures_keep_what_was_read() {
 }
 
 /// Writes a capture of `count` frames of `len` bytes, `step_ns` apart. The destination port cycles
-/// from 1 to 100. Every 10,000th frame goes to port 60000.
+/// from 1 to 100, but one in 10,000 frames goes to port 60000. With `jitter`, a random seed, each
+/// timestamp is up to 0.5 s earlier.
 pub(crate) fn write_capture(
     path: &Path,
     count: u32,
@@ -373,8 +375,8 @@ fn contents(dir: &Path) -> Contents {
     files
 }
 
-/// Eight runs of each kind under random CPU load give the same files, for any number of capture
-/// threads, with a ring smaller than the file.
+/// Eight runs of each of two questions under random CPU load give the same files, for any number of
+/// capture threads. The ring is smaller than the file.
 #[test]
 fn runs_repeat_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -389,7 +391,8 @@ fn runs_repeat_byte_for_byte() {
         3 * S,
         2 * S,
     );
-    // Later windows exceed the ring. The set of overwritten packets must also repeat.
+    // The windows of later triggers exceed the ring. The set of overwritten packets must also be
+    // the same in every run.
     let outgrown = Question {
         triggers: vec!["udp port 60000".to_owned()],
         dump: "udp portrange 1-3".to_owned(),
@@ -456,15 +459,16 @@ fn runs_repeat_byte_for_byte() {
     );
 }
 
-/// A ring smaller than the window: exit code 3, and an exact count of missing packets.
+/// If the ring is smaller than the window, the exit code is 3, and the dump counts the missing
+/// packets exactly.
 #[test]
 fn what_was_overwritten_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 60_000, 600, 1_000_000, None);
     let (packets, _) = read(&capture);
-    // The third trigger packet is at 25 s. 16 MiB hold about 27,000 frames, or 27 s. The window
-    // covers 40 s and ends 10 s before the end of the file.
+    // Trigger packets are at 5 s, 15 s and so on to 55 s of a capture of 60 s. 16 MiB hold about
+    // 27,000 frames, or 27 s. Windows of later triggers are longer, up to 45 s.
     let question = question(&["udp port 60000"], "", 40 * S, 5 * S);
     let (output, json) = run(
         &args(&[&capture], &question, &dir.path().join("out")),
@@ -518,7 +522,8 @@ fn what_was_overwritten_is_counted() {
     );
 }
 
-/// The verdict counts a packet that arrives after its window was closed.
+/// Packets that arrive after their window was closed do not change the verdict, which was given at
+/// the close. The summary counts these packets as late, and a message says how many there are.
 #[test]
 fn a_packet_after_the_close_is_late() {
     let dir = tempfile::tempdir().unwrap();
@@ -541,9 +546,9 @@ fn a_packet_after_the_close_is_late() {
         (10 * S, 1),                 // in the window
         (10 * S + 100 * ms, 60_000), // the trigger
         (10 * S + 50 * ms, 2),       // late, before the trigger: goes where its stamp belongs
-        (12 * S, 3),                 // behind the window, within the hold time
+        (12 * S, 3),                 // after the window, within the reorder window of 1 s
         (10 * S + 900 * ms, 4),      // late but the window is open: goes where its stamp belongs
-        (12 * S + 200 * ms, 5),      // closes the window
+        (12 * S + 200 * ms, 5),      // closes the window, which ended at 11.1 s
         (10 * S + 800 * ms, 6),      // too late
         (10 * S + 850 * ms, 7),      // too late
     ] {
@@ -621,8 +626,8 @@ fn compressed_dumps_are_the_same() {
     assert_dumps(&expected, &json, "zstd");
 }
 
-/// Hits far before the clock act at once. Their dumps contain the triggering packet and count late
-/// packets.
+/// Timestamps jump back by 1000 s. A packet there that matches a trigger starts a dump at once, and
+/// the dump contains this packet. Later packets for its window are counted as late.
 #[test]
 fn a_capture_that_runs_backwards_keeps_its_triggers() {
     let dir = tempfile::tempdir().unwrap();
@@ -669,7 +674,7 @@ fn a_capture_that_runs_backwards_keeps_its_triggers() {
     );
 }
 
-/// The smallest ring, a file of many times its size, and many short dumps: no run may hang.
+/// With the smallest ring, a file of four times its size, and many short dumps, no run may hang.
 #[test]
 fn small_rings_do_not_hang() {
     let dir = tempfile::tempdir().unwrap();

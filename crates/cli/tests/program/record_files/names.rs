@@ -90,7 +90,7 @@ fn run(
     (serde_json::from_str(summary).unwrap(), said)
 }
 
-/// The senders of a dump's packets.
+/// The last byte of the sender's address of each packet of a dump.
 fn hosts_of(dump: &Value) -> Vec<u8> {
     let mut reader = CaptureReader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
     let mut hosts = Vec::new();

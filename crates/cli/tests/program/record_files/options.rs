@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
 use crate::support::{PROGRAM, skip, stderr};
 
-/// 2000 frames of 100 bytes, 10 ms apart. Port 60000 would need 10,000 frames, so port 13 triggers
-/// here, once a second.
+/// 2000 frames of 100 bytes, 10 ms apart. Only a longer capture has a frame to port 60000, so port
+/// 13 triggers here, once a second.
 fn capture(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("in.pcap");
     write_capture(&path, 2000, 100, S / 100, None);
@@ -78,7 +78,7 @@ fn further_hits_are_listed_and_do_not_lengthen() {
     assert_eq!(json["dumps"][6]["clipped"], serde_json::json!(["end"]));
 }
 
-/// Rules or dumps beyond the limits are refused and counted. FlowScope dropped them silently.
+/// Dumps beyond `max-dumps` are refused, counted and reported. FlowScope dropped them silently.
 #[test]
 fn too_many_dumps_are_refused_aloud() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn pcap_has_one_link_type_a_file() {
         );
     }
     assert_eq!(contents(&out).len(), 3, "two captures and a sidecar");
-    // pcapng keeps one file, and the sidecar names programs that cannot read it.
+    // pcapng keeps one file, and a note says that libpcap cannot read it.
     let out = dir.path().join("ng");
     let json = run(&args(&[&capture], &question, &out), &[]).1.unwrap();
     let dump = only_dump(&json);
@@ -254,8 +254,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     let capture = dir.path().join("in.pcap");
     write_capture(&capture, 30_000, 600, 1_000_000, None);
     let out = dir.path().join("out");
-    // The shell's limit is in units of 512 bytes (dash) or 1024 bytes (bash): 512 KiB or 1 MiB. The
-    // first dump needs 4 MiB, the second less than the limit.
+    // The shell's limit is in units of 512 bytes (dash) or 1024 bytes (bash): 512 KiB or 1 MiB. A
+    // dump of a whole window needs almost 4 MiB.
     let script = r#"trap '' XFSZ; ulimit -f 1024; exec "$0" "$@""#;
     let output = Command::new("sh")
         .args([
@@ -303,8 +303,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
         assert!(errors.contains(&format!("unfinished: {file}")), "{errors}");
         let missing = &dump["missing"][0];
         assert_eq!(missing["cause"], "disk");
-        // Matched packets are written or lost. The window holds 6001 packets, or 5 s + 3 s of
-        // packets at the first trigger.
+        // Every matched packet is either written or lost. The window of 3 s before and 3 s after
+        // the trigger has 6001 packets.
         let (held, _) = read(Path::new(file));
         assert_eq!(
             held.len() as u64,
@@ -316,7 +316,8 @@ fn a_full_disk_loses_the_dump_and_nothing_else() {
     }
 }
 
-/// Bad arguments give exit code 2 and name the wrong or missing option, value or command.
+/// Bad arguments give exit code 2, or 1 if a file or an interface cannot be opened. stderr names
+/// the wrong or missing option, value or command.
 #[test]
 fn bad_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();

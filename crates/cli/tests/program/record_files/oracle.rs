@@ -30,7 +30,8 @@ pub(crate) struct Dump {
     pub(crate) packets: Vec<Packet>,
 }
 
-/// A question for the program and the oracle.
+/// The options of a recording, for the program and the oracle: trigger filters, dump filter, and
+/// window before and after the trigger.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) triggers: Vec<String>,
@@ -39,9 +40,8 @@ pub(crate) struct Question {
     pub(crate) future_ns: i64,
 }
 
-/// An interface without a name goes by the file's.
-///
-/// Every packet of a capture file in the order of the file, and whether it was read to its end.
+/// Returns every packet of a capture file in the order of the file, and whether the file was read
+/// to its end. An interface without a name gets the name of the file.
 pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
     let mut packets = Vec::new();
     let file_name = path
@@ -131,9 +131,9 @@ fn prepared(mut filter: Filter, packets: &[Packet]) -> Option<Filter> {
     (compiled > 0).then_some(filter)
 }
 
-/// The flow of each packet in file order. Fragments have the flow of the last first fragment of
-/// their datagram, at most a minute away. The program remembers 4096 datagrams; these captures have
-/// fewer.
+/// For each packet that is a fragment, the flow of the latest first fragment of its datagram, at
+/// most a minute away. `None` for other packets. The program remembers 4096 datagrams; these
+/// captures have fewer.
 fn first_fragments(packets: &[Packet]) -> Vec<Option<FlowKey>> {
     let mut first: HashMap<FragmentKey, (FlowKey, i64)> = HashMap::new();
     let told = |packet: &Packet| {

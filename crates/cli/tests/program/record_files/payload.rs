@@ -73,7 +73,7 @@ fn a_payload_term_filters_what_is_recorded() {
 }
 
 /// Packets that imitate our comments are written unchanged, and the dump still has its own
-/// comments. This also holds if a packet after the end of a window changes the verdict.
+/// comments. This also holds if a packet arrives too late for its window.
 #[test]
 fn packets_that_imitate_our_comments_are_written_as_they_are() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use retroscope_ring::{Attached, AttachedState, Buffer};
 
 use super::{captures, record, shared};
 
-/// Keys whose packets must stay in one shard.
+/// All packets with the same key must be in one shard.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Whole {
     Addresses(IpAddr, IpAddr),

@@ -31,8 +31,8 @@ fn start(stdin: Stdio, out: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end. Returns the number of packets of each dump. Contents differ, because pcapng
-/// has the interface name.
+/// Waits for the end. Returns the number of packets of each dump. Only these numbers are compared,
+/// because the files contain the interface name, which is `-` here.
 fn packets(child: Child, what: &str) -> Vec<u64> {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{what}: {}", stderr(&output));
@@ -53,7 +53,7 @@ fn capture(dir: &Path) -> PathBuf {
     path
 }
 
-/// The result for the file.
+/// The number of packets of each dump if `record` reads the capture as a file.
 fn expected(dir: &Path, capture: &Path) -> Vec<u64> {
     let question = question(&["udp port 60000"], "udp", S / 10, S / 10);
     let (_, json) = run(&args(&[capture], &question, &dir.join("file")), &[]);

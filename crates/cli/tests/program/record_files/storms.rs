@@ -43,7 +43,8 @@ fn storm(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// All hits. Checks that they equal the sum of all reasons.
+/// The number of all hits. Checks that the number of suppressed hits is the sum of the numbers for
+/// each reason.
 fn hits(json: &Value) -> u64 {
     let number = |value: &Value| value.as_u64().unwrap();
     let by = json["suppressed_by"].as_object().unwrap();
@@ -120,7 +121,8 @@ fn a_flow_is_held_off() {
         out.to_str().unwrap(),
     ]);
     let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
-    // A window covers two further hits. The first hit after 102 s is at 103 s.
+    // The window of 2 s covers two further hits. With the hold-off of 100 s, the next dump starts
+    // at the first hit after 102 s, at 103 s.
     let triggers: Vec<&str> = listed(&json)
         .iter()
         .map(|dump| dump["trigger_time"].as_str().unwrap())
@@ -180,16 +182,16 @@ fn bytes_of_an_hour_are_bounded_in_the_same_way_in_every_run() {
     assert!(runs[0] == runs[1]);
 }
 
-/// The file is smaller than any ring and its buckets. Bytes written by dumps are still counted, and
-/// equally for every ring.
+/// Dumps' written bytes also count towards `bytes-per-hour` if the file is smaller than the ring.
+/// The result is the same for every size of the ring.
 #[test]
 fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("in.pcap");
     let file = std::io::BufWriter::new(fs::File::create(&capture).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::RAW)).unwrap();
-    // Each tenth of a second has a packet of 1,400 bytes and an earlier packet, back by the limit
-    // of `reorder-window`. Every 30 s there is a trigger.
+    // A packet of 1,400 bytes every 0.1 s. Every 50th packet is stamped 0.5 s earlier, within the
+    // reorder window. Every 30 s a packet triggers.
     for n in 0..6000_i64 {
         let port = if n % 300 == 299 { 9 } else { 7 };
         let mut packet = udp(1, port);
@@ -226,8 +228,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     };
     let (json, files) = run("32MiB", "");
     assert_eq!(hits(&json), 20);
-    // The first dump has 300 packets, the next about 610. Together they exceed the limit of 1 MiB,
-    // in a file of 8 MiB.
+    // The first dump has about 310 packets, the second about 610. Together they exceed the limit of
+    // 1 MiB, in a file of 8 MiB.
     assert_eq!(json["triggers"], 2, "{json}");
     assert_eq!(json["suppressed_by"]["bytes-per-hour"], 18, "{json}");
     for (ring, round) in [("32MiB", "again"), ("64MiB", ""), ("512MiB", "")] {
@@ -235,7 +237,8 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     }
 }
 
-/// Each window would contain up to 1,090 packets.
+/// A dump ends when it has as many packets or bytes as `dump-packets` or `dump-bytes` permits. Each
+/// window would contain up to 1,091 packets.
 #[test]
 fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -334,7 +337,7 @@ fn a_terminal_that_stands_still_holds_no_dump_up() {
     write_capture(&capture, 2000, 100, S / 100, None);
     let out = dir.path().join("out");
     let (mut reader, mut writer) = std::io::pipe().unwrap();
-    // The capacity of a pipe: pipe(7).
+    // Fills the pipe for stderr: a pipe has room for 65,536 bytes (pipe(7)).
     writer.write_all(&[b'\n'; 65_536]).unwrap();
     let mut child = Command::new(PROGRAM)
         .args(["record", "--json", "--trigger", "udp port 13", "--past"])

@@ -38,7 +38,9 @@ fn only_dump(capture: &Path, out: &Path, format: &str) -> (Value, Value) {
     (dump, json)
 }
 
-/// One format ends in 2106, two begin in 1970. Times outside of the range are reported.
+/// pcap has no timestamps before 1970 or after February 2106, pcapng none before 1970. Packets
+/// outside of this range are written with another timestamp, and the verdict counts them as
+/// `restamped`.
 #[test]
 fn time_stamps_that_the_format_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,7 +92,8 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
     }
 }
 
-/// More interfaces than a recording can number. Their packets count as lost, not as filtered.
+/// Two files have 80,000 interfaces, more than the 65,536 that a recording can number. Packets of
+/// the other interfaces count as lost, not as filtered.
 #[test]
 fn packets_of_too_many_interfaces_are_lost() {
     let dir = tempfile::tempdir().unwrap();

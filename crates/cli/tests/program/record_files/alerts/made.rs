@@ -1,5 +1,5 @@
-//! Alerts of every kind over generated packets, at least 50 of each kind, with the packets that
-//! each dump must contain.
+//! Alerts of every kind over generated packets, 50 of each kind, with the packets that each dump
+//! must contain.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -11,8 +11,9 @@ use super::{Run, run};
 
 const EACH: usize = 50;
 const START_US: i64 = 1_790_000_000_000_000;
-/// Packets of a flow, and the time between two packets.
+/// Packets of a flow.
 const PACKETS: usize = 6;
+/// Time between two packets of a flow.
 const STEP_US: i64 = 100_003;
 /// Time between the starts of two flows.
 const FLOW_US: i64 = 7_001;
@@ -119,7 +120,8 @@ impl Flow {
         }
     }
 
-    /// Suricata's alert about packet `number`.
+    /// Suricata's alert about packet `number`. `seed`: the seed of its Community ID. With `None`
+    /// the alert has no Community ID.
     fn alert(&self, number: usize, time_us: i64, seed: Option<u16>) -> Value {
         let [from, to] = if number.is_multiple_of(2) {
             self.ends
@@ -184,7 +186,7 @@ fn ethernet(vlan: &[u16], packet: &[u8]) -> Vec<u8> {
 }
 
 impl Made {
-    /// Adds a flow. `wrap` encapsulates each packet.
+    /// Adds a flow and returns its frames. `wrap` encapsulates each packet.
     fn flow(
         &mut self,
         flow: &Flow,
@@ -267,8 +269,8 @@ fn made() -> Made {
         alert["pkt_src"] = json!("stream (flow timeout)");
         made.ask("flow time-out", alert, &frames, None);
 
-        // Flows in GRE and in VXLAN alternate. The VXLAN source port differs between directions.
-        // Another flow shares the tunnel.
+        // The tunnel is GRE if `is_gre`, otherwise VXLAN. The VXLAN source port differs between
+        // directions. Another flow shares the tunnel.
         let (flow, other) = (next(17, false), next(17, false));
         let is_gre = flow.number % 4 < 2;
         let tunnel = |number: usize| {
@@ -412,7 +414,7 @@ fn made() -> Made {
         alert["src_ip"] = json!("203.0.113.9");
         made.ask("xff overwrite", alert, &[], None);
 
-        // The alert arrives 60 s after all packets of its flow.
+        // A UDP flow over IPv6, with an alert that has no Community ID.
         let flow = next(17, true);
         let frames = made.flow(&flow, plain);
         made.ask(
@@ -425,7 +427,7 @@ fn made() -> Made {
     made
 }
 
-/// The sidecar of the dump for an alert, found by the digest of the alert's line.
+/// The sidecar of the dump for an alert, found by the alert's signature ID, which is unique here.
 fn sidecar<'r>(run: &'r Run, alert: &Value) -> &'r Value {
     let is_it = |entry: &Value| entry["signature_id"] == alert["alert"]["signature_id"];
     let mut all = run.sidecars.iter();
@@ -485,8 +487,8 @@ fn made_alerts_of_every_kind_get_what_they_are_about() {
     assert_eq!(run.code, 3);
 }
 
-/// If the ring has partly overwritten the window, a late alert finds the remaining packets, and
-/// reports how late it was for the rest.
+/// With `alerts.delay=60s` a dump has all packets of its flow if the ring still has these packets.
+/// With a smaller ring the dump is empty and incomplete, and a note says that the packets aged out.
 #[test]
 fn late_alerts_find_the_past_while_it_is_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -547,8 +549,9 @@ fn late_alerts_find_the_past_while_it_is_there() {
     );
 }
 
-/// Alerts without addresses get the packets around their time within their budget, including their
-/// own packets.
+/// A decoder alert has no addresses. Its dump has the packets around the alert's time, the alert's
+/// own packet among them, and at most `alerts.budget` bytes. An alert from an unknown interface
+/// gets no dump.
 #[test]
 fn decoder_events_get_the_packets_around_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -603,7 +606,8 @@ fn decoder_events_get_the_packets_around_them() {
     assert_eq!((none.dumps.len(), none.code), (0, 3));
 }
 
-/// User-defined limits apply to alerts. The summary counts each alert that a limit refuses.
+/// Limits on dumps and bytes also apply to alerts. The summary counts each alert that a limit
+/// refuses.
 #[test]
 fn limits_hold_alerts() {
     const FLOWS: usize = 40;
@@ -643,7 +647,7 @@ fn limits_hold_alerts() {
         assert_eq!(held.summary["suppressed_by"][option], refused);
         assert_eq!(held.summary["alerts"]["unmatched"], refused);
     }
-    // A rule and the alerts share the limit equally.
+    // A rule and the alerts get equal shares of the limit: three dumps each.
     let both = [
         "--set",
         "dumps-per-minute=6",

@@ -18,7 +18,7 @@ use crate::{
     support::{shared, stderr},
 };
 
-/// Result of a run: dumps by file, and the final output.
+/// Result of a run: packets of the dumps by file name, sidecars, summary, exit code and stderr.
 pub(super) struct Run {
     pub(super) dumps: BTreeMap<PathBuf, Vec<Dumped>>,
     pub(super) sidecars: Vec<Value>,
@@ -70,7 +70,7 @@ fn micros(text: &Value) -> i64 {
     retroscope_alert::time_ns(text.as_str().unwrap()).unwrap() / 1000
 }
 
-/// The digest of a line that is an alert.
+/// The SHA-256 that identifies an alert, computed from its line.
 fn sha256(line: &str) -> String {
     let retroscope_alert::ParsedLine::Alert { alert, .. } = retroscope_alert::read(line.as_bytes())
     else {
@@ -79,8 +79,9 @@ fn sha256(line: &str) -> String {
     alert.identity.sha256.clone()
 }
 
-/// For each alert of the corpus, a dump contains the frame from the wire byte for byte and marked.
-/// For a tunnel this is the outer frame.
+/// For each alert about a frame from the wire, a dump contains that frame byte for byte, marked.
+/// For an alert about a packet in a tunnel, the marked frame contains the packet. Alerts about
+/// other packets, for example reassembled streams, are skipped.
 #[test]
 fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
@@ -127,7 +128,7 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
             (&0.into(), &0.into()),
             "{name}"
         );
-        // The sidecar names the dump's reason with the digest of each line.
+        // The sidecars together have one entry for each alert.
         let lines = run
             .sidecars
             .iter()
@@ -154,8 +155,9 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
     assert!(frames > 2800, "{frames}");
 }
 
-/// Alerts act a second late. The dump has each frame, with a mark if the alert opened the dump. The
-/// sidecar has the number of the frame in the file.
+/// Alerts act 1 s late. If a sidecar gives the number of an alert's frame in the file, the packet
+/// with that number must contain the frame. Some of these packets are marked: those that the dump
+/// writes after the alert arrived.
 #[test]
 fn late_alerts_are_told_which_packet_they_are_about() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
@@ -192,7 +194,8 @@ fn late_alerts_are_told_which_packet_they_are_about() {
                 let packet = &dumped[number - 1];
                 let us = micros(&alert["timestamp"]);
                 assert_eq!(packet.time_us, us, "{name}");
-                // If several packets have the stamp and the direction, the number is of the first.
+                // If several packets have the alert's timestamp and direction, the sidecar gives
+                // the number of the first.
                 let frame = &frames[alert["sha256"].as_str().unwrap()];
                 let mut alike = dumped[number - 1..]
                     .iter()
@@ -216,7 +219,8 @@ fn late_alerts_are_told_which_packet_they_are_about() {
     assert!(marked > 500 && unmarked > 200, "{marked} {unmarked}");
 }
 
-/// Dumps have the same bytes for any number of analyzers and any order of lines.
+/// Dumps and sidecars are the same for any number of analyzers. If the lines of the file are in
+/// reverse order, the set of marked packets is the same.
 #[test]
 fn dumps_of_alerts_are_the_same_in_every_run() {
     let (Some(alerts), Some(capture)) = (
@@ -242,8 +246,8 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     let backwards = dir.path().join("alerts.json");
     fs::write(&backwards, lines.join("\n")).unwrap();
     let again = run(&capture, &backwards, &["--ring", "16MiB"]);
-    // Alerts with equal timestamps act in the order of the file, so only the set of packets is the
-    // same.
+    // Alerts with equal timestamps act in the order of the file, so dumps may be divided
+    // differently. Only the set of marked packets is the same.
     let sets = |run: &Run| {
         let mut all: Vec<(i64, Vec<u8>)> = run
             .dumps
@@ -259,7 +263,8 @@ fn dumps_of_alerts_are_the_same_in_every_run() {
     assert_eq!(sets(&again), sets(&first));
 }
 
-/// Invalid files, torn lines, and options without effect.
+/// Missing files, sockets (which need a live recording) and invalid patterns are refused with a
+/// message that names `--alerts`. Torn lines are counted and skipped.
 #[test]
 fn what_cannot_be_read_is_told() {
     let Some(capture) = shared("traces/apps/ak-dns-mx.pcap") else {
