@@ -172,7 +172,8 @@ fn sip_rtp_takes_addresses_only() {
         let changed = directory.path().join("changed.pcap");
         fs::write(&changed, bytes).unwrap();
         let run = record(&changed, &examples().join("sip-rtp.lua"), &[]);
-        // The capture also contains an unchanged retransmission of the packet.
+        // The capture also has retransmissions of the changed packet. The test does not change
+        // these, so the module must still request all three dumps.
         assert_eq!((run.code, run.dumps.len()), (0, 3), "{wrong}: {run:?}");
         assert_eq!(run.json["unfilled"], 0, "{wrong}: {}", run.json);
     }
@@ -327,7 +328,7 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
         let window = ["--past", "1h", "--future", "1h", "--single"];
         let run = run_text(module, &[&all[..2], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 50, 950]), "{run:?}");
-        // The first packet of every flow triggers.
+        // The first packet of every flow triggers, so every flow is exempt.
         let run = run_text(module, &[&all[..], &window].concat());
         assert_eq!((run.code, intake(&run)), (0, [1000, 1000, 0]), "{run:?}");
         let by_port = ["--trigger", "port 9739", "--dump", ""];
@@ -381,7 +382,7 @@ fn shunt_tls_keeps_handshakes() {
         });
         all.push((record.meta.time_ns, record.data.to_vec(), may_be_shed));
     }
-    // Sort like the dump.
+    // A dump is in order of time.
     all.sort_by_key(|(time_ns, ..)| *time_ns);
     let mut kept = run.dumps[0].iter().peekable();
     all.retain(|(_, data, _)| kept.next_if(|packet| *packet == data).is_none());
@@ -474,7 +475,7 @@ fn a_module_that_fails_is_told_and_the_recording_goes_on() {
         assert_eq!(number("packets") + number("lost"), 1000, "{module}");
         assert_eq!(number("lost") > 0, faults > 0);
         assert_eq!(run.words.contains("own.lua:4: at 500"), faults > 0);
-        // Rules and dumps work as usual.
+        // Although the module failed, rules and dumps still work.
         assert!(!run.dumps.is_empty());
         assert_eq!(run.json["analyzers"]["analyzed"], 1000);
     }

@@ -22,12 +22,12 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) struct Recording {
     pub(crate) child: Child,
     pub(crate) folder: TempDir,
-    /// Messages before the start of the recording.
+    /// Messages up to the line `recording on`.
     pub(crate) first_words: String,
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
 
-/// The lines of a recorder's log, read from its stderr by a thread.
+/// The lines of a recorder's log, as a thread reads them from stderr.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Recording {
@@ -65,14 +65,14 @@ impl Recording {
         run(&self.socket(), arguments)
     }
 
-    /// Runs a command. Returns its line of JSON.
+    /// Runs a command with `--json`, which must succeed. Returns its line of JSON.
     pub(crate) fn asked(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Runs a command. Returns its message.
+    /// Runs a command, which must succeed. Returns its stdout.
     pub(crate) fn told(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -109,7 +109,7 @@ impl Recording {
         panic!("it never said where it serves");
     }
 
-    /// The rest of the log.
+    /// The rest of the log. A thread reads the lines.
     pub(crate) fn lines(&mut self) -> Lines {
         let (sender, said) = channel();
         let words = self.words.take().unwrap();

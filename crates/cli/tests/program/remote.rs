@@ -105,7 +105,7 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
     ]
     .concat();
     let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    // A whole block, half a block, and no last chunk.
+    // A whole block, half of a second block, and no last chunk.
     let cut = [
         &chunked[..],
         b"26\r\n",

@@ -230,7 +230,7 @@ fn memory_and_processor_time_are_bounded() {
         !output.status.success() && output.stdout.is_empty(),
         "{output:?}"
     );
-    // The limits that the kernel enforces: reading them is permitted.
+    // The kernel enforces these limits. A program in the sandbox may read its limits.
     for (what, resource, limit) in [("processor", 0, 10), ("file size", 1, 0), ("core", 4, 0)] {
         let script = format!(
             "my $l = pack('QQ', 9, 9); syscall({}, 0, {resource}, 0, $l) == 0 or die $!; print join(' ', unpack('QQ', $l))",

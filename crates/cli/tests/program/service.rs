@@ -153,7 +153,7 @@ fn an_abstract_name_is_told_and_a_watchdog_of_somebody_else_is_not_fed() {
         .env("WATCHDOG_PID", "1");
     let recording = manager.spawn(folder, &mut command);
     let mut heard = manager.hear_until("READY=1");
-    // Without files to reload, the manager still receives both messages.
+    // Without files to reload, SIGHUP still sends the manager both messages.
     signal(&recording.child, Signal::HUP);
     heard.extend(manager.hear_until("RELOADING=1"));
     heard.extend(manager.hear_until("READY=1"));

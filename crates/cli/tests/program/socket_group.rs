@@ -31,7 +31,7 @@ struct Service {
 }
 
 impl Service {
-    /// `None`: this host cannot create mount namespaces or run programs as another user.
+    /// Returns `None` if this host cannot create mount namespaces or run programs as another user.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("retroscope");
@@ -46,7 +46,7 @@ impl Service {
         let probe = Command::new("unshare")
             .args(isolated)
             .args(&as_user)
-            // Processes of root are hidden.
+            // Succeeds if `/proc` hides the processes of root.
             .args(["test", "!", "-e", "/proc/1"])
             .output();
         match probe {

@@ -198,7 +198,8 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     let text = String::from_utf8(status(&path, &[]).stdout).unwrap();
     assert!(text.contains("killed"), "{text}");
 
-    // Every published packet can be read.
+    // A query returns every published packet. Packets that were not yet published are reported as
+    // missing.
     let file = directory.path().join("all.pcapng").display().to_string();
     let query = |more: &[&str]| query(&path, more);
     let output = query(&["-w", &file, "--json"]);

@@ -248,8 +248,8 @@ fn steps_that_are_not_followed_are_told() {
 fn disorder_behind_the_end_of_a_window_is_not_its() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in.pcap");
-    // Packets are in order for 5 s. Then every other packet belongs into the window, which ended
-    // long before.
+    // Packets are in order for 5 s. Then every other packet has a timestamp within the window,
+    // which ended at 2 s.
     let back = |n: i64| {
         if n >= 500 && n % 2 == 1 {
             n * S / 100 - 4 * S / 3

@@ -150,7 +150,8 @@ fn a_host_that_moves_is_not_looked_up_again() {
         })
     };
 
-    // A dump that opens later, with an expression part that all dumps share.
+    // The dump opens after the change. A part of its filter is the same for all dumps, and must
+    // match the first address.
     let (json, said) = run(&[
         "--trigger",
         "src host 10.0.0.3",
@@ -163,7 +164,8 @@ fn a_host_that_moves_is_not_looked_up_again() {
     assert_eq!(dump["verdict"], "complete", "{dump}");
     assert!(!dump["notes"].to_string().contains("moving.test"), "{dump}");
 
-    // A trigger and a filter on a link type that appears later.
+    // A trigger and a capture filter are also compiled for a link type that appears after the
+    // change.
     let (json, said) = run(&[
         "--trigger",
         "src host moving.test",

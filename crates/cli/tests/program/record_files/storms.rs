@@ -322,7 +322,7 @@ fn triggers_that_may_be_missed_are_told() {
     let not_analyzed = json["not_analyzed"].as_u64().unwrap();
     assert!(not_analyzed > 0, "{json}");
     assert_eq!(json["analyzers"]["missed"], not_analyzed);
-    // Reported when it happens, and with the count at the end.
+    // Missed packets are reported when they are missed, and with their number at the end.
     assert!(errors.contains("missed"), "{errors}");
     let number = format!("{not_analyzed} packets");
     assert!(errors.contains(&number), "{errors}");
