@@ -2,15 +2,16 @@
 //!
 //! TCP: the sequence numbers order the bytes of each direction. Bytes that were seen before are
 //! dropped. A segment after a hole waits until the hole is filled, or until the other side
-//! acknowledges bytes after the hole: then the recorder missed these bytes. The result holds at most
-//! [`BYTES_MAX`] bytes, and so do the waiting segments.
+//! acknowledges the bytes of the hole: then the recorder missed these bytes. The result has at most
+//! [`BYTES_MAX`] bytes. If the waiting segments need more memory than that, their holes count as
+//! missed bytes.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use retroscope_packet::{FlowEndpoint, Parsed, Ports, parse, proto::TCP};
 use retroscope_recorder::{PacketId, QueriedPacket};
 
-/// Maximum number of bytes in all segments, and in all segments that wait.
+/// Maximum number of bytes in all segments of the result, and in all waiting segments.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
 /// Maximum number of segments.
 const SEGMENTS_MAX: usize = 10_000;
@@ -75,7 +76,7 @@ struct Side {
     waiting: BTreeMap<i64, WaitingSegment>,
 }
 
-/// A segment after a hole.
+/// The payload of one packet, which may wait for the bytes before it.
 #[derive(Debug)]
 struct WaitingSegment {
     stamp_ns: i64,
@@ -86,13 +87,13 @@ struct WaitingSegment {
 }
 
 impl WaitingSegment {
-    /// Bytes in memory: also segments whose payload was cut off take memory.
+    /// Bytes in memory. A segment without captured payload also takes memory.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.data.len()
     }
 }
 
-/// The facts of a TCP packet.
+/// Fields of a TCP header.
 struct TcpPacket {
     flags: u8,
     seq: u32,
@@ -118,7 +119,7 @@ impl Conversation {
         }
     }
 
-    /// Adds a packet of the flow. Returns whether the conversation goes on.
+    /// Adds a packet of the flow. `false`: the conversation needs no further packets.
     pub(crate) fn packet(&mut self, seen: &QueriedPacket<'_>) -> bool {
         let parsed = parse(seen.link_type, seen.data);
         let (Some(ip), Some(ports)) = (parsed.network, parsed.transport) else {
@@ -169,7 +170,8 @@ impl Conversation {
         !(self.is_truncated && self.has_asked)
     }
 
-    /// Ends the conversation: segments still waiting are given, after the bytes that are missing.
+    /// Ends the conversation. Adds the waiting segments and the missing bytes before them to the
+    /// result, then bytes at the end that only the other side received.
     pub(crate) fn finish(&mut self) {
         for side in 0..2 {
             self.give_waiting(side, i64::MAX);
@@ -251,7 +253,8 @@ impl Conversation {
         }
     }
 
-    /// The other side has all bytes before this sequence number.
+    /// Handles an acknowledgement: the other side has received all bytes of `side` before the
+    /// sequence number `ack`.
     fn acknowledge(&mut self, side: usize, ack: u32) {
         let own = &mut self.sides[side];
         let Some((next, position)) = own.next else {
@@ -262,8 +265,8 @@ impl Conversation {
         self.give_waiting(side, at);
     }
 
-    /// Gives the segments that no hole precedes any more. A hole before `acknowledged` is never
-    /// filled.
+    /// Adds waiting segments of `side` to the result, up to the next hole. A hole that ends at or
+    /// before the position `acknowledged` counts as missing bytes.
     fn give_waiting(&mut self, side: usize, acknowledged: i64) {
         loop {
             let own = &mut self.sides[side];
@@ -287,7 +290,7 @@ impl Conversation {
         }
     }
 
-    /// Adds bytes to the result, without the bytes that were seen before.
+    /// Adds a segment to the result, without its first `seen_before` bytes.
     fn give(&mut self, side: usize, mut piece: WaitingSegment, seen_before: usize) {
         let length = piece.length.saturating_sub(seen_before);
         if length == 0 {
@@ -439,7 +442,7 @@ mod tests {
             (true, ACK, 1, 701, b"efghij"),
             (false, ACK, 701, 7, b"answer"),
             (true, ACK, u32::MAX - 2, 707, b"abcd"),
-            // A probe that keeps the connection alive.
+            // A TCP keep-alive probe: its byte was sent before.
             (true, ACK, 6, 707, b"x"),
             (false, FIN | ACK, 707, 7, b""),
         ]);
@@ -491,7 +494,7 @@ mod tests {
         }
         let late = followed(0, usize::MAX, &[(false, ACK, 7, 1, b"late")]);
         assert!(!late.has_start && !late.has_end);
-        // The acknowledgement of a missing SYN names the client.
+        // A SYN-ACK without a SYN shows which side is the client: its receiver.
         let answer = followed(0, usize::MAX, &[(false, SYN | ACK, 7, 1, b"")]);
         assert_eq!(end_text(answer.client), "10.0.0.1:1");
     }
@@ -504,7 +507,7 @@ mod tests {
         sent.extend((0..1600).map(|number| (true, ACK, 1 + 2800 * number, 1, &large[..])));
         let conversation = followed(0, usize::MAX, &sent);
         assert!(conversation.is_truncated && conversation.kept <= BYTES_MAX);
-        // Headers only.
+        // With a snap length of 40 (headers only), the number of segments is the limit.
         sent.extend((1600..30_000).map(|number| (true, ACK, 1 + 2800 * number, 1, &large[..])));
         assert!(followed(0, 40, &sent).is_truncated);
     }

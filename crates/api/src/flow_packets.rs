@@ -40,7 +40,7 @@ pub(crate) struct FlowRange {
     pub(crate) to_ns: i64,
     /// Maximum number of packets and of captured bytes; `None`: no limit.
     pub(crate) limits: Option<(u64, u64)>,
-    /// The last packets instead of the first.
+    /// Whether `limits` keeps the last packets of the time range instead of the first.
     pub(crate) newest: bool,
 }
 
@@ -82,9 +82,9 @@ impl FlowPackets<'_> {
         })
     }
 
-    /// Gives the packets of the same flow to `look`, in order. `look` returns whether it wants
-    /// more. Of a fragmented packet, also all fragments between the two hosts. `None`: the packet
-    /// belongs to no IP flow.
+    /// Gives the packets of the flow of `packet` to `look`, in order. `look` returns whether it
+    /// wants more. If `packet` is a fragment, `look` also gets all fragments between the two hosts.
+    /// `None`: the packet belongs to no IP flow.
     pub(crate) fn flow(
         self,
         packet: &KeptPacket,
@@ -136,14 +136,15 @@ impl FlowPackets<'_> {
     }
 }
 
-/// Whether a packet is of the flow, or may be a fragment of the flow.
+/// Whether a packet belongs to the flow. If `fragments` is true, every fragment belongs.
 fn belongs(seen: &QueriedPacket<'_>, flow: Option<&FlowKey>, fragments: bool) -> bool {
     let parsed = parse(seen.link_type, seen.data);
     let is_same = flow.is_some() && flow_of(&parsed).as_ref() == flow;
     is_same || fragments && fragment_of(&parsed).is_some()
 }
 
-/// The filter of all packets between the hosts of a packet, with up to two VLAN tags.
+/// The filter for packets between the hosts of a packet. The filter expects as many VLAN tags as
+/// the packet has, but at most two.
 fn between_hosts(parsed: &Parsed) -> Option<String> {
     let ip = parsed.network?;
     let hosts = format!("(host {} and host {})", ip.src, ip.dst);

@@ -5,8 +5,8 @@ use std::{collections::HashMap, hash::Hash};
 /// Maximum number of keys that are tracked at the same time.
 const TRACKED_MAX: usize = 65_536;
 
-/// A number of packets and their bytes on the wire. `sent_bytes` counts the bytes that the key
-/// sent, if the key is an end of a flow.
+/// A number of packets and their bytes on the wire. `sent_bytes` are the bytes of packets that the
+/// key sent, if the key is an end of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) packets: u64,
@@ -49,15 +49,16 @@ impl Volume {
     }
 }
 
-/// Sums by key. If there are too many keys, the smaller half is dropped, and a dropped key starts
-/// again at zero. A reported sum is never too large, and too small by at most [`Self::uncertain`].
+/// Sums by key. If there are too many keys, at least the smaller half is dropped, and a dropped key
+/// starts again at zero. A reported sum is never too large, and too small by at most
+/// [`Self::uncertain`].
 #[derive(Debug)]
 pub(crate) struct Largest<K> {
     by: LargestBy,
     max: usize,
     tracked: HashMap<K, Volume>,
-    /// Upper bound of what a key may have lost: the sum of the largest dropped volumes, in bytes
-    /// and packets.
+    /// Upper bound of the bytes and packets that a key may have lost: for each call of
+    /// [`Self::drop_smaller_half`], the largest dropped volume is added.
     uncertain: (u64, u64),
 }
 
@@ -86,8 +87,8 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         self.tracked.insert(key, volume);
     }
 
-    /// Drops the smaller half. So at least `max / 2` new keys are added between two calls, and the
-    /// cost of one key is small.
+    /// Drops the smaller half of the keys, or more. So at least `max / 2` new keys are added
+    /// between two calls, and the cost of one key is small.
     fn drop_smaller_half(&mut self) {
         let mut sizes: Vec<_> = self.tracked.values().map(|it| it.by(self.by)).collect();
         let middle = sizes.len() / 2;
@@ -97,7 +98,7 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         let mut spare = self.tracked.len() / 2;
         self.tracked.retain(|_, volume| {
             let size = volume.by(by);
-            // If several keys are equal to the median, drop only as many as needed for one half.
+            // Many keys may be equal to the median. Drop at most half of all keys for that reason.
             let stays = size > least || (size == least && spare == 0);
             if !stays {
                 spare = spare.saturating_sub(1);
@@ -109,7 +110,7 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         self.uncertain = (self.uncertain.0 + bytes, self.uncertain.1 + packets);
     }
 
-    /// Upper bound of what a reported sum may lack: bytes and packets.
+    /// Upper bound of the bytes and packets that a reported sum may lack.
     pub(crate) fn uncertain(&self) -> (u64, u64) {
         self.uncertain
     }
@@ -118,7 +119,7 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
     pub(crate) fn largest(self, count: usize) -> Vec<(K, Volume)> {
         let by = self.by;
         let mut all: Vec<_> = self.tracked.into_iter().collect();
-        // Order equal volumes by key, so that the result is the same each time.
+        // Order equal volumes by key, because the order of a hash table is random.
         all.sort_unstable_by(|a, b| b.1.by(by).cmp(&a.1.by(by)).then(a.0.cmp(&b.0)));
         all.truncate(count);
         all

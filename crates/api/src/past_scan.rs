@@ -1,4 +1,4 @@
-//! Scans packets in the ring for a small answer.
+//! Scans of the packets in the ring whose answer is one JSON object, such as a list of packets.
 
 use std::sync::Arc;
 
@@ -31,7 +31,8 @@ impl Drop for CancelOnDrop {
 pub(crate) struct PastScan {
     pub(crate) filter: Option<String>,
     pub(crate) stretch: TimeRangeBody,
-    /// The query without its filter, times and snap length.
+    /// Other settings of the query. [`Self::run`] sets the filter, the times, and the limits of the
+    /// caller.
     pub(crate) query: Query,
 }
 
@@ -71,9 +72,9 @@ impl From<&QueryReport> for ScanSummary {
 }
 
 impl PastScan {
-    /// Calls `look` for each packet in order, on a blocking thread. `look` returns whether it needs
-    /// more packets. `answer` gets the result, the verdict and the query, and makes the answer. The
-    /// answer occupies the permit of a query until the answer is sent.
+    /// Calls `look` with `state` for each packet in order, on a blocking thread. `look` returns
+    /// whether it needs more packets. `answer` gets the state, the verdict and the query, and makes
+    /// the body of the answer. The answer keeps the permit of a query until the answer is sent.
     pub(crate) async fn run<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,

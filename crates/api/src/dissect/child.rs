@@ -1,5 +1,5 @@
-//! The recorder's side of a child: feeds stdin, reads stdout and stderr, and ends a child that
-//! takes too long or writes too much. One thread waits for all three pipes.
+//! Runs a child process: feeds its stdin, reads its stdout and stderr, and kills a child that takes
+//! too long or writes too much. One thread waits for all three pipes.
 
 use std::{
     io::{self, Read, Write},
@@ -22,7 +22,7 @@ pub(super) struct ChildLimits {
     pub(super) output_bytes: usize,
 }
 
-/// Number of bytes of stderr that are kept.
+/// Maximum number of bytes of stderr that are kept. Earlier bytes are dropped.
 const ERRORS_BYTES_MAX: usize = 4 << 10;
 /// Interval at which a cancelled run is noticed.
 const CANCEL_CHECK_PERIOD: Duration = Duration::from_millis(100);
@@ -60,7 +60,8 @@ impl Drop for KilledChild {
     }
 }
 
-/// Runs a child to its end.
+/// Runs a child until it ends. Kills the child if it exceeds a limit or `is_cancelled` returns
+/// true.
 pub(super) fn run(
     command: &mut Command,
     input: &[u8],
@@ -130,7 +131,8 @@ fn not_blocking(pipe: Option<impl AsFd>) -> io::Result<()> {
     Ok(fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits until a descriptor is ready, the deadline has passed, or it is time to check for a cancellation.
+/// Waits until a descriptor is ready or the deadline has passed, but not longer than
+/// [`CANCEL_CHECK_PERIOD`].
 fn wait_for<const N: usize>(
     pipes: [Option<(BorrowedFd<'_>, PollFlags)>; N],
     deadline: Instant,
@@ -222,7 +224,7 @@ mod tests {
             time: Duration::from_millis(50),
             ..LIMITS
         };
-        // One child keeps its output open, the other closes it.
+        // The first child keeps its stdout and stderr open, the second child closes them.
         for script in ["while :; do :; done", "exec >&- 2>&-; while :; do :; done"] {
             let refused = run(&mut shell(script), &[], short, &|| false);
             assert!(matches!(refused, Err(ChildError::Time(_))), "{refused:?}");

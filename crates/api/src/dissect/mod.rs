@@ -6,9 +6,9 @@
 //! | `child.rs` | the recorder: pipes to the child, with limits of time and output |
 //! | `sharkd.rs` | requests to `sharkd`, and the tree in its answer |
 //!
-//! `sharkd` comes with `tshark`. It gives the tree with byte ranges in each data source, for example
-//! in reassembled TCP segments; tshark's formats do not say which source a range is in. The packets
-//! reach `sharkd` through a pipe. So the child needs no file of the recorder.
+//! `sharkd` comes with `tshark`. It gives the tree with byte ranges in each data source, for
+//! example in reassembled TCP segments; tshark's formats do not say which source a range is in. The
+//! packets reach `sharkd` through a pipe. So the child needs no file of the recorder.
 
 mod child;
 mod sandbox;
@@ -31,7 +31,8 @@ use crate::{
     problem::{Cause, Problem},
 };
 
-/// Where distributions install the program. No search path: the recorder may run as root.
+/// Paths at which `sharkd` may be installed. `PATH` is not searched, because the recorder may run
+/// as root.
 const PROGRAMS: [&str; 2] = ["/usr/bin/sharkd", "/usr/local/bin/sharkd"];
 const LIMITS: ChildLimits = ChildLimits {
     time: Duration::from_secs(10),
@@ -41,20 +42,20 @@ const LIMITS: ChildLimits = ChildLimits {
 /// Starts dissectors.
 #[derive(Debug, Clone)]
 pub struct Dissector {
-    /// The program whose hidden command `sandbox` restricts itself and executes another program:
-    /// this program.
+    /// The file of the program `retroscope`. Its hidden command `sandbox` restricts its process,
+    /// then executes `sharkd`.
     launcher: PathBuf,
 }
 
 impl Default for Dissector {
-    /// Uses the running program, also after its file was replaced.
+    /// Uses the running program as launcher, even if its file was replaced.
     fn default() -> Self {
         Self::new("/proc/self/exe")
     }
 }
 
 impl Dissector {
-    /// Uses another program.
+    /// Uses the program with this path as launcher.
     pub fn new(launcher: impl Into<PathBuf>) -> Self {
         let launcher = launcher.into();
         Self { launcher }
@@ -69,7 +70,8 @@ impl Dissector {
     /// Dissects `packets`, and returns the details of the packet with this index.
     ///
     /// # Errors
-    /// 501: no program, or no sandbox. 504: the program failed, or reached a limit.
+    /// 501: `sharkd` is not installed, or the machine does not permit the sandbox. 504: `sharkd`
+    /// failed or reached a limit. 500: the child process cannot be started.
     pub(crate) fn frame(
         &self,
         packets: &[KeptPacket],
@@ -124,7 +126,7 @@ fn program() -> Option<&'static Path> {
         .find(|path| path.is_file())
 }
 
-/// Writes packets as pcapng, after `before`.
+/// Appends packets to `before` as a pcapng file.
 fn capture(packets: &[KeptPacket], before: Vec<u8>) -> Result<Vec<u8>, WriteError> {
     let mut writer = PcapNgWriter::new(before, &SectionOptions::default())?;
     let mut interfaces: Vec<(&str, u16)> = Vec::new();

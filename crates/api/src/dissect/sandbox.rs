@@ -1,19 +1,20 @@
 //! The child's side of the sandbox: the process restricts itself for good, then executes a
 //! dissector.
 //!
-//! A dissector is hundreds of thousands of lines of C that parse hostile packets. Somebody who
-//! takes it over gets these rights only:
+//! A dissector is hundreds of thousands of lines of C that parse hostile packets. The sandbox
+//! restricts an attacker who has taken over the dissector:
 //!
-//! | right | taken away by |
+//! | access to | restricted by |
 //! |---|---|
 //! | files | Landlock: reads the system's libraries and Wireshark's data; seccomp: only opens to read |
 //! | network, other sockets | seccomp: no `socket`; Landlock's TCP rights and scopes in addition |
 //! | other processes | seccomp: no `fork`, `kill`, `F_SETOWN`, `ptrace`, `prlimit64` that sets |
-//! | descriptors of the recorder | `close_range`: only stdin, stdout and stderr, which are pipes |
+//! | the recorder's descriptors | `close_range`: three pipes and a sealed copy of the packets |
 //! | memory, processor, files | resource limits, the lowest priority, the first victim of the OOM killer |
 //! | capabilities | dropped, and `no_new_privs` |
 //!
-//! If a restriction cannot be set, the program does not run.
+//! If a restriction cannot be set, the program does not run. Two restrictions are optional: the
+//! rank for the OOM killer, and Landlock rights that the kernel does not know yet.
 
 use std::{
     ffi::OsString,
@@ -42,13 +43,14 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// The file with the packets, for the dissector: the only descriptor in addition to the pipes.
+/// The path at which the dissector opens the file with the packets.
 pub(super) const PACKETS_FILE: &str = "/proc/self/fd/3";
 const PACKETS_DESCRIPTOR: i32 = 3;
-/// Maximum number of bytes of that file.
+/// Maximum number of bytes of the file with the packets.
 pub(super) const PACKETS_BYTES_MAX: u64 = 16 << 20;
 
-/// Limits of a resource, for [`setrlimit`].
+/// Limits for [`setrlimit`]: 1 GiB of address space, 10 s of processor time, no core dump, no
+/// locked memory, 64 descriptors, no writing to files.
 const LIMITS: [(Resource, u64); 6] = [
     (Resource::As, 1 << 30),
     (Resource::Cpu, 10),
@@ -58,7 +60,7 @@ const LIMITS: [(Resource, u64); 6] = [
     (Resource::Fsize, 0),
 ];
 
-/// What the dissector reads: libraries, plug-ins and tables.
+/// Files and directories that the dissector may read: libraries, plug-ins and tables.
 const READABLE: [&str; 10] = [
     "/lib",
     "/lib64",
@@ -71,12 +73,14 @@ const READABLE: [&str; 10] = [
     "/etc/ld.so.cache",
     "/etc/localtime",
 ];
-/// Devices that libraries read.
+/// Devices that libraries may read.
 const DEVICES: [&str; 2] = ["/dev/null", "/dev/urandom"];
-/// Where the loader of dynamic programs is, which the kernel executes.
+/// Directories that contain the dynamic loader (ld.so(8)). The dissector may execute their files,
+/// because the kernel executes the loader.
 const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
-/// Exit status of the child: a restriction could not be set. stderr has the reason.
+/// Exit status of the child if a restriction could not be set or the program could not be executed.
+/// stderr has the reason.
 pub const UNPROTECTED: u8 = 117;
 
 /// Why the child cannot run the program.
@@ -92,7 +96,7 @@ impl fmt::Display for SandboxError {
     }
 }
 
-/// A step that fails, in words.
+/// Converts the error of a step to a [`SandboxError`]. `what` names the step.
 trait OrRefuse<T> {
     fn or_refuse(self, what: &'static str) -> Result<T, SandboxError>;
 }
@@ -160,7 +164,7 @@ fn restrict(program: &Path) -> Result<(), SandboxError> {
 }
 
 /// Copies the file at the start of stdin into memory, as a descriptor that the program inherits.
-/// Reads not one byte more.
+/// Leaves the bytes after the file in stdin for the program.
 fn packets_file() -> io::Result<()> {
     let flags = MemfdFlags::ALLOW_SEALING;
     let mut file = fs::File::from(memfd_create(c"packets", flags)?);
@@ -185,8 +189,9 @@ fn packets_file() -> io::Result<()> {
     Ok(())
 }
 
-/// Landlock: reads [`READABLE`], executes `program` and its loader, nothing else. Older kernels lack
-/// later rights, which the filter of system calls takes away as well.
+/// Restricts access to files by Landlock. The process may read [`READABLE`], [`DEVICES`] and
+/// `program`, and execute `program` and the files in [`LOADERS`]. Kernels without Landlock ABI 6 do
+/// not know some rights; the filter of system calls denies these too.
 fn restrict_files(program: &Path) -> Result<(), SandboxError> {
     const LANDLOCK: &str = "Landlock";
     let ruleset = Ruleset::default()
@@ -224,8 +229,8 @@ fn restrict_files(program: &Path) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// System calls that a dissector needs. All other system calls fail as on a kernel without these
-/// calls, so that the C library takes an older call.
+/// System calls that a dissector needs, with any arguments. A system call without a rule fails with
+/// `ENOSYS`, as on a kernel without the call, so that the C library uses an older call.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -275,7 +280,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    // Without capabilities, only to the process's own IDs. Wireshark ends if these fail.
+    // Without capabilities, a process can set only its own IDs. Wireshark exits if the calls fail.
     libc::SYS_setresgid,
     libc::SYS_setresuid,
     libc::SYS_sigaltstack,
@@ -308,8 +313,8 @@ const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_open, 1), (libc::SYS_openat,
 #[cfg(not(target_arch = "x86_64"))]
 const OPENING: &[(libc::c_long, u8)] = &[(libc::SYS_openat, 2)];
 
-/// Permitted commands of fcntl(2). `F_SETOWN` and `F_SETSIG` would send any signal to other
-/// processes of the user, which Landlock prevents since Linux 6.12 only.
+/// Permitted commands of fcntl(2). `F_SETOWN` and `F_SETSIG` are forbidden: with them a process can
+/// send any signal to other processes of the user. Landlock prevents that only since Linux 6.12.
 const FCNTL_COMMANDS: [libc::c_int; 6] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -330,7 +335,7 @@ fn system_calls() -> seccompiler::Result<BpfProgram> {
         SeccompCmpOp::MaskedEq(thread),
         thread,
     )?;
-    // The call reads limits. With new limits it may change those of the recorder.
+    // prlimit64 may only read limits. With new limits, it could change the recorder's limits.
     let only_reads = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     let mut commands = Vec::new();
     for command in FCNTL_COMMANDS {
@@ -350,8 +355,8 @@ fn system_calls() -> seccompiler::Result<BpfProgram> {
         ),
         (libc::SYS_fcntl, commands),
     ];
-    // Only for reading. Landlock does not forbid the access mode 3, and truncation only since Linux
-    // 6.2.
+    // Files may be opened only for reading. Landlock does not check the access mode 3, and forbids
+    // truncation only since Linux 6.2.
     let changes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
     for (call, flags) in OPENING {
         let is_reading = SeccompCondition::new(

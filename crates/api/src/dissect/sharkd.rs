@@ -8,14 +8,16 @@ use utoipa::ToSchema;
 
 /// Maximum number of fields of a tree.
 const FIELDS_MAX: usize = 20_000;
-/// Maximum number of nodes in an answer. A node of sharkd has some 60 bytes, so that its limited
-/// output has fewer; a node in memory has more bytes than the smallest node of an answer, `{}`.
+/// Maximum number of nodes in an answer. sharkd writes some 60 bytes a node, so 16 MiB of output
+/// have fewer nodes. The limit bounds the memory for a hostile answer of very many small nodes
+/// (`{}`).
 const NODES_MAX: usize = 300_000;
 /// Maximum depth of a tree.
 const DEPTH_MAX: usize = 64;
 /// Maximum number of bytes of a label. Wireshark truncates labels at 240 bytes.
 const LABEL_BYTES_MAX: usize = 1024;
-/// A longer filter is left out: Wireshark compares whole payloads.
+/// Maximum number of bytes of a field's display filter. A longer filter is left out: the filter of
+/// a payload field contains the whole payload.
 const FILTER_BYTES_MAX: usize = 256;
 /// Maximum number of data sources of a packet.
 const SOURCES_MAX: usize = 32;
@@ -34,7 +36,7 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 pub(crate) struct DataSource {
     pub(crate) name: String,
-    /// Number of bytes, of which `data` has the first.
+    /// Number of bytes of the source. `data` may have fewer bytes: the first ones.
     pub(crate) length: usize,
     pub(crate) data: Vec<u8>,
 }
@@ -90,7 +92,8 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl FieldBody {
-    /// Replaces frame numbers by IDs.
+    /// Sets `frame` of this field and its subfields. `id_of` returns the ID of a packet by its
+    /// frame number, from 1.
     pub(crate) fn name_frames(&mut self, id_of: &impl Fn(usize) -> Option<String>) {
         self.frame = self.frame_number.and_then(id_of);
         let fields = self.fields.iter_mut();
@@ -127,7 +130,7 @@ struct SourceNode {
     bytes: String,
 }
 
-/// A node of the tree, as far as it is used.
+/// A node of sharkd's tree: the members that the recorder uses.
 #[derive(Deserialize)]
 struct Node<'a> {
     #[serde(default)]
@@ -142,12 +145,14 @@ struct Node<'a> {
     g: bool,
     #[serde(default)]
     v: bool,
-    /// Read level by level: a deep tree does not exhaust the stack.
+    /// The child nodes as JSON text. [`TreeReader::fields`] parses one level at a time, so a deep
+    /// tree does not exhaust the stack.
     #[serde(borrow)]
     n: Option<&'a RawValue>,
 }
 
-/// Reads the answers. `None`: there is no tree.
+/// Reads the answers in sharkd's `output` to the [`requests`] for `packet`. `None`: the output has
+/// no tree, or a tree with more than [`NODES_MAX`] nodes.
 pub(super) fn answer(output: &[u8], packet: &[u8]) -> Option<Frame> {
     let text = String::from_utf8_lossy(output);
     let responses = text.lines().map(serde_json::from_str::<Response<'_>>);
@@ -285,7 +290,8 @@ mod tests {
         assert_eq!(frame.fields[0].label.len(), LABEL_BYTES_MAX);
     }
 
-    /// Deeper than the limit, and deeper than serde_json reads recursively.
+    /// A tree of 100,000 levels, more than [`DEPTH_MAX`] and than serde_json reads recursively, is
+    /// refused or truncated. It does not exhaust the stack.
     #[test]
     fn a_deep_tree_is_cut() {
         let deep = 100_000;

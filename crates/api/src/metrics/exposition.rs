@@ -7,7 +7,8 @@ use std::fmt::{Display, Write as _};
 /// Labels of a sample. Label names are constants of this crate; values may be any text.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A text that grows by one family at a time. A family without samples is left out.
+/// The text of the metrics, to which callers add one family after another. A family without samples
+/// is left out.
 #[derive(Debug)]
 pub(super) struct Exposition {
     text: String,
@@ -60,7 +61,7 @@ impl Exposition {
         self.family(MetricKind::Gauge, name, help)
     }
 
-    /// A family of constant texts. `name` is without `_info`.
+    /// A family with constant texts as labels. `name` is without `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> Family<'_> {
         self.family(MetricKind::Info, name, help)
     }
@@ -170,7 +171,7 @@ impl Family<'_> {
     }
 }
 
-/// Appends the value of a label.
+/// Appends the value of a label, with backslash, quote and line feed escaped.
 fn escape(text: &mut String, value: &str) {
     for letter in value.chars() {
         match letter {

@@ -15,7 +15,7 @@ pub(super) const SERIES_MAX: usize = 256;
 
 /// The label value for sources, modules and rules without separate series.
 const OTHER: &str = "other";
-/// The label value for triggers without a rule.
+/// The label value for manual triggers.
 const MANUAL: &str = "manual";
 
 /// A counter of sources or modules: name, help text, and value; `None`: unknown.
@@ -248,7 +248,8 @@ fn counts(exposition: &mut Exposition, status: &RecorderStatus) {
 
 /// Metrics of triggers and dumps.
 pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
-    // A rule's name may be equal to `other` or `manual`.
+    // A user's rule may have the name `other` or `manual`. Its counts are then added to that
+    // series.
     let mut rules: BTreeMap<&str, Vec<&HitCounts>> = BTreeMap::new();
     for hits in &status.hits_by_rule {
         let rule = hits.rule.as_deref().unwrap_or(OTHER);
@@ -290,8 +291,8 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &RecorderStatus) {
         "retroscope_dumps_missing",
         "Dumps that lack packets, by cause. A dump with several causes counts for each cause.",
     );
-    // An alert rule sees no increase if a series appears with its first event. So these series
-    // exist from the start.
+    // Prometheus' `increase()` does not count the first event if the series appears with this
+    // event. So these series exist from the start.
     let mut missing = BTreeMap::from([("disk", 0), ("evicted", 0)]);
     missing.extend(&totals.missing);
     for (cause, dumps) in missing {

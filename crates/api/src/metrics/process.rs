@@ -1,4 +1,4 @@
-//! Metrics of this process from proc(5), with the names that all Prometheus exporters use.
+//! Metrics of this process from proc(5). Their names are those of Prometheus' client libraries.
 
 use std::fs;
 

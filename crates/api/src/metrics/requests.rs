@@ -54,7 +54,8 @@ impl Requests {
             family.add(&[("type", kind)], Some(requests));
         }
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // The number of ended connections is read first, so that the difference is not negative.
+        // Connections that start and end between the two reads do not make the difference too
+        // small, because the number of ended connections is read first.
         let ended = of(&self.ended);
         let accepted = of(&self.accepted);
         exposition

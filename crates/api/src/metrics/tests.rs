@@ -46,7 +46,7 @@ fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
     }
 }
 
-/// The status of a recorder with all values known.
+/// The status of a recorder. Only the source's losses in the NIC are unknown.
 fn status() -> RecorderStatus {
     let mut ring = RingConfig::new(16 << 20, 1, 1);
     ring.prefault = false;
@@ -240,7 +240,7 @@ fn what_is_unknown_is_absent() {
 }
 
 /// Users choose the names of sources and rules. Each name makes one series, whatever characters it
-/// contains, and parses back unchanged.
+/// contains, and the name is escaped in the text.
 #[test]
 fn hostile_names_are_only_names() {
     let names = [
@@ -312,7 +312,8 @@ fn thousands_of_sources_and_modules_have_a_bounded_number_of_series() {
     );
 }
 
-/// `promtool check metrics` parses the text format 0.0.4 and knows Prometheus' naming rules.
+/// Checks a text by `promtool check metrics`, which parses the text format 0.0.4 and knows
+/// Prometheus' naming rules. Without promtool the check is skipped.
 fn promtool(text: &str) {
     let child = Command::new("promtool")
         .args(["check", "metrics"])
@@ -390,7 +391,8 @@ fn table(text: &str) -> String {
     head.to_owned() + &rows.collect::<String>()
 }
 
-/// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes the page.
+/// The page `docs/metrics-reference.md` lists all metrics. `UPDATE_GOLDEN=1 cargo test -p
+/// retroscope-api` writes the page.
 #[test]
 fn the_documentation_lists_all_metrics() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics-reference.md");

@@ -4,8 +4,8 @@
 //! Alertmanager repeats a notification after an answer of 5xx and drops it after 4xx
 //! (`Retrier.Check` in its `notify/util.go`). So a failure that may pass is answered with 503, and
 //! a permanent failure with 422. Alertmanager repeats alerts that are still firing
-//! (`repeat_interval`), and several instances may send the same alert. Fingerprint and start of an
-//! alert are its key, so the alert gets one dump.
+//! (`repeat_interval`), and several instances may send the same alert. The client's account, the
+//! rule, and fingerprint and start of the alert are its key, so the alert gets one dump.
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
@@ -111,8 +111,8 @@ pub(crate) async fn notify(
     .await
 }
 
-/// Reports refused alerts as an event, because nobody reads the answer to a notification. If all
-/// alerts are refused, the status reports it too.
+/// Reports refused alerts as an event, because nobody reads the answer to a notification. Returns
+/// an error (422) if all firing alerts are refused.
 fn tell_refused(
     handle: &RecorderHandle,
     receiver: &str,
@@ -136,8 +136,9 @@ fn tell_refused(
     Ok(())
 }
 
-/// Reports alerts without packets as an event. This is no failure: Alertmanager repeats an alert
-/// that is still firing, and the alert may have begun before a restart of the recorder.
+/// Reports alerts whose packets are not in the ring as an event. The notification does not fail:
+/// Alertmanager repeats alerts that are still firing, and such an alert may have begun before a
+/// restart of the recorder.
 fn tell_gone(handle: &RecorderHandle, receiver: &str, done: &[AlertResultBody]) {
     let is_gone = |it: &&AlertResultBody| {
         matches!(
@@ -191,7 +192,7 @@ fn act(
         Err(AlertFailure::Gone(gone)) => {
             let outcome = match gone {
                 Empty::AgedOut { .. } => AlertmanagerOutcome::AgedOut,
-                // The other reasons occur in queries only.
+                // For triggers, `NotRecorded` is the only other reason.
                 _ => AlertmanagerOutcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
@@ -201,7 +202,7 @@ fn act(
     })
 }
 
-/// The trigger of an alert, or the reason why it has none.
+/// The manual trigger for an alert. Error: the reason why the alert cannot start a dump.
 fn by_hand(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -235,8 +236,8 @@ fn by_hand(
             alert.starts_at
         ));
     }
-    // The label values were parsed and written again, and the expression compiles alone with any
-    // such values. So it cannot end its parentheses.
+    // Each label value was parsed and formatted again, and the expression compiles alone with any
+    // values. So the expression cannot close the parentheses that are put around it here.
     let expression = match (&caller.filter, expression.trim()) {
         (None, _) => expression,
         (Some(own), "") => own.to_string(),
@@ -279,7 +280,7 @@ fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> St
         .collect()
 }
 
-/// The beginning of a text from outside.
+/// The first [`SHOWN_BYTES`] bytes of a text from a notification.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }

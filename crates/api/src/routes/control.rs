@@ -1,4 +1,4 @@
-//! Settings of the full ring, reload, and stop.
+//! Operations that control the recorder: its behavior when the ring is full, reload, and stop.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -101,9 +101,9 @@ pub(crate) async fn stop(
     Extension(caller): CallerExtension,
     _: QueryParams<NoQuery>,
 ) -> StatusCode {
-    // Before the recorder stops, because afterwards nobody receives events.
+    // Report the event before the recorder stops, because afterwards nobody receives events.
     app.handle.tell_change(caller.change(Action::Stop));
-    // Before the answer, because the client may have disconnected.
+    // Stop before the answer is sent, because the client may have disconnected.
     app.stop.store(true, Ordering::SeqCst);
     app.handle.stop();
     StatusCode::ACCEPTED

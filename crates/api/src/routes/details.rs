@@ -30,8 +30,9 @@ use crate::{
 const AROUND_NS: i64 = 60_000_000_000;
 /// Time range after the packet whose packets are dissected too, ns.
 const AFTER_NS: i64 = 10_000_000_000;
-/// Maximum number of packets and of bytes up to the packet, and after the packet.
+/// Maximum number of packets and of bytes that are dissected up to the packet.
 const BEFORE_MAX: (u64, u64) = (2000, 2 << 20);
+/// Maximum number of packets and of bytes that are dissected after the packet.
 const AFTER_MAX: (u64, u64) = (200, 256 << 10);
 /// Time limit for reading a conversation.
 const STREAM_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -325,7 +326,8 @@ fn read(id: &str, from: Option<String>, to: Option<String>) -> Result<AskedPacke
     Ok((id, (range.from_ns, range.to_ns)))
 }
 
-/// Works on a blocking thread, within a limit, while the client waits.
+/// Runs `work` on a blocking thread, with a permit of `limit`. `work` is cancelled if the client
+/// disconnects. Returns the answer with the result of `work`.
 async fn answer<T: Serialize + Send + 'static>(
     app: Arc<App>,
     caller: Caller,
@@ -344,7 +346,8 @@ async fn answer<T: Serialize + Send + 'static>(
     done
 }
 
-/// Reports that a client received bytes of packets. Without a scan, of the packet with this stamp.
+/// Reports as an event that a client receives `bytes` of packets: the packets of `scan`, or without
+/// a scan the packet with the stamp `stamp_ns`.
 fn export(
     app: &App,
     caller: &Caller,
@@ -367,7 +370,7 @@ fn export(
     app.handle.tell_export(Export { bytes, ..export });
 }
 
-/// A packet among the packets of its flow.
+/// A packet among the packets of its flow, which are dissected together.
 struct FlowContext {
     packets: Vec<KeptPacket>,
     /// Index of the packet.
@@ -386,7 +389,7 @@ impl FlowContext {
             limits: Some(BEFORE_MAX),
             newest: true,
         };
-        // Packets with the same stamp may follow the packet.
+        // The scan may find packets with the same stamp after the packet.
         let mut behind = Vec::new();
         let scan = flow.flow(packet, &range, |seen| {
             let kept = KeptPacket::from(seen);

@@ -39,7 +39,8 @@ mod tests {
     use super::*;
     use crate::operations::OPERATIONS;
 
-    /// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes the file.
+    /// The document is equal to the file `openapi.json`. `UPDATE_GOLDEN=1 cargo test -p
+    /// retroscope-api` writes the file.
     #[test]
     fn the_document_is_as_the_file_says() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
@@ -79,7 +80,8 @@ mod tests {
         }
     }
 
-    /// `openapi-spec-validator` (`pip install openapi-spec-validator`) checks the document.
+    /// `openapi-spec-validator` (`pip install openapi-spec-validator`) checks the document. Without
+    /// the program the test is skipped.
     #[test]
     fn the_document_is_valid() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
