@@ -35,10 +35,10 @@ task_local! {
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: RecorderHandle,
-    /// Flag that sources check while they wait in a read. The API sets it before it stops the
-    /// recorder.
+    /// Flag that a source checks while it waits in a read, for example of a pipe. The API sets the
+    /// flag before it stops the recorder.
     pub(crate) stop: Arc<AtomicBool>,
-    /// `None`: the API listens on unix sockets only.
+    /// The tokens of the token file; `None`: there is no token file.
     pub(crate) tokens: Option<Tokens>,
     /// `None`: no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
@@ -47,11 +47,11 @@ pub(crate) struct App {
     pub(crate) hosts: Vec<String>,
     /// Limit of queries that follow the recording.
     pub(crate) follow_limit: Arc<ConcurrencyLimit>,
-    /// Limit of queries that read the past only.
+    /// Limit of queries and scans that do not follow the recording.
     pub(crate) query_limit: Arc<ConcurrencyLimit>,
     /// Limit of timelines that read packets.
     pub(crate) peaks_limit: Arc<ConcurrencyLimit>,
-    /// Limit of packets whose details are made at the same time.
+    /// Limit of packets that Wireshark's `sharkd` dissects at the same time.
     pub(crate) dissection_limit: Arc<ConcurrencyLimit>,
     /// The state and the verdicts of recent queries.
     pub(crate) queries: Arc<Queries>,
@@ -109,20 +109,22 @@ impl App {
         self.sessions.end_unless(is_valid);
     }
 
-    /// Reports that a client was refused, as an event, within a bound.
+    /// Reports a refused client as an event. A further refusal of the same client within a minute
+    /// is only counted, for [`Self::report_refusals`].
     pub(crate) fn refuse(&self, refusal: Refusal) {
         if let Some(refusal) = self.refusals.add(refusal, Instant::now()) {
             self.handle.tell_refusal(refusal);
         }
     }
 
-    /// Reports the sums of refusals that are due.
+    /// Reports the counted refusals as events if their minute has ended.
     pub(crate) fn report_refusals(&self) {
         let due = self.refusals.take(Instant::now()).into_iter();
         due.for_each(|refusal| self.handle.tell_refusal(refusal));
     }
 
-    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal.
+    /// Waits until [`Self::check`] refuses a caller. Returns the sentence of the refusal. Every
+    /// check counts as use of the caller's session.
     pub(crate) async fn revoked(&self, caller: &Caller) -> String {
         if caller.token.is_none() && caller.session.is_none() {
             return pending().await;
@@ -187,7 +189,8 @@ mod tests {
         let others: Vec<_> = std::iter::from_fn(|| limit.take(&caller).ok()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).build();
         let runtime = runtime.unwrap();
-        // The sender is dropped before the runtime, because the runtime waits for its threads.
+        // Declared after the runtime: if an assertion fails, `release` is dropped first and ends
+        // the work. The runtime's drop waits for this work.
         let (release, released) = channel::<()>();
         let work = run_blocking(move || {
             let _ = released.recv();

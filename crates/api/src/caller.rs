@@ -9,7 +9,7 @@ use crate::{role::Role, sessions::Session, token::Token};
 /// The client of a request, identified by its token or by the unix socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The client's token; `None`: the request came over the unix socket or needs no token.
+    /// The client's token; `None`: the client is identified by the unix socket, or needs no token.
     pub(crate) token: Option<Arc<Token>>,
     /// The token's name, or `uid 0 pid 17`, for audit events.
     pub(crate) name: Arc<str>,
@@ -22,7 +22,7 @@ pub(crate) struct Caller {
     pub(crate) snaplen: Option<u32>,
     /// The client's address and port; `None`: the unix socket.
     pub(crate) address: Option<SocketAddr>,
-    /// The session by whose cookie the client is known.
+    /// The session that the request's cookie names; `None`: the client is identified otherwise.
     pub(crate) session: Option<Arc<Session>>,
 }
 
@@ -42,7 +42,7 @@ impl Caller {
     }
 
     /// A client that needs no token, for operations without a role. Each `origin`, a host or user,
-    /// has a separate account: one host cannot take the places of the probes of other hosts.
+    /// has a separate account. So one host cannot exhaust the request limit of other hosts.
     pub(crate) fn anybody(origin: &str) -> Self {
         Self {
             token: None,

@@ -31,8 +31,8 @@ pub use hyper::Method;
 
 /// Time limit for a connection, TLS included.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for silence within an answer. A following query sends something every second, events
-/// every 15 s.
+/// Time limit for silence before and within an answer. The server sends something at least every
+/// second to a query that follows, and every 15 s to a listener to events.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time limit for silence before and within an answer that needs a search of the ring and of dumps.
 const SEARCH_WAIT: Duration = Duration::from_secs(3600);
@@ -79,7 +79,8 @@ pub enum ClientError {
     /// The caller's configuration is wrong.
     #[error("{0}")]
     Config(String),
-    /// No server listens there, or the server is not trusted.
+    /// The client got no answer. For example, no server listens, the server's certificate is not
+    /// trusted, or a time limit passed.
     #[error("{to}: {why}")]
     Connect {
         /// The address of the attempt.
@@ -94,7 +95,7 @@ pub enum ClientError {
         status: u16,
         /// The last word of the problem's type, such as `limit`; empty if the answer has no type.
         kind: String,
-        /// `rule-exists`: whether the existing rule is the requested rule.
+        /// If `kind` is `rule-exists`: whether the existing rule is defined as the requested rule.
         is_as_requested: bool,
         /// The reason and the remedy.
         detail: String,
@@ -107,7 +108,8 @@ pub enum ClientError {
         /// How the answer ended.
         why: String,
     },
-    /// The answer is not from a recorder.
+    /// The answer cannot be used: for example, it is not valid HTTP or JSON, it is a refusal
+    /// without problem details (RFC 9457), or it is larger than 64 MiB.
     #[error("{to}: this is no answer of a recorder: {why}")]
     Foreign {
         /// The server's address.
@@ -439,7 +441,7 @@ impl ApiAnswer<'_> {
         let status = self.response.status();
         let is_problem = self.header("content-type") == Some("application/problem+json");
         if !is_problem {
-            // The HTTP parser of the server sends a status without a body.
+            // The server's HTTP parser refuses a malformed request without problem details.
             let why = match status {
                 StatusCode::SERVICE_UNAVAILABLE => {
                     "it has no room for another connection".to_owned()
@@ -513,7 +515,8 @@ mod tests {
         assert!(shown.contains("127.0.0.1"), "{shown}");
     }
 
-    /// The same time limit holds before the answer and within the answer.
+    /// If the server sends only the head of an answer, reading the body fails after the request's
+    /// time limit.
     #[test]
     fn a_silent_answer_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -62,8 +62,8 @@ struct ConnectionSlots {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// Time since which the connection is idle, or start of the request whose body the server waits
-    /// for; `None`: the request is being answered.
+    /// The time since which the connection is idle. If the server waits for more of a request's
+    /// body: the start of the request. `None`: the server is answering a request.
     idle_since: Option<Instant>,
     /// Dropped to evict the connection.
     _eviction: oneshot::Sender<Infallible>,
@@ -93,7 +93,8 @@ impl ConnectionLimit {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for another connection, if possible.
+    /// Admits another connection, and evicts an idle connection if the limit is reached. `None`:
+    /// all connections are busy.
     pub(crate) fn take(self: &Arc<Self>) -> Option<(ConnectionPermit, EvictionNotice)> {
         let mut taken = self.lock();
         if taken.by_number.len() >= self.max {
@@ -366,7 +367,7 @@ mod tests {
             let (stream, mut reader) = duplex(1024);
             let mut paced = MinRateStream::new(stream);
             let begun = tokio::time::Instant::now();
-            // The reader accepts 512 bytes at a time, which is below the minimum rate.
+            // The reader accepts 512 bytes every 2.5 s, which is below the minimum rate.
             tokio::spawn(async move {
                 loop {
                     sleep(WRITE_WAIT / 4).await;
@@ -394,7 +395,7 @@ mod tests {
             });
             let bytes = vec![0; 10 * (WRITE_BYTES_MIN + 1024)];
             paced.write_all(&bytes).await.unwrap();
-            // Silence between two answers is not the reader's fault.
+            // Time in which nothing is written does not count against the reader.
             sleep(WRITE_WAIT * 100).await;
             paced.write_all(&[0; 1000]).await.unwrap();
             drop(reading.await.unwrap());

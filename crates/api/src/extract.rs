@@ -1,5 +1,4 @@
-//! Extractors for bodies, paths and query strings of requests. They have limits and refuse unknown
-//! fields.
+//! Extractors for bodies, paths and query strings of requests. Bodies have limits of size and time.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use crate::{
 
 /// Maximum number of bytes of a body.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of bytes of a body with a list that a program has made.
+/// Maximum number of bytes of a [`LargeJson`]: a notification of Alertmanager.
 const LIST_BYTES_MAX: usize = 1 << 20;
 /// Time limit for a body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
@@ -101,8 +100,8 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 impl<T: Serialize> Json<T> {
-    /// An answer that may be large. Its text occupies a place until the text is sent or the client
-    /// has left.
+    /// An answer that may be large. Keeps `permit` until the text is sent or the client has
+    /// disconnected.
     pub(crate) fn keeping(self, permit: ConcurrencyPermit) -> Response {
         self.answer(|text| {
             Bytes::from_owner(KeptText {
@@ -123,7 +122,8 @@ impl<T: Serialize> Json<T> {
     }
 }
 
-/// The text of an answer, which lives until its last byte is written to the socket.
+/// The text of an answer, with a permit. Both are dropped after the last byte is written to the
+/// socket.
 struct KeptText {
     text: Vec<u8>,
     _permit: ConcurrencyPermit,
@@ -149,9 +149,12 @@ pub(crate) enum Precondition {
 }
 
 impl Precondition {
+    /// Reads the condition from the headers of a request.
+    ///
     /// # Errors
     ///
-    /// 400: both headers, a list, or a value that no object can have.
+    /// 400: both headers are given, a header is given twice, or a value is neither `*` nor, for
+    /// `If-Match`, one entity tag.
     pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
         let one = |name: HeaderName| {
             let mut values = headers.get_all(&name).iter();
@@ -217,7 +220,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     }
 }
 
-/// Splits a parameter at its commas.
+/// Splits a parameter at its commas. Leaves out empty parts.
 pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     let parts = text.unwrap_or_default().split(',');
     let parts = parts.filter(|part| !part.is_empty());
@@ -229,7 +232,7 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoQuery {}
 
-/// The last part of a path, decoded.
+/// The parameter of a path, such as `{name}` or `{number}`, decoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathParam<T>(pub(crate) T);
 
@@ -247,7 +250,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 /// Maximum number of bytes of a name or key.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Refuses an invalid name of a rule or pin, and an invalid key.
+/// Refuses an invalid name of a rule or pin, and an invalid `Idempotency-Key`.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(Problem::invalid(format!(

@@ -22,12 +22,14 @@ use crate::{
     token::TokenRefusal,
 };
 
-/// Keeps pages of other origins, such as other ports of this machine, from including answers.
+/// A response header: pages of other origins, such as other ports of this machine, cannot embed the
+/// answer.
 const SAME_ORIGIN_RESOURCES: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-/// The relation of the page that makes a request to the API. Browsers set it: Fetch Metadata.
+/// A request header that browsers set (Fetch Metadata): whether the page that makes the request is
+/// from the API's origin, its site, or another site.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
-/// Cookies with the name of the session's cookie that a request may have. A browser
-/// can have several of different proxies.
+/// Maximum number of session cookies of a request that the API tries. A browser can have several
+/// cookies of this name, from different proxies.
 const COOKIES_MAX: usize = 4;
 
 /// How a request arrived.
@@ -42,7 +44,7 @@ pub(crate) enum Transport {
     },
     /// Over a unix socket.
     Unix {
-        /// The client's process; `None`: the client's user may not connect.
+        /// The client's user and process; `None`: the client may not use the socket.
         peer: Option<Peer>,
         /// The client's user ID; `None`: unknown.
         uid: Option<u32>,
@@ -57,7 +59,7 @@ impl Transport {
         }
     }
 
-    /// The client's host or user, which is the account of a client without a token.
+    /// The client's host or user. Clients of one origin that need no token share an account.
     fn origin(self) -> String {
         match self {
             Self::Tcp { address, .. } => address.ip().to_string(),
@@ -67,7 +69,8 @@ impl Transport {
     }
 }
 
-/// Admits or refuses a request, whatever it asks for. Reports refusals that are about the client.
+/// Middleware for all requests: checks host, origin, client and role, and takes a permit. Reports
+/// refusals that are about the client, and sets security headers.
 pub(crate) async fn guard(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -113,7 +116,7 @@ pub(crate) async fn guard(
         ));
     }
     let headers = response.headers_mut();
-    // The page's files have another value.
+    // The answers with the page's files already have a value.
     let cached = headers.entry(header::CACHE_CONTROL);
     cached.or_insert(HeaderValue::from_static("no-store"));
     for (name, value) in [
@@ -127,8 +130,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// Whether GET reads the ring or the disk. HEAD must not do that: its headers are known without
-/// reading.
+/// Whether HEAD gets an empty answer without a run of GET's handler, because the handler reads the
+/// ring or the disk, or waits for events.
 fn is_costly(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>();
     let path = path.map(MatchedPath::as_str).unwrap_or_default();
@@ -185,7 +188,7 @@ fn admit(app: &App, request: &Request, transport: Option<Transport>) -> Result<C
 pub(crate) enum Lack {
     /// The caller's roles do not include the role of the operation.
     Role(Role),
-    /// The operation reports about all packets, and the caller may see a part of the packets.
+    /// The operation reports about all packets, and the caller may see only a part of the packets.
     Packets,
 }
 
@@ -271,8 +274,10 @@ fn session_values(headers: &HeaderMap, is_tls: bool) -> Vec<&str> {
     values.take(COOKIES_MAX).collect()
 }
 
-/// The client of a session. Browsers attach a cookie to any request for this host. A request
-/// must show that it is from a page of this origin.
+/// Finds the client of a session by the values of its cookie. A browser may attach the cookie to a
+/// request from a page of another origin. So a request must show, by `Sec-Fetch-Site` or `Origin`,
+/// that it is from a page of this origin. GET and HEAD may lack these headers, but are refused if
+/// `Sec-Fetch-Site` reports another origin.
 fn resume(
     app: &App,
     method: &Method,
@@ -281,10 +286,10 @@ fn resume(
 ) -> Result<Caller, Denied> {
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     let is_reading = matches!(*method, Method::GET | Method::HEAD);
-    // `check_origin` has compared the value of `Origin`.
+    // The guard has refused an `Origin` of another site: `check_origin`.
     let is_own = match site {
         Some(b"same-origin") => true,
-        // The user entered the address.
+        // The user entered the address, or opened a bookmark.
         Some(b"none") => is_reading,
         Some(_) => false,
         None => is_reading || headers.contains_key(header::ORIGIN),
@@ -308,7 +313,7 @@ fn resume(
     Ok(caller)
 }
 
-/// The challenge to a client without a token.
+/// The value of `WWW-Authenticate` for a client without a token or session.
 const ASK: &str = r#"Bearer realm="retroscope""#;
 
 fn refuse(challenge: &'static str, why: &str) -> Problem {
@@ -319,12 +324,12 @@ fn refuse(challenge: &'static str, why: &str) -> Problem {
     )
 }
 
-/// The refusal of a client that does not present a valid token.
+/// The refusal (401) of a client without a valid token or session.
 pub(crate) fn unauthenticated(why: &str) -> Problem {
     refuse(ASK, why)
 }
 
-/// The client of a token.
+/// Finds the client whose token is in the header `Authorization`.
 pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     let wrong = r#"Bearer realm="retroscope", error="invalid_token""#;
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
@@ -374,7 +379,8 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
             "one `Host` header is needed, with the address or name that was asked for",
         )
     })?;
-    // An absolute URI has an authority, which must be equal to `Host`: RFC 9112, section 3.2.2.
+    // An absolute URI has an authority, which must be equal to `Host`: RFC 9112, sections 3.2 and
+    // 3.2.2.
     if uri.authority().is_some_and(|authority| *authority != host) {
         return Err(Problem::malformed(
             "`Host` is another one than that of the request line",
@@ -398,8 +404,8 @@ fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Author
     Ok(host)
 }
 
-/// Refuses requests from pages of other sites: RFC 6454. A name of `hosts` may be the name of a
-/// proxy that ends TLS. The page's origin is then `https`.
+/// Refuses requests from pages of other origins: RFC 6454. A name in `hosts` may be the name of a
+/// proxy that ends TLS. The scheme of the page's origin is then `https`.
 fn check_origin(
     headers: &HeaderMap,
     is_tls: bool,

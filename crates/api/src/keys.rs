@@ -1,5 +1,5 @@
-//! Keys of the header `Idempotency-Key`, with their requests. The recorder remembers the dumps of
-//! the keys.
+//! Keys of the header `Idempotency-Key`, each with a hash of its request. The recorder itself
+//! remembers which dump belongs to a key.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::problem::Problem;
 
-/// Number of remembered keys. The recorder remembers as many.
+/// Number of remembered keys. The recorder remembers the dumps of the same number of keys.
 const KEPT: usize = 256;
 
 /// The last keys, each with a hash of its request.
@@ -22,8 +22,9 @@ impl IdempotencyKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves a key for a request. Returns whether the key is new. Check and reservation are one
-    /// step: if two clients use one key at the same time, the second client is refused.
+    /// Reserves a key for a request, whose text is `of`. Returns whether the key is new. Check and
+    /// reservation are one step: if two clients use one key for different requests at the same
+    /// time, the second client is refused.
     ///
     /// # Errors
     ///
@@ -73,8 +74,8 @@ mod tests {
         assert_eq!(keys.lock().len(), KEPT);
     }
 
-    /// If several clients use one key for different requests at the same time, one of them gets the
-    /// key.
+    /// If several clients use one key for different requests at the same time, exactly one client
+    /// gets the key.
     #[test]
     fn one_of_many_has_a_key() {
         let keys = IdempotencyKeys::default();

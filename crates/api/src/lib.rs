@@ -89,7 +89,8 @@ pub struct Services {
 /// The configuration of the page.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// Time without a request after which a session ends.
+    /// Time without use after which a session ends. Requests, running queries and downloads count
+    /// as use; listening to events does not.
     pub idle: Duration,
 }
 
@@ -102,7 +103,8 @@ pub struct Config {
     pub metrics: Vec<Address>,
     /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// The token file, required for TCP except if the page's links can log in.
+    /// The token file. Required for TCP, except for loopback addresses of a recorder with the page
+    /// and a unix socket: links that clients of the socket make can log in to the page.
     pub tokens: Option<PathBuf>,
     /// Settings of the page; `None`: no page and no sessions.
     pub page: Option<Page>,

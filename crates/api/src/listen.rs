@@ -61,7 +61,7 @@ pub struct BoundApi {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
     pub(crate) page: Option<Page>,
-    /// The page's address for links; `None`: there is no page at a TCP address.
+    /// The URL of the page, for links that log in; `None`: there is no page at a TCP address.
     pub(crate) page_url: Option<String>,
     pub(crate) say: Notifier,
 }
@@ -72,8 +72,8 @@ impl BoundApi {
     ///
     /// # Errors
     ///
-    /// A sentence: an address is in use or not permitted, a file cannot be read, or an address
-    /// other than loopback has no TLS.
+    /// A sentence: an address is in use or not permitted, or a file cannot be read. Or an address
+    /// other than loopback has no TLS, or a TCP address needs a token file.
     pub fn new(config: &Config, say: &Notifier) -> Result<Self, String> {
         let tls = config
             .tls
@@ -88,7 +88,8 @@ impl BoundApi {
             .map(|it| (it, "--api", RouteSet::All));
         let metrics = config.metrics.iter();
         let all = all.chain(metrics.map(|it| (it, "api.metrics", RouteSet::Metrics)));
-        // Without tokens, links from the unix socket can log in to the page on this machine.
+        // Without tokens, clients of a unix socket can make links that log in to the page at a
+        // loopback address.
         let has_links =
             config.page.is_some() && config.addresses.iter().any(|address| !is_tcp(&address));
         let needs_tokens = |(address, _, part): &(&Address, &str, RouteSet)| match address {
@@ -176,8 +177,8 @@ impl BoundApi {
     }
 }
 
-/// The address of the page for a browser on this machine. With TLS it has the first name of `hosts`,
-/// for which the certificate probably is.
+/// The URL of the page for a browser on this machine. With TLS, the host is the first name of
+/// `hosts`, because the certificate probably contains this name.
 fn page_url(listeners: &[(Listener, RouteSet)], hosts: &[String]) -> Option<String> {
     let all = listeners.iter().filter(|(_, part)| *part == RouteSet::All);
     let (at, is_tls) = all

@@ -22,7 +22,7 @@ use crate::{
 /// The name of the security scheme for tokens.
 const TOKEN: &str = "token";
 
-/// Adds roles, the security scheme, and refusals to the document.
+/// Adds the description, operation IDs, roles, the security scheme, and refusals to the document.
 pub(crate) struct Common;
 
 impl Modify for Common {
@@ -129,8 +129,8 @@ impl PartialSchema for Binary {
 
 impl ToSchema for Binary {}
 
-/// Removes Rust syntax from the document. Its sentences are also the documentation of the code.
-/// `None` becomes `null`, and a link to `A::b` becomes the name `A.b`.
+/// Removes Rust syntax from the document, whose sentences are comments of the code: `None` becomes
+/// `null`, and a link to `A::b` becomes the name `A.b`.
 pub(crate) fn without_rust(text: &str) -> String {
     let text = text.replace("`None`", "`null`");
     let mut parts = text.split("[`");

@@ -32,12 +32,12 @@ pub(crate) struct Operation {
 
 macro_rules! operations {
     ($($method:ident $name:ident $path:literal $id:ident $module:ident::$handler:ident $role:expr, $limited:ident;)*) => {
-        /// All operations.
+        /// All operations, without the files of the page.
         pub(crate) const OPERATIONS: &[Operation] = &[
             $(Operation { method: Method::$name, path: $path, id: stringify!($id), role: $role, limited: Limited::$limited },)*
         ];
 
-        /// The OpenAPI document without the parts that are common to all operations.
+        /// The OpenAPI document. [`Common`] adds the parts that are common to all operations.
         #[derive(OpenApi)]
         #[openapi(
             info(

@@ -24,7 +24,8 @@ use crate::{
     operations::{Limited, Operation},
 };
 
-/// The policy for the page and for every other answer: only own scripts, styles and requests.
+/// The value of `Content-Security-Policy` for the page and for every other answer: the browser may
+/// load scripts and styles from, and send requests to, only the API's origin.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 macro_rules! assets {
@@ -92,7 +93,8 @@ impl Asset {
             }
         };
         set(header::ETAG, &tag);
-        // The browser asks each time, so that a newer program has its own page.
+        // The browser asks each time whether the file has changed. So the browser does not use the
+        // page of an older program.
         set(header::CACHE_CONTROL, "no-cache");
         set(header::VARY, "accept-encoding");
         if !is_known {

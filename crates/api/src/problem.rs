@@ -17,7 +17,7 @@ use utoipa::{
 
 use crate::role::Role;
 
-/// Seconds after which a client may repeat a trigger that a limit refused.
+/// Time after which a client may repeat a trigger that a limit refused.
 const TRIGGER_AGAIN: Duration = Duration::from_secs(10);
 
 macro_rules! causes {
@@ -166,7 +166,8 @@ pub(crate) fn cause_schema() -> RefOr<Schema> {
 pub(crate) struct Problem {
     body: Box<ProblemBody>,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the guard reports the refusal as an event, because it is about the client.
+    /// Whether the guard reports the refusal as an event, because the refusal is about the client's
+    /// identity or origin.
     is_reported: bool,
 }
 
@@ -227,7 +228,7 @@ impl Problem {
         Self::new(Cause::Internal, detail)
     }
 
-    /// The object, as it is sent.
+    /// The JSON object, as it is sent.
     pub(crate) fn text(&self) -> String {
         // A struct of strings and numbers is always JSON.
         serde_json::to_string(&self.body).unwrap_or_default()
@@ -318,7 +319,7 @@ impl From<QueryError> for Problem {
     }
 }
 
-/// A refusal by identity or origin. The guard reports it.
+/// A refusal because of the client's identity or origin, which the guard reports as an event.
 #[derive(Debug, Clone)]
 pub(crate) struct WhyRefused {
     pub(crate) reason: String,

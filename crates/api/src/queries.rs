@@ -43,7 +43,8 @@ const KEPT: usize = 256;
 /// Time after which a refused client may try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A limit of work that a client may occupy for long.
+/// A limit of the work of one kind that runs at the same time, for one account and for all
+/// accounts.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     what: &'static str,
@@ -211,7 +212,8 @@ impl Queries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new query, which `cancel` ends.
+    /// Records a new query, which [`Self::cancel`] can end by means of `cancel`. If the recording
+    /// has ended, the query is cancelled at once.
     pub(crate) fn begin(
         self: &Arc<Self>,
         caller: &Caller,
@@ -227,9 +229,10 @@ impl Queries {
         }
         let last = &mut last.records;
         if last.len() >= KEPT {
-            // Running queries are few, and their records are kept.
+            // Records of running queries are kept. The concurrency limits bound their number.
             let is_done = |it: &QueryRecord| it.state != QueryState::Running;
-            // A client with very many queries loses its own records first.
+            // The oldest record of the same client goes first, so that a client with very many
+            // queries does not displace the records of other clients.
             let own = last
                 .iter()
                 .position(|it| is_done(it) && it.caller == caller.name);
@@ -278,19 +281,21 @@ impl Queries {
         let mut found = found.filter(may).cloned()?;
         let report = found.report.as_mut().filter(|_| caller.is_restricted());
         if let Some(dumps) = report.and_then(|report| report.dumps.as_mut()) {
-            dumps.dumps.clear(); // somebody else's, who may ask for them
+            // A restricted caller may not see which dumps exist. A restricted admin can find the
+            // query of a client that may see the dumps.
+            dumps.dumps.clear();
         }
         Some(found)
     }
 
-    /// Cancels a query of this caller, or of any caller if the caller is an admin. The query's
-    /// answer ends with the verdict of what it contains. `false`: no such query.
+    /// Cancels a query of this caller, or of any caller if the caller is an admin. The answer then
+    /// ends with the verdict of the packets that it contains. `false`: no such query.
     pub(crate) fn cancel(&self, caller: &Caller, id: &str) -> bool {
         let found = self.find(caller, id);
         found.inspect(|it| it.cancel.cancel()).is_some()
     }
 
-    /// Cancels all queries, and all queries that start later.
+    /// Cancels all running queries, and each query that starts later at its start.
     pub(crate) fn cancel_all(&self) {
         let mut last = self.lock();
         last.is_over = true;
@@ -302,7 +307,7 @@ impl Queries {
 mod tests {
     use super::*;
 
-    /// One account cannot take all permits: other accounts still get some.
+    /// An account at its own limit gets no further permits, and other accounts still get permits.
     #[test]
     fn nobody_has_all_places() {
         for limit in [
@@ -375,7 +380,7 @@ mod tests {
         let record = found(&id);
         assert_eq!(record.state, QueryState::Failed);
         assert!(record.error.unwrap().contains("report this bug"));
-        // A result that was recorded stays.
+        // A query that ends and is then dropped keeps its first result.
         let begun = begin();
         let id = begun.id.clone();
         begun.end(Err("the client has left".to_owned()));

@@ -1,9 +1,10 @@
 //! Limits the reports about refused clients. A flood of refused requests must not fill the log or
 //! the disk, and must not displace other events.
 //!
-//! The API reports the first refusal of a source at once. It counts the source's further refusals
-//! and reports the sum at the end of the minute. A minute has at most [`SOURCES_MAX`] sources; all
-//! other refusals share one sum. So a minute has at most 2 × 16 + 1 reports.
+//! The API reports the first refusal of a source at once. The API counts the source's further
+//! refusals and reports the sum at the end of the minute. At most [`SOURCES_MAX`] sources a minute
+//! have separate sums; all other refusals share one sum. So a minute has at most 2 × 16 + 1
+//! reports.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +15,13 @@ use std::{
 
 use retroscope_recorder::Refusal;
 
-/// Time for which refusals are summed up.
+/// Time for which refusals are summed up, from the first refusal on.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Sources in a period that have a sum each.
+/// Maximum number of sources in a period with separate sums.
 const SOURCES_MAX: usize = 16;
 
-/// An address, and the name of a token or user if it is known. So a flood of unknown tokens does
-/// not hide the refusal of a known token.
+/// An address, and the name of a token or user if it is known. So a flood of unknown tokens from an
+/// address does not hide the refusal of a known token from this address.
 type RefusalSource = (Option<IpAddr>, Option<String>);
 
 /// The refusals of the current period. Any thread may use this.
@@ -59,7 +60,8 @@ impl Refusals {
         None
     }
 
-    /// Takes the sums for a report after the end of the period.
+    /// Ends the period if it is at least [`PERIOD`] old, and returns its sums for the report.
+    /// Otherwise returns no sums.
     pub(crate) fn take(&self, now: Instant) -> Vec<Refusal> {
         let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |since: Instant| now.saturating_duration_since(since) >= PERIOD;
@@ -72,7 +74,7 @@ impl Refusals {
     }
 }
 
-/// Adds a refusal to a sum.
+/// Adds a refusal to a sum, which takes over the text of the refusal.
 fn count(before: &mut Option<Refusal>, refusal: Refusal) {
     let count = before.as_ref().map_or(0, |before| before.count);
     *before = Some(Refusal {

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::request::count;
 
-/// The supported version of notifications. Alertmanager uses it since 0.14.
+/// The supported version of notifications.
 const VERSION: &str = "4";
 
 /// A notification of Alertmanager, version 4: Prometheus' documentation, "Configuration",

@@ -16,9 +16,9 @@ pub enum EventBody<'a> {
     Triggered {
         /// The dump's number.
         dump: u64,
-        /// The trigger expression, or `manual`.
+        /// The name of the trigger rule (by default its expression), `alert` or `manual`.
         rule: &'a str,
-        /// Time stamp of the trigger packet, RFC 3339.
+        /// Time stamp of the trigger packet, of the alert or of the command, RFC 3339.
         trigger_time: String,
         /// The filled-in dump filter; empty: all packets.
         expression: &'a str,

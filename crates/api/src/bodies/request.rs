@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem, role::Role};
 
-/// Leases of pins.
+/// The range of leases that a pin may have.
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// Maximum number of characters of `asked_by`, as in the OpenAPI document.
@@ -58,7 +58,7 @@ macro_rules! dump_options {
         }
 
         impl $name {
-            /// All options except the dump filter.
+            /// The options that triggers and rules share, and the caller's name.
             pub(crate) fn window(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
                 let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
@@ -150,7 +150,8 @@ impl FlowBody {
 }
 
 impl TriggerBody {
-    /// The trigger, without the restriction to the packets that the caller may see.
+    /// Converts the body to a trigger. `key` is the request's `Idempotency-Key`. The caller must
+    /// still apply [`restrict_to_caller`] to the dump filter.
     pub(crate) fn read(
         self,
         caller: &Caller,
@@ -169,8 +170,8 @@ impl TriggerBody {
             _ => return Err(Problem::invalid("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        // A trigger for a flow dumps the whole flow by default, not what other manual triggers
-        // dump.
+        // A trigger for a flow dumps all packets of the flow by default. The dump filter of other
+        // manual triggers does not apply.
         let of_flow = flow.as_ref().map(|_| String::new());
         request.dump = self.dump.or(of_flow);
         Ok(ManualTrigger {
@@ -316,7 +317,8 @@ impl RuleBody {
         })
     }
 
-    /// The rule's own options.
+    /// The options of the rule: all fields except the trigger filter, `enabled`, and the fields
+    /// that only the recorder sets.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = RetentionLimit {
             bytes: self.keep_bytes,
@@ -429,8 +431,8 @@ pub(crate) fn time(text: &str) -> Result<i64, Problem> {
 }
 
 /// Combines the requested dump filter with the token's filter. Without a requested filter, the
-/// filter of manual triggers applies. Each filter is in parentheses, and the requested filter
-/// compiles alone. So a stray parenthesis in the requested filter cannot end the token's filter.
+/// filter of manual triggers applies. Each filter is in parentheses, and the requested filter must
+/// compile alone. So a stray parenthesis in the requested filter cannot end the token's filter.
 pub(crate) fn restrict_to_caller(
     handle: &RecorderHandle,
     caller: &Caller,
@@ -485,8 +487,8 @@ fn check_headers_only(
     )))
 }
 
-/// Deserializes a count in the notation of the OpenAPI document. The limit is 63 bits, because a
-/// larger number is a mistake and not a limit. `7.0` is 7, as in JSON Schema.
+/// Deserializes an optional count. A number of more than 63 bits is refused as a mistake. `7.0` is
+/// 7, as in JSON Schema.
 pub(crate) fn count<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -216,12 +216,11 @@ impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenFull {
-    /// The recorder stores new packets. The oldest dump or pin loses the packets that it has not
-    /// written.
+    /// New packets overwrite the packets of the oldest dump or pin.
     Record,
-    /// Capture files only: reading the files waits for the readers of the ring.
+    /// Live recording only: dumps and pins keep their packets, and new packets are lost.
     Protect,
-    /// Reading of capture files waits for the dumps.
+    /// Capture files only: reading the files waits until the dumps have written their packets.
     Wait,
 }
 
@@ -348,7 +347,8 @@ impl<'a> From<&'a RecorderStatus> for StatusBody<'a> {
     }
 }
 
-/// Table 1 of the R-Scope paper.
+/// Computes the time that an inspection may take for several link speeds, as table 1 of the R-Scope
+/// paper does.
 impl<'a> From<&'a SourceSnapshot> for BufferBody<'a> {
     fn from(source: &'a SourceSnapshot) -> Self {
         let longest = |gbits: u64| source.longest_ns(gbits * 1_000_000_000);

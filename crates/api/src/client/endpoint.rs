@@ -37,7 +37,8 @@ pub enum Endpoint {
     Url(Url),
 }
 
-/// `https://HOST[:PORT]`, or `http://` for this machine.
+/// `https://HOST[:PORT]`, or `http://HOST[:PORT]`, which [`super::Client`] accepts only for this
+/// machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     is_tls: bool,
@@ -145,8 +146,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Makes the target of a request: a path of these parts, and a query string. Both are
-/// percent-encoded (RFC 3986, section 2.1).
+/// Makes the target of a request: a path of `parts`, and a query string of `parameters`, which are
+/// names and values. Parts and values are percent-encoded (RFC 3986, section 2.1), names are not.
 #[must_use]
 pub fn target(parts: &[&str], parameters: &[(&str, &str)]) -> String {
     let mut target = String::new();

@@ -1,4 +1,4 @@
-//! TLS to a server: rustls with ring's cryptography.
+//! TLS to a server: rustls with the cryptography of the crate `ring`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(super) fn rustls_config(config: &ClientConfig) -> Result<Arc<RustlsConfig>, 
         }
         None => {
             let found = rustls_native_certs::load_native_certs();
-            // Ignore authorities that webpki cannot parse: among hundreds there are always some.
+            // Ignore authorities that webpki cannot parse: a system with hundreds of authorities
+            // usually has some.
             let (added, _) = roots.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map(|error| format!(" ({error})"));
