@@ -103,8 +103,8 @@ pub struct Config {
     pub metrics: Vec<Address>,
     /// Host names that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// The token file. Required for TCP, except for loopback addresses of a recorder with the page
-    /// and a unix socket: links that clients of the socket make can log in to the page.
+    /// The token file. Required for TCP. Exception: loopback addresses in `addresses`, if there is
+    /// a page and a unix socket. Clients of the socket can then make links that log in to the page.
     pub tokens: Option<PathBuf>,
     /// Settings of the page; `None`: no page and no sessions.
     pub page: Option<Page>,
