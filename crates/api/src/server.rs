@@ -1,5 +1,5 @@
 //! The threads of the API. They wait for clients and for answers of the recorder. The recorder
-//! never waits for them.
+//! never waits for these threads.
 
 use std::{
     io::{self, ErrorKind},
@@ -77,12 +77,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the API on threads that first call `give_up` to drop privileges. If a thread cannot
-    /// drop its privileges, the API does not start.
+    /// Starts the API. One thread calls `give_up` to drop its privileges, and then creates the
+    /// other threads of the API, which inherit its lack of privileges. If `give_up` fails, the API
+    /// does not start.
     ///
     /// # Errors
     ///
-    /// The system refused a thread, or `give_up` failed.
+    /// The system refused a thread or a socket, or `give_up` failed.
     pub fn start(
         bound: BoundApi,
         handle: RecorderHandle,
@@ -91,8 +92,8 @@ impl Server {
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> io::Result<Self> {
         let say = bound.say.clone();
-        // A thread inherits its privileges from its creator. So all threads of a runtime that is
-        // built by a thread without privileges have none.
+        // A thread inherits its privileges from its creator. A thread without privileges builds the
+        // runtime, so no thread of the runtime has privileges.
         let thread = Builder::new().name("api-start".to_owned());
         let made = thread.spawn(move || {
             give_up().map_err(io::Error::other)?;
@@ -183,8 +184,8 @@ impl Server {
     }
 
     /// Ends the API after the recording. Clients have 3 s to read what they requested. Queries that
-    /// are not complete then are cancelled, and clients have 5 s more to read the verdicts.
-    /// `is_hurried` ends the API at once.
+    /// are not complete then are cancelled, and clients have 5 s more to read the verdicts. If
+    /// `is_hurried` returns true, the API ends within 100 ms.
     pub fn end(self, is_hurried: impl Fn() -> bool) {
         self.closing.send_replace(true);
         if !self.is_empty_within(LAST_NEWS_WAIT, &is_hurried) {
@@ -239,9 +240,9 @@ fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<
         .collect()
 }
 
-/// Calls `refresh` every [`REFRESH_EVERY`], and when the result asks for it, until the result is
-/// dropped. The thread does no other work: clients who keep all workers busy cannot delay the
-/// revocation of their token.
+/// Starts a thread that calls `refresh` every [`REFRESH_EVERY`], and when a message arrives from
+/// the returned sender. The thread ends when the sender is dropped. It does no other work: clients
+/// who keep all workers busy cannot delay the revocation of their token.
 fn follow(
     runtime: &Runtime,
     refresh: impl Fn(bool) + Send + 'static,
@@ -254,7 +255,7 @@ fn follow(
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            // A call that fails prints why, and the next call tries again.
+            // If a call panics, the panic hook prints the reason, and the next call tries again.
             let _ = catch_unwind(AssertUnwindSafe(|| refresh(is_asked)));
         }
     };

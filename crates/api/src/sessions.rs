@@ -1,7 +1,7 @@
 //! Sessions of the page, links that log in once, and the limit of failed logins.
 //!
-//! A session is a random value in a cookie. The API keeps only its SHA-256, in memory. A session has
-//! the identity of the token or of the user that started it, and ends with that token.
+//! A session is a random value in a cookie. The API keeps only its SHA-256, in memory. A session
+//! has the identity of the token or of the user that started it, and ends with that token.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ pub(crate) struct Session {
     /// The client that logged in. `session` and `address` are `None`.
     caller: Caller,
     used: Mutex<Instant>,
-    /// Set once, under the lock of the sessions. Readers need no order with other memory.
+    /// Never cleared after it is set. Readers need no order with other memory.
     has_ended: AtomicBool,
 }
 
@@ -92,8 +92,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// The address under which failures of `address` are counted: of IPv6 the network, because a
-    /// host can take any address of its network.
+    /// The address under which failures of `address` are counted: for IPv6 the /64 network, because
+    /// a host can take any address of its network. `None`: the shared count.
     fn place(&self, address: IpAddr) -> Option<IpAddr> {
         let address = match address.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
@@ -380,7 +380,7 @@ mod tests {
         }
         let kept = sessions.failures().counts.len();
         assert_eq!(kept, FAILING_ADDRESSES_MAX + 1);
-        // An address without a count of its own is refused with all other such addresses.
+        // Addresses above the limit share one count, so failures of the others refuse this address.
         assert_eq!(sessions.may_try(address(3), later + SECOND), Ok(()));
         assert!(sessions.may_try(address(99_999), later + SECOND).is_err());
     }

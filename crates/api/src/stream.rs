@@ -58,8 +58,8 @@ pub(crate) fn no_body() -> Body {
     Body::from_stream(futures_util::stream::empty::<io::Result<Bytes>>())
 }
 
-/// A body whose end a client can detect without HTTP, because its length is known or because it is
-/// one JSON value.
+/// A body and its writing end, for HTTP/1.0 too: a client can detect that the body was cut, because
+/// the answer has a `Content-Length` or is one JSON value.
 pub(crate) fn framed_stream() -> (Sender, Body) {
     let (sender, frames) = mpsc::channel(PIECES);
     let frames = unfold(Some(frames), |frames| async {

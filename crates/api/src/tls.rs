@@ -1,4 +1,4 @@
-//! TLS by rustls with ring's cryptography.
+//! TLS by rustls, with the cryptography of the crate `ring`.
 
 use std::{
     io::ErrorKind,
@@ -32,8 +32,8 @@ pub struct TlsFiles {
 }
 
 /// A TLS configuration that follows its files. A new connection gets the newest usable
-/// configuration; open connections keep the older ones. A new configuration has no sessions, so a
-/// client cannot resume a session after its authority was removed.
+/// configuration; open connections keep the older ones. A new configuration has no TLS sessions, so
+/// a client cannot resume a TLS session after its authority was removed.
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
@@ -74,10 +74,10 @@ impl Tls {
         self.current.load_full()
     }
 
-    /// Reads the files again if they have changed, or if `is_asked`. Returns a sentence for the
-    /// user. Waits until changed files have the same stamps in two calls, because a renewal writes
-    /// certificate and key one after the other. Unusable files change nothing and are reported
-    /// once.
+    /// Reads the files again if `is_asked`, or if they have changed and have the same stamps in two
+    /// calls, because a renewal writes certificate and key one after the other. Unusable files
+    /// change nothing, and are reported once. Returns a sentence for the user; `None`: no file was
+    /// read.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();

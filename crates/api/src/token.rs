@@ -1,11 +1,12 @@
 //! Tokens, which authenticate clients over TCP.
 //!
-//! A token is 256 random bits. `retroscope token` makes it and shows it once. The file contains
-//! only its SHA-256. A slow password hash would add nothing: nobody can try 2²⁵⁶ values, however
-//! fast a try is. A fast hash keeps a recorder cheap that checks a thousand requests a second.
+//! A token is 256 random bits. `retroscope token` makes a token, and prints it or writes it to a
+//! file once. The token file contains only its SHA-256. A slow password hash would add nothing:
+//! nobody can try 2²⁵⁶ values, however fast a try is. With a fast hash a recorder can check a
+//! thousand requests a second cheaply.
 //!
-//! A line of the file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with `#`
-//! are ignored. The file is read again when it changes.
+//! A line of the token file is a JSON object, [`TokenLine`]. Blank lines and lines that begin with
+//! `#` are ignored. The token file is read again when it changes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -62,8 +63,8 @@ pub struct TokenLine {
 }
 
 impl TokenLine {
-    /// Makes a new token. Returns its line, with name and roles only, and the token itself, which
-    /// is stored nowhere else.
+    /// Makes a new token. Returns its line, without expiry, filter and snap length, and the token
+    /// itself, which is stored nowhere else.
     ///
     /// # Errors
     ///
@@ -252,8 +253,9 @@ impl Tokens {
         })
     }
 
-    /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user.
-    /// Blocks on the disk and on the compilation of filters; logins use the old tokens meanwhile.
+    /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user if
+    /// `is_asked`, or if the file cannot be read. Blocks on the disk and on the compilation of
+    /// filters; logins use the old tokens meanwhile.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = stamp(&self.path);

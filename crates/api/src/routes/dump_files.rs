@@ -35,11 +35,12 @@ use crate::{
     stream::{Sender, framed_stream, no_body, stream},
 };
 
-/// Bytes of a piece of an answer.
+/// Maximum number of bytes that are read from a file, and sent, in one step.
 const PIECE_BYTES: usize = 64 << 10;
 /// Interval at which a growing file is checked for new data.
 const GROWTH_POLL: Duration = Duration::from_millis(100);
-/// Tries to open a file. A dump that is finished or compressed between two tries has another name.
+/// Maximum number of attempts to find and open a file. If the dump is finished or compressed
+/// between both steps, its file has a new name.
 const OPEN_TRIES: usize = 3;
 /// The suffix of a file that is being written.
 const PART: &str = ".part";
@@ -220,7 +221,8 @@ pub(crate) async fn file(
 }
 
 /// The requested range, from its first byte to the byte after its last; `None`: the whole file (RFC
-/// 9110, section 14.2). An unknown form of `Range` is ignored.
+/// 9110, section 14.2). An unknown form of `Range` is ignored. Error 416: the file has no byte of
+/// the range.
 fn asked_range(
     headers: &HeaderMap,
     tag: Option<&str>,
@@ -267,7 +269,7 @@ struct FileTransfer {
     caller: Caller,
     sender: Sender,
     bytes: u64,
-    /// Released with the last piece.
+    /// Released before the last piece is sent, or when the transfer ends.
     permit: Option<ConcurrencyPermit>,
 }
 
@@ -316,7 +318,7 @@ impl FileTransfer {
             }
             piece.truncate(count);
             if at + count as u64 == end {
-                // A client that has read the whole file may request another file at once.
+                // A client that has read all requested bytes may request another file at once.
                 self.permit = None;
             }
             if !self.sender.send(Bytes::from(piece)) {
@@ -367,8 +369,9 @@ impl FileTransfer {
                 None if looked.elapsed() < GROWTH_POLL => {}
                 None => {
                     looked = Instant::now();
-                    // The file of a dump that was just finished has a new name. The event arrives
-                    // soon.
+                    // A new reader sees the bytes that were written since. If the dump was just
+                    // finished, opening fails because the file has a new name, and the event
+                    // arrives soon.
                     if let Ok(more) = handle.open_dump_file(&id, &part) {
                         reader = more;
                     }
@@ -378,7 +381,8 @@ impl FileTransfer {
     }
 }
 
-/// The packets and the verdict of a finished dump.
+/// The number of packets and the verdict of a dump; `None`: the dump is not finished, or was not
+/// found.
 fn finished(handle: &RecorderHandle, id: &str) -> Option<(u64, Verdict)> {
     let (stored, _) = handle.dump(id).ok().flatten()?;
     stored.verdict.map(|verdict| (stored.packets, verdict))

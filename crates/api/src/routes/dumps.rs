@@ -108,7 +108,8 @@ type DumpPosition = (i64, String);
 struct KnownDumps {
     finished: Vec<Arc<DumpReport>>,
     stored: StoredDumps,
-    /// Dumps that were finished after the directory was listed, by ID; `None`: without files.
+    /// Dumps that were finished after the directory was listed, by ID. `None`: the directory has no
+    /// finished dump of this ID.
     newly_finished: BTreeMap<String, Option<StoredDump>>,
 }
 
@@ -116,7 +117,7 @@ impl KnownDumps {
     fn new(handle: &RecorderHandle) -> Result<Self, Problem> {
         // The directory first: a dump that finishes between the two lists is then in both lists.
         let stored = match handle.dumps() {
-            // The recording has no directory for dumps.
+            // `Refused`: the recording has no directory for dumps.
             Err(CommandError::Refused(_)) => Arc::default(),
             stored => stored?,
         };

@@ -76,8 +76,8 @@ pub(crate) async fn events(
     spawn_blocking(move || {
         let _permit = permit;
         let mut listener = app.handle.subscribe(from);
-        // A message without data is not an event. It only sets the number to resume from: HTML,
-        // section 9.2.6.
+        // A message without data is not an event. It sets the client's reconnection time, 1000 ms,
+        // and the number to resume from: HTML, section 9.2.6.
         let mut text = format!("retry: 1000\nid: {}\n\n", listener.cursor());
         let mut told = Instant::now();
         loop {
@@ -109,7 +109,8 @@ pub(crate) async fn events(
     Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
 }
 
-/// Sends the last event. `why`: the stream ends for this listener only.
+/// Sends the last event. `why`: the reason why the stream ends for this listener only; `None`: the
+/// recording has ended.
 fn end(sender: Sender, next: u64, why: Option<&str>) {
     let data = why.map_or_else(
         || serde_json::json!({}),

@@ -28,7 +28,7 @@ pub(crate) async fn readyz(
     _: QueryParams<NoQuery>,
 ) -> Result<&'static str, Problem> {
     run_blocking(move || {
-        // The recorder stops answering before the recording ends.
+        // Fails when the recorder has ended.
         app.handle.status()?;
         Ok("recording\n")
     })

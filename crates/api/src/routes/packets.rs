@@ -157,8 +157,8 @@ pub(crate) struct PacketPage {
 
 /// Packets of a time range, one line each
 ///
-/// Searches the ring only and not the dumps, whose packets have no IDs. `next` leads to the next
-/// page. With `hex` a page ends after 4 MiB of packets.
+/// Searches the ring only and not the dumps. `next` leads to the next page. With `hex` a page ends
+/// after 4 MiB of packets.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),

@@ -62,7 +62,7 @@ struct RuleTestCounts {
     hits: u64,
     first_ns: Option<i64>,
     last_ns: Option<i64>,
-    /// The current second, and its number of hits.
+    /// The current second, counted from the first hit, and its number of hits.
     second: (i64, u64),
     most: u64,
     packets: Vec<PacketLine>,

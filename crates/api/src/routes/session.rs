@@ -172,7 +172,7 @@ pub(crate) async fn read(
 ) -> Result<Json<SessionBody>, Denied> {
     let caller = match identify(&app, &Method::GET, &headers, transport) {
         Ok(caller) => Some(caller),
-        // A browser without a session, or with an old one, is nobody.
+        // For a browser without a valid session, the answer has `caller` = `null`.
         Err(denied) if denied.problem.is(Cause::Unauthenticated) && !has_token(&headers) => None,
         Err(denied) => return Err(denied),
     };
@@ -185,8 +185,8 @@ fn has_token(headers: &HeaderMap) -> bool {
 
 /// Log in: exchange a token or a link for a session
 ///
-/// The token is in the header `Authorization`. A link is in the body. The answer sets a cookie, which
-/// stands for the token in later requests. Over TCP only.
+/// The token is in the header `Authorization`. A link is in the body. The answer sets a cookie,
+/// which stands for the token in later requests. Over TCP only.
 #[utoipa::path(
     post, path = "/v1/session", tag = "session",
     request_body(content = Option<LoginBody>, description = "Left out with a token."),
@@ -226,8 +226,9 @@ pub(crate) async fn create(
         .start(caller, Instant::now())
         .map_err(no_random)?;
     app.handle.tell_change(caller.change(Action::LogIn));
-    // Without `Path`, the cookie is for the folder of this path as the browser sees it. So recorders
-    // below different prefixes of a host have separate sessions.
+    // Without `Path`, the browser sends the cookie only to paths in the folder of this request's
+    // path, including a prefix that a proxy removes. So recorders below different prefixes of a
+    // host have separate sessions.
     let name = cookie_name(&headers, is_tls);
     let secure = if is_secure(&headers, is_tls) {
         "; Secure"
@@ -343,8 +344,8 @@ pub(crate) async fn link(
     let base = base.ok_or_else(|| {
         Problem::conflict("the page has no address: start the recorder with --api 127.0.0.1:PORT")
     })?;
-    // Processes of a user share its sessions. They end before the process may, so the name has no
-    // process.
+    // All processes of a user share the user's sessions, and a session may outlive the process that
+    // made the link. So the name in the session has the user but no process.
     let name = match &caller.token {
         Some(_) => Arc::clone(&caller.name),
         None => Arc::clone(&caller.account),

@@ -177,7 +177,7 @@ impl From<Timeline> for TimelineBody {
 
 /// Packets, bytes, losses and triggers in slots of time
 ///
-/// Without `peaks` no packet is read, and the cost does not depend on the size of the ring. A live
+/// Without `peaks` the recorder reads the headers of the ring's buckets, and no packet. A live
 /// diagram asks for `peaks` of the last slots only.
 #[utoipa::path(
     get, path = "/v1/timeline", tag = "history",

@@ -38,9 +38,9 @@ pub(crate) struct TriggeredBody {
 
 /// Start a dump
 ///
-/// The dump is open when the answer arrives. A client that does not know whether its request
-/// arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered, and a
-/// key that started a dump belongs to that dump. A key of another trigger is refused.
+/// The recorder answers after it has opened the dump. A client that does not know whether its
+/// request arrived can repeat it with the same `Idempotency-Key`. The last 256 keys are remembered,
+/// and a key that started a dump belongs to that dump. A key of another trigger is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
     params(("Idempotency-Key" = Option<String>, Header, description = "A word that names this trigger.", min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
@@ -68,7 +68,8 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    // A key of another account must not give access to its dump.
+    // The account is part of the meaning, so a client that repeats the key of another account is
+    // refused and does not learn the dump of that key.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
@@ -80,7 +81,7 @@ pub(crate) async fn trigger(
         let claim = |key: &String| app.keys.claim(key, &meaning);
         let is_new = key.as_ref().map(claim).transpose()? == Some(true);
         let triggered = app.handle.trigger_by_hand(wanted);
-        // A trigger that is late is still carried out, with this key.
+        // `Late`: the recorder did not answer in time, but still handles the trigger with this key.
         let is_refused = triggered
             .as_ref()
             .is_err_and(|error| !matches!(error, CommandError::Late));
