@@ -1,5 +1,4 @@
-//! Dashboard, alert rules and documentation use only metrics and labels that a live recorder
-//! exports.
+//! The dashboard and the alert rules use only metrics and labels that a live recorder exports.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -29,7 +28,7 @@ fn contrib(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// By series, the labels with their values.
+/// By name of a metric, its labels with their values.
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn exported(text: &str) -> Exported {
@@ -49,8 +48,8 @@ fn exported(text: &str) -> Exported {
     all
 }
 
-/// The metrics of a recorder of generated traffic that uses every feature: a ring that overflows,
-/// triggers, dumps, flows, a module.
+/// The metrics of a recorder of generated traffic with a ring that overflows, a trigger, dumps,
+/// flows, a history goal and a module.
 fn live() -> String {
     let dir = tempfile::tempdir().unwrap();
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/modules/noop.lua");
@@ -234,7 +233,7 @@ fn rules(text: &str) -> Vec<String> {
     all
 }
 
-/// All strings below a key, at any depth.
+/// Adds the texts of all fields with the name `key`, at any depth, to `found`.
 fn under<'v>(value: &'v Value, key: &str, found: &mut Vec<&'v str>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
@@ -250,7 +249,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&fs::read_to_string(contrib("grafana/retroscope.json")).unwrap()).unwrap()
 }
 
-/// The expressions of the dashboard after Grafana has filled in its variables.
+/// The expressions of the dashboard, with values for Grafana's variables.
 fn dashboard_expressions(dashboard: &Value) -> Vec<String> {
     let mut found = Vec::new();
     under(dashboard, "expr", &mut found);

@@ -121,7 +121,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     let expired = served.new_token("late", &[Role::Admin], |line| {
         line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
     });
-    // The file is read as a whole: once the later token is valid, the earlier lines are valid too.
+    // The file is read as a whole: if the later token is valid, the expired token was read too.
     served.new_token("later", &[Role::View], |_| {});
     let why = status(get("/v1/status").token(&expired)).refused(401);
     assert!(why.contains("expired"), "{why}");
@@ -172,7 +172,7 @@ fn logins_go_on_while_the_tokens_cannot_be_read() {
     for _ in 0..10 {
         assert!(is_answered(), "a login waits for the tokens");
     }
-    // Once the file is readable, its tokens are valid.
+    // After the recorder has read the pipe, the token `view`, whose line is missing, is refused.
     let kept = text.lines().filter(|line| !line.contains("\"view\""));
     let kept: String = kept.map(|line| format!("{line}\n")).collect();
     writer.write_all(kept.as_bytes()).unwrap();

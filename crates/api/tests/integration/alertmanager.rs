@@ -128,8 +128,9 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
     assert!(report.to_string().contains("/web/"), "{report}");
 
-    // The same alert again, as another instance sends it; the alert with a later start and other
-    // alerts; the resolved alert.
+    // The same alert, as another instance of Alertmanager sends it, has the same dump. Then one
+    // notification has three alerts: the same, the alert with a later start, which gets a new dump,
+    // and the resolved alert.
     let again = alerted.send("/v1/alertmanager", &sent).done(200);
     assert_eq!(
         again["alerts"][0],
@@ -198,6 +199,7 @@ fn an_alert_from_before_the_recording_has_no_dump() {
     assert_eq!(answer["alerts"][0]["outcome"], "dump", "{answer}");
 }
 
+/// Alerts with unusable labels, rules or times, and bodies that are no notification, are refused.
 /// Labels come from outside and may have any value.
 #[test]
 fn what_does_not_fit_is_refused_with_a_reason() {

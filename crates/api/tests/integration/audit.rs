@@ -103,7 +103,7 @@ fn changes_are_events_with_the_caller() {
     }
 }
 
-/// A request that is refused or changes nothing makes no `changed` event.
+/// A refused request makes no `changed` event.
 #[test]
 fn requests_that_change_nothing_are_no_changes() {
     let served = Served::new();
@@ -185,7 +185,7 @@ fn refused_logins_are_events_and_a_flood_is_few() {
     );
 }
 
-/// A user outside the socket's group is an event with the user's number.
+/// The refusal of a user outside the socket's group is an event with the user's ID.
 #[test]
 fn a_refused_user_of_the_unix_socket_is_an_event() {
     if !rustix::process::geteuid().is_root() || Command::new("curl").arg("-V").output().is_err() {

@@ -204,7 +204,7 @@ fn dumps_are_held_released_and_deleted() {
     }
 }
 
-/// The retention of a rule's dumps acts at once, and ends with the rule.
+/// A new retention limit of a rule acts at once, and only on the dumps of this rule.
 #[test]
 fn a_rule_keeps_what_it_says_from_then_on() {
     let served = Served::new();

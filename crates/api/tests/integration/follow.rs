@@ -198,7 +198,7 @@ fn what_goes_on_ends_with_its_token() {
     let last = "event: end\ndata: {\"why\":\"token 'gone' was removed\"}\n\n";
     assert!(answer.text().ends_with(last), "{:?}", answer.text());
     assert!(!end(file).is_whole, "a part of a file is none");
-    // The query's record has the reason, for clients that may still read it.
+    // The query of the other token is still running, and its report has no note about a token.
     let place = Answer::parse(&theirs.1).headers["location"].clone();
     let record = served.ask(&get(&place).token(other)).done(200);
     assert_eq!(record["state"], "running", "{record}");

@@ -123,7 +123,7 @@ fn the_largest_are_those_of_all_packets() {
         (number(&top["uncertain_bytes"]), &top["scan"]["verdict"]),
         (0, &json!("complete"))
     );
-    // A query by the flow's Community ID, and a query by the flow's ends, find the flow again.
+    // A query by the flow's Community ID, and a query by the address of one end, find the flow.
     let flow = &flows[0];
     assert_eq!(
         (&flow["proto"], flow["ends"].as_array().unwrap().len()),
@@ -338,7 +338,7 @@ fn a_rule_is_tried_on_the_past() {
     out.refused(422);
 }
 
-/// An address of `api.metrics` serves nothing else to any client.
+/// An address of `api.metrics` serves metrics and health checks, and nothing else to any client.
 #[test]
 fn metrics_may_have_an_address_of_their_own() {
     let served = Served::new();

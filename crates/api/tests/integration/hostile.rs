@@ -46,7 +46,7 @@ fn bodies_are_bounded_and_have_a_type() {
         bytes.extend_from_slice(b"\r\n");
     }
     Answer::parse(&said(&served, &bytes)).refused(413);
-    // The server does not read the body of a request that has none.
+    // The server answers GET and ignores a body, which GET does not need.
     let mut unwanted = get("/v1/status").token(token);
     unwanted.body = vec![b'x'; 1 << 20];
     let answer = Answer::parse(&said(&served, &unwanted.bytes("localhost")));
@@ -139,8 +139,8 @@ fn paths_lead_nowhere_else() {
     }
 }
 
-/// A request that two servers may parse differently is refused, or is parsed as one request whose
-/// rest is an invalid request.
+/// A request that two servers may parse differently gets an error or no answer. The server does not
+/// obey a second request that is hidden after the first.
 #[test]
 fn requests_are_not_smuggled() {
     let served = Served::new();
@@ -369,7 +369,7 @@ fn unread_answers_are_bounded() {
     let why = refused.refused(429);
     assert!(why.contains("6 queries"), "{why}");
     assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
-    // The clients disconnect early, and other clients are answered again.
+    // After the clients have disconnected, new queries are answered again.
     silent
         .iter()
         .for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
@@ -388,7 +388,8 @@ fn unread_answers_are_bounded() {
     assert!(status.sources[0].lost.values().all(|lost| *lost == Some(0)));
 }
 
-/// As many slow bodies as permitted connections: their connections are evicted for others.
+/// Slow bodies occupy all 256 permitted connections. The server evicts these connections for other
+/// clients.
 #[test]
 fn slow_bodies_keep_nobody_out() {
     let served = Served::new();

@@ -9,7 +9,7 @@ use crate::{
     support::{DEADLINE, Request, Served, get, request},
 };
 
-/// Number of series that name a rule of this name.
+/// How often this text, such as the name of a rule, is in the metrics for a token.
 fn named(served: &Served, token: &str, rule: &str) -> usize {
     let answer = served.ask(&get("/metrics").token(token));
     assert_eq!(answer.status, 200);
@@ -46,8 +46,9 @@ fn a_limited_token_is_told_no_rules_and_no_counts_of_others() {
     assert!(text.contains("\"inspected\":0,"), "{text}");
 }
 
-/// A manual dump contains packets that the caller may see and that the default filter matches. No
-/// filter can read bytes that the caller may not see.
+/// A manual dump contains packets that match the token's filter and the requested filter, or by
+/// default the filter of manual triggers. A filter that reads payload is refused, unless the caller
+/// may see payload.
 #[test]
 fn a_limited_trigger_narrows_what_is_dumped() {
     let served = Served::new();
@@ -97,8 +98,8 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     trigger(served.token("trigger"), &headers).done(201);
 }
 
-/// An export event identifies the client and the packets. The report of a dump identifies its
-/// requester by more than the name that the requester chose.
+/// An export event names the client and describes the packets. The report of a dump has the caller,
+/// in addition to the name that the caller chose as `asked_by`.
 #[test]
 fn who_asks_is_told_of_with_what_they_asked_for() {
     let served = Served::new();

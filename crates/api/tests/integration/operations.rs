@@ -95,7 +95,7 @@ fn rules_come_change_and_go() {
         true
     );
     assert_eq!(ask(get("/v1/rules/dns")).done(200)["enabled"], true);
-    // A rule's name may be anything that a path can contain.
+    // A rule's name may contain `/`, `..`, spaces and letters that are not ASCII.
     let odd = "%2e%2e%2f%C3%BC%20%3F";
     put(odd, &wanted).done(201);
     let names = ask(get("/v1/rules")).done(200);
@@ -541,7 +541,7 @@ fn the_rest_is_told() {
     }
 }
 
-/// HEAD starts no search, takes no permit and reports no export.
+/// The answer to HEAD has no body. HEAD starts no search and reports no export.
 #[test]
 fn head_costs_nothing() {
     let served = Served::new();
@@ -685,7 +685,7 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     let served = Served::new();
     served.wait_for_packets(5000);
     let ask = |body: &Value| served.ask_unix(&request("POST", "/v1/triggers").json(body));
-    // A flow in the ring, and the query's facts about it.
+    // The flow of the first packet in the ring.
     let all = served.ask_unix(&get("/v1/query"));
     let mut capture = CaptureReader::new(&all.body[..]).unwrap();
     let packet = capture.next().unwrap().unwrap().data.to_vec();

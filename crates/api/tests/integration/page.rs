@@ -32,7 +32,7 @@ fn logged_in(served: &Served, token: &str) -> String {
     cookie(&served.ask(&login(token)))
 }
 
-/// A request as a page of this recorder makes it.
+/// Sends a request with the headers `Cookie` and `Origin`, as the page of this recorder does.
 fn of_page(served: &Served, request: Request, cookie: &str) -> Answer {
     let origin = format!("http://{}", served.address);
     served.ask(&request.header("Cookie", cookie).header("Origin", &origin))
@@ -103,7 +103,8 @@ fn a_token_is_exchanged_for_a_session_with_its_roles() {
     of_page(&served, get("/v1/dumps"), &limited).refused(403);
 }
 
-/// Browsers attach the cookie to requests of other pages of the host. Such requests are refused.
+/// Browsers attach the cookie also to requests of other pages of the host. The recorder refuses
+/// these requests.
 #[test]
 fn only_pages_of_the_recorder_use_its_sessions() {
     let served = Served::new();
@@ -126,7 +127,7 @@ fn only_pages_of_the_recorder_use_its_sessions() {
     let other = change().header("Origin", "http://127.0.0.1:1");
     with(other).refused(403);
     with(get("/v1/status").host("evil.example")).refused(421);
-    // A token needs no such proof.
+    // A request with a token instead of the cookie needs no `Origin`.
     let by_token = change().token(served.token("admin"));
     assert_eq!(served.ask(&by_token).status, 200);
 }
@@ -151,7 +152,7 @@ fn a_session_ends_with_its_token() {
         "{told}"
     );
     of_page(&served, get("/v1/status"), &cookie).refused(401);
-    // The same token is valid again, but its sessions are not.
+    // The token is added again and is valid, but the session that ended before stays ended.
     let mut text = std::fs::read_to_string(&served.tokens).unwrap();
     text += &format!("{line}\n");
     std::fs::write(&served.tokens, text).unwrap();
@@ -300,7 +301,7 @@ fn failed_logins_are_limited_and_reported() {
     let again: u64 = limited.headers["retry-after"].parse().unwrap();
     assert!((1..=61).contains(&again), "{again}");
     served.ask(&redeem("any")).refused(429);
-    // Requests with a token, and a body that is no login, are not logins.
+    // The limit applies to logins, not to requests with a token.
     assert_eq!(
         served
             .ask(&get("/v1/status").token(served.token("view")))
@@ -426,7 +427,7 @@ fn the_page_works_behind_a_proxy_with_tls_and_a_prefix() {
     assert!(url.starts_with("https://tap.example:8443/#link="), "{url}");
 }
 
-/// Packets that a session receives are `exported` to its token.
+/// If a session downloads packets, the event `exported` names the session's token.
 #[test]
 fn downloads_of_a_session_are_events_of_its_token() {
     let served = Served::new();

@@ -232,7 +232,7 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
         assert!(said.contains("api.tls-cert"), "{said}");
         connect(&served, &new).unwrap();
     }
-    // certbot replaces a link.
+    // The path becomes a symbolic link to another file, as certbot makes it.
     fs::remove_file(&certificate).unwrap();
     notice(&mut listener, "stays");
     let other = certificate.with_extension("other");
