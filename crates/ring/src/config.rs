@@ -46,6 +46,9 @@ pub struct RingConfig {
     pub producers: usize,
     /// Readers (members of all groups) that may be open at a time.
     pub readers: usize,
+    /// Further readers that hold a bucket only while no producer needs one
+    /// ([`Reader::release`](crate::Reader::release)). The ring sets no buckets aside for them.
+    pub releasing_readers: usize,
     /// Behavior of a writer when every bucket is in use. Can be changed later.
     pub mode: Mode,
     /// Backs all memory with pages before the first store, as a live recorder needs: the first
@@ -75,6 +78,7 @@ impl RingConfig {
             bucket_bytes: None,
             producers,
             readers,
+            releasing_readers: 0,
             mode: Mode::Record,
             prefault: true,
             eviction_detail: EvictionDetail::Bounds,

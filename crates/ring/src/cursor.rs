@@ -45,7 +45,7 @@ impl ProducerCursor {
     ) -> Option<u64> {
         loop {
             let Some(hold) = &self.hold else {
-                if ring.published(self.producer) == self.position {
+                if ring.published(self.producer) <= self.position {
                     return None;
                 }
                 *lapped += self.find_bucket(ring, group);
@@ -65,6 +65,18 @@ impl ProducerCursor {
                 return None;
             }
             self.leave_bucket(ring);
+        }
+    }
+
+    /// Moves to a record. Keeps its hold if the record may be in the same bucket.
+    pub(crate) fn go_to(&mut self, position: u64) {
+        self.position = position;
+        let is_here = |hold: &Hold| {
+            let end = hold.first() + hold.committed() as u64;
+            (hold.first()..=end).contains(&position)
+        };
+        if !self.hold.as_ref().is_some_and(is_here) {
+            self.hold = None;
         }
     }
 

@@ -152,7 +152,9 @@ impl Outer {
             gating: Vec::new(),
             closings: 0,
             evicted_closed_mono_ns: i64::MIN,
-            parkers_free: (0..config.readers).rev().collect(),
+            parkers_free: (0..config.readers + config.releasing_readers)
+                .rev()
+                .collect(),
         }
     }
 

@@ -133,6 +133,41 @@ impl Reader {
         }
     }
 
+    /// As [`Self::finish`], and holds no bucket afterwards. Finding the bucket again takes the mutex
+    /// of the outer queue.
+    ///
+    /// A reader that releases its buckets before its thread stores packets needs none of the
+    /// buckets that the ring sets aside for readers
+    /// ([`RingConfig::releasing_readers`](crate::RingConfig::releasing_readers)).
+    pub fn release(&mut self) {
+        self.finish();
+        for cursor in &mut self.cursors {
+            cursor.hold = None;
+        }
+    }
+
+    /// Continues with the record `next` of `producer`, and finishes the last batch up to it: to
+    /// return the end of a batch, or to pass over records that the caller got otherwise.
+    ///
+    /// The records before `next` count as read. Later losses have an exact number of packets, and
+    /// an upper bound of their bytes. Does nothing if another member of the group has the producer.
+    ///
+    /// # Panics
+    /// If `next` is before the last batch of this producer, whose records are finished.
+    pub fn continue_at(&mut self, producer: usize, next: u64) {
+        let Some(turn) = (self.cursors.iter()).position(|it| it.producer == producer) else {
+            return;
+        };
+        if self.lent == Some(turn) {
+            self.lent = None;
+        }
+        self.finish();
+        let finished = self.group.position(producer);
+        assert!(next >= finished, "records before {finished} are finished");
+        self.cursors[turn].go_to(next);
+        self.ring.pass(&self.group, producer, next);
+    }
+
     /// The group's positions, for this thread and other threads.
     #[must_use]
     pub fn positions(&self) -> Positions {

@@ -133,7 +133,8 @@ impl Ring {
     ) -> Result<Self, RingError> {
         let geometry = config.geometry()?;
         let (storage, obtained) = Storage::new(geometry, config, progress)?;
-        let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
+        let readers_max = config.readers + config.releasing_readers;
+        let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(readers_max)));
         let outer = Outer::new(geometry, config);
         Ok(Self(Arc::new(RingInner {
             storage: Arc::new(storage),
@@ -149,7 +150,7 @@ impl Ring {
             steps: AtomicU64::new(0),
             interfaces: Mutex::new(Vec::new()),
             obtained,
-            readers_max: config.readers,
+            readers_max,
             producers_opened: AtomicUsize::new(0),
         })))
     }

@@ -8,5 +8,6 @@ mod features;
 mod modes;
 mod oracle;
 mod promises;
+mod releasing;
 mod roles;
 mod stress;
