@@ -60,6 +60,11 @@ pub trait LiveEngine: Send + fmt::Debug {
     /// The burst that was fetched.
     fn burst(&self) -> Burst<'_>;
 
+    /// As [`Queue::has_more`].
+    fn has_more(&self) -> bool {
+        true
+    }
+
     /// After a `fetch` without packets: whether `fetch` would have returned every packet that was
     /// stamped at least the [delivery delay](Watermark) earlier.
     fn is_dry(&self) -> bool {
@@ -471,6 +476,10 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 
     fn burst(&self) -> Burst<'_> {
         self.engine.burst()
+    }
+
+    fn has_more(&self) -> bool {
+        self.engine.has_more()
     }
 
     fn cpus(&self) -> &[u32] {

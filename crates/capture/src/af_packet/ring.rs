@@ -93,6 +93,14 @@ impl BlockRing {
         })
     }
 
+    /// Whether the kernel has handed over the block after the held block, or the block at the
+    /// position if no block is held.
+    pub(super) fn is_next_block_finished(&self) -> bool {
+        let next = (self.position + usize::from(self.held)) % self.mapping.blocks();
+        // A ring of one block has no other block.
+        !(self.held && next == self.position) && self.mapping.block(next).is_some()
+    }
+
     /// Whether no packet waits in the block that the kernel is filling. Valid only right after
     /// `acquire` has found no block.
     pub(super) fn is_kernel_block_empty(&self) -> bool {
@@ -154,6 +162,29 @@ mod tests {
                 ring.is_kernel_block_empty(),
                 "a released block counts no packets"
             );
+        }
+    }
+
+    #[test]
+    fn a_block_behind_the_held_block_is_seen() {
+        for blocks in 1..=3 {
+            let mut ring = BlockRing::new(Mapping::in_memory(BLOCK_BYTES, blocks).unwrap());
+            for round in 0..2 * blocks {
+                assert!(!ring.is_next_block_finished());
+                ring.mapping.hand_over(ring.position, &block(1, 2));
+                assert!(ring.is_next_block_finished(), "no block is held");
+                ring.acquire().unwrap();
+                assert!(!ring.is_next_block_finished(), "only the held block");
+                if blocks > 1 && round % 2 == 1 {
+                    let next = (ring.position + 1) % blocks;
+                    ring.mapping.hand_over(next, &block(1, 2));
+                    assert!(ring.is_next_block_finished());
+                    ring.release();
+                    assert!(ring.is_next_block_finished());
+                    ring.acquire().unwrap();
+                }
+                ring.release();
+            }
         }
     }
 

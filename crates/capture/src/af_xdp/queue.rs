@@ -357,6 +357,10 @@ impl LiveEngine for XdpEngine {
         }
     }
 
+    fn has_more(&self) -> bool {
+        self.receiver.channel.rx.available() > 0
+    }
+
     fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         self.look_at_interface(live, now_ns)
     }
