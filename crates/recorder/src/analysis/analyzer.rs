@@ -49,12 +49,12 @@ use crate::{
         time::rfc3339,
     },
     dump::order::{CloseOrder, DumpOrder, DumperMessage, DumperMessages},
-    intake::interfaces::InterfaceCache,
+    intake::{inline::SharedReaders, interfaces::InterfaceCache},
 };
 
 use alerts::Alerts;
 use commands::TriggerKeys;
-use pace::{ClockPacer, RefusalNotice, RefusalNotices, UnseenPackets};
+use pace::{ClockPacer, LOOK_NS, RefusalNotice, RefusalNotices, UnseenPackets};
 
 /// Live: maximum number of batches that the analyzer reads between two checks of clocks and
 /// commands.
@@ -97,6 +97,8 @@ impl Drop for Core {
 pub(crate) struct Analyzer {
     reader: Reader,
     core: Core,
+    /// Live: the readers that inserters may run.
+    shared: Option<Arc<SharedReaders>>,
 }
 
 #[derive(Debug)]
@@ -163,7 +165,7 @@ impl Analyzer {
         common: Arc<RecorderShared>,
         (slots, derivation): (Arc<ShardSlots>, Option<Derivation>),
         mut parts: AnalyzerParts,
-        reader: Reader,
+        (reader, shared): (Reader, Option<Arc<SharedReaders>>),
         director: DirectorConfig,
     ) -> Self {
         let live = common.is_live();
@@ -231,13 +233,20 @@ impl Analyzer {
             common,
             parts,
         };
-        Self { reader, core }
+        Self {
+            reader,
+            core,
+            shared,
+        }
     }
 
     /// The inserters have ended: analyzes the remaining packets and closes every window. If a live
     /// recording is stopped, the analysis takes about 3 s at most.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
+        if let Some(shared) = &self.shared {
+            shared.end(&self.core.pulse);
+        }
         let core = &mut self.core;
         core.here.clear();
         core.take_hits();
@@ -257,6 +266,17 @@ impl Analyzer {
         core.hint_at_tags();
         core.publish_counters();
         core.parts.messages.finish();
+    }
+}
+
+impl Analyzer {
+    /// Runs the readers that no inserter runs. Returns whether there were packets.
+    fn run_shared(&mut self) -> bool {
+        let Some(shared) = &self.shared else {
+            return false;
+        };
+        let until_ns = self.core.common.clock.mono_ns() + LOOK_NS;
+        shared.step_while(&self.core.pulse, |now_ns| now_ns < until_ns)
     }
 }
 
@@ -309,6 +329,7 @@ impl RingReader for Analyzer {
         if !more {
             self.reader.finish();
         }
+        let were_packets = self.run_shared() | (batches > 0);
         let now = self.core.common.clock.now();
         self.core
             .check_clocks_and_commands(now, promised_ns.filter(|_| !more));
@@ -317,18 +338,19 @@ impl RingReader for Analyzer {
             self.core.common.gate.analyzer_done(asked);
             self.core.send(DumperMessage::Wake);
         }
-        batches > 0
+        were_packets
     }
 }
 
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
-        // The reader missed overwritten records. The records that an inserter had claimed were
-        // analyzed by the inserter, so only the others count as lapped.
+        // The readers of shards count the records that they missed themselves.
         let missed = batch.missed.packets;
         self.missed += missed;
-        let claimed = self.slots.of(batch.producer).claimed();
-        let lapped = batch.first.saturating_sub(claimed).min(missed);
+        let lapped = match self.slots.placement.has_readers() {
+            true => 0,
+            false => missed,
+        };
         self.analyzed += missed - lapped;
         let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
         self.was_lapped(lapped, unseen);
@@ -612,7 +634,7 @@ impl Core {
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
         self.slots.set_armed(self.director.armed);
         // Live, the readers of shards count the packets that they analyze.
-        let analyzed = if self.live && self.slots.placement == AnalysisPlacement::Readers {
+        let analyzed = if self.live && self.slots.placement.has_readers() {
             let each = self.slots.all().iter();
             each.map(|slot| slot.analyzed.load(Ordering::Relaxed)).sum()
         } else {

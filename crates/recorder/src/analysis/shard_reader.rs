@@ -10,11 +10,12 @@
 //! publication.
 
 use std::{
+    cell::Cell,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use retroscope_ring::{Positions, Reader, Waker};
+use retroscope_ring::{Packet, Positions, Reader, Waker};
 
 use crate::{
     analysis::{
@@ -24,7 +25,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::DumpExpression,
         shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, Shard},
-        shard_slots::{ShardSlots, UnanalyzedGap},
+        shard_slots::{ShardSlot, ShardSlots, UnanalyzedGap},
     },
     control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
 };
@@ -33,6 +34,9 @@ use crate::{
 const BATCHES: usize = 64;
 /// From files: hits of a batch are queued once this number has been found.
 const TOGETHER: usize = 1024;
+/// Time between two readings of the clock while live packets are analyzed, ns, unless one packet
+/// takes longer.
+pub(crate) const STRIDE_NS: i64 = 50_000;
 /// How long a stopped live recording still analyzes packets, ns.
 pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
@@ -46,7 +50,8 @@ pub(crate) struct ShardReader {
     /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
-    /// The reader has analyzed all records of its shard before this number. Used only for files.
+    /// The reader has analyzed all its records before this number. Not used by a live reader of
+    /// several producers.
     looked: u64,
     /// Live, for each producer: whether the producer belongs to this reader and promises
     /// watermarks.
@@ -58,6 +63,10 @@ pub(crate) struct ShardReader {
     /// If the time after a stop ran out: the producer of the last packets, and the number of
     /// packets of its batch that were left.
     left: (usize, u64),
+    /// The shard, while an inserter runs this reader. Otherwise the shard is in its slot.
+    shard: Option<Box<Shard>>,
+    stride: Stride,
+    /// The pulse of the thread that runs [`RingReader::step`].
     pulse: ThreadPulse,
 }
 
@@ -97,7 +106,7 @@ impl ShardReader {
         common: Arc<RecorderShared>,
         (slots, slot): (Arc<ShardSlots>, usize),
         reader: Reader,
-        waker: Waker,
+        (waker, pulse): (Waker, ThreadPulse),
     ) -> Self {
         let mut promises = common.intake.promises();
         for (producer, promises) in promises.iter_mut().enumerate() {
@@ -121,7 +130,12 @@ impl ShardReader {
             stopped_ns: None,
             is_time_over: false,
             left: (0, 0),
-            pulse: common.pulses.of(format!("shard-{slot}")),
+            shard: None,
+            stride: Stride {
+                packets: MANY,
+                read_ns: 0,
+            },
+            pulse,
             common,
         }
     }
@@ -139,6 +153,209 @@ impl ShardReader {
     /// How far the readers of the group of this reader have read.
     pub(crate) fn positions(&self) -> Positions {
         self.reader.positions()
+    }
+
+    /// The inserter takes the shard out of its slot, if no other thread uses the shard. Until
+    /// [`Self::put_back`], only the inserter may call this reader.
+    pub(crate) fn take_shard(&mut self) -> bool {
+        self.shard = self.slots.all()[self.slot].take();
+        self.shard.is_some()
+    }
+
+    /// The inserter puts the shard back into its slot, after its hits.
+    pub(crate) fn put_back(&mut self) {
+        let slot = &self.slots.all()[self.slot];
+        slot.queue_hits(&mut self.found.live);
+        self.reader.release();
+        if let Some(shard) = self.shard.take() {
+            slot.put_back(shard);
+        }
+    }
+
+    /// Gives the hits of the inserter's shard to the analyzer. Returns `false` if the analyzer is
+    /// just taking earlier hits.
+    pub(crate) fn flush_hits(&mut self) -> bool {
+        let hits = &mut self.found.live;
+        if !hits.is_empty() {
+            self.slots.all()[self.slot].try_queue_hits(hits);
+        }
+        hits.is_empty()
+    }
+
+    /// Whether a producer of this reader promises watermarks.
+    pub(crate) fn promises_watermarks(&self) -> bool {
+        self.promises.contains(&true)
+    }
+
+    /// Whether the inserter's shard has hits that the analyzer does not have yet.
+    pub(crate) fn has_hits(&self) -> bool {
+        !self.found.live.is_empty()
+    }
+
+    /// Holds no bucket until the next step.
+    pub(crate) fn release(&mut self) {
+        self.reader.release();
+    }
+
+    /// The inserter's shard has analyzed the records of its producer before this number.
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked
+    }
+
+    /// The inserter's shard analyzes packets that the inserter stored as records from
+    /// [`Self::looked`] on, as long as `go_on` returns `true` for the time of the monotonic clock.
+    pub(crate) fn analyze_in_hand<'p>(
+        &mut self,
+        producer: usize,
+        packets: impl ExactSizeIterator<Item = Packet<'p>> + Clone,
+        pulse: &ThreadPulse,
+        go_on: &mut dyn FnMut(i64) -> bool,
+    ) {
+        let Some(shard) = &mut self.shard else {
+            return;
+        };
+        let (slot, first) = (&self.slots.all()[self.slot], self.looked);
+        if !self.found.are_wanted() && !shard.needs_all_packets() {
+            self.looked += packets.len() as u64;
+        } else {
+            self.stride.begin(self.common.clock.mono_ns());
+            let mut analysis = BatchAnalysis {
+                common: &self.common,
+                slot,
+                found: &mut self.found,
+                pulse,
+                waker: &self.waker,
+                stride: &mut self.stride,
+                stopped_ns: &mut self.stopped_ns,
+                is_inserters: true,
+                next: first,
+                is_time_over: false,
+            };
+            let mut packets = NumberedPackets::from(first, packets);
+            analysis.run(shard, producer, &mut packets, go_on);
+            self.looked = analysis.next;
+        }
+        // Relaxed: a number that others only sum.
+        slot.analyzed
+            .fetch_add(self.looked - first, Ordering::Relaxed);
+    }
+
+    /// The records that the inserter's shard has analyzed are published.
+    pub(crate) fn after_publish(&mut self, producer: usize, now_ns: i64) -> bool {
+        self.reader.continue_at(producer, self.looked);
+        let Some(shard) = &mut self.shard else {
+            return false;
+        };
+        let mut over = shard.pass(now_ns).into_iter().peekable();
+        let is_any = over.peek().is_some();
+        over.for_each(|over| self.found.live.push_flow_ended(over));
+        is_any
+    }
+
+    /// Takes the messages of the inserter's shard.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        let shard = self.shard.as_mut();
+        shard.map(|shard| shard.take_notices()).unwrap_or_default()
+    }
+
+    /// As [`RingReader::step`], in the thread of this pulse, live only as long as `go_on` returns
+    /// `true` for the time of the monotonic clock. Afterwards the reader holds no bucket if an inserter runs the reader.
+    pub(crate) fn step_while(
+        &mut self,
+        pulse: &ThreadPulse,
+        go_on: &mut dyn FnMut(i64) -> bool,
+    ) -> bool {
+        pulse.beat();
+        let live = self.common.is_live();
+        let slots = Arc::clone(&self.slots);
+        let slot = &slots.all()[self.slot];
+        // Read before the records, as the analyzer does.
+        let promised_ns = live
+            .then(|| promised(&self.common.ring, &self.promises).min())
+            .flatten();
+        let shards = self.slots.all().len();
+        let (mine, is_whole) = (self.slot, live || shards == 1);
+        let is_mine = move |(_, packet): &NumberedPacket<'_>| {
+            is_whole || usize::from(packet.shard) % shards == mine
+        };
+        let mut own = self.shard.take();
+        let is_enough = Cell::new(false);
+        let mut go_on = |now_ns| {
+            is_enough.set(!go_on(now_ns));
+            !is_enough.get()
+        };
+        if live {
+            self.stride.begin(self.common.clock.mono_ns());
+        }
+        let (mut batches, mut rest) = (0, None);
+        while !live || (batches < BATCHES && !self.is_time_over && !is_enough.get()) {
+            let Some(batch) = self.reader.next() else {
+                break;
+            };
+            let last_ns = &mut self.last_ns[batch.producer];
+            let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
+            if batch.missed.packets > 0 {
+                slot.miss(UnanalyzedGap {
+                    producer: batch.producer,
+                    span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
+                    packets: batch.missed.packets,
+                    is_lapped: true,
+                });
+            }
+            if !live {
+                // `next` has just released the bucket of the previous batch. So when the analyzer
+                // has seen everything, no reader holds a bucket that may be overwritten.
+                slot.queue_found(&mut self.found.files, self.looked);
+            }
+            let batch_end = batch.first + batch.len() as u64;
+            let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
+            let mut analysis = BatchAnalysis {
+                common: &self.common,
+                slot,
+                found: &mut self.found,
+                pulse,
+                waker: &self.waker,
+                stride: &mut self.stride,
+                stopped_ns: &mut self.stopped_ns,
+                is_inserters: own.is_some(),
+                next: batch.first,
+                is_time_over: false,
+            };
+            let mut look = |shard: &mut Shard| {
+                analysis.run(shard, batch.producer, &mut packets, &mut go_on);
+            };
+            match own.as_deref_mut() {
+                Some(shard) => look(shard),
+                None => _ = slot.visit_waiting(look),
+            }
+            self.is_time_over = analysis.is_time_over;
+            let end = if live { analysis.next } else { batch_end };
+            self.looked = end;
+            batches += 1;
+            // Relaxed: a number that others only sum.
+            slot.analyzed
+                .fetch_add(end - batch.first, Ordering::Relaxed);
+            if self.is_time_over {
+                self.left = (batch.producer, batch_end - end);
+            } else if end < batch_end {
+                rest = Some((batch.producer, end));
+            }
+        }
+        let more = live && (batches == BATCHES || is_enough.get());
+        match rest {
+            Some((producer, record)) => self.reader.continue_at(producer, record),
+            None if !more => self.reader.finish(),
+            None => {}
+        }
+        self.shard = own;
+        if self.shard.is_some() {
+            self.reader.release();
+        } else if !live {
+            slot.queue_found(&mut self.found.files, self.looked);
+        } else if !more {
+            slot.promise(promised_ns.unwrap_or(i64::MAX));
+        }
+        batches > 0
     }
 
     /// Analyzes the remaining packets after the inserters have ended. If a live recording is
@@ -187,104 +404,101 @@ impl RingReader for ShardReader {
     /// Analyzes available packets, live at most [`BATCHES`] batches, and queues the hits. Returns
     /// `false` if there were no packets.
     fn step(&mut self) -> bool {
-        self.pulse.beat();
+        let pulse = self.pulse.clone();
+        self.step_while(&pulse, &mut |_| true)
+    }
+}
+
+/// The analysis of a batch that a [`ShardReader`] has read.
+struct BatchAnalysis<'a> {
+    common: &'a RecorderShared,
+    slot: &'a ShardSlot,
+    found: &'a mut ReaderFindings,
+    pulse: &'a ThreadPulse,
+    waker: &'a Waker,
+    stride: &'a mut Stride,
+    stopped_ns: &'a mut Option<i64>,
+    /// Whether hits stay in `found` until the inserter queues them.
+    is_inserters: bool,
+    /// The record after the last analyzed one.
+    next: u64,
+    is_time_over: bool,
+}
+
+impl BatchAnalysis<'_> {
+    /// Analyzes packets, live as long as `go_on` returns `true` for the time of the monotonic
+    /// clock.
+    fn run<'p>(
+        &mut self,
+        shard: &mut Shard,
+        producer: usize,
+        packets: &mut (impl Iterator<Item = NumberedPacket<'p>> + Clone),
+        go_on: &mut dyn FnMut(i64) -> bool,
+    ) {
         let live = self.common.is_live();
-        let slots = Arc::clone(&self.slots);
-        let slot = &slots.all()[self.slot];
-        // Read the watermarks before the records: if all records are then read, no unread packet is
-        // older.
-        let promised_ns = if live {
-            promised(&self.common.ring, &self.promises).min()
-        } else {
-            None
-        };
-        let shards = self.slots.all().len();
-        let (mine, is_whole) = (self.slot, live || shards == 1);
-        let is_mine = move |(_, packet): &NumberedPacket<'_>| {
-            is_whole || usize::from(packet.shard) % shards == mine
-        };
-        let mut batches = 0;
-        while !live || (batches < BATCHES && !self.is_time_over) {
-            let Some(batch) = self.reader.next() else {
-                break;
+        let clock = &self.common.clock;
+        self.slot.refresh(shard, &mut self.found.live);
+        let mut chunk = Chunk::new();
+        loop {
+            self.pulse.beat();
+            // A script may be slow: after a stop, ask it about one packet at a time.
+            let is_stopping = live && self.common.control.stopping();
+            chunk.most = match (is_stopping, live) {
+                (true, _) => 1,
+                (false, true) => self.stride.packets,
+                (false, false) => MANY,
             };
-            let mut passed = 0;
-            let last_ns = &mut self.last_ns[batch.producer];
-            let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
-            if batch.missed.packets > 0 {
-                slot.miss(UnanalyzedGap {
-                    producer: batch.producer,
-                    span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
-                    packets: batch.missed.packets,
-                    is_lapped: true,
-                });
+            let look = || shard.analyze(producer, packets, &mut chunk, self.found);
+            let count = self.slot.times.time(clock, look);
+            if count == 0 {
+                return;
             }
             if !live {
-                // Report only now that the previous batch is analyzed: `next` has just released its
-                // bucket. So when the analyzer has seen all records, no reader holds a bucket that
-                // may be overwritten.
-                slot.queue_found(&mut self.found.files, self.looked);
-            }
-            let mut end = batch.first + batch.len() as u64;
-            let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
-            let found = &mut self.found;
-            let (control, clock) = (&self.common.control, &self.common.clock);
-            let pulse = &self.pulse;
-            let look = |shard: &mut Shard| {
-                slot.refresh(shard, &mut found.live);
-                let mut chunk = Chunk::new();
-                loop {
-                    pulse.beat();
-                    // A script may be slow: after a stop, ask it about one packet at a time.
-                    let is_stopping = live && control.stopping();
-                    chunk.most = if is_stopping { 1 } else { MANY };
-                    let look = || shard.analyze(batch.producer, &mut packets, &mut chunk, found);
-                    let count = slot.times.time(clock, look);
-                    if count == 0 {
-                        return;
-                    }
-                    if live {
-                        passed += count as u64;
-                        if !found.live.is_empty() {
-                            slot.queue_hits(&mut found.live);
-                            self.waker.wake();
-                        }
-                        slot.refresh(shard, &mut found.live);
-                        if is_stopping && is_long_ago(&mut self.stopped_ns, clock.mono_ns()) {
-                            end = batch.first + passed;
-                            self.is_time_over = true;
-                            return;
-                        }
-                    } else if let Some(last) = found.files.last()
-                        && found.files.len() >= TOGETHER
-                    {
-                        let looked = last.record + 1;
-                        slot.queue_found(&mut found.files, looked);
-                    }
+                if let Some(last) = self.found.files.last()
+                    && self.found.files.len() >= TOGETHER
+                {
+                    let looked = last.record + 1;
+                    self.slot.queue_found(&mut self.found.files, looked);
                 }
-            };
-            slot.visit_waiting(look);
-            self.looked = end;
-            batches += 1;
-            // Relaxed: other threads only add up such numbers.
-            slot.analyzed
-                .fetch_add(end - batch.first, Ordering::Relaxed);
-            if self.is_time_over {
-                self.left = (batch.producer, batch.first + batch.len() as u64 - end);
+                continue;
+            }
+            self.next += count as u64;
+            if !self.is_inserters && !self.found.live.is_empty() {
+                self.slot.queue_hits(&mut self.found.live);
+                self.waker.wake();
+            }
+            self.slot.refresh(shard, &mut self.found.live);
+            let now_ns = clock.mono_ns();
+            self.is_time_over = is_stopping && is_long_ago(self.stopped_ns, now_ns);
+            self.stride.read(now_ns, count);
+            if self.is_time_over || !go_on(now_ns) {
+                return;
             }
         }
-        let more = live && batches == BATCHES;
-        if !more {
-            self.reader.finish();
-        }
-        if live {
-            if !more {
-                slot.promise(promised_ns.unwrap_or(i64::MAX));
-            }
-        } else {
-            slot.queue_found(&mut self.found.files, self.looked);
-        }
-        batches > 0
+    }
+}
+
+/// The number of packets between two readings of the clock.
+#[derive(Debug)]
+struct Stride {
+    /// At most as many packets as take [`STRIDE_NS`], at least 1, at most [`MANY`].
+    packets: usize,
+    read_ns: i64,
+}
+
+impl Stride {
+    /// Analysis begins at a time of the monotonic clock.
+    fn begin(&mut self, now_ns: i64) {
+        self.read_ns = now_ns;
+    }
+
+    /// `count` packets were analyzed until a time of the monotonic clock.
+    fn read(&mut self, now_ns: i64, count: usize) {
+        let took_ns = now_ns.saturating_sub(self.read_ns).max(1);
+        let fitting = (count as i64).saturating_mul(STRIDE_NS) / took_ns;
+        let most = MANY.min(2 * self.packets);
+        self.packets = usize::try_from(fitting).unwrap_or(most).clamp(1, most);
+        self.read_ns = now_ns;
     }
 }
 

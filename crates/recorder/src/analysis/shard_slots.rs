@@ -1,21 +1,18 @@
 //! The slot of each shard, and the thread that runs the shard: an inserter, a reader, or the
 //! analyzer.
 //!
-//! A shard can change threads between two bursts. The threads agree by one number, the first record
-//! of the producer that is not claimed (`claimed`). Live, an inserter that has the shard claims
-//! records before storing. It analyzes the claimed records while their frames are in its cache. The
-//! analyzer reads all other records from the ring. An inserter takes the shard back after the
-//! analyzer has read everything that the inserter stored. So each record is analyzed once, in
-//! order.
+//! Live, a shard can change threads between two packets. Its only state is the next record number of
+//! its producer, which its [reader](crate::analysis::shard_reader) has. An inserter that has the
+//! reader and the shard analyzes the records; otherwise the analyzer's thread runs the reader. So
+//! each record is analyzed once, in order.
 //!
-//! If shards have [readers](crate::analysis::shard_reader), all records count as claimed, so the
-//! analyzer analyzes no packets. When reading files, the analyzer goes through all packets in order
-//! and waits for the findings of the readers.
+//! If shards have readers, the analyzer itself analyzes no packet. When reading files, the analyzer
+//! goes through all packets in order and waits for the readers.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool, AtomicI64, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -30,7 +27,7 @@ use crate::{
         shard::{RemovedRules, Shard},
         triggers::RuleChange,
     },
-    control::{durations::ProcessingTimes, lock},
+    control::{durations::ProcessingTimes, lock, try_lock},
 };
 
 /// Maximum number of pending gaps of one reader.
@@ -39,16 +36,13 @@ const GAPS_MAX: usize = 256;
 /// until the analyzer has taken some hits.
 const WAITING_MAX: usize = 65_536;
 
-/// The slot of one shard. Aligned to separate cache lines, because the inserter writes `claimed`
+/// The slot of one shard. Aligned to separate cache lines, because the inserter writes `analyzed`
 /// once a burst.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ShardSlot {
     /// The shard; empty while the inserter has the shard.
     shard: Mutex<Option<Box<Shard>>>,
-    /// The inserter analyzes the records of the producer before this number, and the analyzer
-    /// analyzes the other records. Only an inserter writes this number. With a reader: `u64::MAX`.
-    claimed: AtomicU64,
     /// Rule changes since the shard last analyzed packets. `has_changes` says whether there are
     /// any.
     changes: Mutex<Vec<RuleChange>>,
@@ -99,12 +93,20 @@ struct FileFindings {
 pub(crate) enum AnalysisPlacement {
     /// The analyzer analyzes all packets, with one shard.
     Analyzer,
-    /// Live: each inserter has its own shard. The analyzer takes over the shards of overloaded
-    /// inserters.
+    /// Live: each inserter runs the reader of its own shard, and the analyzer's thread runs the
+    /// readers of inserters that have no time.
     Inserters,
     /// Each shard has a reader with its own thread. From files with `analyzers=inline`, the thread
     /// of the inserter runs the only reader.
     Readers,
+}
+
+impl AnalysisPlacement {
+    /// Whether each shard has a [reader](crate::analysis::shard_reader), so that the analyzer
+    /// itself analyzes no packets.
+    pub(crate) fn has_readers(self) -> bool {
+        self != Self::Analyzer
+    }
 }
 
 /// The slots of all shards.
@@ -120,10 +122,9 @@ impl ShardSlots {
     /// Makes one slot for each shard and divides the producers among the slots. If inserters run
     /// the shards, each producer has its own shard.
     pub(crate) fn new(shards: Vec<Shard>, placement: AnalysisPlacement) -> Self {
-        let is_read = placement == AnalysisPlacement::Readers;
+        let is_read = placement.has_readers();
         let slot = |shard| ShardSlot {
             shard: Mutex::new(Some(Box::new(shard))),
-            claimed: AtomicU64::new(if is_read { u64::MAX } else { 0 }),
             changes: Mutex::default(),
             has_changes: AtomicBool::default(),
             gone: Mutex::default(),
@@ -246,8 +247,7 @@ impl ShardSlot {
         lock(&self.shard).as_deref_mut().map(visit)
     }
 
-    /// The inserter takes the shard if the shard is in its slot and free. The analyzer must have
-    /// read all stored records.
+    /// The inserter takes the shard if the shard is in its slot and free.
     pub(crate) fn take(&self) -> Option<Box<Shard>> {
         self.try_lock()?.take()
     }
@@ -256,7 +256,7 @@ impl ShardSlot {
         try_lock(&self.shard)
     }
 
-    /// The inserter puts the shard back before it stores records that it does not claim.
+    /// The inserter puts the shard back.
     pub(crate) fn put_back(&self, shard: Box<Shard>) {
         *lock(&self.shard) = Some(shard);
     }
@@ -285,26 +285,10 @@ impl ShardSlot {
         }
     }
 
-    /// The inserter will analyze the records before `end`. Call this before the records are stored.
-    /// If some were not stored, call it again with an `end` that is not below the number of stored
-    /// records.
-    pub(crate) fn claim(&self, end: u64) {
-        // Relaxed: the publication of the records comes later (the ring's edge P1).
-        self.claimed.store(end, Relaxed);
-    }
-
-    /// The record before which the analyzer must not analyze records of this producer. Read this
-    /// after finding records in the ring.
-    pub(crate) fn claimed(&self) -> u64 {
-        // Relaxed: a thread that sees a published record also sees the claim made before it (the
-        // ring's edge P1).
-        self.claimed.load(Relaxed)
-    }
-
-    /// Queues the hits of an inserter without waiting. If the analyzer is taking hits now, the hits
-    /// stay in `hits`. Call this before the inserter's watermark moves past the hits. While the
-    /// inserter keeps hits, its watermark must not move either, so that a window opens before it
-    /// could close.
+    /// Queues the hits of an inserter, which never waits: if the analyzer is taking hits now, the
+    /// inserter keeps these. Call this before the inserter's watermark moves past the hits. While
+    /// the inserter keeps hits, its watermark must not move either, so that a window opens before
+    /// it could close.
     pub(crate) fn try_queue_hits(&self, hits: &mut HitQueue) {
         if let Some(mut told) = try_lock(&self.hits) {
             told.append(hits);
@@ -358,6 +342,11 @@ impl ShardSlot {
     /// Takes the gaps that [`Self::miss`] recorded.
     pub(crate) fn take_gaps(&self) -> Vec<UnanalyzedGap> {
         std::mem::take(&mut *lock(&self.gaps))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn promised_ns(&self) -> i64 {
+        self.promised_ns.load(Acquire)
     }
 
     /// Live: the reader has queued all hits among packets older than `promised_ns`.
@@ -420,14 +409,6 @@ impl Voids {
     }
 }
 
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(place) => Some(place),
-        Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use retroscope_filter::Filter;
@@ -460,7 +441,9 @@ mod tests {
     /// changes may be pending at any time.
     #[test]
     fn changes_that_are_over_do_not_wait() {
-        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let mut config = RingConfig::new(16 << 20, 1, 1);
+        config.releasing_readers = 1;
+        let ring = Ring::new(&config, None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
@@ -489,7 +472,9 @@ mod tests {
     #[test]
     fn an_inserter_drops_no_rule() {
         const RULES: usize = 16_000;
-        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let mut config = RingConfig::new(16 << 20, 1, 1);
+        config.releasing_readers = 1;
+        let ring = Ring::new(&config, None).unwrap();
         let sources = std::iter::once(("a".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);

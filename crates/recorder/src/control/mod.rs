@@ -17,7 +17,7 @@ pub(crate) mod ring_time;
 pub(crate) mod unprivileged;
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard, PoisonError, TryLockError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -27,6 +27,15 @@ pub(crate) use retroscope_dumpstore::time;
 /// reports its results.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a lock if it is free; a poisoned lock too.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(place) => Some(place),
+        Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Counters that one thread stores and all may read. No counter is ordered with another.

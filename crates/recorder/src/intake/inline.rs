@@ -1,31 +1,36 @@
-//! A shard in the inserter's thread.
+//! A shard in the inserter's thread: R-Scope's long queue emulation (2018, section 2.1).
 //!
-//! Records are written to memory past the cache, and the analyzer reads them back on another
-//! processor. For frames of 1514 bytes, reading back took longer than trying a filter. A live
-//! inserter has the frames in its first-level cache. Therefore it stores the frames, and then lends
-//! the frames to the shard. It wakes the analyzer only for hits and ended flows, and now and then
-//! to move the analyzer's position.
+//! The inserter first stores all packets that its source has, and analyzes only while the source is
+//! dry. If the shard has analyzed all earlier packets, it analyzes the burst in hand: the frames
+//! are in the first-level cache, and for frames of 1514 bytes reading them back from the ring takes
+//! longer than trying a filter. Otherwise the shard reads the ring, which is the long queue. The
+//! unanalyzed packets of the ring are the *backlog*. While there is a backlog, the inserter neither
+//! sleeps nor waits in poll(2). It asks the source for more packets after each packet that it
+//! analyzes, or after 50 µs, whichever is later.
 //!
-//! If too much waits at the source ([placement](super::placement)), the shard goes back to its
-//! [slot](crate::analysis::shard_slots), and the analyzer takes over in its own thread. The
-//! analyzer also analyzes bursts with truncated frames, and bursts with frames of several
-//! interfaces.
+//! The ring may overwrite packets of the backlog, as for any reader; these packets are counted as
+//! missed. The inserter loses packets at the source only if storing alone is too slow. A source
+//! that is never dry would get no analysis at all, so after [`NEVER_DRY_NS`] the inserter analyzes
+//! for [`TURN_NS`] in each half of the ring.
+//!
+//! If the backlog lasts ([placement](super::placement)) and a CPU is free, the reader and its shard
+//! go to the analyzer's thread, which reads on from the same record. The inserter takes them back
+//! after the analyzer has read everything.
 
-use std::sync::Arc;
+use std::{
+    ops::Deref,
+    sync::{Arc, Mutex},
+};
 
 use retroscope_capture::{Burst, FrameMeta};
 use retroscope_ring::{Packet, Positions, Producer, Waker};
 
 use crate::{
     analysis::{
-        chunk::Chunk,
-        director::HitOrder,
-        hit_queue::HitQueue,
-        predicate::DumpExpression,
-        shard::{Findings, FlowEnded, NumberedPackets, Shard},
-        shard_slots::{ShardSlot, ShardSlots},
+        shard_reader::{STRIDE_NS, ShardReader},
+        shard_slots::ShardSlots,
     },
-    control::{common::RecorderShared, hits::HitRefusal, pulse::ThreadPulse},
+    control::{lock, pulse::ThreadPulse, try_lock},
     intake::placement::{PlacementShared, ShardPlacement},
 };
 
@@ -34,16 +39,117 @@ pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// All inserters together leave at most one part in 8 of the ring unread before they wake the
 /// analyzer.
 const RING_SHARE: u64 = 8;
+/// A source that was not dry for this time gets analysis in spite of that, ns.
+const NEVER_DRY_NS: i64 = 100_000_000;
+/// Longest analysis of the backlog between two steps of the inserter, ns. A step publishes records
+/// and moves the watermark.
+const TURN_NS: i64 = 1_000_000;
+
+/// The readers of shards that inserters may run, by producer. An empty place: the inserter has the
+/// reader. Otherwise the analyzer runs it.
+#[derive(Debug)]
+pub(crate) struct SharedReaders {
+    places: Vec<Mutex<Option<Box<ShardReader>>>>,
+    /// How far the shards have analyzed.
+    positions: Positions,
+}
+
+impl SharedReaders {
+    /// For readers of one producer each, in the order of producers. `None` without readers.
+    pub(crate) fn new(readers: Vec<ShardReader>) -> Option<Arc<Self>> {
+        let positions = readers.first()?.positions();
+        let places = (readers.into_iter()).map(|reader| Mutex::new(Some(Box::new(reader))));
+        Some(Arc::new(Self {
+            places: places.collect(),
+            positions,
+        }))
+    }
+
+    /// The analyzer runs the readers that inserters do not have, as [`ShardReader::step_while`].
+    /// Returns whether there were packets.
+    pub(crate) fn step_while(
+        &self,
+        pulse: &ThreadPulse,
+        mut go_on: impl FnMut(i64) -> bool,
+    ) -> bool {
+        let mut were_packets = false;
+        for place in &self.places {
+            if let Some(mut place) = try_lock(place)
+                && let Some(reader) = place.as_mut()
+            {
+                were_packets |= reader.step_while(pulse, &mut go_on);
+                reader.release();
+            }
+        }
+        were_packets
+    }
+
+    /// All inserters have ended: analyzes the rest, as [`ShardReader::end`].
+    pub(crate) fn end(&self, pulse: &ThreadPulse) {
+        for place in &self.places {
+            if let Some(mut reader) = lock(place).take() {
+                while reader.step_while(pulse, &mut |_| true) {}
+                reader.end();
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_inserters(&self, producer: usize) -> bool {
+        lock(&self.places[producer]).is_none()
+    }
+}
+
+/// When the source was last asked for packets, ns of the monotonic clock.
+struct SourcePoll(Option<i64>);
+
+impl SourcePoll {
+    /// Whether [`STRIDE_NS`] have passed since the source was asked, or since the first call.
+    fn is_due(&mut self, now_ns: i64) -> bool {
+        let asked_ns = *self.0.get_or_insert(now_ns);
+        let is_due = now_ns.saturating_sub(asked_ns) >= STRIDE_NS;
+        if is_due {
+            self.0 = Some(now_ns);
+        }
+        is_due
+    }
+}
 
 /// The parts that an inserter needs to run a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
-    pub(crate) common: Arc<RecorderShared>,
     pub(crate) slots: Arc<ShardSlots>,
-    /// How far the analyzer has read.
-    pub(crate) positions: Positions,
+    pub(crate) readers: Arc<SharedReaders>,
     pub(crate) analyzer: Waker,
     pub(crate) placing: Arc<PlacementShared>,
+}
+
+/// The burst that an inserter stores.
+#[derive(Clone, Copy)]
+pub(crate) struct InHand<'a> {
+    pub(crate) burst: Burst<'a>,
+    /// As [`Queue::has_more`](retroscope_capture::Queue::has_more) of the queue that lends the
+    /// burst.
+    pub(crate) is_followed: &'a dyn Fn() -> bool,
+}
+
+#[cfg(test)]
+impl<'a> InHand<'a> {
+    /// A burst of a source that has no more packets.
+    pub(crate) fn alone(burst: Burst<'a>) -> Self {
+        Self {
+            burst,
+            is_followed: &|| false,
+        }
+    }
+}
+
+impl<'a> Deref for InHand<'a> {
+    type Target = Burst<'a>;
+
+    fn deref(&self) -> &Burst<'a> {
+        &self.burst
+    }
 }
 
 /// Runs the shard of a producer in the inserter's thread.
@@ -51,9 +157,9 @@ pub(crate) struct InlineParts {
 pub(crate) struct Inline {
     parts: InlineParts,
     producer: usize,
-    shard: Option<Box<Shard>>,
-    found: InlineFindings,
-    /// Decides whether this thread should have the shard.
+    /// The reader with its shard, while this thread analyzes.
+    reader: Option<Box<ShardReader>>,
+    /// Decides whether this thread should analyze.
     placement: ShardPlacement,
     /// Whether the analyzer has something to do since it was last woken.
     is_due: bool,
@@ -61,31 +167,16 @@ pub(crate) struct Inline {
     /// in any case.
     unread: u64,
     unread_max: u64,
+    /// The producer's last watermark, ns; the smallest time before the first.
+    watermark_ns: i64,
+    /// All packets older than this ring time are analyzed, and their hits queued, ns.
+    analyzed_ns: i64,
+    /// When the source was last dry, ns of the monotonic clock.
+    dry_ns: i64,
+    /// Bytes stored since the last analysis for a source that is never dry.
+    unturned: u64,
     /// The pulse of the inserter's thread.
     pulse: ThreadPulse,
-}
-
-/// Hits and ended flows that the analyzer has not got yet.
-#[derive(Debug)]
-struct InlineFindings {
-    slots: Arc<ShardSlots>,
-    hits: HitQueue,
-}
-
-impl Findings for InlineFindings {
-    fn are_wanted(&self) -> bool {
-        self.slots.are_armed()
-    }
-
-    fn hit(&mut self, order: HitOrder, expression: Option<Result<DumpExpression, HitRefusal>>) {
-        if let Some(expression) = expression {
-            self.hits.push((order, expression));
-        }
-    }
-
-    fn flow_ended(&mut self, _: u64, over: FlowEnded) {
-        self.hits.push_flow_ended(over);
-    }
 }
 
 impl Inline {
@@ -94,60 +185,74 @@ impl Inline {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
             producer,
-            shard: None,
-            found: InlineFindings {
-                slots: Arc::clone(&parts.slots),
-                hits: HitQueue::default(),
-            },
+            reader: None,
             placement: ShardPlacement::new(Arc::clone(&parts.placing)),
             is_due: false,
             unread: 0,
+            watermark_ns: i64::MIN,
+            analyzed_ns: i64::MIN,
+            dry_ns: i64::MIN,
+            unturned: 0,
             pulse,
             parts,
         }
     }
 
-    fn slot(&self) -> &ShardSlot {
-        self.parts.slots.of(self.producer)
+    /// Whether the shard is here and has not analyzed all of the `stored` records.
+    pub(crate) fn has_backlog(&self, stored: u64) -> bool {
+        self.reader
+            .as_ref()
+            .is_some_and(|reader| reader.looked() < stored)
     }
 
-    /// `frames` plain frames are about to be stored: takes or keeps the shard, or leaves the frames
-    /// to the analyzer.
-    pub(crate) fn before_storing(&mut self, frames: usize, producer: &Producer) {
+    /// Packets are about to be stored: takes, keeps or leaves the shard.
+    pub(crate) fn before_storing(&mut self, producer: &Producer) {
         let stored = producer.stored();
-        let is_read = self.shard.is_some() || self.parts.positions.get(self.producer) == stored;
+        let is_read =
+            self.reader.is_some() || self.parts.readers.positions.get(self.producer) == stored;
         if !self.placement.is_inline(is_read) {
             return self.leave();
         }
-        if self.shard.is_none() && is_read {
-            self.shard = self.slot().take();
+        if self.reader.is_none() && is_read {
+            self.take();
         }
-        match &mut self.shard {
-            Some(shard) => {
-                let slot = self.parts.slots.of(self.producer);
-                slot.refresh(shard, &mut self.found.hits);
-                slot.claim(stored + frames as u64);
+        self.is_due |= self.reader.is_none();
+    }
+
+    fn take(&mut self) {
+        // The analyzer never waits for this lock, and this thread does not wait for the analyzer.
+        let Some(mut place) = try_lock(&self.parts.readers.places[self.producer]) else {
+            return;
+        };
+        if let Some(mut reader) = place.take() {
+            match reader.take_shard() {
+                true => {
+                    self.reader = Some(reader);
+                    self.analyzed_ns = self.watermark_ns;
+                }
+                false => *place = Some(reader),
             }
-            None => self.is_due = true,
         }
     }
 
-    /// Analyzes plain frames of one interface that were stored as records from `first` on. Ring
-    /// time is their stamps less `offset_ns`. `bytes`: approximate captured bytes of all frames.
-    pub(crate) fn analyze(
+    /// Plain frames of one interface were stored as records from `first` on. Analyzes them if the
+    /// source is dry and there is no backlog. Ring time is their stamps less `offset_ns`. `bytes`:
+    /// approximate captured bytes of all frames.
+    pub(crate) fn after_storing(
         &mut self,
         first: u64,
         (interface, offset_ns): (u16, i64),
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         (frames, bytes): (&[FrameMeta], u64),
     ) {
         let stored_bytes = bytes + frames.len() as u64 * DESCRIPTOR_BYTES;
         self.placement.stored(stored_bytes);
-        let Some(shard) = &mut self.shard else {
+        self.unread += stored_bytes;
+        self.unturned += stored_bytes;
+        let Some(reader) = &mut self.reader else {
             return;
         };
-        self.unread += stored_bytes;
-        if !self.found.are_wanted() && !shard.needs_all_packets() {
+        if reader.looked() != first || (burst.is_followed)() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {
@@ -159,54 +264,45 @@ impl Inline {
             shard: 0,
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });
-        let mut packets = NumberedPackets::from(first, packets);
-        let look = || {
-            let mut chunk = Chunk::new();
-            // A script may be slow and a burst long, so the pulse beats for each chunk.
-            while shard.analyze(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
-                self.pulse.beat();
-            }
-            frames.len()
-        };
-        let slot = self.parts.slots.of(self.producer);
-        slot.times.time(&self.parts.common.clock, look);
+        let mut poll = SourcePoll(None);
+        let go_on = &mut |now_ns| !(poll.is_due(now_ns) && (burst.is_followed)());
+        reader.analyze_in_hand(self.producer, packets, &self.pulse, go_on);
     }
 
-    /// Corrects the claim after storing: frames without a free bucket were not stored.
-    pub(crate) fn after_storing(&mut self, producer: &Producer) {
-        if self.shard.is_some() {
-            self.slot().claim(producer.stored());
-        }
-    }
-
-    /// Leaves the next records to the analyzer.
-    pub(crate) fn leave(&mut self) {
+    /// Leaves the next records, and the backlog, to the analyzer.
+    fn leave(&mut self) {
         self.is_due = true;
-        self.put_back();
-    }
-
-    fn put_back(&mut self) {
-        if let Some(shard) = self.shard.take() {
-            let slot = self.parts.slots.of(self.producer);
-            // The hits are queued before the analyzer gets the shard and finds hits in later
-            // records.
-            slot.queue_hits(&mut self.found.hits);
-            slot.put_back(shard);
+        if let Some(mut reader) = self.reader.take() {
+            if reader.promises_watermarks() {
+                // Before the analyzer reads on: until then no later time is sure.
+                self.parts.slots.of(self.producer).promise(self.analyzed_ns);
+            }
+            reader.put_back();
+            *lock(&self.parts.readers.places[self.producer]) = Some(reader);
         }
     }
 
-    /// Gives the hits to the analyzer, before the watermark moves. Returns `false` if the analyzer
-    /// is taking earlier hits at this moment. The inserter then keeps its hits, and the watermark
-    /// must not move.
-    pub(crate) fn flush_hits(&mut self) -> bool {
-        if !self.found.hits.is_empty() {
-            self.is_due = true;
-            self.parts
-                .slots
-                .of(self.producer)
-                .try_queue_hits(&mut self.found.hits);
+    /// Whether the inserter must not wait for its source: there is a backlog, or the analyzer does
+    /// not have all hits.
+    pub(crate) fn is_busy(&self, stored: u64) -> bool {
+        self.has_backlog(stored) || (self.reader.as_ref()).is_some_and(|it| it.has_hits())
+    }
+
+    /// The producer, with `stored` records, is about to promise this watermark, if any. Gives the
+    /// hits to the analyzer, and says up to which time all packets are analyzed.
+    pub(crate) fn before_watermark(&mut self, stored: u64, watermark_ns: Option<i64>) {
+        self.watermark_ns = watermark_ns.unwrap_or(self.watermark_ns);
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        self.is_due |= reader.has_hits();
+        let is_whole = reader.flush_hits() && reader.looked() >= stored;
+        if is_whole {
+            self.analyzed_ns = self.watermark_ns;
         }
-        self.found.hits.is_empty()
+        let is_sure = is_whole || !reader.promises_watermarks();
+        let sure_ns = if is_sure { i64::MAX } else { self.analyzed_ns };
+        self.parts.slots.of(self.producer).promise(sure_ns);
     }
 
     /// As [`ShardPlacement::observe_wait`].
@@ -214,16 +310,17 @@ impl Inline {
         self.placement.observe_wait(now_ns, queueing_delay_ns);
     }
 
-    /// Records were published, and the source `is_dry` or not, at `now_ns` of the monotonic clock.
-    /// Wakes the analyzer for hits, ended flows and records that it must analyze, or after
-    /// `unread_max` bytes. Returns whether there were hits, ended flows or such records.
-    pub(crate) fn after_publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
-        self.placement.observe_drain(is_dry, now_ns);
-        if let Some(shard) = &mut self.shard {
-            for over in shard.pass(now_ns) {
-                self.found.hits.push_flow_ended(over);
-                self.is_due = true;
-            }
+    /// All `stored` records were published, and the source `is_dry` or not, at `now_ns` of the
+    /// monotonic clock. Wakes the analyzer if it has something to do. Returns whether there were
+    /// hits or records for the analyzer.
+    pub(crate) fn after_publish(&mut self, stored: u64, is_dry: bool, now_ns: i64) -> bool {
+        if is_dry {
+            (self.dry_ns, self.unturned) = (now_ns, 0);
+        }
+        let has_caught_up = is_dry && !self.has_backlog(stored);
+        self.placement.observe_drain(has_caught_up, now_ns);
+        if let Some(reader) = &mut self.reader {
+            self.is_due |= reader.after_publish(self.producer, now_ns);
         }
         if self.is_due || self.unread >= self.unread_max {
             self.parts.analyzer.wake();
@@ -232,16 +329,46 @@ impl Inline {
         std::mem::take(&mut self.is_due)
     }
 
+    /// Analyzes the backlog of the `stored` records, which are published, as long as the source has
+    /// nothing (`has_more`), for at most [`TURN_NS`].
+    pub(crate) fn work_off(
+        &mut self,
+        stored: u64,
+        (is_dry, now_ns): (bool, i64),
+        has_more: impl Fn() -> bool,
+    ) {
+        let Some(reader) = self.reader.as_mut().filter(|it| it.looked() < stored) else {
+            return;
+        };
+        if !is_dry {
+            let is_starved = now_ns.saturating_sub(self.dry_ns) >= NEVER_DRY_NS
+                && self.unturned >= self.parts.placing.part_of_ring(2);
+            if !is_starved {
+                return;
+            }
+            self.unturned = 0;
+        }
+        let until_ns = now_ns.saturating_add(TURN_NS);
+        let (mut poll, mut end_ns) = (SourcePoll(Some(now_ns)), now_ns);
+        reader.step_while(&self.pulse, &mut |now_ns| {
+            end_ns = now_ns;
+            now_ns < until_ns && !(is_dry && poll.is_due(now_ns) && has_more())
+        });
+        if is_dry && reader.looked() >= stored && !has_more() {
+            self.placement.observe_drain(true, end_ns);
+        }
+    }
+
     /// Takes the messages of the shard.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        let shard = self.shard.as_mut();
-        shard.map(|shard| shard.take_notices()).unwrap_or_default()
+        let reader = self.reader.as_mut();
+        reader.map(|it| it.take_notices()).unwrap_or_default()
     }
 }
 
 impl Drop for Inline {
     fn drop(&mut self) {
-        self.put_back();
+        self.leave();
     }
 }
 

@@ -34,7 +34,15 @@ impl Analyzers {
         }
     }
 
-    /// Number of readers of the ring that shards may need, for sources with this number of queues.
+    /// Readers of the ring that live inserters may need to run shards.
+    pub(crate) fn releasing_readers_max(self, offline: bool, queues: usize) -> usize {
+        match self {
+            Self::Auto | Self::Inline if !offline => queues,
+            _ => 0,
+        }
+    }
+
+    /// Readers of the ring that shards may need, for sources with this number of queues.
     pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
         let most = if offline { FILE_SHARDS_MAX } else { queues };
         match self {

@@ -59,6 +59,7 @@ use crate::{
         events::Events,
         packet_id::Recording,
         progress::DumperProgress,
+        pulse::ThreadPulse,
         unprivileged::without_capabilities,
     },
     dump::{
@@ -76,7 +77,7 @@ use crate::{
     },
     intake::{
         Intake,
-        inline::InlineParts,
+        inline::{InlineParts, SharedReaders},
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::ShardHash},
         interfaces::Interfaces,
         marks::Marks,
@@ -196,6 +197,7 @@ impl OpenedRecorder {
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
         let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
+        ring_config.releasing_readers = analyzers.releasing_readers_max(config.offline, queues);
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
         // Packets that arrive before this, while memory is filled, do not count as lost.
@@ -347,23 +349,24 @@ impl Planned {
             let of_shards = shard_readers.iter().map(ShardReader::positions);
             classes.readers = of_shards.chain([positions.clone()]).collect();
         }
+        let of_inserters = match self.placement {
+            AnalysisPlacement::Inserters => std::mem::take(&mut shard_readers),
+            _ => Vec::new(),
+        };
+        let shared_readers = SharedReaders::new(of_inserters);
         // A single reader exists only from files with `inline`: the inserter runs this reader.
         let is_single = shard_readers.len() == 1;
         let inserters_reader = shard_readers.pop_if(|_| is_single);
-        let inline = || {
-            let placing = placing(config, &common.ring, self.opened.queues);
-            InlineParts {
-                common: Arc::clone(&common),
-                slots: Arc::clone(&slots),
-                positions: positions.clone(),
-                analyzer: waker.clone(),
-                placing,
-            }
-        };
+        let inline = shared_readers.as_ref().map(|readers| InlineParts {
+            slots: Arc::clone(&slots),
+            readers: Arc::clone(readers),
+            analyzer: waker.clone(),
+            placing: placing(config, &common.ring, self.opened.queues),
+        });
         let for_inserters = InserterParts {
             filter: expressions.filter.map(Box::new),
             classes: self.classes,
-            inline: (self.placement == AnalysisPlacement::Inserters).then(inline),
+            inline,
             shards: (config.offline && shard_readers.len() > 1).then(ShardHash::random),
             ..InserterParts::new(config, Arc::clone(&common))
         };
@@ -389,7 +392,7 @@ impl Planned {
         let shards = (slots, derivation);
         Ok(Wired {
             data_path: DataPath {
-                analyzer: Analyzer::new(common, shards, parts, reader, director),
+                analyzer: Analyzer::new(common, shards, parts, (reader, shared_readers), director),
                 shard_readers,
                 inserters_reader,
                 for_inserters,
@@ -626,7 +629,7 @@ pub(crate) fn shard_readers(
     slots: &Arc<ShardSlots>,
     waker: &Waker,
 ) -> Result<Vec<ShardReader>, RingError> {
-    if slots.placement != AnalysisPlacement::Readers {
+    if !slots.placement.has_readers() {
         return Ok(Vec::new());
     }
     let shards = slots.all().len();
@@ -639,7 +642,11 @@ pub(crate) fn shard_readers(
     };
     let each = readers.into_iter().enumerate().map(|(slot, reader)| {
         let place = (Arc::clone(slots), slot);
-        ShardReader::new(Arc::clone(common), place, reader, waker.clone())
+        let pulse = match slots.placement {
+            AnalysisPlacement::Readers => common.pulses.of(format!("shard-{slot}")),
+            _ => ThreadPulse::default(),
+        };
+        ShardReader::new(Arc::clone(common), place, reader, (waker.clone(), pulse))
     });
     Ok(each.collect())
 }

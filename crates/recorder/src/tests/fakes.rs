@@ -25,6 +25,8 @@ pub(crate) struct FakeClock {
     pub(crate) mono_ns: AtomicI64,
     /// Time between the readings of both clocks, ns.
     pub(crate) read_gap_ns: AtomicI64,
+    /// Time that passes with each reading, ns.
+    pub(crate) reading_ns: AtomicI64,
     pub(super) pause: Mutex<Option<Pause>>,
 }
 
@@ -60,6 +62,7 @@ impl FakeClock {
 
 impl Clock for FakeClock {
     fn now(&self) -> Now {
+        self.pass(self.reading_ns.load(Ordering::SeqCst));
         let now = Now {
             wall_ns: self.wall_ns.load(Ordering::SeqCst),
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
@@ -155,6 +158,10 @@ impl Queue for FakeQueue {
             memory: &self.memory,
             frames: &self.frames,
         }
+    }
+
+    fn has_more(&self) -> bool {
+        !self.feed.lock().unwrap().frames.is_empty()
     }
 
     fn watermark(&self) -> Option<i64> {

@@ -50,7 +50,7 @@ use crate::{
     },
     intake::{
         Intake,
-        inline::InlineParts,
+        inline::{InlineParts, SharedReaders},
         inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
         interfaces::Interfaces,
         placement::{AnalysisResources, PlacementShared},
@@ -217,6 +217,7 @@ impl Rig {
         };
         let readers = plan.analyzers.readers_max(false, plan.queues);
         let readers = ring.add_readers(readers).unwrap();
+        ring.releasing_readers = plan.analyzers.releasing_readers_max(false, plan.queues);
         let ring = Ring::new(&ring, None).unwrap();
         let config = plan.config();
         let native = Arc::new(NativeCode::new());
@@ -272,11 +273,15 @@ impl Rig {
         let templates = &expressions.templates;
         let (slots, derivation) =
             place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let readers = shard_readers(&common, &slots, &reader.waker()).unwrap();
-        let inline = (who == AnalysisPlacement::Inserters).then(|| InlineParts {
-            common: Arc::clone(&common),
+        let mut readers = shard_readers(&common, &slots, &reader.waker()).unwrap();
+        let of_inserters = match who {
+            AnalysisPlacement::Inserters => std::mem::take(&mut readers),
+            _ => Vec::new(),
+        };
+        let shared_readers = SharedReaders::new(of_inserters);
+        let inline = shared_readers.as_ref().map(|shared| InlineParts {
             slots: Arc::clone(&slots),
-            positions: reader.positions(),
+            readers: Arc::clone(shared),
             analyzer: reader.waker(),
             placing: PlacementShared::new(
                 Analyzers::Auto,
@@ -374,7 +379,7 @@ impl Rig {
             Arc::clone(&common),
             (Arc::clone(&slots), derivation),
             parts,
-            reader,
+            (reader, shared_readers),
             config,
         );
         let parts = DumperParts {

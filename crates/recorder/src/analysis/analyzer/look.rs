@@ -13,7 +13,7 @@ use crate::{
         predicate::DumpExpression,
         shard::{Findings, FlowEnded, FoundHit, NumberedPackets, Shard},
         shard_reader::STOP_DRAIN_NS,
-        shard_slots::{AnalysisPlacement, ShardSlot, ShardSlots},
+        shard_slots::{ShardSlot, ShardSlots},
     },
     control::hits::{HitRefusal, Reason},
 };
@@ -153,7 +153,7 @@ impl Core {
     }
 
     fn act_on_queued_hits(&mut self, slots: &ShardSlots) {
-        if !self.live || slots.placement == AnalysisPlacement::Analyzer {
+        if !self.live || !slots.placement.has_readers() {
             return;
         }
         for slot in slots.all() {
@@ -192,43 +192,29 @@ impl Core {
         }
     }
 
-    /// Analyzes the packets of a batch, except the packets that an inserter or a reader analyzes.
+    /// Hands the packets of a batch to the shard, unless shards have readers.
     pub(super) fn analyze_batch(&mut self, batch: &Batch<'_>) {
         let slots = Arc::clone(&self.slots);
-        if !self.live && slots.placement != AnalysisPlacement::Analyzer {
-            return self.walk(batch);
-        }
-        let slot = slots.of(batch.producer);
-        let end = batch.first + batch.len() as u64;
-        let claimed = slot.claimed().clamp(batch.first, end);
-        BatchWalk::new(self, batch).go_to(claimed);
-        if claimed < end {
-            // The inserter found its hits in earlier packets, so they act first.
-            self.take_hits();
-            slot.visit(|shard| self.analyze_with((slot, shard), batch, claimed));
+        if !slots.placement.has_readers() {
+            let slot = slots.of(batch.producer);
+            slot.visit(|shard| self.analyze_with((slot, shard), batch));
+        } else if self.live {
+            let end = batch.first + batch.len() as u64;
+            BatchWalk::new(self, batch).go_to(end);
+        } else {
+            self.walk(batch);
         }
     }
 
-    /// Lets the shard analyze the packets of a batch from `record` on. Live, checks clocks and
-    /// commands between packets.
-    fn analyze_with(
-        &mut self,
-        (slot, shard): (&ShardSlot, &mut Shard),
-        batch: &Batch<'_>,
-        record: u64,
-    ) {
+    /// Hands the packets of a batch to the shard. Live, it checks clocks and commands in between.
+    fn analyze_with(&mut self, (slot, shard): (&ShardSlot, &mut Shard), batch: &Batch<'_>) {
         slot.refresh(shard, &mut HitQueue::default());
         let end = batch.first + batch.len() as u64;
-        let skipped = usize::try_from(record - batch.first).unwrap_or(usize::MAX);
         let mut walk = BatchWalk::new(self, batch);
-        if skipped > 0 {
-            walk.packets.nth(skipped - 1);
-            walk.next = record;
-        }
         if walk.core.live && !walk.are_wanted && !shard.needs_all_packets() {
             return walk.go_to(end);
         }
-        let mut packets = NumberedPackets::from(record, walk.packets.clone());
+        let mut packets = NumberedPackets::from(batch.first, walk.packets.clone());
         let mut chunk = Chunk::new();
         let common = Arc::clone(&walk.core.common);
         while walk.next < end {

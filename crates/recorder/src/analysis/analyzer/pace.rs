@@ -13,7 +13,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 const REFUSALS_TOLD: u32 = 10;
 
 /// Time between two checks of clocks and commands while packets keep arriving, ns.
-const LOOK_NS: i64 = 5_000_000;
+pub(super) const LOOK_NS: i64 = 5_000_000;
 
 /// Decides when to check clocks and commands between packets.
 #[derive(Debug)]

@@ -202,9 +202,7 @@ impl Core {
         if let Some((broken_off, left)) = self.broken_off {
             for producer in 0..self.common.ring.producers() {
                 let published = self.common.ring.published(producer);
-                // Claimed records were analyzed by the inserter.
-                let claimed = self.slots.of(producer).claimed();
-                let behind = published.saturating_sub(positions.get(producer).max(claimed));
+                let behind = published.saturating_sub(positions.get(producer));
                 let left = if producer == broken_off { left } else { 0 };
                 unseen += self.miss(producer, now_ns, behind + left);
             }

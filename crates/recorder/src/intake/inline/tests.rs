@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use retroscope_capture::{Direction, InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
@@ -19,6 +19,7 @@ use crate::{
         analysis_placement::place_shards,
         config::{Analyzers, Config},
         expressions::CheckedExpressions,
+        shard_readers,
     },
     tests::rig::{FakeClock, udp},
 };
@@ -49,10 +50,10 @@ pub(crate) fn inline(
         None,
         common,
     );
+    let readers = shard_readers(common, &slots, &reader.waker()).unwrap();
     let parts = InlineParts {
-        common: Arc::clone(common),
         slots,
-        positions: reader.positions(),
+        readers: SharedReaders::new(readers).unwrap(),
         analyzer: reader.waker(),
         placing: PlacementShared::new(
             Analyzers::Auto,
@@ -69,18 +70,29 @@ pub(crate) fn inline(
 
 /// An inserter of 100 packets at a time, and an analyzer.
 struct Rig {
+    clock: Arc<FakeClock>,
     inline: Inline,
     producer: Producer,
     reader: Reader,
+    readers: Arc<SharedReaders>,
     slots: Arc<ShardSlots>,
+    /// Whether the source has more packets behind the burst in hand.
+    is_followed: bool,
 }
 
 impl Rig {
     fn new() -> Self {
-        let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
+        let config = RingConfig {
+            releasing_readers: 2,
+            ..RingConfig::new(16 << 20, 2, 1)
+        };
+        let ring = Ring::new(&config, None).unwrap();
         let sources = ["a", "b"].map(|name| (name.to_owned(), 1));
         let intake = Intake::new(sources.into_iter(), Arc::default(), false);
-        let common = RecorderShared::new(ring, Arc::new(FakeClock::default()), intake);
+        let clock = Arc::new(FakeClock::default());
+        // A chunk of packets takes longer than the time between two questions to the source.
+        clock.reading_ns.store(STRIDE_NS, Relaxed);
+        let common = RecorderShared::new(ring, Arc::clone(&clock) as _, intake);
         let info = InterfaceInfo {
             name: "a".to_owned(),
             link_type: LinkType::RAW,
@@ -92,16 +104,18 @@ impl Rig {
         interfaces.register(&common.ring, 0, &info).unwrap();
         let (parts, reader) = inline("udp dst port 7", LinkType::RAW, &common);
         let producer = common.ring.producer().unwrap();
-        let slots = Arc::clone(&parts.slots);
         Self {
-            inline: Inline::new(parts, producer.id(), common.pulses.of("inserter-0")),
+            readers: Arc::clone(&parts.readers),
+            slots: Arc::clone(&parts.slots),
+            clock,
+            inline: Inline::new(parts, producer.id(), ThreadPulse::default()),
             producer,
             reader,
-            slots,
+            is_followed: false,
         }
     }
 
-    /// 100 packets to these ports arrive. The inserter stores, analyzes and publishes the packets.
+    /// 100 packets to these ports arrive and are stored.
     fn burst(&mut self, port: impl Fn(usize) -> u16) {
         let mut memory = Vec::new();
         let mut frames = Vec::new();
@@ -118,44 +132,61 @@ impl Rig {
             });
             memory.extend(data);
         }
-        let burst = Burst {
-            memory: &memory,
-            frames: &frames,
+        let burst = InHand {
+            burst: Burst {
+                memory: &memory,
+                frames: &frames,
+            },
+            is_followed: &|| self.is_followed,
         };
-        self.inline.before_storing(frames.len(), &self.producer);
+        self.inline.before_storing(&self.producer);
         let first = self.producer.stored();
         for frame in &frames {
             let data = &memory[frame.offset..][..frame.captured_len as usize];
             self.producer.store(&Record::whole(5, 0, data)).unwrap();
         }
         let bytes = memory.len() as u64;
-        self.inline.analyze(first, (0, 0), &burst, (&frames, bytes));
-        self.inline.after_storing(&self.producer);
-        self.inline.flush_hits();
-        self.producer.publish();
+        let frames = (frames.as_slice(), bytes);
+        self.inline.after_storing(first, (0, 0), &burst, frames);
     }
 
-    /// The source ran dry, and a packet wakes the inserter at once.
+    /// All stored records are published at `now_ns`, which is also the new watermark.
+    fn publish(&mut self, is_dry: bool, now_ns: i64) -> bool {
+        let stored = self.producer.stored();
+        self.inline.before_watermark(stored, Some(now_ns));
+        self.producer.set_watermark(now_ns);
+        self.inline.after_publish(stored, is_dry, now_ns)
+    }
+
+    /// As with `analyzers = "inline"`.
+    fn stay_inline(&mut self) {
+        let room = AnalysisResources {
+            cpus: 1,
+            threads: 1,
+            inserters: 2,
+            ring_bytes: 16 << 20,
+        };
+        let placing = PlacementShared::new(Analyzers::Inline, room);
+        self.inline.placement = ShardPlacement::new(placing);
+    }
+
+    /// The inserter analyzes the backlog.
+    fn work_off(&mut self, is_dry: bool, has_more: impl Fn() -> bool) {
+        let stored = self.producer.stored();
+        let now_ns = self.clock.mono_ns.load(Relaxed);
+        self.inline.work_off(stored, (is_dry, now_ns), has_more);
+    }
+
+    /// The source has just woken after it ran dry.
     fn wakes(&mut self, now_ns: i64) {
-        self.inline.after_publish(true, now_ns);
+        self.publish(true, now_ns);
         self.inline.after_wait(now_ns, 0);
     }
 
-    /// The records in which the inserter found hits since the last call.
+    /// The records that were found and queued, since the last call.
     fn found(&self) -> Vec<u64> {
         let (hits, _) = self.slots.of(0).take_hits().drain();
         hits.iter().map(|(order, _)| order.record).collect()
-    }
-
-    /// The analyzer reads everything. Returns the records that it would have to analyze.
-    fn read(&mut self) -> Vec<u64> {
-        let mut left = Vec::new();
-        while let Some(batch) = self.reader.next() {
-            let end = batch.first + batch.len() as u64;
-            left.extend(self.slots.of(batch.producer).claimed().max(batch.first)..end);
-        }
-        self.reader.finish();
-        left
     }
 
     /// Whether the analyzer was woken since the last call.
@@ -163,8 +194,12 @@ impl Rig {
         self.reader.doze(Duration::ZERO)
     }
 
-    fn is_in_slot(&self) -> bool {
-        self.slots.of(0).visit(|_| ()).is_some()
+    fn is_inline(&self) -> bool {
+        self.readers.is_inserters(0)
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.inline.has_backlog(self.producer.stored())
     }
 }
 
@@ -175,112 +210,242 @@ fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
     for hit in [0_u16, 63, 64, 99] {
         let first = rig.producer.stored();
         rig.burst(|index| 8 - u16::from(index == usize::from(hit)));
+        rig.publish(true, 0);
         assert_eq!(rig.found(), [first + u64::from(hit)]);
     }
-    assert!(!rig.is_in_slot());
-    assert!(rig.read().is_empty());
+    assert!(rig.is_inline() && !rig.has_backlog());
     rig.slots.set_armed(false);
     rig.burst(|_| 7);
-    assert!(rig.found().is_empty(), "none is wanted");
+    rig.publish(true, 0);
+    assert!(
+        rig.found().is_empty() && !rig.has_backlog(),
+        "none is wanted"
+    );
 }
 
-/// Whatever the inserter has time for, each record is analyzed once: by the inserter or by the
-/// analyzer.
+/// While the source has more packets, the inserter stores and analyzes nothing. Then it analyzes
+/// the ring, until the source has packets again.
+#[test]
+fn a_source_that_has_more_packets_is_emptied_first() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    rig.is_followed = true;
+    (0..3).for_each(|_| rig.burst(|_| 7));
+    rig.publish(false, 10);
+    rig.work_off(false, || true);
+    assert!(rig.found().is_empty() && rig.has_backlog());
+    assert!(rig.inline.is_busy(300), "it must not sleep");
+    rig.is_followed = false;
+    rig.burst(|_| 7);
+    assert!(
+        rig.has_backlog(),
+        "the burst in hand comes after the backlog"
+    );
+    rig.publish(true, 20);
+    rig.work_off(true, || true);
+    rig.publish(true, 30);
+    let found = rig.found().len() as u64;
+    assert!((1..400).contains(&found), "{found}: the source has packets");
+    assert_eq!(rig.slots.of(0).promised_ns(), 0, "the last sure watermark");
+    while rig.has_backlog() {
+        rig.work_off(true, || false);
+    }
+    assert!(
+        !rig.has_backlog() && rig.inline.is_busy(400),
+        "the analyzer lacks hits"
+    );
+    rig.publish(true, 40);
+    assert_eq!(rig.found(), (found..400).collect::<Vec<_>>());
+    assert!(!rig.inline.is_busy(400));
+    assert_eq!(rig.slots.of(0).promised_ns(), i64::MAX);
+}
+
+/// Each record is analyzed once and in order, in the burst, from the ring, or by the analyzer.
 #[test]
 fn each_record_is_looked_at_once() {
+    let (mut from_ring, mut by_analyzer) = (0, 0);
     for seed in 0..100 {
         let mut rig = Rig::new();
         let mut random = fastrand::Rng::with_seed(seed);
-        let (mut now_ns, mut looked, mut here) = (0, Vec::new(), 0);
+        let (mut now_ns, mut looked) = (0, Vec::new());
         for _ in 0..200 {
+            rig.is_followed = random.bool();
             match random.u32(..8) {
-                0 => rig.inline.leave(),
-                1 => {
+                0 => {
                     now_ns += WAITING_NS_MAX;
-                    rig.inline.after_publish(false, now_ns);
+                    rig.publish(false, now_ns);
                 }
-                2 => {
+                1 => {
                     now_ns += HOLD_NS / 2;
                     rig.wakes(now_ns);
                 }
-                3 | 4 => looked.extend(rig.read()),
-                _ => rig.burst(|_| 7),
+                2 => {
+                    let left = std::cell::Cell::new(random.u32(..4));
+                    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+                    rig.readers.step_while(&ThreadPulse::default(), |_| {
+                        left.replace(left.get().saturating_sub(1)) > 1
+                    });
+                    by_analyzer += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
+                }
+                3 | 4 => {
+                    rig.publish(true, now_ns);
+                    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+                    let is_enough = random.bool();
+                    rig.work_off(true, || is_enough);
+                    from_ring += rig.slots.of(0).analyzed.load(Relaxed) - analyzed;
+                }
+                _ => rig.burst(|index| if index % 25 == 0 { 7 } else { 8 }),
             }
-            let found = rig.found();
-            here += found.len();
-            looked.extend(found);
+            looked.extend(rig.found());
         }
-        looked.extend(rig.read());
-        assert_eq!(
-            looked,
-            (0..rig.producer.stored()).collect::<Vec<_>>(),
-            "{seed}"
-        );
-        assert!(here > 0 && here < looked.len(), "{seed}: {here}");
+        let stored = rig.producer.stored();
+        rig.producer.publish();
+        drop(rig.inline);
+        rig.readers.end(&ThreadPulse::default());
+        let (hits, _) = rig.slots.of(0).take_hits().drain();
+        looked.extend(hits.iter().map(|(order, _)| order.record));
+        let hits: Vec<u64> = (0..stored).step_by(25).collect();
+        assert!(looked == hits, "{seed}: {} of {}", looked.len(), hits.len());
     }
+    assert!(
+        from_ring > 1000 && by_analyzer > 1000,
+        "{from_ring} {by_analyzer}"
+    );
 }
 
 #[test]
 fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
     let mut rig = Rig::new();
     rig.wakes(0);
-    rig.inline.after_publish(false, WAITING_NS_MAX);
+    rig.publish(false, WAITING_NS_MAX);
+    rig.is_followed = true;
+    rig.burst(|_| 7);
+    assert!(rig.is_inline() && rig.has_backlog());
+    rig.publish(false, WAITING_NS_MAX + 1);
+    rig.burst(|_| 7);
+    assert!(!rig.is_inline(), "with its backlog");
+    rig.publish(true, WAITING_NS_MAX + 1 + HOLD_NS);
+    rig.burst(|_| 7);
+    assert!(!rig.is_inline(), "the analyzer has not read what is before");
+    rig.publish(true, WAITING_NS_MAX + 2 + HOLD_NS);
+    assert!(rig.readers.step_while(&ThreadPulse::default(), |_| true));
+    assert_eq!(rig.found(), (0..300).collect::<Vec<_>>());
     rig.burst(|_| 8);
-    assert_eq!((rig.is_in_slot(), rig.read()), (false, vec![]));
-    rig.inline.after_publish(false, WAITING_NS_MAX + 1);
-    rig.burst(|_| 8);
-    rig.inline.after_publish(true, WAITING_NS_MAX + 1 + HOLD_NS);
-    rig.burst(|_| 8);
-    assert!(rig.is_in_slot(), "the analyzer has not read what is before");
-    assert_eq!(rig.read(), (100..300).collect::<Vec<_>>());
-    rig.burst(|_| 8);
-    assert_eq!((rig.is_in_slot(), rig.read()), (false, vec![]));
-    rig.inline.leave();
-    rig.burst(|_| 8);
-    assert!(!rig.is_in_slot(), "all was read: it is back");
+    assert!(rig.is_inline(), "all was read: it is back");
     drop(rig.inline);
-    assert!(rig.slots.of(0).visit(|_| ()).is_some(), "it is gone");
+    assert!(!rig.readers.is_inserters(0), "it is gone");
+}
+
+/// A backlog that lasts is overload, even if the source is dry in between.
+#[test]
+fn a_backlog_that_lasts_goes_to_the_analyzer() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    for now_ns in (0..=WAITING_NS_MAX + 1).step_by(1_000_000) {
+        rig.is_followed = true;
+        rig.burst(|_| 8);
+        assert!(rig.is_inline());
+        rig.publish(true, now_ns);
+    }
+    rig.publish(true, WAITING_NS_MAX + 2);
+    rig.burst(|_| 8);
+    assert!(!rig.is_inline());
 }
 
 #[test]
 fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
     let mut rig = Rig::new();
     rig.wakes(0);
-    // The limit is a sixteenth of the ring of 16 MiB, divided by two inserters.
+    // A sixteenth of 16 MiB, divided by two inserters.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (512_u64 << 10) / burst_bytes;
     for _ in 0..=bursts {
         rig.burst(|_| 8);
-        assert!(!rig.is_in_slot());
-        rig.inline.after_publish(false, 1);
+        assert!(rig.is_inline());
+        rig.publish(false, 1);
     }
     rig.burst(|_| 8);
-    assert!(rig.is_in_slot());
+    assert!(!rig.is_inline());
+}
+
+/// A source that never runs dry gets some analysis in each half of the ring, after 100 ms.
+#[test]
+fn a_source_that_is_never_dry_is_analyzed_a_little() {
+    let mut rig = Rig::new();
+    rig.stay_inline();
+    rig.wakes(0);
+    rig.is_followed = true;
+    let mut analyzed = Vec::new();
+    // 2 inserters: a half of the ring is 4 MiB here.
+    let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
+    let bursts = (4_u64 << 20).div_ceil(burst_bytes);
+    for burst in 1..=4 * bursts {
+        let now_ns = if burst < bursts { 1 } else { NEVER_DRY_NS };
+        rig.burst(|_| 8);
+        rig.clock.mono_ns.store(now_ns, Relaxed);
+        rig.publish(false, now_ns);
+        let before = rig.slots.of(0).analyzed.load(Relaxed);
+        rig.work_off(false, || true);
+        if rig.slots.of(0).analyzed.load(Relaxed) > before {
+            analyzed.push(burst);
+        }
+    }
+    assert_eq!(analyzed, [1, 2, 3, 4].map(|half| half * bursts));
+}
+
+/// The inserter and its shard hold no bucket: the ring can overwrite all of the backlog, which
+/// counts as missed.
+#[test]
+fn the_ring_overwrites_the_backlog_and_counts_it() {
+    let mut rig = Rig::new();
+    rig.is_followed = true;
+    rig.stay_inline();
+    rig.wakes(0);
+    for round in 0..3 {
+        // About one and a half rings.
+        for _ in 0..24_000_000 / (100 * 60) {
+            rig.burst(|_| 8);
+        }
+        rig.publish(true, round);
+        rig.work_off(true, || true);
+        rig.work_off(true, || true);
+    }
+    rig.publish(true, 10);
+    rig.work_off(true, || false);
+    while rig.has_backlog() {
+        rig.work_off(true, || false);
+    }
+    let analyzed = rig.slots.of(0).analyzed.load(Relaxed);
+    let missed = rig.slots.of(0).take_gaps();
+    assert!(missed.iter().all(|gap| gap.is_lapped));
+    let missed: u64 = missed.iter().map(|gap| gap.packets).sum();
+    assert!(analyzed > 0 && missed > 0);
+    assert_eq!(analyzed + missed, rig.producer.stored());
 }
 
 #[test]
 fn the_analyzer_is_called_for_hits_and_before_much_is_unread() {
     let mut rig = Rig::new();
     rig.burst(|_| 8);
-    rig.inline.after_publish(true, 0);
+    assert!(!rig.publish(true, 0));
     assert!(!rig.is_called());
     rig.burst(|_| 7);
     assert!(!rig.is_called(), "nothing is published yet");
-    rig.inline.after_publish(true, 0);
+    assert!(rig.publish(true, 0));
     assert!(rig.is_called());
-    rig.inline.after_publish(true, 0);
+    rig.publish(true, 0);
     assert!(!rig.is_called(), "once");
     // 1 MiB is an eighth of the ring, divided by two inserters.
     let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
     let bursts = (1_u64 << 20).div_ceil(burst_bytes);
     for burst in 1..=bursts {
         rig.burst(|_| 8);
-        rig.inline.after_publish(true, 0);
+        rig.publish(true, 0);
         assert_eq!(rig.is_called(), burst == bursts, "{burst}");
     }
     rig.wakes(0);
-    rig.inline.after_publish(false, 2 * WAITING_NS_MAX);
+    rig.publish(false, 2 * WAITING_NS_MAX);
     rig.burst(|_| 8);
-    rig.inline.after_publish(true, 2 * WAITING_NS_MAX);
+    rig.publish(true, 2 * WAITING_NS_MAX);
     assert!(rig.is_called(), "it has the shard");
 }

@@ -5,7 +5,7 @@
 //! each run of frames that match the capture filter. If frames have tags to restore, copies with
 //! tags are made, and the copies are plain. The frames of other bursts are processed individually.
 
-use retroscope_capture::{Burst, FrameMeta, LentFrame};
+use retroscope_capture::{FrameMeta, LentFrame};
 use retroscope_flow::ShedCause;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
@@ -18,7 +18,7 @@ use super::{
 use crate::intake::{
     capture_filter::CaptureFilter,
     counters::{BurstCount, SHED_BY, hull},
-    inline::Inline,
+    inline::{InHand, Inline},
     shedding::{AnalysisBarrier, Shedding},
 };
 
@@ -74,7 +74,7 @@ impl FrameWriter {
     /// Returns as [`Self::store_filtered`].
     pub(super) fn store_tagged(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -84,8 +84,12 @@ impl FrameWriter {
         let mut dealt_with = 0;
         while dealt_with < frames.len() {
             let count = put_back.fill(burst, &frames[dealt_with..], interface.link_type);
-            let copies = (&put_back.burst(), put_back.frames.as_slice());
-            let some = self.store_together(copies.0, copies.1, interface, producer, parts);
+            let copies = InHand {
+                burst: put_back.burst(),
+                is_followed: burst.is_followed,
+            };
+            let frames = put_back.frames.as_slice();
+            let some = self.store_together(&copies, frames, interface, producer, parts);
             dealt_with += some;
             if some < count {
                 break;
@@ -98,7 +102,7 @@ impl FrameWriter {
     /// Stores the plain frames of `burst` that are to be kept. Returns as [`Self::store_filtered`].
     pub(super) fn store_together(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -118,7 +122,7 @@ impl FrameWriter {
     /// Stores plain frames of `burst`.
     fn store_plain(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -137,7 +141,7 @@ impl FrameWriter {
     /// As [`Self::store_plain`], with the shard computed from the bytes of each frame.
     fn store_sharded(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -149,7 +153,7 @@ impl FrameWriter {
             |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
         let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
         if let Some(inline) = &mut self.inline {
-            inline.before_storing(frames.len(), producer);
+            inline.before_storing(producer);
         }
         let mut rest = frames;
         while !rest.is_empty() {
@@ -173,7 +177,7 @@ impl FrameWriter {
             let result = producer.store_burst(rest.iter().map(record));
             let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
             if let Some(inline) = &mut self.inline {
-                inline.analyze(first, (interface.id, offset_ns), burst, (stored, bytes));
+                inline.after_storing(first, (interface.id, offset_ns), burst, (stored, bytes));
             }
             rest = behind;
             if result.is_err()
@@ -189,16 +193,13 @@ impl FrameWriter {
             self.count.stored_bytes += bytes;
             self.count.tagged += tagged;
         }
-        if let Some(inline) = &mut self.inline {
-            inline.after_storing(producer);
-        }
     }
 
     /// Stores the plain frames of `burst` that match the capture filter. Returns the number of
     /// processed frames, which is less than all if `-c` is reached.
     fn store_filtered(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -238,7 +239,7 @@ impl FrameWriter {
     /// as [`Self::store_filtered`].
     fn store_kept(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
@@ -390,7 +391,7 @@ impl FrameWriter {
 mod tests {
     use std::sync::{Arc, atomic::AtomicI64};
 
-    use retroscope_capture::{Direction, VlanTag, clock::SystemClock};
+    use retroscope_capture::{Burst, Direction, VlanTag, clock::SystemClock};
     use retroscope_ring::{GroupKind, Mode, Ring, RingConfig};
 
     use super::*;
@@ -481,10 +482,10 @@ mod tests {
     fn plain_frames_end_up_as_others_do() {
         let mut memory = Vec::new();
         let frames = burst(&mut memory, 500);
-        let burst = Burst {
+        let burst = InHand::alone(Burst {
             memory: &memory,
             frames: &frames,
-        };
+        });
         let (plain_ring, other_ring) = (ring(Mode::Record), ring(Mode::Record));
         let (mut plain_producer, mut other_producer) = (
             plain_ring.producer().unwrap(),
@@ -535,10 +536,10 @@ mod tests {
         ];
         let limits = [0, 1, 77, 2000, 100_000];
         for ((frames, filter), limit) in frames.into_iter().flat_map(|it| limits.map(|l| (it, l))) {
-            let burst = Burst {
+            let burst = InHand::alone(Burst {
                 memory: &memory,
                 frames,
-            };
+            });
             let config = Config {
                 offline: true,
                 filter: filter.map(str::to_owned),
@@ -626,10 +627,10 @@ mod tests {
         let everything = ring.reserve(i64::MIN, i64::MAX);
         let mut memory = Vec::new();
         let frames = burst(&mut memory, 1000);
-        let burst = Burst {
+        let burst = InHand::alone(Burst {
             memory: &memory,
             frames: &frames,
-        };
+        });
         let mut writer = FrameWriter::default();
         let mut bursts = 0;
         while writer.count.no_bucket == 0 {
@@ -660,10 +661,10 @@ mod tests {
         let mut memory = Vec::new();
         let mut frames = burst(&mut memory, 5);
         frames.iter_mut().for_each(|meta| meta.interface = 2);
-        let burst = Burst {
+        let burst = InHand::alone(Burst {
             memory: &memory,
             frames: &frames,
-        };
+        });
         assert_eq!(together(&frames, &INTERFACES, 0), None);
         let mut writer = FrameWriter::default();
         for frame in burst.iter() {

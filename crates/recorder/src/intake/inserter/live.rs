@@ -117,9 +117,10 @@ impl LiveInserter {
     pub(crate) fn step(&mut self) -> bool {
         self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        // After a burst, do not wait. If the source has just run dry, the placement of the shard
-        // would count the wait as time in which this thread did not keep up.
-        let wait = match self.is_dry {
+        // Do not wait after a burst: the wait would look like work if the source runs dry just now.
+        let stored = self.producer.stored();
+        let is_idle = (self.intake.writer.inline.as_ref()).is_none_or(|it| !it.is_busy(stored));
+        let wait = match self.is_dry && is_idle {
             true => self.source_wait(is_awaited),
             false => Duration::ZERO,
         };
@@ -140,20 +141,26 @@ impl LiveInserter {
         }
         let now_ns = now.mono_ns;
         self.is_dry = status != QueueStatus::Frames;
-        let inline = self.intake.writer.inline.as_mut();
-        let is_told = inline.is_none_or(Inline::flush_hits);
-        match self.intake.watermark_ns(now).filter(|_| is_told) {
-            // The lent burst may be older than the watermark, but it is already in the ring. A
-            // promise stays valid even if the engine's clock was set back.
+        let stored = self.producer.stored();
+        // A promise stays valid even if the engine's clock was set back.
+        let watermark_ns = self.intake.watermark_ns(now);
+        let watermark_ns = watermark_ns.map(|ns| self.watermark_ns.max(ns));
+        if let Some(inline) = &mut self.intake.writer.inline {
+            inline.before_watermark(stored, watermark_ns);
+        }
+        match watermark_ns {
+            // The lent burst may be older than the watermark, but it is already in the ring.
             Some(watermark_ns) => {
-                self.watermark_ns = self.watermark_ns.max(watermark_ns);
-                self.producer.set_watermark(self.watermark_ns);
+                self.watermark_ns = watermark_ns;
+                self.producer.set_watermark(watermark_ns);
             }
             None => self.producer.publish(),
         }
         if let Some(inline) = &mut self.intake.writer.inline {
             // After the publication, because this may wake the analyzer.
-            self.has_news = inline.after_publish(self.is_dry, now_ns);
+            self.has_news = inline.after_publish(stored, self.is_dry, now_ns);
+            let queue = &self.intake.queue;
+            inline.work_off(stored, (self.is_dry, now_ns), || queue.has_more());
         }
         self.intake.take_events();
         if let Some(shedding) = &mut self.intake.writer.shedding {
@@ -329,6 +336,10 @@ mod tests {
             }
         }
 
+        fn has_more(&self) -> bool {
+            self.left.load(Ordering::SeqCst) > 0
+        }
+
         fn watermark(&self) -> Option<i64> {
             Some(self.frame[0].time_ns)
         }
@@ -348,7 +359,9 @@ mod tests {
     /// An inserter of a queue with `frames` frames, and handles to observe the inserter.
     fn inserter(frames: u64) -> (LiveInserter, Ring, Arc<AtomicU64>, Arc<Asked>) {
         let clock = Arc::new(FakeClock::default());
-        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let mut config = RingConfig::new(16 << 20, 1, 1);
+        config.releasing_readers = 1;
+        let ring = Ring::new(&config, None).unwrap();
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);

@@ -17,9 +17,12 @@ use crate::{
         ring_time::{Moment, clock_of},
         time::{rfc3339, seconds},
     },
-    intake::counters::{
-        CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch, QueueCounters,
-        SHED_BY,
+    intake::{
+        counters::{
+            CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch,
+            QueueCounters, SHED_BY,
+        },
+        inline::InHand,
     },
 };
 
@@ -379,6 +382,11 @@ impl QueueIntake {
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
+        let is_followed = || self.queue.has_more();
+        let burst = InHand {
+            burst,
+            is_followed: &is_followed,
+        };
         let (writer, parts) = (&mut self.writer, &mut self.parts);
         match together(frames, &self.interfaces, parts.snaplen) {
             Some((interface, false)) => {
@@ -390,7 +398,7 @@ impl QueueIntake {
             None => {}
         }
         if let Some(inline) = &mut writer.inline {
-            inline.leave();
+            inline.before_storing(producer);
         }
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
