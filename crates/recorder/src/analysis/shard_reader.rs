@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_ring::{Packet, Positions, Reader, Waker};
+use retroscope_ring::{Batch, Packet, Positions, Reader, Waker};
 
 use crate::{
     analysis::{
@@ -25,9 +25,10 @@ use crate::{
         hit_queue::HitQueue,
         predicate::DumpExpression,
         shard::{Findings, FlowEnded, NumberedPacket, NumberedPackets, Shard},
-        shard_slots::{ShardSlot, ShardSlots, UnanalyzedGap},
+        shard_slots::{AnalysisPlacement, ShardSlot, ShardSlots, UnanalyzedGap},
     },
     control::{common::RecorderShared, hits::HitRefusal, progress::promised, pulse::ThreadPulse},
+    intake::{counters::hull, inserter::shards::StoredShards},
 };
 
 /// Live: maximum number of batches that one step analyzes.
@@ -43,10 +44,20 @@ pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
 /// Reads the ring for one shard.
 #[derive(Debug)]
 pub(crate) struct ShardReader {
+    reader: Reader,
+    work: ReaderWork,
+    /// The shard, while an inserter runs this reader. Otherwise the shard is in its slot.
+    shard: Option<Box<Shard>>,
+    /// The pulse of the thread that runs [`RingReader::step`].
+    pulse: ThreadPulse,
+}
+
+/// What a reader does with the batches that it reads.
+#[derive(Debug)]
+struct ReaderWork {
     common: Arc<RecorderShared>,
     slots: Arc<ShardSlots>,
     slot: usize,
-    reader: Reader,
     /// Wakes the analyzer.
     waker: Waker,
     found: ReaderFindings,
@@ -60,14 +71,58 @@ pub(crate) struct ShardReader {
     last_ns: Vec<i64>,
     stopped_ns: Option<i64>,
     is_time_over: bool,
-    /// If the time after a stop ran out: the producer of the last packets, and the number of
-    /// packets of its batch that were left.
-    left: (usize, u64),
-    /// The shard, while an inserter runs this reader. Otherwise the shard is in its slot.
-    shard: Option<Box<Shard>>,
     stride: Stride,
-    /// The pulse of the thread that runs [`RingReader::step`].
-    pulse: ThreadPulse,
+    /// Live, if the readers divide the shards: the stored packets by shard.
+    stored: Option<Arc<StoredShards>>,
+    /// With `stored`, by producer: the packets of this shard.
+    shares: Vec<Share>,
+}
+
+/// The packets of a shard that one producer stored. The other packets of the producer belong to
+/// other shards, so an overtaken reader does not know how many packets of its own it missed. It
+/// learns the number when it reaches a record for which [`StoredShards`] has the count.
+#[derive(Debug, Default, Clone)]
+struct Share {
+    /// Packets of the shard that were analyzed or missed.
+    accounted: u64,
+    /// Time range of missed packets whose number is not known yet, ns.
+    gap_ns: Option<(i64, i64)>,
+    /// With a gap: a record behind the gap, and the packets of the shard before this record.
+    counted: Option<(u64, u64)>,
+}
+
+impl Share {
+    /// The producer overtook the reader, which continues with record `first`.
+    fn overtaken(&mut self, first: u64, span_ns: (i64, i64)) {
+        self.gap_ns = Some(hull(self.gap_ns.unwrap_or(span_ns), span_ns));
+        self.counted = self.counted.filter(|(record, _)| *record >= first);
+    }
+
+    /// With a gap: takes a count for a record from `first` on, if there is one.
+    fn look_behind(&mut self, first: u64, count: impl FnOnce() -> (u64, u64)) {
+        if self.gap_ns.is_some() && self.counted.is_none() {
+            self.counted = Some(count()).filter(|(record, _)| *record >= first);
+        }
+    }
+
+    /// The records before `end` were read, and `analyzed` packets more analyzed. `before` returns
+    /// how many of these are before a record. Returns the time range and the number of the packets
+    /// that were missed in a gap before.
+    fn read(
+        &mut self,
+        end: u64,
+        analyzed: u64,
+        before: impl FnOnce(u64) -> u64,
+    ) -> Option<((i64, i64), u64)> {
+        let mut gap = None;
+        if let Some((record, packets)) = self.counted.take_if(|(record, _)| *record <= end) {
+            let missed = packets.saturating_sub(self.accounted + before(record));
+            self.accounted += missed;
+            gap = self.gap_ns.take().map(|span_ns| (span_ns, missed));
+        }
+        self.accounted += analyzed;
+        gap
+    }
 }
 
 /// The findings of a reader that are not queued yet.
@@ -110,9 +165,10 @@ impl ShardReader {
     ) -> Self {
         let mut promises = common.intake.promises();
         for (producer, promises) in promises.iter_mut().enumerate() {
-            *promises &= producer % slots.all().len() == slot;
+            let is_mine = producer % slots.all().len() == slot;
+            *promises &= is_mine || slots.placement == AnalysisPlacement::ShardReaders;
         }
-        Self {
+        let work = ReaderWork {
             // Files have one producer, whatever the number of queues.
             last_ns: vec![i64::MIN; promises.len().max(1)],
             promises,
@@ -124,25 +180,36 @@ impl ShardReader {
             },
             slots,
             slot,
-            reader,
             waker,
             looked: 0,
             stopped_ns: None,
             is_time_over: false,
-            left: (0, 0),
-            shard: None,
             stride: Stride {
                 packets: MANY,
                 read_ns: 0,
             },
-            pulse,
+            stored: None,
+            shares: Vec::new(),
             common,
+        };
+        Self {
+            reader,
+            work,
+            shard: None,
+            pulse,
         }
+    }
+
+    /// The readers divide the shards of live packets, which inserters count in `stored`.
+    pub(crate) fn with_stored(mut self, stored: Option<Arc<StoredShards>>) -> Self {
+        self.work.shares = vec![Share::default(); self.work.promises.len()];
+        self.work.stored = stored;
+        self
     }
 
     /// Whether any packet has been a hit.
     pub(crate) fn has_found(&self) -> bool {
-        self.found.has_any
+        self.work.found.has_any
     }
 
     /// A handle that wakes this reader.
@@ -158,14 +225,14 @@ impl ShardReader {
     /// The inserter takes the shard out of its slot, if no other thread uses the shard. Until
     /// [`Self::put_back`], only the inserter may call this reader.
     pub(crate) fn take_shard(&mut self) -> bool {
-        self.shard = self.slots.all()[self.slot].take();
+        self.shard = self.work.slots.all()[self.work.slot].take();
         self.shard.is_some()
     }
 
     /// The inserter puts the shard back into its slot, after its hits.
     pub(crate) fn put_back(&mut self) {
-        let slot = &self.slots.all()[self.slot];
-        slot.queue_hits(&mut self.found.live);
+        let slot = &self.work.slots.all()[self.work.slot];
+        slot.queue_hits(&mut self.work.found.live);
         self.reader.release();
         if let Some(shard) = self.shard.take() {
             slot.put_back(shard);
@@ -175,21 +242,21 @@ impl ShardReader {
     /// Gives the hits of the inserter's shard to the analyzer. Returns `false` if the analyzer is
     /// just taking earlier hits.
     pub(crate) fn flush_hits(&mut self) -> bool {
-        let hits = &mut self.found.live;
+        let hits = &mut self.work.found.live;
         if !hits.is_empty() {
-            self.slots.all()[self.slot].try_queue_hits(hits);
+            self.work.slots.all()[self.work.slot].try_queue_hits(hits);
         }
         hits.is_empty()
     }
 
     /// Whether a producer of this reader promises watermarks.
     pub(crate) fn promises_watermarks(&self) -> bool {
-        self.promises.contains(&true)
+        self.work.promises.contains(&true)
     }
 
     /// Whether the inserter's shard has hits that the analyzer does not have yet.
     pub(crate) fn has_hits(&self) -> bool {
-        !self.found.live.is_empty()
+        !self.work.found.live.is_empty()
     }
 
     /// Holds no bucket until the next step.
@@ -199,7 +266,7 @@ impl ShardReader {
 
     /// The inserter's shard has analyzed the records of its producer before this number.
     pub(crate) fn looked(&self) -> u64 {
-        self.looked
+        self.work.looked
     }
 
     /// The inserter's shard analyzes packets that the inserter stored as records from
@@ -214,41 +281,32 @@ impl ShardReader {
         let Some(shard) = &mut self.shard else {
             return;
         };
-        let (slot, first) = (&self.slots.all()[self.slot], self.looked);
-        if !self.found.are_wanted() && !shard.needs_all_packets() {
-            self.looked += packets.len() as u64;
+        let (slots, work) = (Arc::clone(&self.work.slots), &mut self.work);
+        let (slot, first) = (&slots.all()[work.slot], work.looked);
+        let end = first + packets.len() as u64;
+        if !work.found.are_wanted() && !shard.needs_all_packets() {
+            work.looked = end;
         } else {
-            self.stride.begin(self.common.clock.mono_ns());
-            let mut analysis = BatchAnalysis {
-                common: &self.common,
-                slot,
-                found: &mut self.found,
-                pulse,
-                waker: &self.waker,
-                stride: &mut self.stride,
-                stopped_ns: &mut self.stopped_ns,
-                is_inserters: true,
-                next: first,
-                is_time_over: false,
-            };
+            work.stride.begin(work.common.clock.mono_ns());
+            let mut analysis = work.analysis(slot, pulse, true, (first, end));
             let mut packets = NumberedPackets::from(first, packets);
             analysis.run(shard, producer, &mut packets, go_on);
-            self.looked = analysis.next;
+            work.looked = analysis.next;
         }
         // Relaxed: a number that others only sum.
         slot.analyzed
-            .fetch_add(self.looked - first, Ordering::Relaxed);
+            .fetch_add(work.looked - first, Ordering::Relaxed);
     }
 
     /// The records that the inserter's shard has analyzed are published.
     pub(crate) fn after_publish(&mut self, producer: usize, now_ns: i64) -> bool {
-        self.reader.continue_at(producer, self.looked);
+        self.reader.continue_at(producer, self.work.looked);
         let Some(shard) = &mut self.shard else {
             return false;
         };
         let mut over = shard.pass(now_ns).into_iter().peekable();
         let is_any = over.peek().is_some();
-        over.for_each(|over| self.found.live.push_flow_ended(over));
+        over.for_each(|over| self.work.found.live.push_flow_ended(over));
         is_any
     }
 
@@ -259,87 +317,39 @@ impl ShardReader {
     }
 
     /// As [`RingReader::step`], in the thread of this pulse, live only as long as `go_on` returns
-    /// `true` for the time of the monotonic clock. Afterwards the reader holds no bucket if an inserter runs the reader.
+    /// `true` for the time of the monotonic clock. Afterwards the reader holds no bucket if an
+    /// inserter runs the reader.
     pub(crate) fn step_while(
         &mut self,
         pulse: &ThreadPulse,
         go_on: &mut dyn FnMut(i64) -> bool,
     ) -> bool {
         pulse.beat();
-        let live = self.common.is_live();
-        let slots = Arc::clone(&self.slots);
-        let slot = &slots.all()[self.slot];
+        let work = &mut self.work;
+        let live = work.common.is_live();
         // Read before the records, as the analyzer does.
         let promised_ns = live
-            .then(|| promised(&self.common.ring, &self.promises).min())
+            .then(|| promised(&work.common.ring, &work.promises).min())
             .flatten();
-        let shards = self.slots.all().len();
-        let (mine, is_whole) = (self.slot, live || shards == 1);
-        let is_mine = move |(_, packet): &NumberedPacket<'_>| {
-            is_whole || usize::from(packet.shard) % shards == mine
-        };
-        let mut own = self.shard.take();
         let is_enough = Cell::new(false);
         let mut go_on = |now_ns| {
             is_enough.set(!go_on(now_ns));
             !is_enough.get()
         };
         if live {
-            self.stride.begin(self.common.clock.mono_ns());
+            work.stride.begin(work.common.clock.mono_ns());
         }
         let (mut batches, mut rest) = (0, None);
-        while !live || (batches < BATCHES && !self.is_time_over && !is_enough.get()) {
+        while !live
+            || (batches < BATCHES && rest.is_none() && !work.is_time_over && !is_enough.get())
+        {
             let Some(batch) = self.reader.next() else {
                 break;
             };
-            let last_ns = &mut self.last_ns[batch.producer];
-            let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
-            if batch.missed.packets > 0 {
-                slot.miss(UnanalyzedGap {
-                    producer: batch.producer,
-                    span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
-                    packets: batch.missed.packets,
-                    is_lapped: true,
-                });
-            }
-            if !live {
-                // `next` has just released the bucket of the previous batch. So when the analyzer
-                // has seen everything, no reader holds a bucket that may be overwritten.
-                slot.queue_found(&mut self.found.files, self.looked);
-            }
-            let batch_end = batch.first + batch.len() as u64;
-            let mut packets = NumberedPackets::from(batch.first, batch.iter()).filter(is_mine);
-            let mut analysis = BatchAnalysis {
-                common: &self.common,
-                slot,
-                found: &mut self.found,
-                pulse,
-                waker: &self.waker,
-                stride: &mut self.stride,
-                stopped_ns: &mut self.stopped_ns,
-                is_inserters: own.is_some(),
-                next: batch.first,
-                is_time_over: false,
-            };
-            let mut look = |shard: &mut Shard| {
-                analysis.run(shard, batch.producer, &mut packets, &mut go_on);
-            };
-            match own.as_deref_mut() {
-                Some(shard) => look(shard),
-                None => _ = slot.visit_waiting(look),
-            }
-            self.is_time_over = analysis.is_time_over;
-            let end = if live { analysis.next } else { batch_end };
-            self.looked = end;
+            let end = work.batch(&batch, self.shard.as_deref_mut(), pulse, &mut go_on);
+            let is_whole = end == batch.first + batch.len() as u64;
+            rest = (!is_whole).then_some((batch.producer, end));
             batches += 1;
-            // Relaxed: a number that others only sum.
-            slot.analyzed
-                .fetch_add(end - batch.first, Ordering::Relaxed);
-            if self.is_time_over {
-                self.left = (batch.producer, batch_end - end);
-            } else if end < batch_end {
-                rest = Some((batch.producer, end));
-            }
         }
         let more = live && (batches == BATCHES || is_enough.get());
         match rest {
@@ -347,11 +357,11 @@ impl ShardReader {
             None if !more => self.reader.finish(),
             None => {}
         }
-        self.shard = own;
+        let slot = &work.slots.all()[work.slot];
         if self.shard.is_some() {
             self.reader.release();
         } else if !live {
-            slot.queue_found(&mut self.found.files, self.looked);
+            slot.queue_found(&mut work.found.files, work.looked);
         } else if !more {
             slot.promise(promised_ns.unwrap_or(i64::MAX));
         }
@@ -361,27 +371,154 @@ impl ShardReader {
     /// Analyzes the remaining packets after the inserters have ended. If a live recording is
     /// stopped, the analysis takes about 3 s at most.
     pub(crate) fn end(mut self) {
-        while self.step() && !self.is_time_over {}
-        let (ring, positions) = (&self.common.ring, self.reader.positions());
-        let now_ns = self.common.clock.now().ring_ns;
+        while self.step() && !self.work.is_time_over {}
+        if self.work.is_time_over || self.work.stored.is_some() {
+            self.leave_rest();
+        }
+    }
+
+    /// At the end: counts the packets that are left unread, and the packets that were missed.
+    fn leave_rest(&mut self) {
+        let work = &mut self.work;
+        let (slots, is_mine) = (Arc::clone(&work.slots), work.is_mine());
+        let slot = &slots.all()[work.slot];
+        let now_ns = work.common.clock.now().ring_ns;
+        let mut unread = vec![0; work.last_ns.len()];
+        while let Some(batch) = self.reader.next() {
+            // A reader that divides the producers has only packets of its own.
+            let packets = batch.iter().filter(|packet| is_mine(packet.shard));
+            unread[batch.producer] += packets.count() as u64;
+            if batch.missed.packets > 0 {
+                let span_ns = (work.last_ns[batch.producer].min(now_ns), now_ns);
+                work.missed(batch.producer, batch.first, batch.missed.packets, span_ns);
+            }
+        }
+        for (producer, unread) in unread.into_iter().enumerate() {
+            let span_ns = (work.last_ns[producer].min(now_ns), now_ns);
+            let gap = |packets, is_lapped| UnanalyzedGap {
+                producer,
+                span_ns,
+                packets,
+                is_lapped,
+            };
+            if unread > 0 {
+                slot.miss(gap(unread, false));
+            }
+            if let Some(stored) = &work.stored {
+                let share = &work.shares[producer];
+                let (_, packets) = stored.get(producer, is_mine);
+                let missed = packets.saturating_sub(share.accounted + unread);
+                if missed > 0 {
+                    slot.miss(gap(missed, true));
+                }
+            }
+        }
+    }
+}
+
+impl ReaderWork {
+    /// Whether packets of this shard number belong to this reader.
+    fn is_mine(&self) -> impl Fn(u8) -> bool + Copy + use<> {
         let shards = self.slots.all().len();
-        for producer in
-            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.slot)
-        {
-            let (broken_off, left) = self.left;
-            let left = if producer == broken_off { left } else { 0 };
-            let behind = ring
-                .published(producer)
-                .saturating_sub(positions.get(producer));
-            let packets = behind + left;
-            if packets > 0 {
-                self.slots.all()[self.slot].miss(UnanalyzedGap {
+        let is_divided = self.slots.placement == AnalysisPlacement::ShardReaders && shards > 1;
+        let mine = self.slot;
+        move |shard| !is_divided || usize::from(shard) % shards == mine
+    }
+
+    /// The producer overwrote `packets` packets of all shards, in this time range, before the reader
+    /// read them. The reader continues with record `first`.
+    fn missed(&mut self, producer: usize, first: u64, packets: u64, span_ns: (i64, i64)) {
+        if self.stored.is_some() {
+            return self.shares[producer].overtaken(first, span_ns);
+        }
+        self.slots.all()[self.slot].miss(UnanalyzedGap {
+            producer,
+            span_ns,
+            packets,
+            is_lapped: true,
+        });
+    }
+
+    /// Analyzes a batch, live only as long as `go_on` returns `true`. Returns the record before
+    /// which all packets of this reader are analyzed.
+    fn batch(
+        &mut self,
+        batch: &Batch<'_>,
+        own: Option<&mut Shard>,
+        pulse: &ThreadPulse,
+        go_on: &mut dyn FnMut(i64) -> bool,
+    ) -> u64 {
+        let live = self.common.is_live();
+        let (producer, first) = (batch.producer, batch.first);
+        let batch_end = first + batch.len() as u64;
+        let from_ns = std::mem::replace(&mut self.last_ns[producer], batch.oldest_ns);
+        if batch.missed.packets > 0 {
+            let span_ns = (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns));
+            self.missed(producer, first, batch.missed.packets, span_ns);
+        }
+        let slots = Arc::clone(&self.slots);
+        let (slot, is_mine) = (&slots.all()[self.slot], self.is_mine());
+        if let Some(stored) = &self.stored {
+            self.shares[producer].look_behind(first, || stored.get(producer, is_mine));
+        }
+        if !live {
+            // `next` has just released the bucket of the previous batch. So when the analyzer has
+            // seen everything, no reader holds a bucket that may be overwritten.
+            slot.queue_found(&mut self.found.files, self.looked);
+        }
+        let mine = move |(_, packet): &NumberedPacket<'_>| is_mine(packet.shard);
+        let mut packets = NumberedPackets::from(first, batch.iter()).filter(mine);
+        let is_inserters = own.is_some();
+        let mut analysis = self.analysis(slot, pulse, is_inserters, (first, batch_end));
+        let look = |shard: &mut Shard| analysis.run(shard, producer, &mut packets, go_on);
+        match own {
+            Some(shard) => Some(shard).map(look),
+            None => slot.visit_waiting(look),
+        };
+        let (analyzed, is_time_over) = (analysis.analyzed, analysis.is_time_over);
+        let end = if live { analysis.next } else { batch_end };
+        (self.is_time_over, self.looked) = (is_time_over, end);
+        // Relaxed: a number that others only sum.
+        slot.analyzed.fetch_add(analyzed, Ordering::Relaxed);
+        if self.stored.is_some() {
+            let before = |record| {
+                let before = NumberedPackets::from(first, batch.iter());
+                let before = before.take_while(|(number, _)| *number < record);
+                before.filter(mine).count() as u64
+            };
+            if let Some((span_ns, packets)) = self.shares[producer].read(end, analyzed, before) {
+                slot.miss(UnanalyzedGap {
                     producer,
-                    span_ns: (self.last_ns[producer].min(now_ns), now_ns),
+                    span_ns,
                     packets,
-                    is_lapped: false,
+                    is_lapped: true,
                 });
             }
+        }
+        end
+    }
+
+    /// The analysis of the records from `span.0` to before `span.1`.
+    fn analysis<'a>(
+        &'a mut self,
+        slot: &'a ShardSlot,
+        pulse: &'a ThreadPulse,
+        is_inserters: bool,
+        span: (u64, u64),
+    ) -> BatchAnalysis<'a> {
+        BatchAnalysis {
+            common: &self.common,
+            slot,
+            found: &mut self.found,
+            pulse,
+            waker: &self.waker,
+            stride: &mut self.stride,
+            stopped_ns: &mut self.stopped_ns,
+            is_inserters,
+            next: span.0,
+            end: span.1,
+            analyzed: 0,
+            is_time_over: false,
         }
     }
 }
@@ -389,15 +526,15 @@ impl ShardReader {
 impl RingReader for ShardReader {
     /// Whether another thread waits for the findings of this reader.
     fn has_deadline(&self) -> bool {
-        !self.common.is_live() || self.common.counters.are_dumps_unfinished()
+        !self.work.common.is_live() || self.work.common.counters.are_dumps_unfinished()
     }
 
     /// Sleeps until there is something to read, or until the timeout. Returns how long the thread
     /// slept.
     fn wait(&mut self, timeout: Duration) -> Duration {
-        let start_ns = self.common.clock.mono_ns();
+        let start_ns = self.work.common.clock.mono_ns();
         self.reader.wait(timeout);
-        let slept_ns = self.common.clock.mono_ns().saturating_sub(start_ns);
+        let slept_ns = self.work.common.clock.mono_ns().saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
@@ -420,8 +557,11 @@ struct BatchAnalysis<'a> {
     stopped_ns: &'a mut Option<i64>,
     /// Whether hits stay in `found` until the inserter queues them.
     is_inserters: bool,
-    /// The record after the last analyzed one.
+    /// The record before which all packets are analyzed.
     next: u64,
+    /// The record after the last one.
+    end: u64,
+    analyzed: u64,
     is_time_over: bool,
 }
 
@@ -450,6 +590,8 @@ impl BatchAnalysis<'_> {
             };
             let look = || shard.analyze(producer, packets, &mut chunk, self.found);
             let count = self.slot.times.time(clock, look);
+            self.analyzed += count as u64;
+            self.next = packets.clone().next().map_or(self.end, |(next, _)| next);
             if count == 0 {
                 return;
             }
@@ -462,7 +604,6 @@ impl BatchAnalysis<'_> {
                 }
                 continue;
             }
-            self.next += count as u64;
             if !self.is_inserters && !self.found.live.is_empty() {
                 self.slot.queue_hits(&mut self.found.live);
                 self.waker.wake();
@@ -509,9 +650,9 @@ fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
 
 impl Drop for ShardReader {
     fn drop(&mut self) {
-        let slot = &self.slots.all()[self.slot];
-        slot.queue_found(&mut self.found.files, u64::MAX);
+        let slot = &self.work.slots.all()[self.work.slot];
+        slot.queue_found(&mut self.work.found.files, u64::MAX);
         slot.promise(i64::MAX);
-        self.waker.wake();
+        self.work.waker.wake();
     }
 }

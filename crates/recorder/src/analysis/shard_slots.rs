@@ -97,8 +97,11 @@ pub(crate) enum AnalysisPlacement {
     /// readers of inserters that have no time.
     Inserters,
     /// Each shard has a reader with its own thread. From files with `analyzers=inline`, the thread
-    /// of the inserter runs the only reader.
+    /// Live: reader threads, one for each shard. The readers divide the producers.
     Readers,
+    /// Reader threads, one for each shard. Each reads all packets, and analyzes the packets that
+    /// inserters assigned to its shard.
+    ShardReaders,
 }
 
 impl AnalysisPlacement {

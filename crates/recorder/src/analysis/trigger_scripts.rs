@@ -175,8 +175,9 @@ impl TriggerScripts {
         }
     }
 
-    /// Takes the flows that modules had dumped and that ended before the packet at index `until` of
-    /// the chunk, or earlier. Rules of scripts have numbers from `first` on.
+    /// Takes the ended flows for which modules requested dumps, up to the flows that ended just
+    /// before the packet at index `until` of the chunk. Rules of scripts have numbers from `first`
+    /// on, and rules of modules follow.
     pub(crate) fn take_ended_flows(&mut self, until: usize, first: usize) -> Vec<FlowEnded> {
         let first = first + self.scripts.len();
         let modules = self.modules.iter_mut().enumerate();

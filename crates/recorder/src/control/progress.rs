@@ -218,7 +218,8 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) open_dumps: AtomicU64,
     /// Trigger scripts that are disabled.
     pub(crate) trigger_scripts_failed: AtomicU64,
-    /// Whether the dump script is disabled: 0 or 1. Written by the thread that has the script.
+    /// Whether the dump script is disabled: 0 or 1. Written by each thread that calls the
+    /// script.
     pub(crate) dump_script_failed: AtomicU64,
     /// Dumps whose window the analyzer has closed.
     pub(crate) closed_dumps: AtomicU64,

@@ -547,7 +547,7 @@ fn touch(a: (i64, i64), b: (i64, i64)) -> bool {
 }
 
 /// The smallest range that contains both ranges.
-pub(super) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
+pub(crate) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
     (a.0.min(b.0), a.1.max(b.1))
 }
 

@@ -15,13 +15,9 @@ use crate::{
         triggers::Triggers,
     },
     control::{common::RecorderShared, lock, ring_time::StampRestorer},
-    intake::marks::Marks,
+    intake::{inserter::shards::SHARDS, marks::Marks},
     start::config::Analyzers,
 };
-
-/// Largest number of shards for files: a record has 5 bits for its shard
-/// (`intake/inserter/shards.rs`).
-pub(crate) const FILE_SHARDS_MAX: usize = 32;
 
 impl Analyzers {
     /// Replaces `auto` by `inline` from files if packets may be shed (`sheds`). From files, before
@@ -42,12 +38,11 @@ impl Analyzers {
         }
     }
 
-    /// Readers of the ring that shards may need, for sources with this number of queues.
-    pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
-        let most = if offline { FILE_SHARDS_MAX } else { queues };
+    /// Readers of the ring that shards may need.
+    pub(crate) fn readers_max(self, offline: bool) -> usize {
         match self {
             Self::Inline if offline => 1,
-            Self::Threads(threads) if threads.get().min(most) > 1 => threads.get().min(most),
+            Self::Threads(threads) if threads.get() > 1 => threads.get().min(SHARDS),
             Self::Auto | Self::Inline | Self::Threads(_) => 0,
         }
     }
@@ -88,15 +83,15 @@ pub(crate) fn choose(
         let notice = format!("analyzers: one thread looks at all packets: {why}");
         (AnalysisPlacement::Analyzer, 1, Some(notice))
     };
-    let readers = |asked: usize| match asked.min(it.readers) {
+    let readers = |placement, asked: usize| match asked.min(it.readers) {
         0 | 1 => only_one("there is no room for more readers in a --ring of this size"),
         readers if readers < asked => {
             let notice = format!(
                 "analyzers: {readers} threads look at packets: there is no room for more readers in a --ring of this size"
             );
-            (AnalysisPlacement::Readers, readers, Some(notice))
+            (placement, readers, Some(notice))
         }
-        readers => (AnalysisPlacement::Readers, readers, None),
+        readers => (placement, readers, None),
     };
     let script = "a script wants to see all packets in order (partition = 'flow' or 'host' in its file says that it does not)";
     let flows = "flows are counted, and told in the order in which they end";
@@ -108,9 +103,9 @@ pub(crate) fn choose(
         return Ok(match analyzers {
             // A small ring has no room for the reader; the analyzer finds the same hits.
             Analyzers::Inline if it.readers == 0 || it.modules => one,
-            Analyzers::Inline => (AnalysisPlacement::Readers, 1, None),
+            Analyzers::Inline => (AnalysisPlacement::ShardReaders, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
-                readers(threads.get().min(FILE_SHARDS_MAX))
+                readers(AnalysisPlacement::ShardReaders, threads.get().min(SHARDS))
             }
             Analyzers::Threads(threads) if threads.get() > 1 => only_one(match it {
                 Situation { flows: true, .. } => flows,
@@ -120,7 +115,8 @@ pub(crate) fn choose(
             Analyzers::Auto | Analyzers::Threads(_) => one,
         });
     }
-    let why_not = match it.triggers.into_iter().chain(it.dump).min() {
+    let least = it.triggers.into_iter().chain(it.dump).min();
+    let why_not = match least {
         _ if it.queues == 1 => None,
         Some(Partition::None) => Some(script),
         Some(Partition::Host) => {
@@ -144,12 +140,16 @@ pub(crate) fn choose(
             None => (AnalysisPlacement::Inserters, it.queues, None),
             Some(why) => return Err(format!("analyzers = \"inline\": {why}")),
         },
-        Analyzers::Threads(threads) => match (threads.get().min(it.queues), why_not) {
-            (1, _) if threads.get() == 1 => one,
-            (1, _) => only_one("they come by one queue"),
-            (_, Some(why)) => only_one(why),
-            (threads, None) => readers(threads),
-        },
+        Analyzers::Threads(threads) if threads.get() == 1 => one,
+        Analyzers::Threads(_) if least == Some(Partition::None) => only_one(script),
+        // Dividing the queues costs nothing. Dividing the address pairs keeps together what comes by
+        // several queues, and serves more threads than queues.
+        Analyzers::Threads(threads) if threads.get() <= it.queues && why_not.is_none() => {
+            readers(AnalysisPlacement::Readers, threads.get())
+        }
+        Analyzers::Threads(threads) => {
+            readers(AnalysisPlacement::ShardReaders, threads.get().min(SHARDS))
+        }
     })
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn place_shards(
     let has_modules = (scripts.iter()).any(|functions| functions.triggers.has_modules());
     let kind = (common.is_live(), has_modules);
     let derive = |dump| Derivation::new(templates.clone(), dump, stamps(), kind);
-    let is_derived_apart = !common.is_live() && who == AnalysisPlacement::Readers;
+    let is_derived_apart = !common.is_live() && who == AnalysisPlacement::ShardReaders;
     let mut derivation = None;
     let mut shards = Vec::with_capacity(scripts.len());
     let siblings = (1..scripts.len()).map(|_| rules.sibling());
@@ -236,10 +236,11 @@ mod tests {
             offline: true,
             ..one
         };
-        let (analyzer, inserters, readers) = (
+        let (analyzer, inserters, readers, shards) = (
             AnalysisPlacement::Analyzer,
             AnalysisPlacement::Inserters,
             AnalysisPlacement::Readers,
+            AnalysisPlacement::ShardReaders,
         );
         let (auto, inline) = (Analyzers::Auto, Analyzers::Inline);
         for (analyzers, situation, expected) in [
@@ -291,11 +292,22 @@ mod tests {
                 None,
             ),
             (threads(1), four, Some((analyzer, 1))),
-            (threads(2), one, Some((analyzer, 1))),
+            (threads(2), one, Some((shards, 2))),
             (threads(2), four, Some((readers, 2))),
-            (threads(8), four, Some((readers, 4))),
-            (threads(8), of(Partition::Host), Some((analyzer, 1))),
-            (threads(8), of(Partition::Flow), Some((readers, 4))),
+            (threads(4), of(Partition::Flow), Some((readers, 4))),
+            (threads(4), apart, Some((readers, 4))),
+            (
+                threads(4),
+                Situation {
+                    flows: true,
+                    ..apart
+                },
+                Some((shards, 4)),
+            ),
+            (threads(8), four, Some((shards, 8))),
+            (threads(40), four, Some((shards, SHARDS))),
+            (threads(4), of(Partition::Host), Some((shards, 4))),
+            (threads(4), of(Partition::None), Some((analyzer, 1))),
             (
                 threads(2),
                 Situation {
@@ -305,17 +317,17 @@ mod tests {
                 Some((analyzer, 1)),
             ),
             (auto, file, Some((analyzer, 1))),
-            (inline, file, Some((readers, 1))),
+            (inline, file, Some((shards, 1))),
             (threads(1), file, Some((analyzer, 1))),
-            (threads(4), file, Some((readers, 4))),
-            (threads(40), file, Some((readers, FILE_SHARDS_MAX))),
+            (threads(4), file, Some((shards, 4))),
+            (threads(40), file, Some((shards, SHARDS))),
             (
                 threads(4),
                 Situation {
                     triggers: Some(Partition::Host),
                     ..file
                 },
-                Some((readers, 4)),
+                Some((shards, 4)),
             ),
             (
                 threads(4),
@@ -332,7 +344,7 @@ mod tests {
                     learns: true,
                     ..file
                 },
-                Some((readers, 4)),
+                Some((shards, 4)),
             ),
         ] {
             assert_eq!(
@@ -340,8 +352,12 @@ mod tests {
                 expected,
                 "{analyzers:?} {situation:?}"
             );
-            if let Some((AnalysisPlacement::Readers, shards)) = expected {
-                let readers = analyzers.readers_max(situation.offline, situation.queues);
+            if let Some((
+                placement @ (AnalysisPlacement::Readers | AnalysisPlacement::ShardReaders),
+                shards,
+            )) = expected
+            {
+                let readers = analyzers.readers_max(situation.offline);
                 assert!(shards <= readers, "{analyzers:?} {situation:?}");
                 let small = Situation {
                     readers: shards - 1,
@@ -349,7 +365,7 @@ mod tests {
                 };
                 let (who, fewer) = chosen(analyzers, small).unwrap();
                 assert!(fewer <= small.readers.max(1), "{analyzers:?} {situation:?}");
-                assert_eq!(who == AnalysisPlacement::Readers, fewer > 1);
+                assert_eq!(who == placement, fewer > 1);
             }
         }
     }

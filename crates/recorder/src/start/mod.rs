@@ -78,7 +78,11 @@ use crate::{
     intake::{
         Intake,
         inline::{InlineParts, SharedReaders},
-        inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::ShardHash},
+        inserter::{
+            parts::InserterParts,
+            queue_intake::QueueIntake,
+            shards::{ShardHash, StoredShards},
+        },
         interfaces::Interfaces,
         marks::Marks,
         placement::{AnalysisResources, PlacementShared},
@@ -196,7 +200,7 @@ impl OpenedRecorder {
         // Scripts are not loaded yet, so each trigger script counts as a script that shunts.
         let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
         let analyzers = config.analyzers.decided(config.offline, may_shed);
-        let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
+        let readers = ring_config.add_readers(analyzers.readers_max(config.offline))?;
         ring_config.releasing_readers = analyzers.releasing_readers_max(config.offline, queues);
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
@@ -344,7 +348,10 @@ impl Planned {
             self.classes.as_ref().map(|it| &it.marks),
             &common,
         );
-        let mut shard_readers = shard_readers(&common, &slots, &waker)?;
+        let is_sharded = self.placement == AnalysisPlacement::ShardReaders && slots.all().len() > 1;
+        let stored_shards = (is_sharded && !config.offline)
+            .then(|| Arc::new(StoredShards::new(self.opened.queues)));
+        let mut shard_readers = shard_readers(&common, &slots, &waker, stored_shards.as_ref())?;
         if let Some(classes) = &mut self.classes {
             let of_shards = shard_readers.iter().map(ShardReader::positions);
             classes.readers = of_shards.chain([positions.clone()]).collect();
@@ -367,7 +374,8 @@ impl Planned {
             filter: expressions.filter.map(Box::new),
             classes: self.classes,
             inline,
-            shards: (config.offline && shard_readers.len() > 1).then(ShardHash::random),
+            shards: is_sharded.then(ShardHash::random),
+            stored_shards,
             ..InserterParts::new(config, Arc::clone(&common))
         };
         let intakes = QueueIntake::of_all(self.opened.sources, &for_inserters)?;
@@ -628,25 +636,31 @@ pub(crate) fn shard_readers(
     common: &Arc<RecorderShared>,
     slots: &Arc<ShardSlots>,
     waker: &Waker,
+    stored: Option<&Arc<StoredShards>>,
 ) -> Result<Vec<ShardReader>, RingError> {
     if !slots.placement.has_readers() {
         return Ok(Vec::new());
     }
     let shards = slots.all().len();
-    let readers = if common.is_live() {
-        common.ring.group_of(GroupKind::Lapped, shards)?
-    } else {
+    let kind = match common.is_live() {
+        true => GroupKind::Lapped,
+        false => GroupKind::Gating,
+    };
+    let readers = match slots.placement {
         // Each reader reads all records.
-        let readers = (0..shards).map(|_| common.ring.group(GroupKind::Gating));
-        readers.collect::<Result<_, _>>()?
+        AnalysisPlacement::ShardReaders => (0..shards)
+            .map(|_| common.ring.group(kind))
+            .collect::<Result<_, _>>()?,
+        _ => common.ring.group_of(kind, shards)?,
     };
     let each = readers.into_iter().enumerate().map(|(slot, reader)| {
         let place = (Arc::clone(slots), slot);
         let pulse = match slots.placement {
-            AnalysisPlacement::Readers => common.pulses.of(format!("shard-{slot}")),
-            _ => ThreadPulse::default(),
+            AnalysisPlacement::Inserters => ThreadPulse::default(),
+            _ => common.pulses.of(format!("shard-{slot}")),
         };
-        ShardReader::new(Arc::clone(common), place, reader, (waker.clone(), pulse))
+        let reader = ShardReader::new(Arc::clone(common), place, reader, (waker.clone(), pulse));
+        reader.with_stored(stored.cloned())
     });
     Ok(each.collect())
 }

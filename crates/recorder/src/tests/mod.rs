@@ -3,6 +3,7 @@
 
 mod alert_marks;
 mod alerts;
+mod analyzers;
 mod bounds;
 mod clock;
 mod compression;

@@ -51,7 +51,12 @@ use crate::{
     intake::{
         Intake,
         inline::{InlineParts, SharedReaders},
-        inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
+        inserter::{
+            live::LiveInserter,
+            parts::InserterParts,
+            queue_intake::QueueIntake,
+            shards::{ShardHash, StoredShards},
+        },
         interfaces::Interfaces,
         placement::{AnalysisResources, PlacementShared},
     },
@@ -215,7 +220,7 @@ impl Rig {
             eviction_detail: plan.eviction_detail,
             ..RingConfig::new(plan.ring_bytes, plan.queues, 1)
         };
-        let readers = plan.analyzers.readers_max(false, plan.queues);
+        let readers = plan.analyzers.readers_max(false);
         let readers = ring.add_readers(readers).unwrap();
         ring.releasing_readers = plan.analyzers.releasing_readers_max(false, plan.queues);
         let ring = Ring::new(&ring, None).unwrap();
@@ -273,7 +278,10 @@ impl Rig {
         let templates = &expressions.templates;
         let (slots, derivation) =
             place_shards(who, looks, templates, of_flows.as_ref(), None, &common);
-        let mut readers = shard_readers(&common, &slots, &reader.waker()).unwrap();
+        let is_sharded = who == AnalysisPlacement::ShardReaders;
+        let stored_shards = is_sharded.then(|| Arc::new(StoredShards::new(plan.queues)));
+        let mut readers =
+            shard_readers(&common, &slots, &reader.waker(), stored_shards.as_ref()).unwrap();
         let of_inserters = match who {
             AnalysisPlacement::Inserters => std::mem::take(&mut readers),
             _ => Vec::new(),
@@ -295,6 +303,8 @@ impl Rig {
         });
         let for_inserters = InserterParts {
             inline,
+            shards: is_sharded.then(ShardHash::random),
+            stored_shards,
             hold_ns: 100 * MS,
             ..InserterParts::new(&config, Arc::clone(&common))
         };

@@ -98,7 +98,8 @@ pub(super) fn search<R: Read>(
 /// The filter and the state of its compilation for link types.
 struct Links {
     filter: Filter,
-    /// Number of interfaces of the file for which `learn` has compiled the filter.
+    /// Number of interfaces of the file that `learn` has seen. For some of these the filter may not
+    /// have compiled.
     known: usize,
     /// Whether the filter compiled for a link type.
     compiled: bool,

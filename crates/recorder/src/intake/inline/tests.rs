@@ -50,7 +50,7 @@ pub(crate) fn inline(
         None,
         common,
     );
-    let readers = shard_readers(common, &slots, &reader.waker()).unwrap();
+    let readers = shard_readers(common, &slots, &reader.waker(), None).unwrap();
     let parts = InlineParts {
         slots,
         readers: SharedReaders::new(readers).unwrap(),

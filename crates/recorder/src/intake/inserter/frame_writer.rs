@@ -5,6 +5,8 @@
 //! each run of frames that match the capture filter. If frames have tags to restore, copies with
 //! tags are made, and the copies are plain. The frames of other bursts are processed individually.
 
+use std::cell::Cell;
+
 use retroscope_capture::{FrameMeta, LentFrame};
 use retroscope_flow::ShedCause;
 use retroscope_packet::LinkType;
@@ -13,7 +15,7 @@ use retroscope_ring::{Producer, Record};
 use super::{
     frame::{PutBack, TAG_BYTES, WireFrame, has_tag},
     parts::{InserterParts, KnownInterface},
-    shards::ShardHash,
+    shards::{ShardCounts, ShardHash},
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
@@ -26,6 +28,8 @@ use crate::intake::{
 #[derive(Debug, Default)]
 pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
+    /// Packets stored until now, by shard, if packets have shards.
+    pub(super) shard_counts: ShardCounts,
     /// First and last ring time of packets that found no bucket.
     pub(super) refused_ns: Option<(i64, i64)>,
     /// Ring time of the last packet whose interface has no number.
@@ -128,24 +132,38 @@ impl FrameWriter {
         producer: &mut Producer,
         shards: Option<&ShardHash>,
     ) {
-        // Two loops, so that live frames have no extra branch.
+        // Two loops, so that frames without shards have no extra branch.
         match shards {
-            None => self.store_sharded(burst, frames, interface, producer, |_| 0),
+            None => self.store_sharded(burst, frames, interface, producer, (|_| 0, |_| ())),
             Some(shards) => {
+                let mut counts = self.shard_counts;
+                let cells = Cell::from_mut(&mut counts[..]).as_slice_of_cells();
                 let of = |data: &[u8]| shards.of(interface.link_type, data);
-                self.store_sharded(burst, frames, interface, producer, of);
+                let stored = |data: &[u8]| {
+                    let shard = of(data);
+                    let count = &cells[usize::from(shard)];
+                    count.set(count.get() + 1);
+                    shard
+                };
+                let refused = |data: &[u8]| {
+                    let count = &cells[usize::from(of(data))];
+                    count.set(count.get() - 1);
+                };
+                self.store_sharded(burst, frames, interface, producer, (stored, refused));
+                self.shard_counts = counts;
             }
         }
     }
 
-    /// As [`Self::store_plain`], with the shard computed from the bytes of each frame.
+    /// As [`Self::store_plain`]. `shard_of` counts a frame and computes its shard from its bytes;
+    /// `refused` takes back the count of a frame that was not stored.
     fn store_sharded(
         &mut self,
         burst: &InHand<'_>,
         frames: &[FrameMeta],
         interface: KnownInterface,
         producer: &mut Producer,
-        shard_of: impl Fn(&[u8]) -> u8,
+        (shard_of, refused): (impl Fn(&[u8]) -> u8, impl Fn(&[u8])),
     ) {
         let is_ethernet = interface.link_type == LinkType::ETHERNET;
         let offset_ns = self.offset_ns;
@@ -181,12 +199,13 @@ impl FrameWriter {
             }
             rest = behind;
             if result.is_err()
-                && let Some((refused, behind)) = rest.split_first()
+                && let Some((frame, behind)) = rest.split_first()
             {
                 // The refused frame was counted by the pass, but not stored.
-                bytes -= u64::from(refused.captured_len);
-                tagged -= u64::from(is_tagged(data(refused)));
-                self.refuse(refused.time_ns);
+                bytes -= u64::from(frame.captured_len);
+                tagged -= u64::from(is_tagged(data(frame)));
+                refused(data(frame));
+                self.refuse(frame.time_ns);
                 rest = behind;
             }
             self.count.stored += stored.len() as u64;
@@ -372,6 +391,7 @@ impl FrameWriter {
                 self.count.stored_bytes += wire.captured_len() as u64;
                 self.count.cut += u64::from(is_cut);
                 self.count.tagged += u64::from(is_tagged);
+                self.shard_counts[usize::from(record.shard)] += 1;
             }
             Err(_) => self.refuse(frame.meta.time_ns),
         }

@@ -148,6 +148,10 @@ impl LiveInserter {
         if let Some(inline) = &mut self.intake.writer.inline {
             inline.before_watermark(stored, watermark_ns);
         }
+        if let Some(shards) = &self.intake.parts.stored_shards {
+            let counts = &self.intake.writer.shard_counts;
+            shards.set(self.producer.id(), stored, counts);
+        }
         match watermark_ns {
             // The lent burst may be older than the watermark, but it is already in the ring.
             Some(watermark_ns) => {

@@ -11,7 +11,7 @@ use std::{
 use retroscope_capture::clock::duration_ns;
 use retroscope_packet::LinkType;
 
-use super::shards::ShardHash;
+use super::shards::{ShardHash, StoredShards};
 use crate::{
     control::common::RecorderShared,
     intake::{capture_filter::CaptureFilter, inline::InlineParts, shedding::SheddingConfig},
@@ -44,8 +44,11 @@ pub(crate) struct InserterParts {
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live: the parts that an inserter needs to run a shard. `None`: inserters run no shards.
     pub(crate) inline: Option<InlineParts>,
-    /// From files: assigns packets to shards. Live, the shard number is 0.
+    /// Assigns packets to shards, if several readers divide the shards. Otherwise the shard number
+    /// is 0.
     pub(crate) shards: Option<ShardHash>,
+    /// Live, with `shards`: the stored packets by shard.
+    pub(crate) stored_shards: Option<Arc<StoredShards>>,
     /// How late a packet may be if its stamp is not from the system's clock, ns.
     pub(crate) hold_ns: i64,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
@@ -64,6 +67,7 @@ impl InserterParts {
             remaining: count.map(|n| Arc::new(AtomicI64::new(n))),
             inline: None,
             shards: None,
+            stored_shards: None,
             hold_ns: duration_ns(config.hold),
             duration_ns: config.duration.map(duration_ns),
         }

@@ -22,12 +22,44 @@ use std::{
     array,
     hash::{BuildHasher, RandomState},
     net::IpAddr,
+    sync::Mutex,
 };
 
 use retroscope_packet::{CommonHeaders, LinkType, MacAddr, parse};
 
+use crate::control::lock;
+
 /// Bits of a shard number.
 const SHARD_BITS: u32 = 5;
+/// Number of shards.
+pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
+
+/// Packets by shard.
+pub(crate) type ShardCounts = [u64; SHARDS];
+
+/// Live, for each producer: the packets that were stored before a record, by shard. A reader that
+/// was overtaken learns here how many packets of its shards it missed.
+#[derive(Debug)]
+pub(crate) struct StoredShards(Vec<Mutex<(u64, ShardCounts)>>);
+
+impl StoredShards {
+    pub(crate) fn new(producers: usize) -> Self {
+        Self((0..producers).map(|_| Mutex::default()).collect())
+    }
+
+    /// The producer has stored `records` records, with these packets by shard. Only its inserter
+    /// calls this.
+    pub(super) fn set(&self, producer: usize, records: u64, packets: &ShardCounts) {
+        *lock(&self.0[producer]) = (records, *packets);
+    }
+
+    /// A number of records, and how many packets of these records satisfy `is_mine`.
+    pub(crate) fn get(&self, producer: usize, is_mine: impl Fn(u8) -> bool) -> (u64, u64) {
+        let (records, packets) = *lock(&self.0[producer]);
+        let mine = (0..).zip(packets).filter(|(shard, _)| is_mine(*shard));
+        (records, mine.map(|(_, packets)| packets).sum())
+    }
+}
 
 /// A keyed hash that maps address pairs to shards.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ fn placement(analyzers: Analyzers) -> ShardPlacement {
     ShardPlacement::new(PlacementShared::new(analyzers, ROOM))
 }
 
-/// The source was dry until now, and no packet waits.
+/// The source wakes after it ran dry, and its first packet has waited for 0 ns.
 fn wakes(placement: &mut ShardPlacement, now_ns: i64) {
     placement.observe_drain(true, now_ns);
     placement.observe_wait(now_ns, 0);
