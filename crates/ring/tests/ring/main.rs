@@ -4,6 +4,7 @@
 
 mod attach;
 mod burst;
+mod example;
 mod features;
 mod modes;
 mod oracle;

@@ -9,5 +9,6 @@
 mod foreign;
 mod live;
 mod pattern;
+mod readers;
 mod region;
 mod role;

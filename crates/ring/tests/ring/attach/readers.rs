@@ -1,0 +1,348 @@
+//! The readers in C and Python (`readers/`) show what the ring has, and believe no damaged file.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use retroscope_ring::{
+    Attached, Backing, Buffer, InterfaceEntry, Packet, Record, Ring, RingConfig, Step,
+};
+use tempfile::TempDir;
+
+use super::{
+    pattern::{FRAME_BYTES_MAX, check, record},
+    role::small,
+};
+
+/// A test ends before this, or fails.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Packets that a reader of a live ring must show.
+const SHOWN: u64 = 30_000;
+
+/// The folder with the readers.
+fn readers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("readers")
+}
+
+/// This folder, with the programs that change bytes.
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ring/attach")
+}
+
+/// Compiles a C program with the header, and with sanitizers if the compiler has them. `None`, and a
+/// line with SKIP: no C compiler.
+fn compiled(source: &Path, directory: &TempDir) -> Option<Command> {
+    let out = directory.path().join("program");
+    let compile = |sanitize: &[&str]| {
+        Command::new("cc")
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+            .args(sanitize)
+            .arg("-I")
+            .arg(readers())
+            .args([Path::new("-o"), &out, source])
+            .output()
+    };
+    let sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    match compile(&sanitize) {
+        Err(error) => {
+            eprintln!("SKIP: the reader of rings in C: no cc: {error}");
+            return None;
+        }
+        Ok(done) if done.status.success() => {}
+        Ok(_) => {
+            eprintln!("SKIP: the reader of rings in C has no sanitizers here");
+            let done = compile(&[]).unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{said}");
+        }
+    }
+    let mut program = Command::new(out);
+    // To look for leaks takes a right (ptrace) that not every place gives.
+    program.env("ASAN_OPTIONS", "detect_leaks=0");
+    Some(program)
+}
+
+/// A Python program. `None`, and a line with SKIP: no Python.
+fn python(source: &Path) -> Option<Command> {
+    let mut program = Command::new("python3");
+    if let Err(error) = program.arg("--version").output() {
+        eprintln!("SKIP: the reader of rings in Python: no python3: {error}");
+        return None;
+    }
+    let mut program = Command::new("python3");
+    program.arg("-B").arg(source);
+    Some(program)
+}
+
+/// Both programs that show packets, as far as they run here.
+fn shows(directory: &TempDir) -> impl Iterator<Item = Command> {
+    let c = compiled(&readers().join("ring_show.c"), directory);
+    c.into_iter()
+        .chain(python(&readers().join("retroscope_ring.py")))
+}
+
+/// A packet as a line of the readers.
+fn line(producer: usize, number: u64, stamp_ns: i64, packet: &Packet<'_>) -> String {
+    use std::fmt::Write as _;
+    let mut line = format!(
+        "{producer} {number} {stamp_ns} {} {} {} {} {} ",
+        packet.wire_len,
+        packet.interface,
+        packet.direction,
+        u8::from(packet.tag_restored),
+        packet.shard
+    );
+    for byte in packet.data {
+        write!(line, "{byte:02x}").unwrap();
+    }
+    line
+}
+
+/// Checks a line about a packet of [`record`], whose number is its stamp. Returns the number.
+fn check_line(text: &str) -> u64 {
+    let fields: Vec<&str> = text.split(' ').collect();
+    let [
+        _,
+        number,
+        stamp_ns,
+        wire_len,
+        interface,
+        direction,
+        tag,
+        shard,
+        hex,
+    ] = fields[..]
+    else {
+        panic!("{text}");
+    };
+    assert_eq!(number, stamp_ns);
+    let data: Vec<u8> = (0..hex.len() / 2)
+        .map(|byte| u8::from_str_radix(&hex[byte * 2..byte * 2 + 2], 16).unwrap())
+        .collect();
+    check(&Packet {
+        time_ns: stamp_ns.parse().unwrap(),
+        wire_len: wire_len.parse().unwrap(),
+        interface: interface.parse().unwrap(),
+        direction: direction.parse().unwrap(),
+        tag_restored: tag != "0",
+        shard: shard.parse().unwrap(),
+        data: &data,
+    });
+    number.parse().unwrap()
+}
+
+/// Follows a ring that is overwritten meanwhile. Every shown packet must be as it was stored, every
+/// packet that is not shown must be counted, and the last packets must be shown.
+fn follow_a_live_ring(mut show: Command, backing: Backing) {
+    let config = RingConfig { backing, ..small() };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let path = ring.path().unwrap();
+    let child = show
+        .arg("--follow")
+        .arg(path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_over = AtomicBool::new(false);
+    let (mut next, mut shown, mut missed) = (None, 0, 0);
+    let mut take = |text: String| {
+        let number = check_line(&text);
+        missed += number - next.unwrap_or(number);
+        next = Some(number + 1);
+        shown += 1;
+        (shown, missed)
+    };
+    let stored = thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut frame = [0; FRAME_BYTES_MAX];
+            while !is_over.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    let stamp = producer.stored().cast_signed();
+                    producer.store(&record(stamp, &mut frame)).unwrap();
+                }
+                producer.publish();
+            }
+            let stored = producer.stored();
+            drop(producer);
+            stored
+        });
+        let start = Instant::now();
+        while let Some(text) = lines.next() {
+            let (shown, missed) = take(text.unwrap());
+            if shown >= SHOWN && missed > 0 || start.elapsed() > DEADLINE {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        // ThreadSanitizer sees joins, but not how a scope ends.
+        writing.join().unwrap()
+    });
+    drop(ring);
+    lines.for_each(|text| {
+        take(text.unwrap());
+    });
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert_eq!(
+        said.trim(),
+        format!("{shown} packets, {missed} missed, 0 damaged; the writer ended")
+    );
+    assert!(shown >= SHOWN && missed > 0, "{said}");
+    assert_eq!(next, Some(stored), "the last packets");
+}
+
+#[test]
+fn readers_in_other_languages_follow_a_live_ring() {
+    let directory = tempfile::tempdir().unwrap();
+    for show in shows(&directory) {
+        follow_a_live_ring(show, Backing::Memfd);
+    }
+    for show in shows(&directory) {
+        follow_a_live_ring(show, Backing::File(directory.path().join("ring")));
+    }
+}
+
+/// The file of a closed ring with two producers, two interfaces, steps of a clock, and every form of
+/// descriptor.
+fn varied_file(directory: &TempDir) -> PathBuf {
+    let path = directory.path().join("varied");
+    let config = RingConfig {
+        backing: Backing::File(path.clone()),
+        producers: 2,
+        readers: 0,
+        ..small()
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    for (name, clock) in [("eth0".to_owned(), 0), ("x".repeat(60), 7)] {
+        let entry = InterfaceEntry {
+            name,
+            link_type: 1,
+            snaplen: 96,
+            time_domain: 3,
+            clock,
+        };
+        ring.add_interface(entry).unwrap();
+    }
+    let mut frame = [0; FRAME_BYTES_MAX];
+    for mut producer in [ring.producer().unwrap(), ring.producer().unwrap()] {
+        for stamp in 0..400 {
+            if stamp == 100 || stamp == 200 {
+                assert!(producer.step(7, -5 * stamp));
+            }
+            let mut record = record(stamp, &mut frame);
+            // Each of these makes the extended form: a time that is far off, an interface.
+            match stamp {
+                50 => record.time_ns = i64::MIN,
+                51 => record.interface = 300,
+                52 => record.tag_restored = true,
+                53 => record = Record::whole(-1, 0, &[]),
+                _ => {}
+            }
+            producer.store(&record).unwrap();
+        }
+    }
+    path
+}
+
+#[test]
+fn readers_in_other_languages_agree_with_this_crate() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = varied_file(&directory);
+    let attached = Attached::open(&path).unwrap();
+    let (interfaces, _) = attached.interfaces().unwrap();
+    let mut buffer = Buffer::new();
+    let mut expected = Vec::new();
+    for bucket in attached.buckets().unwrap() {
+        if bucket.packets > 0 {
+            attached.copy_bucket(bucket.bucket, &mut buffer).unwrap();
+            let steps = attached.steps().unwrap();
+            assert_eq!(steps.len(), 4);
+            for (packet, number) in buffer.packets().zip(bucket.first..) {
+                let clock = interfaces
+                    .get(usize::from(packet.interface))
+                    .map_or(0, |it| it.clock);
+                let stamp_ns =
+                    Step::stamp_ns(&steps, bucket.producer, clock, number, packet.time_ns);
+                expected.push(line(bucket.producer, number, stamp_ns, &packet));
+            }
+        }
+    }
+    assert_eq!(expected.len(), 800);
+    assert!(
+        expected.iter().any(|line| line.starts_with("1 103 -397 ")),
+        "103 minus 500"
+    );
+    for mut show in shows(&directory) {
+        let done = show.arg(&path).output().unwrap();
+        let shown = String::from_utf8(done.stdout).unwrap();
+        assert!(shown.lines().eq(&expected), "{show:?}");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(
+            said.trim(),
+            "800 packets, 0 missed, 0 damaged; the writer ended"
+        );
+    }
+    fs::write(&path, "no ring").unwrap();
+    for mut show in shows(&directory) {
+        let done = show.arg(&path).output().unwrap();
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        assert!(done.stdout.is_empty());
+    }
+}
+
+#[test]
+fn readers_in_other_languages_believe_no_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    // Header, state, producers and bucket headers, steps, interfaces; payload and descriptors.
+    let (steps, bucket_bytes) = (4096 + (2 + 8) * 128, 272 << 10);
+    let areas = [
+        (0, 160),
+        (1024, 32),
+        (4096, 3 * 128 + 2 * 128),
+        (steps, 64),
+        (steps + 1024 * 32, 128),
+        (2 << 20, 128),
+        ((2 << 20) + bucket_bytes - 64 * 16, 64 * 16),
+    ];
+    let areas = areas.map(|(offset, length)| format!("{offset}:{length}"));
+    let c = compiled(&here().join("flip.c"), &directory);
+    let python = python(&here().join("flip.py")).map(|mut python| {
+        python.arg(readers());
+        python
+    });
+    for mut flip in c.into_iter().chain(python) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = varied_file(&directory);
+        let done = flip.arg(&path).args(&areas).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let said = String::from_utf8(done.stdout).unwrap();
+        let counts: Vec<u64> = said
+            .split(' ')
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let [good, refused, taken] = counts[..] else {
+            panic!("{said}");
+        };
+        assert_eq!(good, 800);
+        assert!(refused > 50 && taken > 500, "{said}");
+        let is_noticed = ["became shorter", "cut short"]
+            .iter()
+            .any(|text| said.contains(text));
+        assert!(is_noticed, "{said}");
+        assert_eq!(File::open(&path).unwrap().metadata().unwrap().len(), 0);
+    }
+}
