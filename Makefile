@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-ab verify soak docs package clean
+COMMANDS := help setup setup-build demo demo-page test test-dpdk page page-test lint bench bench-quick bench-capture bench-ab verify soak docs package crate clean
 .PHONY: $(COMMANDS)
 
 help: ## list these commands
@@ -70,6 +70,9 @@ docs: ## the book of docs/, as HTML (with mdBook)
 
 package: setup-build ## a Debian package, and a container image where docker or podman runs
 	@scripts/package.sh
+
+crate: setup-build ## the crate retroscope-ring as others get it: its package; its interface, compared with a commit (REV)
+	@scripts/crate.sh $(REV)
 
 clean: ## remove what was built
 	@cargo clean

@@ -29,7 +29,7 @@ program cargo '[ "$1" != test ] || echo "SKIP: this"'
 # A machine that has all tools but these.
 machine_without() {
 	local tool
-	for tool in make ip capinfos curl openssl ping promtool setcap shellcheck tcpdump tshark; do
+	for tool in make ip capinfos curl openssl ping promtool python3 setcap shellcheck tcpdump tshark; do
 		program "$tool" true
 	done
 	program cc "cat >/dev/null; [ -e '$folder/libpcap' ]"

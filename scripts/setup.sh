@@ -22,6 +22,7 @@ tools='
 	test openssl         openssl
 	test ping            iputils-ping
 	test promtool        prometheus
+	test python3         python3
 	test shellcheck      shellcheck
 	test tcpdump         tcpdump
 	test tshark          tshark

@@ -1,12 +1,12 @@
-//! Inserts packets into a ring, peeks at every packet, and dumps the packets around one of them.
+//! Inserts packets into a ring, peeks at every packet, and dumps the packets around a trigger.
 //!
 //! `cargo run -p retroscope-ring --example insert_peek_dump DUMP.pcap [RING_FILE]`
 //!
 //! One thread inserts a million UDP packets, one per microsecond of packet time. The ring is too
-//! small for all, so it overwrites the oldest packets. The main thread peeks at every packet. A
-//! packet to port 9 is the trigger: the main thread reserves the time range around the packet. After
-//! this range it dumps the packets of the range as a capture file. With `RING_FILE` the ring is in a
-//! file, which stays for the readers in C and Python (`readers/`).
+//! small for all packets, so it overwrites the oldest packets. The main thread peeks at every
+//! packet. A packet to port 9 is the trigger: the main thread reserves the time range around the
+//! packet. After this range it dumps the packets of the range as a capture file. With `RING_FILE`
+//! the ring is in a file, which stays for the readers in C and Python (`readers/`).
 #![cfg_attr(
     not(test),
     expect(clippy::print_stdout, reason = "reports what was dumped")
@@ -126,7 +126,7 @@ fn frame(number: u64, port: u16) -> [u8; 60] {
     frame
 }
 
-/// Looks once at every packet, and dumps the window of the first trigger.
+/// Peeks once at every packet, and dumps the window of the first trigger.
 fn peek(ring: &Ring, mut reader: Reader, dump: &Path) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::default();
     let mut window = None;

@@ -50,7 +50,7 @@ static int64_t read_all(const char *path, struct rring_copy *copy)
 
 int main(int argc, char **argv)
 {
-	static const unsigned char flips[] = {0x01, 0x80, 0xff};
+	static const unsigned char flips[] = {0x01, 0xff};
 	struct rring_copy copy = {0};
 	struct rring_cursor cursor = {0};
 	struct rring ring;

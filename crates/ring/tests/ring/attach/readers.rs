@@ -23,7 +23,7 @@ use super::{
 /// A test ends before this, or fails.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Packets that a reader of a live ring must show.
-const SHOWN: u64 = 30_000;
+const SHOWN: u64 = 8_000;
 
 /// The folder with the readers.
 fn readers() -> PathBuf {
@@ -35,8 +35,8 @@ fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ring/attach")
 }
 
-/// Compiles a C program with the header, and with sanitizers if the compiler has them. `None`, and a
-/// line with SKIP: no C compiler.
+/// Compiles a C program with the header, and with sanitizers if the compiler has sanitizers. `None`
+/// after a line with SKIP: no C compiler.
 fn compiled(source: &Path, directory: &TempDir) -> Option<Command> {
     let out = directory.path().join("program");
     let compile = |sanitize: &[&str]| {
@@ -68,7 +68,7 @@ fn compiled(source: &Path, directory: &TempDir) -> Option<Command> {
     Some(program)
 }
 
-/// A Python program. `None`, and a line with SKIP: no Python.
+/// A Python program. `None` after a line with SKIP: no Python.
 fn python(source: &Path) -> Option<Command> {
     let mut program = Command::new("python3");
     if let Err(error) = program.arg("--version").output() {
@@ -80,7 +80,7 @@ fn python(source: &Path) -> Option<Command> {
     Some(program)
 }
 
-/// Both programs that show packets, as far as they run here.
+/// The programs that show packets, without a program that does not run here.
 fn shows(directory: &TempDir) -> impl Iterator<Item = Command> {
     let c = compiled(&readers().join("ring_show.c"), directory);
     c.into_iter()
@@ -208,17 +208,15 @@ fn follow_a_live_ring(mut show: Command, backing: Backing) {
 #[test]
 fn readers_in_other_languages_follow_a_live_ring() {
     let directory = tempfile::tempdir().unwrap();
-    for show in shows(&directory) {
-        follow_a_live_ring(show, Backing::Memfd);
-    }
-    for show in shows(&directory) {
-        follow_a_live_ring(show, Backing::File(directory.path().join("ring")));
+    let file = Backing::File(directory.path().join("ring"));
+    for (show, backing) in shows(&directory).zip([Backing::Memfd, file]) {
+        follow_a_live_ring(show, backing);
     }
 }
 
-/// The file of a closed ring with two producers, two interfaces, steps of a clock, and every form of
-/// descriptor.
-fn varied_file(directory: &TempDir) -> PathBuf {
+/// The file of a closed ring with two producers, two interfaces, steps of a clock, and every form
+/// of descriptor.
+fn varied_file(directory: &TempDir, records: i64) -> PathBuf {
     let path = directory.path().join("varied");
     let config = RingConfig {
         backing: Backing::File(path.clone()),
@@ -239,8 +237,8 @@ fn varied_file(directory: &TempDir) -> PathBuf {
     }
     let mut frame = [0; FRAME_BYTES_MAX];
     for mut producer in [ring.producer().unwrap(), ring.producer().unwrap()] {
-        for stamp in 0..400 {
-            if stamp == 100 || stamp == 200 {
+        for stamp in 0..records {
+            if stamp == 60 || stamp == 80 {
                 assert!(producer.step(7, -5 * stamp));
             }
             let mut record = record(stamp, &mut frame);
@@ -261,7 +259,7 @@ fn varied_file(directory: &TempDir) -> PathBuf {
 #[test]
 fn readers_in_other_languages_agree_with_this_crate() {
     let directory = tempfile::tempdir().unwrap();
-    let path = varied_file(&directory);
+    let path = varied_file(&directory, 4000);
     let attached = Attached::open(&path).unwrap();
     let (interfaces, _) = attached.interfaces().unwrap();
     let mut buffer = Buffer::new();
@@ -281,19 +279,22 @@ fn readers_in_other_languages_agree_with_this_crate() {
             }
         }
     }
-    assert_eq!(expected.len(), 800);
+    assert_eq!(expected.len(), 8000);
     assert!(
-        expected.iter().any(|line| line.starts_with("1 103 -397 ")),
-        "103 minus 500"
+        expected.iter().any(|line| line.starts_with("1 64 -236 ")),
+        "64 minus 300"
     );
     for mut show in shows(&directory) {
         let done = show.arg(&path).output().unwrap();
         let shown = String::from_utf8(done.stdout).unwrap();
-        assert!(shown.lines().eq(&expected), "{show:?}");
+        let mut shown: Vec<&str> = shown.lines().collect();
+        // The readers take a bucket of each producer in turn.
+        shown.sort_by_key(|line| line.as_bytes()[0]);
+        assert!(shown.iter().eq(&expected), "{show:?}");
         let said = String::from_utf8_lossy(&done.stderr);
         assert_eq!(
             said.trim(),
-            "800 packets, 0 missed, 0 damaged; the writer ended"
+            "8000 packets, 0 missed, 0 damaged; the writer ended"
         );
     }
     fs::write(&path, "no ring").unwrap();
@@ -326,7 +327,7 @@ fn readers_in_other_languages_believe_no_byte() {
     });
     for mut flip in c.into_iter().chain(python) {
         let directory = tempfile::tempdir().unwrap();
-        let path = varied_file(&directory);
+        let path = varied_file(&directory, 100);
         let done = flip.arg(&path).args(&areas).output().unwrap();
         assert!(done.status.success(), "{done:?}");
         let said = String::from_utf8(done.stdout).unwrap();
@@ -337,7 +338,7 @@ fn readers_in_other_languages_believe_no_byte() {
         let [good, refused, taken] = counts[..] else {
             panic!("{said}");
         };
-        assert_eq!(good, 800);
+        assert_eq!(good, 200);
         assert!(refused > 50 && taken > 500, "{said}");
         let is_noticed = ["became shorter", "cut short"]
             .iter()
