@@ -7,10 +7,7 @@
 //! packet. A packet to port 9 is the trigger: the main thread reserves the time range around the
 //! packet. After this range it dumps the packets of the range as a capture file. With `RING_FILE`
 //! the ring is in a file, which stays for the readers in C and Python (`readers/`).
-#![cfg_attr(
-    not(test),
-    expect(clippy::print_stdout, reason = "reports what was dumped")
-)]
+#![expect(clippy::print_stdout, reason = "reports what was dumped")]
 
 use std::{
     error::Error,
@@ -34,7 +31,7 @@ const TRIGGER_PORT: u16 = 9;
 /// Packet time of packet 0, ns since the UNIX epoch.
 const START_NS: i64 = 1_700_000_000_000_000_000;
 /// Packet time between two packets, ns.
-const STEP_NS: i64 = 1_000;
+const STEP_NS: usize = 1_000;
 /// The window of the dump before and after its trigger, ns.
 const BEFORE_NS: i64 = 100_000_000;
 const AFTER_NS: i64 = 50_000_000;
@@ -99,8 +96,7 @@ pub(crate) fn run(dump: &Path, backing: Backing) -> Result<Outcome, Failure> {
 }
 
 fn insert(mut producer: Producer) -> Result<(), Failure> {
-    for (number, time_ns) in (0..PACKETS).zip((START_NS..).step_by(STEP_NS.unsigned_abs() as usize))
-    {
+    for (number, time_ns) in (0..PACKETS).zip((START_NS..).step_by(STEP_NS)) {
         let port = if number == TRIGGER {
             TRIGGER_PORT
         } else {

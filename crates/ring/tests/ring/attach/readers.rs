@@ -1,4 +1,5 @@
 //! The readers in C and Python (`readers/`) show what the ring has, and believe no damaged file.
+#![expect(clippy::print_stderr, reason = "says what was skipped")]
 
 use std::{
     fs::{self, File},
@@ -175,7 +176,7 @@ fn follow_a_live_ring(mut show: Command, backing: Backing) {
             stored
         });
         let start = Instant::now();
-        while let Some(text) = lines.next() {
+        for text in lines.by_ref() {
             let (shown, missed) = take(text.unwrap());
             if shown >= SHOWN && missed > 0 || start.elapsed() > DEADLINE {
                 break;
