@@ -35,8 +35,10 @@ static int show(const struct rring *ring, const struct rring_copy *copy)
 		printf("%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu32 " %u %u %u %u ",
 		       copy->bucket.producer, packet.record, stamp_ns, packet.wire_len, packet.interface,
 		       packet.direction, packet.tag_restored, packet.shard);
-		for (size_t byte = 0; byte < packet.captured; byte++)
-			printf("%02x", packet.data[byte]);
+		for (size_t byte = 0; byte < packet.captured; byte++) {
+			putchar("0123456789abcdef"[packet.data[byte] >> 4]);
+			putchar("0123456789abcdef"[packet.data[byte] & 15]);
+		}
 		putchar('\n');
 	}
 	return error;

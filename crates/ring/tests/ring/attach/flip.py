@@ -9,21 +9,32 @@ from retroscope_ring import Reader, Ring, RingError  # noqa: E402
 
 
 def read_all(path):
-    """Reads everything. Returns the number of packets, or `None` if the file is refused."""
+    """Reads all in every way. Returns the number of packets and their sum, or `refused`."""
     try:
         ring = Ring(path)
     except RingError:
-        return None
+        return "refused"
+    packets, total = 0, 0
     with ring:
         ring.writer()
         ring.interfaces()
         ring.steps()
+        sum(1 for _ in Reader(ring).poll())
         for index in range(ring.buckets):
-            ring.bucket(index)
-        return sum(len(packet.data) >= 0 for packet in Reader(ring).poll())
+            bucket = ring.bucket(index)
+            try:
+                copied = ring.copy(bucket) if bucket else []
+            except RingError:
+                continue
+            packets += len(copied)
+            for packet in copied:
+                total += sum(map(int, packet[1:3] + packet[4:-1])) + len(packet.data)
+                if packet.data:
+                    total += packet.data[0] + packet.data[-1]
+    return f"{packets} {total % 2**64}"
 
 
-path, good, refused, taken = sys.argv[2], read_all(sys.argv[2]), 0, 0
+path = sys.argv[2]
 file = os.open(path, os.O_RDWR)
 for area in sys.argv[3:]:
     start, length = map(int, area.split(":"))
@@ -33,17 +44,12 @@ for area in sys.argv[3:]:
         byte = os.pread(file, 1, offset)
         for flip in (0x01, 0xFF):
             os.pwrite(file, bytes([byte[0] ^ flip]), offset)
-            if read_all(path) is None:
-                refused += 1
-            else:
-                taken += 1
+            print(offset, flip, read_all(path))
         os.pwrite(file, byte, offset)
-assert read_all(path) == good
 with Ring(path) as ring:
     os.ftruncate(file, 0)
     try:
         sum(1 for _ in Reader(ring).poll())
-        error = "no error"
-    except RingError as raised:
-        error = str(raised)
-print(good, refused, taken, error)
+        print("no error")
+    except RingError as error:
+        print(error)
