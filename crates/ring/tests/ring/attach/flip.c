@@ -64,7 +64,7 @@ static int read_all(const char *path)
 
 int main(int argc, char **argv)
 {
-	static const unsigned char flips[] = {0x01, 0x20, 0xff};
+	static const unsigned char flips[] = {0x01, 0x10, 0x20, 0xff};
 	struct rring_cursor cursor = {0};
 	struct rring ring;
 	int fd = open(argv[1], O_RDWR), error;

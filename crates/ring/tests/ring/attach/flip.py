@@ -1,5 +1,5 @@
 """As flip.c, with retroscope_ring.py: `flip.py FOLDER RING OFFSET:LENGTH…`, where FOLDER has the
-module. Changes the first and the last byte of each word. An exception other than RingError fails."""
+module. Changes the first and the last byte of each word, and all bytes of short areas. An exception other than RingError fails."""
 
 import os
 import sys
@@ -39,10 +39,10 @@ file = os.open(path, os.O_RDWR)
 for area in sys.argv[3:]:
     start, length = map(int, area.split(":"))
     for offset in range(start, start + length):
-        if offset % 8 not in (0, 7):
+        if length > 16 and offset % 8 not in (0, 7):
             continue
         byte = os.pread(file, 1, offset)
-        for flip in (0x01, 0xFF):
+        for flip in (0x01, 0x10, 0xFF):
             os.pwrite(file, bytes([byte[0] ^ flip]), offset)
             print(offset, flip, read_all(path))
         os.pwrite(file, byte, offset)

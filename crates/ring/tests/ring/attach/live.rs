@@ -3,6 +3,8 @@
 
 use std::{
     io::{BufReader, Read},
+    path::Path,
+    process::Child,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -16,13 +18,16 @@ use super::{
     role::{line, small, start},
 };
 
-/// Writes as fast as possible while another process reads. Returns the number of packets that the
-/// other process checked.
-fn overwrite_under_a_reader(backing: Backing) -> u64 {
+/// Writes as fast as possible while the started process reads. Returns the number of packets that
+/// this process checked.
+pub(super) fn overwrite_under_a_reader(
+    backing: Backing,
+    reader: impl FnOnce(&Path) -> Child,
+) -> u64 {
     let config = RingConfig { backing, ..small() };
     let ring = Ring::new(&config, None).unwrap();
     let mut producer = ring.producer().unwrap();
-    let mut child = start("reader", &ring.path().unwrap());
+    let mut child = reader(&ring.path().unwrap());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let writing = scope.spawn(|| {
@@ -49,16 +54,20 @@ fn overwrite_under_a_reader(backing: Backing) -> u64 {
     })
 }
 
+fn this_crate(ring: &Path) -> Child {
+    start("reader", ring)
+}
+
 #[test]
 fn another_process_reads_a_memfd_under_a_writer() {
-    assert!(overwrite_under_a_reader(Backing::Memfd) >= 300_000);
+    assert!(overwrite_under_a_reader(Backing::Memfd, this_crate) >= 300_000);
 }
 
 #[test]
 fn another_process_reads_a_file_under_a_writer() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring");
-    assert!(overwrite_under_a_reader(Backing::File(path)) >= 300_000);
+    assert!(overwrite_under_a_reader(Backing::File(path), this_crate) >= 300_000);
 }
 
 #[test]
