@@ -157,11 +157,11 @@ pub enum Backing {
 
 /// Behavior of a writer when no bucket is free and no bucket may be overwritten at once.
 ///
-/// Every mode respects holds and gating groups; the modes differ in their treatment of
-/// reservations. In table 6.1 of the QQ thesis an enqueue on a full queue succeeds only above the
-/// queue's priority. `Record` is a writer above that priority. `Wait` is a writer at that priority,
-/// which blocks. `Protect` is a writer at that priority that cannot block and counts its losses
-/// instead.
+/// Every mode respects holds and gating groups. The modes differ in their treatment of
+/// reservations, and in whether the writer waits. In table 6.1 of the QQ thesis an enqueue on a
+/// full queue succeeds only above the queue's priority. `Record` is a writer above that priority.
+/// `Wait` is a writer at that priority, which blocks. `Protect` is a writer at that priority that
+/// cannot block and counts its losses instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {

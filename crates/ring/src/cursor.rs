@@ -17,7 +17,8 @@ pub(crate) struct ProducerCursor {
     pub(crate) hold: Option<Hold>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
-    /// Captured bytes of the producer's records before the current bucket.
+    /// Captured bytes of the producer's records before the current bucket, or fewer after
+    /// [`Self::go_to`] or [`Reader::release`](crate::Reader::release).
     bytes: u64,
     /// Packets lost since the last batch of this producer.
     pub(crate) missed: Lapped,
@@ -51,7 +52,7 @@ impl ProducerCursor {
                 *lapped += self.find_bucket(ring, group);
                 // `None`: the producer has no bucket left, or the bucket already has the maximum
                 // number of holds. A later call may get a hold. In the second case `Reader::wait`
-                // returns at once, and the reader polls until it has a hold.
+                // sleeps for a nap at most, and the reader polls until it has a hold.
                 self.hold.as_ref()?;
                 continue;
             };
@@ -80,8 +81,8 @@ impl ProducerCursor {
         }
     }
 
-    /// The reader got all records of the closed bucket: continues with the next bucket, unless the
-    /// next bucket was overwritten meanwhile.
+    /// The reader got all records of the closed bucket: continues with the next bucket if that
+    /// bucket exists and can be held.
     fn leave_bucket(&mut self, ring: &RingInner) {
         let Some(closed) = self.hold.take() else {
             return;

@@ -52,7 +52,7 @@ pub enum RingError {
     /// Misuse: a group without members, or more open readers than the ring allows.
     #[error("this ring serves {max} readers at a time: {asked} more were asked for")]
     Readers {
-        /// `RingConfig::readers`.
+        /// `RingConfig::readers` plus `RingConfig::releasing_readers`.
         max: usize,
         /// Requested members.
         asked: usize,
@@ -65,7 +65,7 @@ pub enum RingError {
     File {
         /// The file.
         path: PathBuf,
-        /// The system call, with its option.
+        /// The system call, with its option, or a text that says that room is missing.
         call: &'static str,
         /// The error of the system call.
         #[source]

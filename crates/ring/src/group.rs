@@ -61,7 +61,7 @@ impl Group {
         self.positions[producer].0.load(Ordering::Acquire)
     }
 
-    /// The member of this producer has finished the records before `position`.
+    /// The member of this producer has finished or missed the records before `position`.
     pub(crate) fn set_position(&self, producer: usize, position: u64) {
         self.positions[producer]
             .0

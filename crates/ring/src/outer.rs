@@ -2,10 +2,11 @@
 //! overwritten next.
 //!
 //! One mutex protects the outer queue. A producer takes the mutex for each bucket that it fills.
-//! Readers that start or were lapped, and dumps that list buckets, take the mutex too. Long walks
-//! release the mutex after every [`PIECE`] buckets, so that producers never wait for a whole walk.
-//! Only `Outer::let_fall` walks over all buckets at once. Holds and positions of gating groups
-//! change without the mutex.
+//! Readers that start or were lapped, and dumps that list buckets, take the mutex too. Most walks
+//! release the mutex after every [`PIECE`] buckets, so that producers do not wait for a whole walk.
+//! `Outer::let_fall` walks over all buckets at once. `Outer::oldest_bucket` walks over the buckets
+//! of one producer up to the position of a reader. Holds and positions of gating groups change
+//! without the mutex.
 
 use std::{cmp::Reverse, collections::BinaryHeap, iter, ops::Range, sync::Arc};
 
@@ -68,13 +69,13 @@ pub(crate) struct BucketSlot {
     pub(crate) closing: u64,
     /// Time of closing, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// Number of the list of set-aside buckets that contains this closed bucket. `None`: the bucket
-    /// is in `Chain::overwritable`.
+    /// Number of the list on which this closed bucket was set aside. A bucket on the released list
+    /// keeps this number. `None`: the bucket is in `Chain::overwritable`.
     pub(crate) aside: Option<u64>,
     /// Neighbors in the circular list of set-aside buckets.
     pub(crate) aside_before: u32,
     pub(crate) aside_after: u32,
-    /// Reservations that have given the bucket back since it closed.
+    /// Reservations that have given the bucket back since it closed and before they fell.
     pub(crate) given_back_by: GivenBackBy,
     /// Neighbors in the producer's list of buckets. `None` at the ends of the list, and for buckets
     /// that were never used.

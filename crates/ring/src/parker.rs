@@ -1,8 +1,8 @@
 //! How a reader sleeps until a producer publishes. A producer pays one load while its readers are
 //! awake, and little while its readers sleep between packets.
 //!
-//! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* with one bit
-//! for each parker:
+//! Every reader has a *parker*, a word to sleep on. Every producer has a *wait set* of 64 bits. A
+//! parker's bit is the parker's number modulo 64:
 //!
 //! ```text
 //! reader    parker = PARKED;  set its bit in each producer's wait set;  fence F3;
@@ -12,23 +12,23 @@
 //! ```
 //!
 //! Either the reader sees the publication after F3, or the producer sees the bit after F4. F4 runs
-//! at every [`publish`](crate::Producer::publish) and at the ends of buckets, F3 only before a
-//! sleep. F4 is therefore the light side of a [`Barrier`]. An Acquire swap takes the bits, and sees
-//! the PARKED that was stored before each bit.
+//! in [`publish`](crate::Producer::publish) if there are new records, F3 only before a sleep. F4 is
+//! therefore the light side of a [`Barrier`]. An Acquire swap takes the bits, and sees the PARKED
+//! that was stored before each bit.
 //!
 //! # Batched wake-ups
 //!
 //! A reader that keeps up with a busy link would sleep after each packet. Each publication would
 //! then cost its producer a system call of some microseconds, more than the whole budget at a
 //! million packets a second. If news arrived soon after the previous news, a sleep therefore begins
-//! with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, with no bit in any wait set. The
-//! reader then reads everything published meanwhile in one go. Only after a nap without news does
-//! the reader ask to be woken. A producer pays for no wake-up while every nap brings news, and
-//! otherwise for one wake-up per nap. A reader that follows an open bucket also reads the bucket's
-//! header only once per nap. The writer needs the cache line of that header.
+//! with a *nap*: [`BUSY_LINK_NAP`] on the reader's own timer, from which no producer wakes the
+//! reader. The reader then reads everything published meanwhile in one go. Only after a nap without
+//! news does the reader ask to be woken. A producer pays for no wake-up while every nap brings
+//! news, and otherwise for one wake-up per nap. A reader that follows an open bucket also reads the
+//! bucket's header only once per nap. The writer needs the cache line of that header.
 //!
 //! On a slow link, where the last sleep lasted [`SLOW_LINK_SILENCE`] or longer, the reader skips
-//! the nap. The reader then sees the next packet at once, and sets no timer in vain.
+//! the nap. The reader then sees the next packet at once, and wakes for no nap in vain.
 //!
 //! # Nobody spins
 //!
@@ -65,8 +65,8 @@ const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 /// State of a parker: the reader sleeps until a producer publishes.
 const PARKED: u32 = 2;
-/// State of a parker: a [`Waker`] or a producer has woken the reader. The state lasts until the
-/// reader's current sleep, or its next sleep, ends at once.
+/// State of a parker: a [`Waker`], a producer or `Ring::close` has woken the reader. The state
+/// lasts until the reader's current sleep, or its next sleep, ends at once.
 const WOKEN: u32 = 3;
 
 /// The words of all parkers of a ring, indexed by number: one for each reader that the ring allows.
@@ -125,8 +125,8 @@ impl Parker {
         self.waker.clone()
     }
 
-    /// Sleeps until a producer of `wait_sets` publishes something that `news` sees, a [`Waker`]
-    /// wakes the reader, or `timeout` passes. Returns `false` only after the timeout.
+    /// Sleeps until a producer of `wait_sets` publishes something that `news` sees, a [`Waker`] or
+    /// `Ring::close` wakes the reader, or `timeout` passes. Returns `false` only after the timeout.
     pub(crate) fn park<'w>(
         &mut self,
         wait_sets: impl Iterator<Item = &'w WaitSet>,
@@ -158,8 +158,8 @@ impl Parker {
         self.end_sleep() || found || news() || (!sure && start.elapsed() < timeout)
     }
 
-    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less. `true` if a [`Waker`] woke the
-    /// reader.
+    /// Sleeps for [`BUSY_LINK_NAP`] or `timeout`, whichever is less. `true` if a [`Waker`] or
+    /// `Ring::close` woke the reader.
     fn nap(&self, timeout: Duration) -> bool {
         let may_sleep = self.word().replace(AWAKE, NAPPING, Ordering::AcqRel);
         // Loom has no time: a nap ends at once.
@@ -169,8 +169,8 @@ impl Parker {
         self.end_sleep()
     }
 
-    /// Sleeps until a [`Waker`] wakes the reader, or until `timeout`. Returns `false` only after
-    /// the timeout. No producer wakes this sleep.
+    /// Sleeps until a [`Waker`] or `Ring::close` wakes the reader, or until `timeout`. Returns
+    /// `false` only after the timeout. No producer wakes this sleep.
     pub(crate) fn doze(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         // Loom has no time: a sleep ends at once.

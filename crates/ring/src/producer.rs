@@ -79,7 +79,7 @@ impl Producer {
     }
 
     /// Sets the time, on `CLOCK_MONOTONIC`, of later publications and of later ends of buckets. The
-    /// ring itself reads no clock; the caller can read it once per burst.
+    /// producer itself reads no clock; the caller can read the clock once per burst.
     pub fn set_now(&mut self, mono_ns: i64) {
         self.mono_ns = mono_ns;
     }
@@ -116,8 +116,8 @@ impl Producer {
     /// Stores a record after the earlier records. Readers see the record after [`Self::publish`],
     /// when 128 KiB or 4096 records are unpublished, or when the bucket is full, whichever is
     /// first. Sleeping readers wake at [`Self::publish`], at the end of a bucket (except after
-    /// [`Self::leave_sleepers`]), and when the writer finds no free bucket. Call `publish` when the
-    /// source has no more packets.
+    /// [`Self::leave_sleepers`]), and when the writer finds no bucket or runs its hook
+    /// ([`Self::on_new_bucket`]). Call `publish` when the source has no more packets.
     ///
     /// Only a call that changes buckets takes a lock, and makes a system call to wake sleeping
     /// readers. In [`Mode::Wait`](crate::Mode::Wait), and with a gating group in
@@ -149,8 +149,9 @@ impl Producer {
     /// counts one record as lost and may continue with the rest.
     ///
     /// # Panics
-    /// If the iterator panics. The records that the iterator returned since the last multiple of
-    /// 32, fewer than 32, are then neither stored nor counted. The producer stays usable.
+    /// If the iterator panics. At most the records that the iterator returned since the last
+    /// multiple of 32 are then neither stored nor counted: fewer than 32. The producer stays
+    /// usable.
     pub fn store_burst<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
@@ -200,8 +201,8 @@ impl Producer {
         }
     }
 
-    /// Makes stored records visible to readers without waking sleepers. A sleeper wakes only when
-    /// the source has no more packets, or when the bucket (or several buckets,
+    /// Makes stored records visible to readers without waking sleepers. [`Self::publish`] wakes
+    /// sleepers later: when the source has no more packets, or when the bucket (or several buckets,
     /// [`Self::leave_sleepers`]) is full. Otherwise the sleeper would wake for each part of a
     /// burst, and go back to sleep.
     fn commit(&mut self) {
@@ -272,9 +273,9 @@ impl Producer {
     /// Replaces the open bucket. The old bucket stays open, readable and safe during the search for
     /// a new bucket.
     ///
-    /// Wakes sleeping readers once per bucket, because a source that never runs dry does not call
-    /// [`Self::publish`] (except after [`Self::leave_sleepers`]). A bucket may become free only
-    /// when these readers continue.
+    /// Wakes sleeping readers once per bucket, or less often after [`Self::leave_sleepers`],
+    /// because a source that never runs dry does not call [`Self::publish`]. A bucket may become
+    /// free only when these readers continue.
     // Never inlined: the first write buffer takes 20 KiB of stack, and the caller would touch these
     // pages one by one for each record.
     #[cold]

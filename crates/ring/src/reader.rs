@@ -93,7 +93,8 @@ impl Reader {
         }
     }
 
-    /// The next run of published records, from the producers in turn. `None`: no new records.
+    /// The next run of published records, from the producers in turn. `None`: no new records, or
+    /// the bucket of the new records has the maximum number of holds.
     ///
     /// Also finishes the previous batch ([`Self::finish`]).
     #[expect(
@@ -133,8 +134,8 @@ impl Reader {
         }
     }
 
-    /// As [`Self::finish`], and holds no bucket afterwards. Finding the bucket again takes the mutex
-    /// of the outer queue.
+    /// As [`Self::finish`], and holds no bucket afterwards. Finding the bucket again takes the
+    /// mutex of the outer queue.
     ///
     /// A reader that releases its buckets before its thread stores packets needs none of the
     /// buckets that the ring sets aside for readers
@@ -153,7 +154,8 @@ impl Reader {
     /// an upper bound of their bytes. Does nothing if another member of the group has the producer.
     ///
     /// # Panics
-    /// If `next` is before the last batch of this producer, whose records are finished.
+    /// If `next` is before the group's position. A batch that was not finished begins at this
+    /// position.
     pub fn continue_at(&mut self, producer: usize, next: u64) {
         let Some(turn) = (self.cursors.iter()).position(|it| it.producer == producer) else {
             return;
@@ -182,8 +184,8 @@ impl Reader {
     }
 
     /// Sleeps until a producer of this reader publishes records that were not handed out yet, a
-    /// [`Waker`] wakes the reader, or `timeout` passes. `false`: the timeout was first. Does not
-    /// finish the last batch ([`Self::finish`]).
+    /// [`Waker`] or [`Ring::close`](crate::Ring::close) wakes the reader, or `timeout` passes.
+    /// `false`: the timeout was first. Does not finish the last batch ([`Self::finish`]).
     ///
     /// On a busy link the reader sleeps about 100 µs whatever is published meanwhile, so that no
     /// producer has to wake it ("Batched wake-ups" in `parker.rs`). To poll instead, call
@@ -197,9 +199,9 @@ impl Reader {
         self.parker.park(wait_sets, news, timeout)
     }
 
-    /// Sleeps until a [`Waker`] wakes the reader ([`Self::waker`]) or `timeout` passes, whatever is
-    /// published meanwhile. `false`: the timeout was first. Does not finish the last batch
-    /// ([`Self::finish`]).
+    /// Sleeps until a [`Waker`] ([`Self::waker`]) or [`Ring::close`](crate::Ring::close) wakes the
+    /// reader, or `timeout` passes, whatever is published meanwhile. `false`: the timeout was
+    /// first. Does not finish the last batch ([`Self::finish`]).
     ///
     /// For readers that learn by other means when records are worth reading. A writer that waits
     /// for a gating group ([`GroupKind::Gating`](crate::GroupKind::Gating)) waits meanwhile.

@@ -1,9 +1,10 @@
 //! Reservations: the closed buckets that the windows of dumps still need. [`Reservation`] is the
 //! dump's handle, and [`ReservationEntry`] is the outer queue's state of a reservation.
 //!
-//! A reservation wants a bucket if the bucket's times touch the window and the reservation has not
-//! given the bucket back. `Ring::reserve` visits no bucket. A producer that searches for a bucket
-//! to overwrite searches the windows (`windows.rs`) once for each candidate. If several
+//! A reservation wants a closed bucket if the bucket's times touch the window and the reservation
+//! has not given the bucket back. A reservation of unread records also wants no bucket that closed
+//! before the oldest unread bucket. `Ring::reserve` visits no bucket. A producer that searches for
+//! a bucket to overwrite searches the windows (`windows.rs`) once for each candidate. If several
 //! reservations want the candidate, the search finds the reservation that falls last. The producer
 //! sets the candidate *aside* on a list of this reservation, and later searches do not visit the
 //! bucket. When the reservation gives the bucket back, the bucket is a candidate again. When the
@@ -187,8 +188,9 @@ impl Reservation {
         fallen.unknown_before_ns.take()
     }
 
-    /// The part of the interval that was overwritten before the reservation was made. Together with
-    /// [`Self::fallen`] this covers all losses.
+    /// The packets that were overwritten before the reservation was made, of the interval that the
+    /// reservation was made with. Together with [`Self::fallen`] this covers all losses of this
+    /// interval. Always empty after [`Ring::reserve_unread`](crate::Ring::reserve_unread).
     #[must_use]
     pub fn evicted_before(&self) -> &Evicted {
         &self.evicted_before

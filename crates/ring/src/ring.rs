@@ -47,7 +47,7 @@ pub enum Pages {
     /// Transparent huge pages, for at least half of the memory that was touched when the ring was
     /// made.
     Transparent,
-    /// Pages of 4 KiB, or the kernel's report cannot be read.
+    /// Mostly pages of 4 KiB, or the kernel's report cannot be read.
     Small,
 }
 
@@ -228,8 +228,8 @@ impl Ring {
     /// `position` on, in record order. The first bucket may begin before `position`. If it begins
     /// after `position`, the records between were overwritten.
     ///
-    /// Takes the mutex of the outer queue, and visits the listed buckets and one more. Call this
-    /// only after [`Self::published`] has changed.
+    /// Takes the mutex of the outer queue, and visits the listed buckets and at most two more. Call
+    /// this only after [`Self::published`] has changed.
     ///
     /// # Panics
     /// Unless `producer` is below the number of producers that the ring was made for.
@@ -374,7 +374,7 @@ impl Ring {
     }
 
     /// Holds a bucket for reading. `None`: the bucket does not exist, was overwritten, or already
-    /// has 16,383 holds (views, and readers in the bucket).
+    /// has 16,383 holds (for example views, and readers in the bucket).
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {
@@ -383,8 +383,9 @@ impl Ring {
         Hold::new(&self.0.storage, bucket).map(BucketView::new)
     }
 
-    /// The clock steps that records in the ring need, in no particular order. Too slow for every
-    /// packet: call this after [`Self::steps_made`] has changed.
+    /// The table of clock steps, which contains the steps that records in the ring need, in no
+    /// particular order. Too slow for every packet: call this after [`Self::steps_made`] has
+    /// changed.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
         lock(&self.0.outer).steps.all()
@@ -514,7 +515,7 @@ impl RingInner {
         }
     }
 
-    /// A group has finished a producer's records before `position`.
+    /// A group has finished or missed a producer's records before `position`.
     pub(crate) fn pass(&self, group: &Group, producer: usize, position: u64) {
         group.set_position(producer, position);
         if group.kind == GroupKind::Gating {

@@ -55,7 +55,7 @@ impl TimeWindow {
         min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
     }
 
-    /// Whether this window contains all times of `other`.
+    /// Whether this window contains all times and closing numbers of `other`.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.from_ns <= other.from_ns
             && other.to_ns <= self.to_ns

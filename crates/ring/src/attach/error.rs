@@ -68,11 +68,13 @@ pub enum AttachError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The writer claimed the bucket for new records: the requested generation is gone. Normal
-    /// operation.
+    /// The bucket has no readable records of the requested generation. Usually the writer has
+    /// claimed the bucket for new records, which is normal operation. In a ring of this process,
+    /// also a bucket that has the maximum number of holds.
     #[error("bucket {} was overwritten", .0.index)]
     Overwritten(BucketRef),
-    /// Input: the contents contradict themselves, although the bucket did not change meanwhile.
+    /// Input: the contents contradict themselves although the bucket did not change meanwhile,
+    /// there are too many records for a copy, or the ring has no such bucket.
     #[error("bucket {} is damaged: {what}", bucket.index)]
     Damaged {
         /// The damaged bucket.

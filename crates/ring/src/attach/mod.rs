@@ -8,7 +8,7 @@
 //!
 //! 1. load the control word (Acquire, pairs with O in `Control::open`): state and generation;
 //! 2. load the committed mark (Acquire, pairs with P1): records below the mark are written;
-//! 3. copy descriptors and payload, word by word, relaxed;
+//! 3. copy descriptors and payload by relaxed loads;
 //! 4. fence (Acquire, pairs with G, the fence in `Control::claim`), then load the control word
 //!    again. If the generation differs, the copy is discarded as [`CopyError::Overwritten`].
 //!
@@ -264,7 +264,7 @@ impl Attached {
         Ok((listed.collect(), unlisted))
     }
 
-    /// The clock steps that the records in the ring need, for
+    /// The table of clock steps, which contains the steps that the records in the ring need, for
     /// [`Step::stamp_ns`](crate::Step::stamp_ns). Must be called after buckets were copied.
     ///
     /// # Errors
@@ -337,8 +337,9 @@ impl Attached {
     /// this fails, `buffer` is empty afterwards.
     ///
     /// # Errors
-    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation. The other
-    /// errors say why the copy failed.
+    /// [`CopyError::Overwritten`] if the bucket is not, or no longer, of this generation, or (in a
+    /// ring of this process) has the maximum number of holds. The other errors say why the copy
+    /// failed.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
         self.copy_bucket_from(bucket, 0, buffer)
     }

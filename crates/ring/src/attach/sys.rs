@@ -155,8 +155,8 @@ impl Mapped {
                 .is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) >= self.bytes() as u64)
     }
 
-    /// Whether another open file description has locked the file, as a recorder does while its ring
-    /// lives. Always `true` for a ring of this process.
+    /// Whether another open file description has an exclusive lock on the file, as a recorder has
+    /// while its ring lives. Always `true` for a ring of this process.
     pub(super) fn is_locked(&self) -> bool {
         let RegionOrigin::File { file, .. } = &self.backing else {
             return true;

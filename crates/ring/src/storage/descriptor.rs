@@ -21,12 +21,12 @@
 //!           8..16   ring time, ns
 //! ```
 //!
-//! The shard has the same bits in both forms, at the top, so that one shift reads the shard.
-//! Before, one of its five bits was free, and four were bits of the offset. Rings of up to 1 TiB
-//! have buckets of at most 256 MiB, so only larger rings are divided differently than with a 32-bit
-//! offset. Larger rings get more than 4096 buckets (at most 65,535, together 16 TiB). No record
-//! needs another form because of this. Payloads follow each other byte by byte, so no bit of an
-//! offset is always 0. Four bits of another field would cost more:
+//! The shard has the same bits in both forms, at the top, so that one shift reads the shard. In an
+//! earlier layout one of these five bits was free, and four were bits of the offset. Rings of up to
+//! 1 TiB have buckets of at most 256 MiB, so only larger rings are divided differently than with a
+//! 32-bit offset. Larger rings get more than 4096 buckets (at most 65,535, together 16 TiB). No
+//! record needs another form because of this. Payloads follow each other byte by byte, so no bit of
+//! an offset is always 0. Four bits of another field would cost more:
 //!
 //! - the time (44 bits: ± 2.4 hours): at fewer than 3 packets of 64 bytes a second a bucket of 2
 //!   MiB takes longer than this to fill. Later packets then need the extended form, 16 bytes each,
@@ -222,7 +222,7 @@ impl Descriptor {
     /// The ring time in the compact form.
     #[inline(always)]
     pub(crate) fn time_ns(self, base_ns: i64) -> i64 {
-        // The shifts extend the sign; the sum was representable when the record was encoded.
+        // The shifts extend the sign. The sum wraps, as the difference in `compact` does.
         base_ns.wrapping_add((self.0[0] << (64 - TIME_BITS)).cast_signed() >> (64 - TIME_BITS))
     }
 

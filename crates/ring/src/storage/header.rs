@@ -1,6 +1,6 @@
 //! The headers in front of the buckets: the region's self-description, a header for each producer
-//! and each bucket, and the interfaces. A process that maps the region read-only (`attach/`) needs
-//! only these headers and the buckets.
+//! and each bucket, the clock steps, and the interfaces. A process that maps the region read-only
+//! (`attach/`) needs only these headers and the buckets.
 //!
 //! ```text
 //! offset 0       RegionHeader     20 words of 8 bytes (`layout.rs`), written once, before `state`
@@ -104,8 +104,8 @@ pub(crate) struct BucketHeader {
     pub(crate) min_ns: AtomicI64,
     /// Largest ring time of at least the committed records, ns.
     pub(crate) max_ns: AtomicI64,
-    /// The [`Link`](super::Link) to the producer's next bucket. 0 until the next bucket is known,
-    /// which is before this bucket closes.
+    /// The [`Link`](super::Link) to the producer's next bucket. Stored before this bucket closes;
+    /// stays 0 in the last bucket of a dropped producer.
     pub(crate) next: AtomicU64,
     /// The time that descriptors are relative to.
     pub(crate) base_ns: AtomicI64,

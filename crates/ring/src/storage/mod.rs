@@ -1,5 +1,5 @@
-//! The rights to access the bytes of the region, and the only code that writes the region or lends
-//! its bytes. `attach/` only copies from a region.
+//! The rights to access the bytes of the region, and the only code that writes the buckets or lends
+//! their bytes. `attach/` only copies from a region.
 //!
 //! Code outside this module works with two kinds of tokens. [`Claimed`] and later [`OpenBucket`]
 //! are the right to write one bucket. [`Hold`] is the right to read the committed part of one

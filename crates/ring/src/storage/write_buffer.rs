@@ -49,8 +49,8 @@ const PAYLOAD_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 4096 };
 /// two recent stores stalls until both stores have left the processor's store buffer, where they
 /// queue after stores to memory. A line is therefore read some time after it was filled.
 const YOUNG_BYTES: usize = if cfg!(loom) { 0 } else { 1024 };
-/// Older bytes are written together when there are at least this many, when the buffer is full, or
-/// at a publication.
+/// Older bytes are written together when there are at least this many, or earlier, for example at a
+/// publication.
 const AT_ONCE_BYTES: usize = if cfg!(loom) { LINE_BYTES } else { 1024 };
 /// Longer pieces bypass the buffer. Loom's stacks are small, and so are its records.
 pub(super) const SHORT_BYTES: usize = if cfg!(loom) { 16 } else { 512 };
@@ -126,7 +126,8 @@ pub(super) struct BurstLimits {
     pub(super) bucket_bytes: usize,
     /// Soft limit, a payload offset: from here on the burst stops at the end of a group.
     pub(super) soft_end: usize,
-    /// Hard limit, a payload offset: from here on the burst stops after any record.
+    /// Hard limit, a payload offset: from here on the burst stops after a long record, or after a
+    /// run of short records of one group.
     pub(super) hard_end: usize,
 }
 

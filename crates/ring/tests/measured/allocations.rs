@@ -169,7 +169,7 @@ fn sleeping_and_waking_do_not_allocate() {
             producer.store(&Record::whole(1, 0, &FRAME)).unwrap();
             producer.publish();
             while positions.get(0) <= number {
-                thread::yield_now(); // the reader has read, and polls or sleeps
+                thread::yield_now(); // until the reader has read the record
             }
         }
     };

@@ -103,8 +103,8 @@ fn bursts_store_what_single_stores_would() {
             if rng.u8(0..3) == 0 {
                 producer.store(&made[end - 1].record()).unwrap();
                 producer.publish();
-                // The copy of the last record makes the publication end inside a cache line, which
-                // later records complete.
+                // With the copy of the last record, the publication usually ends inside a cache
+                // line, which later records complete.
                 let again = &made[end - 1];
                 while let Some(batch) = reader.next() {
                     for packet in batch {
@@ -294,8 +294,8 @@ fn forbid(call: i64) -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// The records that a burst's iterator returned before it panicked are stored, except the last
-/// unfinished group of 32. Nothing else is lost.
+/// The records that a burst's iterator returned before it panicked are stored, except at most the
+/// records of the last unfinished group of 32. Nothing else is lost.
 #[test]
 fn an_iterator_that_panics_costs_its_last_group_at_most() {
     static BYTES: [u8; 4096] = [0x6b; 4096];

@@ -84,7 +84,7 @@ impl RegionMemory {
     /// Maps `bytes`, a multiple of [`ALIGNMENT`], and fills the memory if `config.prefault`.
     ///
     /// Calls `progress` with (bytes filled, total bytes) after each piece of 64 MiB that this
-    /// thread fills.
+    /// thread fills, and at the end.
     pub(crate) fn new(
         bytes: usize,
         config: &RingConfig,
@@ -129,8 +129,9 @@ impl RegionMemory {
         Some(file.path.clone().unwrap_or_else(|| file.proc_path()))
     }
 
-    /// Memory in huge pages that the administrator reserved. `None`: fewer are free than needed
-    /// (the kernel counts them when it maps), or the backing is a named file.
+    /// Memory in huge pages that the administrator reserved. `None`: the kernel refused, for
+    /// example because fewer are free than needed (the kernel counts them when it maps), or the
+    /// backing is a named file.
     fn explicit(bytes: usize, backing: &Backing) -> Option<Self> {
         match backing {
             Backing::Anonymous => {

@@ -262,8 +262,8 @@ impl Model {
         self.reservations.insert(id, reservation);
     }
 
-    /// Buckets with published records that touch the interval of a reservation: (key, published
-    /// records, closed).
+    /// Buckets with published records that touch the interval of a reservation, without the buckets
+    /// that the reservation gave back: (key, published records, closed).
     pub(crate) fn touching(&self, id: u64) -> Vec<(Key, u32, bool)> {
         let reservation = &self.reservations[&id];
         let mut found = Vec::new();

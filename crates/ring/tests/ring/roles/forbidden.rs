@@ -1,5 +1,5 @@
-//! The forbidden outcomes, one function each. A failure names its function, and the line of the
-//! call.
+//! The forbidden outcomes except `lost_wake_up`, one function each. A failure names its function,
+//! and the line of the call.
 
 use std::ops::RangeInclusive;
 
@@ -164,8 +164,8 @@ pub(crate) fn open_ledger_of_the_ring(stored: (u64, u64), evicted: (u64, u64), t
     );
 }
 
-/// At the end, records stored since the reader's start are counted never or twice among analyzed,
-/// lapped and unread.
+/// Records stored since the reader's start are counted never or twice among analyzed, lapped and
+/// unread.
 #[track_caller]
 pub(crate) fn open_ledger_of_a_reader(stored: u64, analyzed: u64, lapped: u64, unread: u64) {
     assert_eq!(

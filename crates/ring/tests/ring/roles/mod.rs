@@ -13,7 +13,8 @@
 //!
 //! # Forbidden outcomes
 //!
-//! Each outcome is a function in `forbidden.rs` that fails under its own name:
+//! Each outcome except `lost_wake_up` is a function in `forbidden.rs`. Each outcome fails under its
+//! own name:
 //!
 //! | function | outcome |
 //! |---|---|
@@ -78,7 +79,8 @@ const STUCK_TICKS: u32 = 6000;
 /// After this many rounds the usual rules have applied, and after ten times as many rounds all
 /// rules.
 const ROUNDS_FULL: u64 = 12;
-/// Minimum number of rounds of a run, even a short run; with a sanitizer rounds are slow.
+/// Minimum number of rounds of a run, even a short run, unless `STRESS_ROUNDS` is smaller. With a
+/// sanitizer rounds are slow.
 const ROUNDS_MIN: u64 = if cfg!(retroscope_sanitize) {
     1
 } else {

@@ -120,7 +120,7 @@ impl Happened {
         ]
     }
 
-    /// Counts of events that need an unlikely order of two threads.
+    /// Counts of events that depend on the timing of threads, and may be 0 after a dozen rounds.
     fn rare(&self) -> [&Count; 3] {
         [&self.closed, &self.relieved, &self.overwritten_before_held]
     }

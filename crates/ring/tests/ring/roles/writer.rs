@@ -131,7 +131,7 @@ impl Writer {
         round.happened.cut.add(cut);
     }
 
-    /// Checks the producer's counts, and drops the producer.
+    /// Checks the producer's count of truncated records, and drops the producer.
     pub(crate) fn leave(self) {
         forbidden::uncounted_cut(self.producer.cut_records(), self.cut);
     }
