@@ -135,7 +135,8 @@ impl Reader {
     }
 
     /// As [`Self::finish`], and holds no bucket afterwards. Finding the bucket again takes the
-    /// mutex of the outer queue.
+    /// mutex of the outer queue. After a release, [`Self::lapped`] and [`Batch::missed`] contain an
+    /// upper bound of the lost bytes.
     ///
     /// A reader that releases its buckets before its thread stores packets needs none of the
     /// buckets that the ring sets aside for readers
