@@ -247,7 +247,7 @@ impl Ring {
     /// touch `from_ns..=to_ns` of ring time. They are ordered by producer and then by record.
     ///
     /// Takes the mutex of the outer queue. If the times of a producer increase, this visits only
-    /// buckets from `from_ns` on.
+    /// the producer's buckets from `from_ns` on, and one more.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
         let window = TimeWindow::new(from_ns, to_ns);
         self.0.buckets_within(window, |_, _, _| true, out);
@@ -362,8 +362,8 @@ impl Ring {
 
     /// Reserves packets that were not read yet: as [`Self::reserve`], but without buckets that
     /// contain only the first `read(producer)` records of a producer. This visits only the buckets
-    /// that closed since the oldest unread bucket, and open buckets. Until this returns, another
-    /// reservation must protect the unread buckets.
+    /// that closed since the oldest unread bucket, open buckets, and one more bucket of each
+    /// producer. Until this returns, another reservation must protect the unread buckets.
     pub fn reserve_unread(
         &self,
         read: impl Fn(usize) -> u64,
@@ -493,7 +493,8 @@ impl RingInner {
 
     /// Replaces the contents of `out` by the buckets with committed records that touch a window and
     /// for which `is_wanted` returns `true`. They are ordered by producer and then by record. If
-    /// the times of a producer increase, this visits only buckets from the start of the window on.
+    /// the times of a producer increase, this visits only the producer's buckets from the start of
+    /// the window on, and one more.
     pub(crate) fn buckets_within(
         &self,
         window: TimeWindow,

@@ -167,7 +167,8 @@ impl RegionFile {
             && let (Ok(ours), Ok(named)) = (fstat(&self.fd), lstat(path))
             && same(&ours, &named)
         {
-            // If the name cannot be removed, it stays, and the next ring can replace the file.
+            // If the name cannot be removed, it stays. The next ring can replace the file if the
+            // file was marked (`prepare`).
             let _ = unlink(path);
         }
     }
