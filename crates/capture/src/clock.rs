@@ -51,13 +51,13 @@ impl Now {
     }
 }
 
-/// The source of time for all threads. Tests bring their own implementation.
+/// A source of time that tests can replace. The capture engines read the system's clocks directly.
 pub trait Clock: Send + Sync + Debug {
     /// Reads both clocks. Any thread may call this function.
     fn now(&self) -> Now;
 
     /// Like [`Self::now`], for a thread that has read the monotonic clock at `before_ns`. If this
-    /// reading is at most a millisecond old, the function reads one clock less.
+    /// reading is at most a millisecond old, [`SystemClock`] reads one clock less.
     fn now_since(&self, before_ns: i64) -> Now {
         let _ = before_ns;
         self.now()
@@ -167,9 +167,9 @@ mod tests {
     const MS: i64 = 1_000_000;
     const OFFSET_NS: i64 = 1_800_000_000_000_000_000;
 
-    /// Reads two clocks that differ by [`OFFSET_NS`] and advance by `pauses`, one after each
-    /// reading. Returns the error of the measured offset, and whether the reading counts as one
-    /// moment.
+    /// Reads two clocks that differ by [`OFFSET_NS`] and advance by 50 ns and one of `pauses` after
+    /// each reading. Returns the error of the measured offset, and whether the reading counts as
+    /// one moment.
     fn read(pauses: &[i64]) -> (i64, bool) {
         let (mono, pauses) = (Cell::new(0), RefCell::new(pauses.iter()));
         let read = || {

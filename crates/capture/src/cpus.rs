@@ -95,7 +95,7 @@ impl FromStr for CpuList {
 #[derive(Debug, Clone, Default)]
 pub struct CpuTurns {
     asked: CpuList,
-    /// Threads that have got a CPU.
+    /// Threads that have got a CPU of `asked`.
     threads: Arc<AtomicUsize>,
 }
 

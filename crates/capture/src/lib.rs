@@ -2,8 +2,9 @@
 //!
 //! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
 //! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
-//! a time. An engine is one module of this crate: its system calls are in `sys`, next to the ring
-//! or buffer that it reads and its `Queue`. The live engines share the code of `live`.
+//! a time. Each engine below is one module: its system calls, if any, are in `sys`, next to the
+//! ring or buffer that it reads and its `Queue`. The live engines share the code of `live`. DPDK
+//! and the generator are engines in other crates.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
@@ -18,7 +19,8 @@
 //!
 //! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
 //! the burst that is being lent. After a stopped queue has returned [`QueueStatus::End`], the
-//! counter `received`, if known, equals lent plus lost frames.
+//! counter `received`, if known, equals lent plus lost frames, unless a [`SourceEvent::Notice`] has
+//! reported counted packets that did not arrive.
 
 pub mod af_packet;
 pub mod af_xdp;

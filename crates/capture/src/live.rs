@@ -7,7 +7,7 @@
 //! - moves the watermark while no packet arrives,
 //! - detects steps of the system clock,
 //! - reports once that an interface went away or came back,
-//! - ends a stopped queue when all counted packets have arrived.
+//! - ends a stopped queue when all counted packets have arrived, or at a deadline.
 //!
 //! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and
 //! how long.
@@ -130,7 +130,7 @@ pub enum CutOff {
         in_flight_ns: i64,
     },
     /// The engine cannot stop the intake. The queue delivers packets until no packet arrives for 12
-    /// ms, and until 100 ms after the stop at the latest.
+    /// ms, and until 100 ms after the drain has begun at the latest.
     Open,
     /// No packet can arrive, so the queue ends at the next call.
     Ended,
@@ -203,7 +203,8 @@ impl QueueDrain {
         }
     }
 
-    /// The number of missing packets if the drain has finished; `None`: not finished yet.
+    /// The difference between the counted and the seen packets if the drain has finished (0 if the
+    /// counts are unknown); `None`: not finished yet.
     fn missing(self, now_ns: i64, balance: impl FnOnce(bool) -> StopBalance) -> Option<u64> {
         let is_over = now_ns >= self.deadline_ns || self.is_open;
         if now_ns < self.arrived_by_ns && now_ns < self.deadline_ns {
@@ -287,7 +288,7 @@ impl LiveState {
         &self.interface[0]
     }
 
-    /// Whether nobody has stopped the queue.
+    /// Whether the queue was not stopped and has not ended.
     pub fn is_running(&self) -> bool {
         matches!(self.phase, QueuePhase::Running)
     }
@@ -420,9 +421,9 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
         if live.is_ended() {
             return Ok(QueueStatus::End);
         }
-        // While packets arrive, this function reads no clock. Otherwise packets are fetched once
-        // more after the clock was read. Only then does an empty fetch prove that no packet stamped
-        // before that time, less the delivery delay, is still to be fetched.
+        // While packets arrive, a running queue reads no clock here. Otherwise packets are fetched
+        // once more after the clock was read. Only then does an empty fetch prove that no packet
+        // stamped before that time, less the delivery delay, is still to be fetched.
         if !live.is_overdue() && engine.fetch(live)? {
             return Ok(QueueStatus::Frames);
         }
@@ -565,7 +566,8 @@ pub(crate) struct Presence {
     pub(crate) is_up: bool,
     /// The interface was removed or left to the host, and no check has found an interface since.
     pub(crate) is_gone: bool,
-    /// When the interface was found down or removed, on the system clock.
+    /// When the interface was found down or removed, on the system clock. Lowered to the new time
+    /// if the clock is set back.
     down_ns: i64,
 }
 
@@ -577,7 +579,8 @@ impl Presence {
         down_ns: i64::MIN,
     };
 
-    /// A check at `now_ns` on the system clock found the interface up or down.
+    /// A check at `now_ns` on the system clock found the interface up or down, or packets with the
+    /// newest stamp `now_ns` have proved that the interface is up.
     fn set_up(&mut self, is_up: bool, now_ns: i64) -> Option<SourceEvent> {
         self.is_gone = false;
         if std::mem::replace(&mut self.is_up, is_up) == is_up {

@@ -318,8 +318,8 @@ pub(crate) struct LinkCounters {
     /// Packets for which the NIC had no room. Drivers use one of two counters, and one counter may
     /// include the other, so this is the greater counter.
     pub(crate) missed: u64,
-    /// Packets that the kernel dropped, because an input queue was full or because no protocol
-    /// accepts such packets.
+    /// Packets that the kernel or the driver dropped, for example because an input queue was full
+    /// or because no protocol accepts such packets.
     pub(crate) dropped: u64,
 }
 

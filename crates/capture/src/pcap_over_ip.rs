@@ -182,10 +182,11 @@ fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
 #[derive(Debug)]
 struct DeadlineStream {
     socket: TcpStream,
-    /// The deadline on the monotonic clock. The queue, which owns this stream, sets the deadline
-    /// before it reads.
+    /// The deadline on the monotonic clock. [`Source::probe`] sets the first deadline, and this
+    /// stream sets a deadline once it has read [`HEADER_BYTES`]. The queue, which owns this stream,
+    /// sets a deadline in each call of `next`.
     until_ns: Arc<AtomicI64>,
-    /// The last deadline after which data were read once more.
+    /// The last deadline after which a read was tried once more.
     overdue_ns: i64,
     /// Bytes read. Counted until the number reaches [`HEADER_BYTES`].
     read: usize,

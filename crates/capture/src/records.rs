@@ -116,8 +116,8 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
     }
 
     /// Reads the next records, or skips other data for a moment. For a live stream the call returns
-    /// after `wait` at the latest, whatever arrives; with a zero `wait` it reads the available data
-    /// once. For a pipe that delivers nothing, the call may block for longer.
+    /// some milliseconds after `wait` at the latest, whatever arrives; with a zero `wait` it reads
+    /// the available data once. For a pipe that delivers nothing, the call may block for longer.
     fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         if self.ended {
             self.frames.clear();

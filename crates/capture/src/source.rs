@@ -52,8 +52,8 @@ pub trait Probed: Send + fmt::Debug {
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError>;
 }
 
-/// An engine that ignores offers and holds something that it could not open twice: a stream, or an
-/// interface that is taken away from the host.
+/// Open queues of an engine that ignores offers, for example of a stream, which cannot be opened
+/// twice.
 impl Probed for Vec<Box<dyn Queue>> {
     fn queues(&self) -> usize {
         self.len()
@@ -346,7 +346,8 @@ impl InterfaceInfo {
 pub enum TimeDomain {
     /// A capture file's stamps, in any order.
     File,
-    /// The kernel's software stamp of each packet, from the system's real-time clock.
+    /// A software stamp of each packet, by the kernel or by the XDP program, on the system's
+    /// real-time clock.
     KernelSoftware,
     /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
     /// stamp.
@@ -399,7 +400,8 @@ pub enum SourceEvent {
 pub enum LossCause {
     /// The NIC had no free descriptor.
     Nic,
-    /// The kernel's capture ring was full.
+    /// The kernel's capture memory was full, or the packet was lost on its way through this memory,
+    /// for example because its descriptor was malformed.
     Kernel,
     /// The program that captured the packets lost them before they reached this host.
     Upstream,
@@ -472,12 +474,12 @@ pub struct OffloadEffects {
     pub checksum_missing: u64,
 }
 
-/// Why a source did not open, or ended early. The text is one sentence for the user, with the
-/// remedy.
+/// Why a source did not open or ended early, or why frames were not sent. The text is one sentence
+/// for the user, in many cases with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The file cannot be opened or read.
+    /// The file cannot be opened or read, or a stream over TCP cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     File {
         /// The path of the file.
@@ -490,10 +492,10 @@ pub enum SourceError {
     Damaged {
         /// The path of the file.
         path: PathBuf,
-        /// The damage, with the byte offset.
+        /// The damage with the byte offset, or what the file is instead of a capture.
         message: String,
     },
-    /// The process may not capture. The sentence contains the command that helps.
+    /// The process may not capture or send. The sentence contains the command that helps.
     #[error("{0}")]
     Permission(String),
     /// The interface does not exist.
@@ -506,7 +508,8 @@ pub enum SourceError {
     /// type. Contains the sentence.
     #[error("{0}")]
     Unsupported(String),
-    /// A description of a source that does not parse. The sentence says what to write instead.
+    /// The description of a source does not parse, or the host uses the interface that an engine
+    /// would take away. The sentence says what to write instead.
     #[error("{0}")]
     Usage(String),
     /// The interface is switched off, so it cannot send, or this engine does not wait for an
@@ -543,7 +546,7 @@ pub enum SourceError {
     /// A system call failed.
     #[error("{interface}: {call}: {error}")]
     System {
-        /// The name of the interface.
+        /// The name of the interface, or of another live source.
         interface: String,
         /// The system call, with its option.
         call: &'static str,

@@ -1,8 +1,9 @@
 //! Time rules that the live engines share: the watermark, and the detection of steps of the system
 //! clock.
 //!
-//! An engine reports when it checked for packets, and the longest delay between a packet's stamp
-//! and its delivery. The rules are in this module. Points in time are ns since the UNIX epoch.
+//! The live engines and their common code report bursts, empty fetches, and the longest delay
+//! between a packet's stamp and its delivery. The rules are in this module. Points in time are ns
+//! since the UNIX epoch.
 
 use std::fmt;
 
@@ -13,8 +14,9 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 #[derive(Debug)]
 pub struct Watermark {
     pub(crate) time_ns: i64,
-    /// The newest stamp of all bursts until now, with the burst that is being lent. At most the
-    /// system clock at the fetch, if the system clock stamps the packets.
+    /// The newest stamp of all bursts since the start or since the system clock was last set back,
+    /// with the burst that is being lent. Before the first such burst, the time of the promise. At
+    /// most the system clock at the fetch, if the system clock stamps the packets.
     burst_ns: i64,
     /// The longest time from the stamp of a packet until the engine can fetch the packet, ns.
     delivery_delay_max_ns: i64,

@@ -32,7 +32,8 @@ pub(crate) struct InterfaceCounters {
     source: Option<CounterSource>,
     /// True while we capture from the interface: only then its losses count.
     is_ours: bool,
-    /// When the counters were last read, on the system's clock.
+    /// When the counters were last read, on the system's clock. Also advances when a reading is due
+    /// while there is no `source`, or while the interface is not ours.
     read_ns: i64,
     /// Losses of the interface and of the kernel's input queues at the last reading.
     lost: InterfaceLosses,

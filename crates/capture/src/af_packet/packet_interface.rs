@@ -78,7 +78,7 @@ pub(super) struct PacketInterface {
     pub(super) program: Option<Vec<Instruction>>,
     /// The sockets accept only packets that the user's filter accepts.
     pub(super) is_filtered: bool,
-    /// Bytes of each socket's ring.
+    /// Bytes to request for each socket's ring.
     pub(super) ring_bytes: usize,
     /// Several sockets share the packets of the interface.
     pub(super) is_shared: bool,

@@ -56,7 +56,7 @@ const BLOCK_FILL_NS: i64 = 105_000;
 /// Packets between two readings of the kernel's counters, which have 32 bits.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
-/// Longest time for which the kernel fills a block, ns.
+/// The retire time of a block, ns.
 const RETIRE_NS: i64 = RETIRE_MS as i64 * 1_000_000;
 
 /// The rate at which blocks arrive.
@@ -103,8 +103,8 @@ pub(super) struct PacketEngine {
     packet_interface: Arc<PacketInterface>,
     socket: PacketSocket,
     ring: BlockRing,
-    /// This is the interface's first queue, which alone reports the interface's losses and frames
-    /// that differ from the wire.
+    /// This is the interface's first queue, which alone reports the interface's losses, and which
+    /// alone gives the notice that frames are larger than the MTU.
     is_first: bool,
     /// Since when the interface does not exist, on the monotonic clock.
     gone_since_ns: Option<i64>,
@@ -179,8 +179,8 @@ pub(super) fn queue(
 }
 
 impl PacketEngine {
-    /// Counts the effects of offloads, and reports once that frames differ from the frames on the
-    /// wire.
+    /// Counts the effects of offloads. The interface's first queue gives one notice if its frames
+    /// are larger than the MTU.
     fn note_effects(&mut self, part: PartSummary, live: &mut LiveState) {
         let effects = live.offload_effects.get_or_insert_default();
         let is_news = effects.merged == 0 && part.merged > 0;

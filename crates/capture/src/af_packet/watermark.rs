@@ -14,7 +14,7 @@
 //!
 //! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer (8 ms
 //! at 250 Hz). So the watermark of a frequently polled queue stays less than [`BEHIND_NS`] late,
-//! unless the queue naps. A nap on a busy link adds 8 or 16 ms. If nobody needs the watermark, the
+//! unless the queue naps. A nap on a busy link adds up to 16 ms. If nobody needs the watermark, the
 //! queue may wait longer, and its watermark moves as rarely as the queue is polled.
 
 /// The retire time of the ring, ms: after this time and up to two timer ticks, the kernel hands

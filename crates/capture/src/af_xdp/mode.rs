@@ -9,7 +9,7 @@ pub struct XdpMode {
     /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
     /// packet buffer.
     pub is_native: bool,
-    /// Why the kernel copies each packet; `None`: the NIC writes to the memory that the program
+    /// Why the kernel copies each packet; `None`: the NIC writes to the memory that this process
     /// reads (zero-copy).
     pub copied: Option<CopyReason>,
     /// Packets longer than a chunk arrive in several chunks. Otherwise they are lost and counted

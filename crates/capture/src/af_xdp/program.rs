@@ -40,7 +40,7 @@ pub(super) mod word {
     pub(crate) const SHUNTING: usize = 4;
     /// Packets of queues without a socket, which went on to the host.
     pub(crate) const UNSEEN: usize = 5;
-    /// Packets of shunted flows. The first of `SHUNT_CLASSES` words, one per class.
+    /// Dropped packets of shunted flows. The first of `SHUNT_CLASSES` words, one per class.
     pub(crate) const SHUNTED: usize = 8;
     /// Words of a line: two cache lines.
     pub(crate) const COUNT: usize = 16;

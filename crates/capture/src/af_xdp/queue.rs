@@ -3,8 +3,8 @@
 //! # Time stamps
 //! The program puts the monotonic time in front of each packet. The queue converts this time to the
 //! system clock, by the difference of the two clocks at the fetch of the burst. If a driver has no
-//! room in front of a packet even once, the queue stamps all further packets at their fetch. The
-//! user then gets a notice.
+//! room in front of a packet even once, the queue stamps all further packets of this interface at
+//! their fetch. The user then gets a notice.
 //!
 //! # Chunks
 //! A chunk is in the fill ring, with the driver, in the receive ring, or lent. There are as many
@@ -51,7 +51,7 @@ const CONTINUED: u32 = 1;
 /// that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
-/// A bound socket with its memory.
+/// A socket with its memory. The socket is bound, except while the interface is away.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
     // Closed before the chunks are freed; the kernel holds the pages until then in any case.
@@ -249,7 +249,8 @@ impl XdpEngine {
         stamp.map_or(now_ns, |stamp| stamp.saturating_add(offset_ns).min(now_ns))
     }
 
-    /// If a driver once had no room in front of a packet, the queue trusts none of its stamps.
+    /// If a driver once had no room in front of a packet, the queue trusts no more stamps until it
+    /// is bound to the next interface.
     fn check_stamps(&mut self, live: &mut LiveState) {
         if self.is_stamped && self.counter(word::UNSTAMPED) > self.unstamped_before {
             self.is_stamped = false;

@@ -115,7 +115,8 @@ impl XdpSender {
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
         let deadline_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
-            // Each attempt makes a new socket, because a socket whose bind failed is useless.
+            // A new socket for each attempt, because the kernel does not document the state of a
+            // socket whose bind failed.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
             // In copy mode the driver does not take part in the bind.
             let copy = SocketAddrXdpFlags::XDP_COPY;

@@ -15,7 +15,7 @@ use std::fmt;
 use self::links::UpperLink;
 use crate::SourceError;
 
-/// Names in a sentence; the other names are counted.
+/// Largest number of names in one list of a sentence; the other names are only counted.
 const NAMES_MAX: usize = 8;
 
 /// The use that [`HostUse`] cannot see.

@@ -2,8 +2,8 @@
 
 use crate::{Burst, FrameMeta};
 
-/// Bytes of a burst after which no more packets are accepted. Together with the largest packet, the
-/// burst fits the second-level cache of a current processor.
+/// Bytes of a burst after which [`PacketBuffer::push`] asks for no more packets. Together with the
+/// largest packet, the burst fits the second-level cache of a current processor.
 const BYTES_ENOUGH: usize = 128 << 10;
 
 /// Packets of a burst at most.

@@ -63,8 +63,9 @@ const HEADER_BYTES: i32 = 14;
 pub struct LiveSender {
     interface: NamedInterface,
     socket: PacketSocket,
-    /// The faster socket. `None` if it does not suit the interface, if the receiver has kept its
-    /// frames for the timeout, and after an error, because the socket may still hold frames.
+    /// The faster socket. `None` if it does not suit the interface or does not open, or if the
+    /// receiver has kept its frames for the timeout. Also `None` after an error in the sending of
+    /// its frames, because the socket may still hold frames.
     xdp_sender: Option<XdpSender>,
     /// Longest time without progress, ns; initially one second. If the interface accepts no frame
     /// for this time, sending fails. If the receiver keeps frames of the XDP socket for this time,
@@ -73,7 +74,8 @@ pub struct LiveSender {
     pub timeout_ns: i64,
     /// Frames that the interface accepted.
     pub sent: u64,
-    /// Attempts that were repeated because the interface had no room.
+    /// Attempts that failed because the interface had no room. On the XDP socket, interrupted
+    /// attempts count too.
     pub retries: u64,
 }
 

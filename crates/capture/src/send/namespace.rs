@@ -26,7 +26,8 @@ pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     is_loopback() || is_elsewhere()
 }
 
-/// The parent of a process according to the kernel; `None` for the first process.
+/// The parent of a process according to the kernel; `None` for the first process, or if the parent
+/// cannot be read.
 fn parent(process: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;

@@ -18,7 +18,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads a file to its end or damage. Returns the number of frames.
+/// Reads a file to its end or damage. Returns the number of frames, or the error.
 fn read(path: &Path) -> Result<u64, SourceError> {
     let mut queue = Box::new(FileSource::new(path)).open(1)?.remove(0);
     let mut known = queue.interfaces().len();

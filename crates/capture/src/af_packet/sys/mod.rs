@@ -1,7 +1,7 @@
 //! Kernel interfaces of the engine: packet sockets, the shared block ring, interface queries.
 //!
-//! Each function makes one system call or one access to shared memory, with a safe signature. The
-//! callers make the decisions.
+//! The functions make system calls or access shared memory, with safe signatures. The callers make
+//! the decisions.
 
 mod interface;
 mod mapping;

@@ -51,7 +51,7 @@ impl PacketSocket {
     }
 
     /// Duplicates the descriptor of an existing packet socket; `None`: the descriptor is no packet
-    /// socket.
+    /// socket, or cannot be duplicated.
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
         let domain = sockopt::socket_domain(descriptor).ok()?;
         if domain != AddressFamily::PACKET {

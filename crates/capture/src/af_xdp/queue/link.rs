@@ -28,7 +28,8 @@ use crate::{
     sys::take_error,
 };
 
-/// Time between two checks of an interface that the host uses.
+/// Time between two attempts to take an interface that came back, for example while the host uses
+/// the interface.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// Time between two checks of the MTU.
@@ -47,11 +48,13 @@ pub(super) enum BindState {
     Bound,
     /// The interface was removed or left to the host; packets that the program took still arrive.
     Leaving(QueueDrain),
-    /// There is no interface, or the interface has no such receive queue.
+    /// The socket is bound to no interface: there is none to capture from, the bind has not
+    /// succeeded yet, or the interface has no such receive queue.
     Absent(InterfaceAbsence),
 }
 
-/// The state of a queue whose interface was removed. Times are on the monotonic clock.
+/// The state of a queue whose interface was removed or left to the host. Times are on the monotonic
+/// clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InterfaceAbsence {
     /// Since when another socket has the receive queue.
@@ -245,7 +248,8 @@ impl XdpEngine {
             attached.filter(|attached| absence.without == Some(attached.generation))
         {
             if self.xdp_interface.interface.is_up(attached.index).is_err() {
-                // The interface was removed. No other queue may be left that detaches the program.
+                // The interface was removed. Possibly no other queue runs that would detach the
+                // program.
                 self.attachment.detach(attached.generation);
             }
             return Ok(());

@@ -1,9 +1,9 @@
 //! Kernel interfaces of the engine: bpf(2), XDP sockets, and the memory that this process shares
 //! with the kernel.
 //!
-//! The module has all unsafe code that only this engine needs. Each function makes one system call,
-//! or one access to shared memory with a safe signature. The callers make the decisions. Values are
-//! from `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
+//! The module has all unsafe code that only this engine needs. The functions make system calls or
+//! access shared memory, with safe signatures. The callers make the decisions. Values are from
+//! `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
 
 mod bpf;
 mod memory;

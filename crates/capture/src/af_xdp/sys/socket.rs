@@ -43,7 +43,7 @@ const WRITE_ALLOCATED: usize = 2;
 /// Bytes of an entry in rings of addresses.
 const ADDRESS_BYTES: usize = size_of::<u64>();
 
-/// An XDP socket at one queue of an interface, with its own chunks, to receive or to send.
+/// An XDP socket for one queue of an interface, to receive or to send.
 #[derive(Debug)]
 pub(crate) struct XdpSocket {
     descriptor: OwnedFd,

@@ -226,8 +226,8 @@ fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     }
 }
 
-/// A link with malformed attributes makes the list an error. No answer of the kernel causes a
-/// panic.
+/// Messages with one random byte cause no panic. Truncated attributes, or a missing name, make the
+/// list an error.
 #[test]
 fn damaged_links_do_not_pass() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -239,7 +239,6 @@ fn damaged_links_do_not_pass() {
             upper_links(&list.kept, 1);
         }
     }
-    // Truncated attributes, and a link without a name, make the list an error.
     for (kind, value) in [
         (LOWER, &[1, 0][..]),
         (MASTER, &[]),
