@@ -133,8 +133,9 @@ pub trait Queue: Send + fmt::Debug {
     /// [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether another burst may wait behind the lent burst. Costs at most a few ns, and changes
-    /// nothing. `true` if only [`next`](Self::next) can tell.
+    /// Whether packets may wait that the engine has not taken from the kernel or the device yet.
+    /// The rest of a block that the engine has taken does not count. Costs at most a few ns, and
+    /// changes nothing. `true` if only [`next`](Self::next) can tell.
     fn has_more(&self) -> bool {
         true
     }
@@ -380,9 +381,10 @@ impl TimeDomain {
 pub enum SourceEvent {
     /// An interface was added at this index of [`Queue::interfaces`].
     InterfaceAdded(u16),
-    /// The interface went down. The queue stays open, and goes on when the interface comes back.
+    /// The interface went down, or was down at the start. The queue stays open, and goes on when
+    /// the interface comes up.
     InterfaceDown(u16),
-    /// The interface came up again.
+    /// The interface came up, or an interface of its name exists again and is up.
     InterfaceUp(u16),
     /// The interface was removed. The queue stays open, and goes on with
     /// [`SourceEvent::InterfaceUp`] when an interface of this name exists again.
@@ -508,8 +510,8 @@ pub enum SourceError {
     /// type. Contains the sentence.
     #[error("{0}")]
     Unsupported(String),
-    /// The description of a source does not parse, or the host uses the interface that an engine
-    /// would take away. The sentence says what to write instead.
+    /// A request of the user that cannot be fulfilled as it is written: for example, the
+    /// description of a source does not parse. The sentence says what to write instead.
     #[error("{0}")]
     Usage(String),
     /// The interface is switched off, so it cannot send, or this engine does not wait for an

@@ -11,9 +11,10 @@ pub struct LiveConfig {
     pub interface: String,
     /// Whether to capture frames for other hosts too.
     pub promiscuous: bool,
-    /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 blocks.
-    /// `None`: chosen by the speed of the link and the memory of the machine (`size`). If the
-    /// kernel has less memory, the queue gets less, and the user gets a notice.
+    /// Kernel memory of each queue in bytes. AF_PACKET rounds the number down to blocks of 256 KiB,
+    /// at least 4 blocks; `None`: chosen by the speed of the link and the memory of the machine
+    /// (`size`). If the kernel has less memory, the queue gets less, and the user gets a notice.
+    /// libpcap gets the number as it is; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
     /// How frames are spread over several queues.
     pub fanout: Fanout,

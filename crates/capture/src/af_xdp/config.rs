@@ -14,8 +14,8 @@ pub struct XdpConfig {
     /// Take the interface's packets away from the host even if the host uses the interface
     /// ([`HostUse`](crate::host::HostUse)).
     pub take_interface: bool,
-    /// Bytes of memory of each receive queue, rounded down to a power of two of chunks; `None`: 64
-    /// MiB.
+    /// Bytes of memory of each receive queue, rounded down to a power of two of chunks, from 64 to
+    /// 131,072 chunks; `None`: 64 MiB.
     pub buffer_bytes: Option<usize>,
     /// How long a thread polls the driver for packets before it sleeps; `None`: the driver
     /// interrupts.

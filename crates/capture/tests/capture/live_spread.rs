@@ -358,8 +358,8 @@ fn refuse_fanout() -> seccompiler::Result<()> {
 }
 
 /// A new interface is down until somebody sets it up. Each queue checks for the interface every few
-/// milliseconds, and has four spare sockets. The checks must not use up the spare sockets while the
-/// interface is down and the kernel refuses the fanout group.
+/// milliseconds, and there are four spare sockets per queue. The checks must not use up the spare
+/// sockets while the interface is down and the kernel refuses the fanout group.
 #[test]
 fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     let Some(namespace) = Namespace::with_veth("spares") else {
