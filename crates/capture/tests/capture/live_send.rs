@@ -211,7 +211,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
 }
 
 /// The other end changes its MTU all the time, so it refuses frames at any position in a batch. The
-/// frames must arrive in order, each once.
+/// captured frames must be in order, each once, and all other frames must count as lost.
 #[test]
 fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     const FRAMES: u64 = 100_000;

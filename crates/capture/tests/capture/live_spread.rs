@@ -301,8 +301,8 @@ fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
 }
 
 /// The threads bind to an interface that came back one after the other. Until the last thread
-/// accepts packets, the group may assign packets to a socket that does not accept them yet, so the
-/// interface does not count as up.
+/// accepts packets, the group may assign packets to a socket that does not accept them yet. So the
+/// interface does not count as up, for at most one second.
 #[test]
 fn an_interface_is_up_again_when_all_threads_are_there() {
     let Some(namespace) = Namespace::with_veth("siblings") else {

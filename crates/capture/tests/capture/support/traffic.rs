@@ -82,7 +82,8 @@ impl Machine {
 }
 
 /// Takes frames and events from a queue until `enough` or the end. Returns whether the queue has
-/// ended. Panics if a packet is older than the watermark, or after [`DEADLINE`].
+/// ended. Panics if a packet is older than the watermark and [`Machine::excuses`] finds no cause
+/// for this, or after [`DEADLINE`].
 pub(crate) fn take_until(
     queue: &mut dyn Queue,
     taken: &mut Taken,
