@@ -1,7 +1,7 @@
 //! The position of a reader in the chain of one producer's buckets.
 
 use crate::{
-    Lapped,
+    BucketRef, Lapped,
     group::Group,
     ring::RingInner,
     storage::Hold,
@@ -15,6 +15,8 @@ pub(crate) struct ProducerCursor {
     /// The bucket that contains `position`, or that ends at `position`. `None`: the next call of
     /// [`Self::advance`] searches for the bucket.
     pub(crate) hold: Option<Hold>,
+    /// The bucket whose hold was given up last.
+    released: Option<BucketRef>,
     /// Number of the first record not handed out.
     pub(crate) position: u64,
     /// Captured bytes of the producer's records before the current bucket, or fewer after
@@ -29,6 +31,7 @@ impl ProducerCursor {
         Self {
             producer,
             hold: None,
+            released: None,
             position,
             bytes,
             missed: Lapped::default(),
@@ -48,6 +51,12 @@ impl ProducerCursor {
             let Some(hold) = &self.hold else {
                 if ring.published(self.producer) <= self.position {
                     return None;
+                }
+                let released = self.released.take();
+                let hold = released.and_then(|bucket| Hold::new(&ring.storage, bucket));
+                self.hold = hold.filter(|hold| may_contain(hold, self.position));
+                if self.hold.is_some() {
+                    continue;
                 }
                 *lapped += self.find_bucket(ring, group);
                 // `None`: the producer has no bucket left, or the bucket already has the maximum
@@ -72,12 +81,13 @@ impl ProducerCursor {
     /// Moves to a record. Keeps its hold if the record may be in the same bucket.
     pub(crate) fn go_to(&mut self, position: u64) {
         self.position = position;
-        let is_here = |hold: &Hold| {
-            let end = hold.first() + hold.committed() as u64;
-            (hold.first()..=end).contains(&position)
-        };
-        if !self.hold.as_ref().is_some_and(is_here) {
-            self.hold = None;
+        self.hold = self.hold.take().filter(|hold| may_contain(hold, position));
+    }
+
+    /// Gives up its hold, and remembers the bucket.
+    pub(crate) fn release(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            self.released = Some(hold.bucket());
         }
     }
 
@@ -128,4 +138,10 @@ impl ProducerCursor {
         self.missed += missed;
         missed
     }
+}
+
+/// Whether the bucket contains record `position`, or its committed records end there.
+fn may_contain(hold: &Hold, position: u64) -> bool {
+    let end = hold.first() + hold.committed() as u64;
+    (hold.first()..=end).contains(&position)
 }

@@ -134,18 +134,17 @@ impl Reader {
         }
     }
 
-    /// As [`Self::finish`], and holds no bucket afterwards. Finding the bucket again takes the
-    /// mutex of the outer queue. After a release, [`Self::lapped`] and [`Batch::missed`] contain an
-    /// upper bound of the lost bytes.
+    /// As [`Self::finish`], and holds no bucket afterwards. The reader holds its bucket again
+    /// without a mutex. It takes the mutex of the outer queue if the bucket was overwritten, or if
+    /// the reader [continues](Self::continue_at) in another bucket. After a release,
+    /// [`Self::lapped`] and [`Batch::missed`] contain an upper bound of the lost bytes.
     ///
     /// A reader that releases its buckets before its thread stores packets needs none of the
     /// buckets that the ring sets aside for readers
     /// ([`RingConfig::releasing_readers`](crate::RingConfig::releasing_readers)).
     pub fn release(&mut self) {
         self.finish();
-        for cursor in &mut self.cursors {
-            cursor.hold = None;
-        }
+        self.cursors.iter_mut().for_each(ProducerCursor::release);
     }
 
     /// Continues with the record `next` of `producer`, and finishes the last batch up to it: to
