@@ -183,6 +183,12 @@ fn a_single_rule_fires_once() {
             Some(dumps as u64),
             "a disabled rule has no hits"
         );
+        assert!(fired.last_hit_ns.is_some());
+        let notices = rig
+            .notices
+            .iter()
+            .filter(|it| it.contains("rule 'once' is disabled"));
+        assert_eq!(notices.count(), dumps);
         assert_ne!(fired.version(), armed.version());
         let enabled = asked(&mut rig, |it| {
             it.enable_rule("once", (true, None), Condition::Exists)
@@ -479,10 +485,11 @@ fn a_pin_with_a_lease_ends_unless_it_is_renewed() {
     let pins = &rig.common.pins;
     let is_kept = || rig.common.pins.take_fallen(&rig.common.ring).is_empty();
     assert!(is_kept());
-    pins.expire(rig.common.clock.mono_ns() + 30 * S - 1);
+    let ended = |after_ns: i64| pins.take_ended(rig.common.clock.mono_ns() + after_ns);
+    assert!(ended(30 * S - 1).is_empty());
     assert!(left(&rig).is_some());
-    pins.expire(rig.common.clock.mono_ns() + 30 * S);
-    assert!(left(&rig).is_none());
+    assert!(ended(30 * S)[0].contains("'frozen' has ended"));
+    assert!(left(&rig).is_none() && ended(30 * S).is_empty());
 }
 
 /// The ring does not show losses before the ring. The recorder adds them to a query's report: where
