@@ -10,7 +10,7 @@ use super::config::{Expression, FormatName, Loaded, RecordFlags, RingFull, What}
 use crate::{failure::Failure, memory};
 
 /// Default limit of triggered dumps in a minute, if `dumps-per-minute` is not given.
-const DUMPS_PER_MINUTE: u32 = 400;
+pub(super) const DUMPS_PER_MINUTE: u32 = 400;
 
 /// Options whose value is an expression.
 const OF_EXPRESSION: [&str; 5] = ["-t", "--trigger", "-f", "--filter", "--dump"];
