@@ -399,6 +399,8 @@ settings! {
             into: Option<Parsed<SubDirectory>>,
             /// A text for reports and sidecars: at most 256 bytes
             asked_by: Option<String>,
+            /// Disable the rule after its first dump, until it is enabled again
+            single: bool,
             /// Ignore repeated matches for TIME after a dump [default: `hold-off` of all]
             hold_off: Option<Parsed<Duration>>,
             /// Maximum number of open dumps of the rule, within `max-dumps` of all (0: no limit)

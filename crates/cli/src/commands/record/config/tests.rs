@@ -148,6 +148,18 @@ fn the_command_line_wins() {
 }
 
 #[test]
+fn a_rule_of_the_file_may_be_single() {
+    let text = format!("{LO}[[rule]]\nname = 'a'\nfilter = 'udp'\nsingle = true\n");
+    let single = |options: &[&str]| {
+        Loaded::new_of(&text, &flags(options)).rules()[0]
+            .request
+            .single
+    };
+    assert!(single(&[]));
+    assert!(!single(&["--set=rule.a.single=false"]));
+}
+
+#[test]
 fn every_value_is_printed_with_its_origin() {
     let text = format!("{LO}[api]\nlisten = 'unix:a'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n");
     let loaded = Loaded::new_of(&text, &flags(&["--past=4s", "--set=max-dumps=3"]));
