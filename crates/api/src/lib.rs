@@ -91,6 +91,8 @@ pub struct Services {
 pub struct Page {
     /// Time without a request after which a session ends.
     pub idle: Duration,
+    /// Time after its start at which a session ends.
+    pub lifetime: Duration,
 }
 
 /// The configuration of the API.

@@ -85,6 +85,7 @@ impl Served {
             tls: None,
             page: Some(Page {
                 idle: Duration::from_secs(1800),
+                lifetime: Duration::from_secs(86_400),
             }),
             owner: (None, None),
         };

@@ -340,6 +340,8 @@ settings! {
             page: bool = "true",
             /// Log a browser out after TIME without a request
             session_idle: Parsed<Duration> = "30m",
+            /// Log a browser out TIME after its login
+            session_lifetime: Parsed<Duration> = "24h",
         }
     }
 }
