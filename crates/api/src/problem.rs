@@ -227,6 +227,11 @@ impl Problem {
         Self::new(Cause::Internal, detail)
     }
 
+    /// The object.
+    pub(crate) fn into_body(self) -> ProblemBody {
+        *self.body
+    }
+
     /// The object, as it is sent.
     pub(crate) fn text(&self) -> String {
         // A struct of strings and numbers is always JSON.

@@ -35,7 +35,7 @@ pub use analysis::{
     trigger_scripts::ModuleStatus,
 };
 pub use control::{
-    alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
+    alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome, AlertSummary},
     audit::{Action, Change, Refusal},
     commands::TriggerOutcome,
     durations::{AgeHistogram, ProcessingHistogram},

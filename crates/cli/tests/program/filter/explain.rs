@@ -7,7 +7,7 @@ use retroscope_packet::LinkType;
 use super::support::{MFR, dev, dev_on, filter, run, section, small_pcap, write};
 use crate::support::{stderr, stdout};
 
-/// `dev filter-explain EXPRESSION`, which must succeed.
+/// `dev filter-explain FILTER`, which must succeed.
 fn explained(arguments: &[&str]) -> String {
     let output = run(dev("filter-explain").args(arguments));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
